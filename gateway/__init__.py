@@ -16,7 +16,7 @@ Imports point down this list; folders on one line do not import each other (``py
     auth_service/   the service that EMQX asks about logins and topics
     base/           what every process of ours stands on
     cli/            the command line
-    components/     the parts that a worker is made of, beside its MQTT sessions
+    components/     the parts of a worker: its Kafka side, its MQTT side, the spool
     data_dir/       the data directory
     devices/        simulated devices, for the demo, ``gateway simulate``, ``gateway trial`` and tests
     health/         what is wrong with a gateway

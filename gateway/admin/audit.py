@@ -1,35 +1,33 @@
-"""The account of what was changed: a line of JSON before each action, and one after it.
+"""The audit of changes: a line of JSON before each action, and one after it.
 
-An action whose line cannot be written is not done. The line before says what is wanted and how it was; the line after,
-with the same ``id``, what became of it: without one, the process died in between, and Kafka may have done it or not.
+An action whose first line cannot be written is not done. The first line has the former and the wanted state. The second
+one, with the same ``id``, has the outcome. Without a second line the process died in between, and Kafka may have made
+the change.
 """
 
 from __future__ import annotations
-
-__all__ = ["AuditError", "AuditLog", "Entry"]
 
 import json
 import os
 import socket
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.admin.errors import AdminError
 from gateway.base.running_user import running_user
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from config.settings import Settings
 
 
 class AuditError(AdminError):
-    """The account cannot be written; nothing was done, or what was done says the sentence."""
+    """The audit cannot be written. The sentence says whether something was changed."""
 
 
 class AuditLog:
-    """Appends to one file; several processes may. ``command`` is what was typed ("gateway topics apply")."""
+    """Appends to a file that several processes may share. ``command`` is for example "gateway topics apply"."""
 
     def __init__(self, path: Path, command: str, cluster: str) -> None:
         self.path = path
@@ -38,18 +36,19 @@ class AuditLog:
 
     @classmethod
     def of(cls, settings: Settings, command: str, cluster: str) -> AuditLog:
-        """The file that ``admin.audit_file`` names, ``admin.log`` in ``data_dir`` by default."""
+        """The audit in ``admin.audit_file``, by default ``admin.log`` in ``data_dir``."""
         return cls(settings.admin.audit_file or settings.data_dir / "admin.log", command, cluster)
 
     def begin(self, action: str, what: str, before: Any, wanted: Any) -> Entry:
-        """Write what is about to be done, and return what its outcome is written with. Raises AuditError, and the
-        action must not be done then. Blocks for an fsync."""
+        """Write the intended change, and return the entry for its outcome. Blocks for an fsync.
+
+        Raises AuditError; then the change must not be made."""
         entry = Entry(self, uuid.uuid4().hex, {"action": action, "what": what})
         try:
             self._append(entry.id, "intent", entry.head | {"before": before, "wanted": wanted})
         except OSError as error:
             raise AuditError(
-                f"Nothing was done: {what} would have to be written to {self.path.absolute()} first, and that failed "
+                f"Nothing was changed: the audit of {what} cannot be written to {self.path.absolute()} "
                 f"({error.strerror or error}). Check that file and its folder, or name another in admin.audit_file."
             ) from error
         return entry
@@ -59,8 +58,8 @@ class AuditLog:
             self._append(entry.id, "outcome", entry.head | {"result": result, "after": after})
         except OSError as error:
             raise AuditError(
-                f"{entry.head['what']}: {result}. This could not be written to {self.path.absolute()} "
-                f"({error.strerror or error}); the line before it could. Make room there, and note it down."
+                f"{entry.head['what']}: {result}. This outcome could not be written to {self.path.absolute()} "
+                f"({error.strerror or error}), which has the intent alone. Free space there, and note the outcome."
             ) from error
 
     def _append(self, number: str, phase: str, facts: dict[str, Any]) -> None:
@@ -76,7 +75,7 @@ class AuditLog:
         }
         line = (json.dumps(document, ensure_ascii=False) + "\n").encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # One write at the end of the file: lines of two processes do not mix.
+        # A single append, so that lines of two processes do not mix.
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             if os.write(descriptor, line) != len(line):
@@ -87,7 +86,7 @@ class AuditLog:
 
 
 class Entry:
-    """An action under way; to be finished once."""
+    """A change under way. Its outcome is noted once."""
 
     def __init__(self, log: AuditLog, number: str, head: dict[str, Any]) -> None:
         self._log = log
@@ -95,10 +94,10 @@ class Entry:
         self.head = head
 
     def done(self, after: Any = None) -> None:
-        """It was done. Raises AuditError when that cannot be written."""
+        """Note success. Raises AuditError if that cannot be written."""
         self._log.finish(self, "done", after)
 
     def failed(self, error: Exception, *, unknown: bool = False) -> None:
-        """It was not done; or, with ``unknown``, nobody knows."""
+        """Note a failure; with ``unknown`` the change may have been made."""
         said = f"unknown, it may have been done: {error}" if unknown else f"not done: {error}"
         self._log.finish(self, said, None)

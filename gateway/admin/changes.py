@@ -1,13 +1,12 @@
-"""The few changes that a gateway's operator makes: topics made, grown, configured and deleted, leaders elected.
+"""Changes: topics created, grown, configured and deleted, leaders elected.
 
-None of these methods asks anybody, and none writes an account: ``gateway.admin.audit`` does. Each asks Kafka once. When
-an AdminRetriableError comes out of one, nobody knows whether Kafka did it: look again before you repeat it.
+These methods ask for no confirmation and write no audit (``gateway.admin.audit``). Each sends one request to Kafka.
+After an AdminRetriableError Kafka may have made the change, so read the state before a repetition.
 """
 
 from __future__ import annotations
 
-__all__ = ["Changes", "Election", "NewTopic"]
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +23,6 @@ from gateway.admin.protocol import (
 from gateway.admin.reading import check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from gateway.admin.links import Links
 
 _TOPIC: Final = 2  # kinds of resources
@@ -37,7 +34,7 @@ _ALREADY_EXISTS: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to make. ``replication`` -1 is the broker's default."""
+    """A topic to create. ``replication`` -1 is the broker's default."""
 
     name: str
     partitions: int
@@ -47,8 +44,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What became of an election: partitions whose leader was changed, those that had it already, and why others have
-    it not."""
+    """The outcome of an election: partitions with a changed leader, partitions already led by the preferred one, and
+    the reasons for the others."""
 
     elected: tuple[TopicPartition, ...]
     not_needed: tuple[TopicPartition, ...]
@@ -56,18 +53,14 @@ class Election:
 
 
 class Changes:
-    """The part of ``KafkaAdmin`` that changes something."""
+    """The changes of ``KafkaAdmin``."""
 
     _links: Links
     timeout_s: float
 
-    def _meet(self) -> None:
-        raise NotImplementedError
-
     def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bool:
-        """Make a topic; whether it was made now (False: it was there). ``validate_only``: Kafka only says whether it
-        would. It is in every broker's metadata some moments later."""
-        self._meet()
+        """Create a topic; False if it exists. With ``validate_only`` Kafka only checks the request. Every broker's
+        metadata have the topic some moments later."""
         asked = CreateTopicsRequest.CreatableTopic
         request = CreateTopicsRequest(
             topics=[
@@ -89,8 +82,7 @@ class Changes:
         return True
 
     def add_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
-        """Grow a topic to ``count`` partitions. AdminError when it has as many or more."""
-        self._meet()
+        """Grow a topic to ``count`` partitions. Raises AdminError if it has as many or more."""
         asked = CreatePartitionsRequest.CreatePartitionsTopic
         request = CreatePartitionsRequest(
             topics=[asked(name=topic, count=count, assignments=None)],
@@ -101,9 +93,7 @@ class Changes:
         check(answer.error_code, f"Topic {topic} cannot be grown to {count} partitions", answer.error_message)
 
     def alter_topic(self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False) -> None:
-        """Set these keys of a topic's configuration, or with None take them back to the broker's default; the others
-        stay."""
-        self._meet()
+        """Set these keys of a topic's configuration; None restores the broker's default. Other keys stay."""
         asked = IncrementalAlterConfigsRequest.AlterConfigsResource
         changes = [
             asked.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
@@ -116,18 +106,16 @@ class Changes:
         check(answer.error_code, f"The configuration of topic {topic} cannot be changed", answer.error_message)
 
     def delete_topic(self, topic: str) -> None:
-        """Have a topic deleted. It is out of every broker's metadata some moments later, its files after a minute
+        """Delete a topic. It disappears from every broker's metadata some moments later, and its files after a minute
         (file.delete.delay.ms)."""
-        self._meet()
         asked = DeleteTopicsRequest.DeleteTopicState
         request = DeleteTopicsRequest(topics=[asked(name=topic)], topic_names=[topic], timeout_ms=self._timeout_ms)
         answer = self._links.ask_one(request).responses[0]
         check(answer.error_code, f"Topic {topic} cannot be deleted", answer.error_message)
 
     def elect(self, partitions: Iterable[TopicPartition]) -> Election:
-        """Give these partitions to their preferred leaders where those are in sync. Never an unclean election: no
-        record is lost."""
-        self._meet()
+        """Elect the preferred leaders of these partitions, as far as they are in sync. An election is never unclean, so
+        no record is lost."""
         by_topic: dict[str, list[int]] = {}
         for place in sorted(set(partitions)):
             by_topic.setdefault(place.topic, []).append(place.partition)

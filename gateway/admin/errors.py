@@ -2,33 +2,19 @@
 
 GatewayError
 └── AdminError
-    ├── AdminRetriableError     the same may succeed in a moment
-    │   ├── BrokerUnreachableError  no connection to a broker came about
-    │   └── BrokerSilentError       a broker was connected and did not answer in time
-    ├── AdminRefusedError       Kafka refused our login or our rights
-    ├── AdminMissingError       a topic or a group that was asked for is not there
-    ├── AdminUnsupportedError   this Kafka does not know the question
-    └── AdminUsageError         what was asked for makes no sense as it was said
+    ├── AdminRetriableError     a retry may succeed
+    │   ├── BrokerUnreachableError  no connection to a broker
+    │   └── BrokerSilentError       a connected broker did not answer in time
+    ├── AdminRefusedError       Kafka refused the login, or rights are missing
+    ├── AdminMissingError       the topic or group does not exist
+    └── AdminUnsupportedError   this Kafka does not know the request
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "AdminError",
-    "AdminMissingError",
-    "AdminRefusedError",
-    "AdminRetriableError",
-    "AdminUnsupportedError",
-    "AdminUsageError",
-    "BrokerSilentError",
-    "BrokerUnreachableError",
-]
 
 from config.errors import ExitStatus, GatewayError
 
 
 class AdminError(GatewayError):
-    """Something that Kafka's administration did not do. ``code`` is Kafka's own error code, None where it gave none."""
+    """A request to Kafka's administration failed. ``code`` is Kafka's error code, or None."""
 
     def __init__(self, text: str, *, code: int | None = None) -> None:
         super().__init__(text)
@@ -36,36 +22,30 @@ class AdminError(GatewayError):
 
 
 class AdminRetriableError(AdminError):
-    """The same may succeed in a moment."""
+    """A retry may succeed."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
 
 class BrokerUnreachableError(AdminRetriableError):
-    """No connection to a broker came about: refused, not resolved, no TLS."""
+    """No connection to a broker: refused, not resolved, or TLS failed."""
 
 
 class BrokerSilentError(AdminRetriableError):
-    """A broker took the connection and did not answer in time: frozen, or very busy."""
+    """A broker accepted the connection and did not answer in time: frozen, or very busy."""
 
 
 class AdminRefusedError(AdminError):
-    """Kafka refused our login or our rights; trying again is vain."""
+    """Kafka refused the login, or rights are missing; a retry fails too."""
 
     exit_status = ExitStatus.REFUSED
 
 
 class AdminMissingError(AdminError):
-    """A topic or a group that was asked for is not there."""
+    """The topic or group does not exist."""
 
     exit_status = ExitStatus.NOT_FOUND
 
 
 class AdminUnsupportedError(AdminError):
-    """This Kafka does not know the question: it is older than the version that brought it."""
-
-
-class AdminUsageError(AdminError):
-    """What was asked for makes no sense as it was said."""
-
-    exit_status = ExitStatus.USAGE
+    """This Kafka is too old to know the request."""

@@ -1,25 +1,22 @@
-"""Waiting until every broker knows of a change. A broker learns of it from the metadata log, each at its own time."""
+"""Waits until every broker shows a change, which each reads from the metadata log at its own time."""
 
 from __future__ import annotations
 
-__all__ = ["Everywhere", "wait_everywhere"]
-
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.admin.errors import AdminRetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from gateway.admin.model import Answers, Cluster, Topic
 
 _POLL_S: Final = 0.2
 
 
 class Views(Protocol):
-    """What is asked of KafkaAdmin."""
+    """The part of KafkaAdmin that is used here."""
 
     def cluster(self) -> Cluster: ...
 
@@ -28,8 +25,8 @@ class Views(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """``behind``: a sentence for each broker that does not show it yet. ``fenced``: brokers that take no part now, and
-    read the metadata before they do again."""
+    """``behind``: a sentence for each broker that does not show the change yet. ``fenced``: brokers that are fenced
+    now; they read the metadata before they return."""
 
     behind: tuple[str, ...] = ()
     fenced: tuple[int, ...] = ()
@@ -44,8 +41,8 @@ def wait_everywhere(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Everywhere:
-    """Wait until ``shows`` holds for these topics as each broker that takes part has them, until ``deadline`` (of
-    ``monotonic``) at the latest."""
+    """Wait until ``shows`` is true of these topics in each active broker's metadata, at most until ``deadline`` (of
+    ``monotonic``)."""
     wanted = sorted(set(names))
     behind: tuple[str, ...] = ("no broker answered in time",)
     fenced: tuple[int, ...] = ()

@@ -1,11 +1,9 @@
-"""Consumer groups: who is in them, what they have committed, and how far they are behind."""
+"""Consumer groups: members, committed offsets, and the ends of their partitions' logs."""
 
 from __future__ import annotations
 
-__all__ = ["OFFSETS_TOPIC", "GroupReading", "java_hash", "offsets_partition"]
-
 import struct
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.backoff import broker_timeout_ms
@@ -24,15 +22,13 @@ from gateway.admin.protocol import (
 from gateway.admin.reading import check, described_member, listed_member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gateway.admin.links import Links
     from gateway.admin.model import Topic
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-_OFFSETS_PARTITIONS: Final = 50  # offsets.topic.num.partitions by default; the real count is asked for
+_OFFSETS_PARTITIONS: Final = 50  # default of offsets.topic.num.partitions, if the real number is hidden
 _END, _START = -1, -2  # timestamps of ListOffsets that mean the log's end and its start
-_BATCH_HEADER = struct.Struct(">qiiBIhiqq")  # base offset … first and largest timestamp, as Kafka writes them
+_BATCH_HEADER = struct.Struct(">qiiBIhiqq")  # from base offset to first and largest timestamp
 _MAGIC: Final = 2
 _OTHER_TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
 _ID_NOT_FOUND: Final = 69
@@ -49,29 +45,24 @@ def java_hash(text: str) -> int:
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """The partition of ``__consumer_offsets`` that holds a group, as Kafka computes it: ``Utils.abs`` of the hash,
-    which makes the smallest number 0, modulo the topic's partitions."""
+    """The partition of ``__consumer_offsets`` for a group, as Kafka computes it: ``Utils.abs`` of the hash (0 for the
+    smallest number) modulo the topic's partitions."""
     value = java_hash(group)
     return (0 if value == -(1 << 31) else abs(value)) % partitions
 
 
 class GroupReading:
-    """The part of ``KafkaAdmin`` that is about groups."""
+    """The questions of ``KafkaAdmin`` about groups."""
 
     _links: Links
     timeout_s: float
-
-    def _meet(self) -> None:
-        raise NotImplementedError
 
     def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]:
         raise NotImplementedError
 
     def groups(self) -> Answers[tuple[GroupListing, ...]]:
-        """Every group, by the broker that coordinates it. Asks all brokers."""
-        self._meet()
-
-        return self._links.ask_each({number: partial(self._listing, number) for number in self._links.brokers})
+        """All groups by their coordinator. Asks all brokers."""
+        return self._links.ask_each(self._listing)
 
     def _listing(self, broker: int) -> tuple[GroupListing, ...]:
         answer = self._links.ask(broker, ListGroupsRequest(states_filter=[], types_filter=[]))
@@ -84,9 +75,8 @@ class GroupReading:
         )
 
     def coordinator(self, group: str) -> int:
-        """The broker that keeps a group. Raises AdminRetriableError while there is none, AdminMissingError where Kafka
-        has kept no group yet: being asked, it would make its topic for them."""
-        self._meet()
+        """The coordinator of a group. Raises AdminRetriableError while there is none, and AdminMissingError if Kafka
+        has no ``__consumer_offsets`` yet, which the request would create."""
         self.offsets_partitions()
         answer = self._links.ask_any(
             lambda: FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]), max_version=6
@@ -96,9 +86,8 @@ class GroupReading:
         return int(found.node_id)
 
     def offsets_partitions(self) -> int:
-        """Partitions of ``__consumer_offsets``. Raises AdminMissingError when nobody has made it, for then there is no
-        group; without the right to see it, Kafka's default is taken."""
-        self._meet()
+        """Partitions of ``__consumer_offsets``, or Kafka's default without the right to see it. Raises
+        AdminMissingError if the topic does not exist: then there are no groups."""
         asked = [MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)]
         topic = self._links.ask_any(lambda: MetadataRequest(topics=asked, allow_auto_topic_creation=False)).topics[0]
         if topic.error_code == _UNKNOWN_TOPIC:
@@ -106,12 +95,12 @@ class GroupReading:
         return len(topic.partitions) or _OFFSETS_PARTITIONS
 
     def offsets_partition(self, group: str) -> int:
-        """The partition of ``__consumer_offsets`` that holds a group, there or not; its leader is the coordinator."""
+        """The partition of ``__consumer_offsets`` for a group, which need not exist. Its leader is the coordinator."""
         return offsets_partition(group, self.offsets_partitions())
 
     def group(self, name: str) -> Group:
-        """A group with its members. Raises AdminMissingError for one that Kafka does not know, and AdminError for one
-        of a kind that only Kafka's own tools describe (share, streams)."""
+        """A group with its members. Raises AdminMissingError for an unknown group, and AdminError for a kind that only
+        Kafka's own tools describe (share, streams)."""
         coordinator = self.coordinator(name)
         partitions = self.offsets_partitions()
         place = {"coordinator": coordinator, "offsets_partition": offsets_partition(name, partitions),
@@ -121,7 +110,7 @@ class GroupReading:
         except AdminUnsupportedError:  # before 4.0
             return self._classic(name, place)
         found = answer.groups[0]
-        if found.error_code == _ID_NOT_FOUND:  # none of this kind: a classic one, or none at all
+        if found.error_code == _ID_NOT_FOUND:  # a classic group, or none
             return self._classic(name, place)
         check(found.error_code, f"Group {name!r} cannot be described", found.error_message)
         return Group(
@@ -132,12 +121,12 @@ class GroupReading:
     def _classic(self, name: str, place: dict[str, int]) -> Group:
         answer = self._links.ask(place["coordinator"], DescribeGroupsRequest(groups=[name]))
         found = answer.groups[0]
-        unknown = found.error_code == _ID_NOT_FOUND  # older ones answer Dead for every name
+        unknown = found.error_code == _ID_NOT_FOUND  # older versions answer Dead for any name
         if unknown or (found.group_state == "Dead" and not found.members and not self.committed(name).values):
             self._check_kind(name, place["coordinator"])
             raise AdminMissingError(
-                f"Kafka knows no group {name!r}: nobody ever committed an offset in it, or all have expired "
-                "(offsets.retention.minutes). List those that are there: gateway groups list."
+                f"Kafka knows no group {name!r}: no offset was committed in it, or all have expired "
+                "(offsets.retention.minutes). gateway groups list shows the existing ones."
             )
         check(found.error_code, f"Group {name!r} cannot be described", found.error_message)
         return Group(
@@ -146,7 +135,7 @@ class GroupReading:
         )  # fmt: skip
 
     def _check_kind(self, name: str, coordinator: int) -> None:
-        """Raise AdminUnsupportedError for a group of a kind that has no committed offsets of this sort."""
+        """Raise AdminUnsupportedError for a kind of group without committed offsets."""
         for one in self._listing(coordinator):
             if one.id == name and one.type in _OTHER_TOOLS:
                 raise AdminUnsupportedError(
@@ -156,13 +145,13 @@ class GroupReading:
     # --- offsets ---
 
     def committed(self, group: str) -> Offsets:
-        """What the group has committed, by partition."""
+        """The group's committed offsets by partition."""
         coordinator = self.coordinator(group)
         asked = OffsetFetchRequest.OffsetFetchRequestGroup
         request = OffsetFetchRequest(
             group_id=group, topics=None, groups=[asked(group_id=group, topics=None)], require_stable=False
         )
-        answer = self._links.ask(coordinator, request, max_version=9)  # from 10 on topics are ids
+        answer = self._links.ask(coordinator, request, max_version=9)  # version 10 names topics by id
         found = answer.groups[0] if answer.groups else answer
         check(found.error_code, f"The offsets of group {group!r} cannot be read")
         told = Offsets()
@@ -176,11 +165,11 @@ class GroupReading:
         return told
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The offset that the next record of each partition gets (its high watermark), asked of the leaders."""
+        """The high watermark of each partition (the offset of its next record), from the leaders."""
         return self._listed(partitions, _END)
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The first offset that each partition still holds."""
+        """The first offset of each partition."""
         return self._listed(partitions, _START)
 
     def _listed(self, partitions: Iterable[TopicPartition], at: int) -> Offsets:
@@ -188,18 +177,16 @@ class GroupReading:
         told = Offsets()
         leaders = self._by_leader(wanted, told)
 
-        def asking(number: int) -> Any:
-            return lambda: self._links.ask(
-                number, _list_offsets(leaders[number], at, broker_timeout_ms(self.timeout_s))
-            )
+        def ask(number: int) -> Any:
+            return self._links.ask(number, _list_offsets(leaders[number], at, broker_timeout_ms(self.timeout_s)))
 
-        answers = self._links.ask_each({number: asking(number) for number in leaders})
+        answers = self._links.ask_each(ask, leaders)
         for answer in answers.by_broker.values():
             for topic in answer.topics:
                 for one in topic.partitions:
                     place = TopicPartition(topic.name, one.partition_index)
                     if one.error_code != 0:
-                        told.problems[place] = _sentence(one.error_code, f"The log of {place} is not told")
+                        told.problems[place] = _sentence(one.error_code, f"The log of {place} cannot be read")
                     else:
                         told.values[place] = one.offset
         for silent in answers.unanswered:
@@ -208,29 +195,26 @@ class GroupReading:
         return Offsets(told.values, told.problems, answers.unanswered)
 
     def record_times(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """When the record at each of these offsets was written, in milliseconds since 1970: the first time stamp of
-        the batch that holds it. Partitions without such a record, or that we may not read, are left out. Reads one
-        batch of each, so it is for a few hundred partitions and not for thousands; needs the right to read."""
+        """The time of the record at each offset: the first timestamp of its batch, in milliseconds since 1970.
+
+        Partitions without such a record, or without the right to read it, are left out. Reads a batch of each
+        partition, so it suits a few hundred partitions, not thousands."""
         told = Offsets()
         leaders = self._by_leader(sorted(offsets), told)
 
-        def asking(number: int) -> Any:
-            def ask() -> dict[TopicPartition, int]:
-                times = {}
-                for place in leaders[number]:
-                    answer = self._links.ask(number, _fetch(place, offsets[place]), max_version=12)
-                    at = _first_time(answer)
-                    if at is not None:
-                        times[place] = at
-                return times
+        def ask(number: int) -> dict[TopicPartition, int]:
+            times = {}
+            for place in leaders[number]:
+                at = _first_time(self._links.ask(number, _fetch(place, offsets[place]), max_version=12))
+                if at is not None:
+                    times[place] = at
+            return times
 
-            return ask
-
-        answers = self._links.ask_each({number: asking(number) for number in leaders})
+        answers = self._links.ask_each(ask, leaders)
         return {place: at for times in answers.by_broker.values() for place, at in times.items()}
 
     def _by_leader(self, partitions: list[TopicPartition], told: Offsets) -> dict[int, list[TopicPartition]]:
-        """Partitions by the broker that leads them; the others become problems."""
+        """Partitions by their leader. Partitions without one become problems."""
         known = {
             TopicPartition(topic.name, one.number): one.leader
             for topic in self.topics({place.topic for place in partitions})
@@ -279,7 +263,7 @@ def _list_offsets(partitions: list[TopicPartition], at: int, timeout_ms: int) ->
 
 
 def _fetch(place: TopicPartition, offset: int) -> Any:
-    """A question for the one batch that holds an offset: with a limit of one byte Kafka gives it whole, and no more."""
+    """A request for the batch with an offset: with a limit of one byte Kafka returns exactly one whole batch."""
     asked = FetchRequest.FetchTopic
     return FetchRequest(
         replica_id=-1,
@@ -303,7 +287,7 @@ def _fetch(place: TopicPartition, offset: int) -> Any:
 
 
 def _first_time(answer: Any) -> int | None:
-    """The first time stamp of the batch that a fetch brought; its header is not compressed."""
+    """The first timestamp of a fetched batch, from its header, which is not compressed."""
     for topic in answer.responses:
         for one in topic.partitions:
             data = bytes(one.records or b"")

@@ -1,13 +1,12 @@
-"""``KafkaAdmin``: what Kafka tells its administrator, and the few changes that a gateway's operator makes.
+"""``KafkaAdmin``: a connection to a whole cluster for questions and changes.
 
-kafka-python's messages are used in this package alone; its admin client is not (see ``gateway.admin.link``).
+Only this package uses kafka-python's messages. Its admin client is not used (see ``gateway.admin.link``).
 """
 
 from __future__ import annotations
 
-__all__ = ["KafkaAdmin"]
-
 import time
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,23 +42,22 @@ from gateway.admin.protocol import (
 from gateway.admin.reading import check, clock_ahead, config_entry, log_dir, quorum_replica, topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Literal, Self
 
     from config.settings import Settings
 
 _RESOURCE: Final = {"topic": 2, "broker": 4}
 _METADATA_TOPIC: Final = "__cluster_metadata"
-_PAGE: Final = 2000  # partitions of one answer
+_PAGE: Final = 2000  # partitions in one answer
 
 
 class KafkaAdmin(GroupReading, Changes):
-    """A connection to a whole cluster for administrating commands; a context manager.
+    """A connection to a whole cluster for administration; a context manager.
 
-    Made from settings: ``admin.security`` with its tables when it is set, else ``kafka.*``. Every method blocks, for
-    ``admin.timeout`` at most (or ``timeout_s``) per question, also when a broker is frozen; one frozen broker does not
-    keep the others' answers back. Any thread may use it. Errors are sentences: AdminError and its branches
-    (``gateway.admin.errors``), ConfigError for TLS files, CredentialError for tokens.
+    The login is that of ``admin.security`` and its tables if set, else of ``kafka.*``. Every method blocks, for at most
+    ``admin.timeout`` (or ``timeout_s``) per request, also with a frozen broker, which does not delay the others'
+    answers. Any thread may use it. Errors are sentences: AdminError and its branches (``gateway.admin.errors``),
+    ConfigError for TLS files, CredentialError for tokens.
     """
 
     def __init__(self, settings: Settings, *, timeout_s: float | None = None) -> None:
@@ -68,7 +66,6 @@ class KafkaAdmin(GroupReading, Changes):
         client_id = f"{settings.instance}-admin"
         addresses = settings.admin.bootstrap_servers or settings.kafka.bootstrap_servers
         self._links = Links(addresses, login, client_id, self.timeout_s)
-        self._met = False
 
     def __enter__(self) -> Self:
         return self
@@ -83,8 +80,7 @@ class KafkaAdmin(GroupReading, Changes):
     # --- cluster ---
 
     def cluster(self) -> Cluster:
-        """Who is there: id, brokers (fenced ones too where Kafka tells them), controller."""
-        self._meet()
+        """The cluster's id, brokers (also fenced ones, if Kafka reports them) and controller."""
         try:
             answer = self._links.ask_any(lambda: DescribeClusterRequest(include_fenced_brokers=True))
         except AdminUnsupportedError:  # before 2.8
@@ -105,7 +101,7 @@ class KafkaAdmin(GroupReading, Changes):
         except AdminError as error:
             quorum, problem = None, str(error)
         controller = quorum.leader if quorum is not None else None
-        if quorum is None and level is None:  # clients of a KRaft cluster are told any broker as the controller
+        if quorum is None and level is None:  # in KRaft metadata name a random broker as the controller
             controller, problem = (answer.controller_id if answer.controller_id >= 0 else None), ""
         return Cluster(answer.cluster_id or "", tuple(brokers), controller, level, quorum, problem)
 
@@ -121,27 +117,22 @@ class KafkaAdmin(GroupReading, Changes):
         return None if level is None else int(level)
 
     def versions(self) -> Answers[BrokerVersion]:
-        """What each broker speaks. Asks all of them."""
-        self._meet()
-        return self._links.ask_each({number: self._version_of(number) for number in self._links.brokers})
+        """The protocol versions of each broker. Asks all of them."""
+        return self._links.ask_each(self._version_of)
 
-    def _version_of(self, number: int) -> Any:
-        def ask() -> BrokerVersion:
-            request = ApiVersionsRequest(client_software_name="mqtt-kafka-gateway", client_software_version="1")
-            answer = self._links.ask(number, request)
-            known = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
-            try:
-                speaks = ".".join(str(part) for part in infer_broker_version_from_api_versions(known))
-            except kafka_errors.KafkaError:
-                speaks = ""
-            features = {one.name: (one.min_version, one.max_version) for one in answer.supported_features or ()}
-            return BrokerVersion(number, speaks, features)
-
-        return ask
+    def _version_of(self, number: int) -> BrokerVersion:
+        request = ApiVersionsRequest(client_software_name="mqtt-kafka-gateway", client_software_version="1")
+        answer = self._links.ask(number, request)
+        known = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+        try:
+            speaks = ".".join(str(part) for part in infer_broker_version_from_api_versions(known))
+        except kafka_errors.KafkaError:
+            speaks = ""
+        features = {one.name: (one.min_version, one.max_version) for one in answer.supported_features or ()}
+        return BrokerVersion(number, speaks, features)
 
     def quorum(self) -> Quorum:
-        """Who keeps the metadata, and how far each is. AdminUnsupportedError for a cluster with ZooKeeper."""
-        self._meet()
+        """The metadata quorum with the lag of each node. Raises AdminUnsupportedError for a cluster with ZooKeeper."""
         asked = DescribeQuorumRequest.TopicData
         answer = self._links.ask_any(
             lambda: DescribeQuorumRequest(
@@ -165,8 +156,7 @@ class KafkaAdmin(GroupReading, Changes):
         )
 
     def reassignments(self) -> tuple[Reassignment, ...]:
-        """Partitions that are on their way to other brokers now."""
-        self._meet()
+        """Partitions that are being moved to other brokers."""
         timeout_ms = broker_timeout_ms(self.timeout_s)
         answer = self._links.ask_any(
             lambda: ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=None), controller=True
@@ -181,29 +171,21 @@ class KafkaAdmin(GroupReading, Changes):
 
     def log_dirs(self, brokers: Sequence[int] | None = None) -> Answers[tuple[LogDir, ...]]:
         """Folders of these brokers (default: all), with each replica's size."""
-        self._meet()
-        numbers = self._links.brokers if brokers is None else brokers
-        return self._links.ask_each({number: self._log_dirs_of(number) for number in numbers})
+        return self._links.ask_each(self._log_dirs_of, brokers)
 
-    def _log_dirs_of(self, number: int) -> Any:
-        def ask() -> tuple[LogDir, ...]:
-            answer = self._links.ask(number, DescribeLogDirsRequest(topics=None))
-            check(answer.error_code, f"Broker {number} does not tell its folders")
-            if not answer.results:  # versions before 3 have no other way to refuse
-                raise AdminRefusedError(
-                    f"Broker {number} tells of no folder: it does so when the right is missing, which is Describe on "
-                    "the cluster."
-                )
-            return tuple(log_dir(found) for found in answer.results)
-
-        return ask
+    def _log_dirs_of(self, number: int) -> tuple[LogDir, ...]:
+        answer = self._links.ask(number, DescribeLogDirsRequest(topics=None))
+        check(answer.error_code, f"Broker {number} does not list its folders")
+        if not answer.results:  # how versions before 3 refuse
+            raise AdminRefusedError(
+                f"Broker {number} lists no folder: probably the right Describe on the cluster is missing."
+            )
+        return tuple(log_dir(found) for found in answer.results)
 
     # --- topics ---
 
     def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]:
-        """These topics (default: all), by name; those that are not there, or not shown to us, are left out. Never
-        creates one."""
-        self._meet()
+        """These topics (default: all) by name, without missing and hidden ones. Never creates a topic."""
         wanted = None if names is None else sorted(set(names))
         if wanted == []:
             return ()
@@ -214,19 +196,16 @@ class KafkaAdmin(GroupReading, Changes):
         return tuple(sorted((topic_of(one) for one in found), key=lambda topic: topic.name))
 
     def topics_by_broker(self, names: Iterable[str]) -> Answers[tuple[Topic, ...]]:
-        """These topics as each broker's own metadata has them: the same everywhere, some moments after a change."""
-        self._meet()
+        """These topics by each broker's own metadata, which agree some moments after a change."""
         wanted = sorted(set(names))
 
-        def asking(number: int) -> Any:
-            return lambda: tuple(
-                topic_of(one) for one in self._metadata_topics(self._links.ask(number, _metadata(wanted)))
-            )
+        def ask(number: int) -> tuple[Topic, ...]:
+            return tuple(topic_of(one) for one in self._metadata_topics(self._links.ask(number, _metadata(wanted))))
 
-        return self._links.ask_each({number: asking(number) for number in self._links.brokers})
+        return self._links.ask_each(ask)
 
     def _topics_with_elr(self, names: list[str]) -> list[Any]:
-        """Every topic of a DescribeTopicPartitions, page by page; no names are all of them."""
+        """The topics of DescribeTopicPartitions, read page by page; without names all topics."""
         found: dict[str, Any] = {}
         cursor: Any = None
         while True:
@@ -246,64 +225,47 @@ class KafkaAdmin(GroupReading, Changes):
         return [topic for topic in answer.topics if topic.error_code in {0, 5} and topic.name is not None]
 
     def configs(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """Each one's whole configuration, by name and key. Brokers are named by their number, and asked themselves.
-        Raises AdminMissingError for one that is not there."""
-        self._meet()
-        resource = DescribeConfigsRequest.DescribeConfigsResource
+        """The whole configuration of each, by name and key. Brokers are named by their number and asked themselves.
+        Raises AdminMissingError if one does not exist."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
-
-        def make(chosen: list[str]) -> Any:
-            return DescribeConfigsRequest(
-                resources=[
-                    resource(resource_type=_RESOURCE[kind], resource_name=name, configuration_keys=None)
-                    for name in chosen
-                ],
-                include_synonyms=False,
-                include_documentation=False,
-            )
-
         if kind == "topic":
-            results = list(self._links.ask_any(lambda: make(wanted)).results)
+            results = list(self._links.ask_any(lambda: _configs(kind, wanted)).results)
         else:
-            results = [one for name in wanted for one in self._links.ask(int(name), make([name])).results]
+            results = [one for name in wanted for one in self._links.ask(int(name), _configs(kind, [name])).results]
         told: dict[str, dict[str, ConfigEntry]] = {}
         for one in results:
-            check(one.error_code, f"The configuration of {kind} {one.resource_name} is not told", one.error_message)
+            check(one.error_code, f"The configuration of {kind} {one.resource_name} cannot be read", one.error_message)
             told[one.resource_name] = {entry.name: config_entry(entry) for entry in one.configs}
         return told
 
     def broker_configs(self, keys: Sequence[str]) -> Answers[dict[str, ConfigEntry]]:
-        """These keys of every broker's own configuration. Needs DescribeConfigs on the cluster."""
-        self._meet()
+        """These keys of every broker's configuration. Needs DescribeConfigs on the cluster."""
 
-        def asking(number: int) -> Any:
-            def ask() -> dict[str, ConfigEntry]:
-                resource = DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=_RESOURCE["broker"], resource_name=str(number), configuration_keys=list(keys)
-                )
-                request = DescribeConfigsRequest(
-                    resources=[resource], include_synonyms=False, include_documentation=False
-                )
-                one = self._links.ask(number, request).results[0]
-                check(one.error_code, f"The configuration of broker {number} is not told", one.error_message)
-                return {entry.name: config_entry(entry) for entry in one.configs}
+        def ask(number: int) -> dict[str, ConfigEntry]:
+            (one,) = self._links.ask(number, _configs("broker", [str(number)], keys)).results
+            check(one.error_code, f"The configuration of broker {number} cannot be read", one.error_message)
+            return {entry.name: config_entry(entry) for entry in one.configs}
 
-            return ask
+        return self._links.ask_each(ask)
 
-        return self._links.ask_each({number: asking(number) for number in self._links.brokers})
 
-    # --- inside ---
-
-    def _meet(self) -> None:
-        if not self._met:
-            self._links.meet()
-            self._met = True
+def _configs(kind: str, names: Iterable[str], keys: Sequence[str] | None = None) -> Any:
+    """A request for these keys (default: all) of the configuration of each."""
+    asked = DescribeConfigsRequest.DescribeConfigsResource
+    wanted = None if keys is None else list(keys)
+    return DescribeConfigsRequest(
+        resources=[
+            asked(resource_type=_RESOURCE[kind], resource_name=name, configuration_keys=wanted) for name in names
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
 
 
 def _page(names: list[str], at: Any) -> Any:
-    """A question for a page of topics, from the first or from where the one before ended."""
+    """A request for a page of topics: the first, or the one after the last page."""
     asked = DescribeTopicPartitionsRequest
     return asked(
         topics=[asked.TopicRequest(name=name) for name in names],

@@ -1,41 +1,37 @@
-"""How far a group is behind, and whether it moves. No I/O.
+"""The lag of a group, and whether it is slow or has stopped. No I/O.
 
-The lag in records is the next offset of the log minus the committed one. The lag in seconds is the age of the oldest
-record that the group has not finished: the time stamp of the batch at the committed offset, against now. Records of a
-spool carry the time at which they were received, an outage ago: where all that is unread was written since an earlier
-look, it is no older than that look to its reader. Whether a
-consumer is slow or has stopped shows in two looks some seconds apart: a slow one commits, a stopped one does not.
+The lag in records is the log's next offset minus the committed one. The lag in seconds is the age of the group's oldest
+unfinished record: the present minus the timestamp of the batch at the committed offset. Records from a spool have the
+old time of their receipt. So if all unread records were written since an earlier look, the lag is at most the time
+since that look. Two looks some seconds apart tell a slow consumer, which commits, from a stopped one, which does not.
 """
 
 from __future__ import annotations
 
-__all__ = ["BAD", "GroupLag", "Look", "PartitionLag", "State", "group_lag", "rebalancing"]
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gateway.admin.model import Group, Member, TopicPartition
 
 State = Literal[
     "caught up", "catching up", "moving", "slow", "stopped", "nobody reads it", "rebalancing", "behind", "lost records",
     "unknown",
 ]  # fmt: skip
-"""``moving``: it commits, and the lag stays about the same. ``slow``: it commits, and falls behind. ``stopped``: a
-member has it and commits nothing. ``behind``: it lags, and a second look would tell why. ``lost records``: its place
-was deleted before it was read. ``unknown``: Kafka did not tell an offset."""
+"""``moving``: it commits, and the lag is stable. ``slow``: it commits, and the lag grows. ``stopped``: a member has the
+partition and commits nothing. ``behind``: it lags, and there was no second look. ``lost records``: records were deleted
+before they were read. ``unknown``: Kafka did not report an offset."""
 
 BAD: Final[frozenset[State]] = frozenset({"stopped", "nobody reads it", "lost records"})
 _TWO_COMMITS_S: Final = 10.0
 _HALF: Final = 0.5
-_NOISE: Final = 0.02  # a change of the lag below this share of the records that came is none
+_NOISE: Final = 0.02  # a smaller change of the lag, as a share of the new records, is ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of a group at one moment (``at_s``, of a monotonic clock)."""
+    """A group at one moment (``at_s``, of a monotonic clock)."""
 
     at_s: float
     group: Group
@@ -43,13 +39,13 @@ class Look:
     ends: Mapping[TopicPartition, int]
     starts: Mapping[TopicPartition, int]
     problems: Mapping[TopicPartition, str] = field(default_factory=dict)
-    unseen: str = ""  # why nothing can be said of it, or not of all its topics
+    unseen: str = ""  # why the group, or some of its topics, cannot be judged
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """``age_seconds``: of the oldest record not yet finished, None where nobody knows (nothing is unread, no right to
-    read). Rates are records a second, None without a second look. ``lost``: records that were deleted unread."""
+    """``age_seconds`` is the age of the oldest unfinished record; None without unread records or the right to read.
+    Rates are records per second, None without a second look. ``lost`` counts records that were deleted unread."""
 
     place: TopicPartition
     committed: int | None
@@ -66,7 +62,7 @@ class PartitionLag:
 
     @property
     def seconds_to_catch_up(self) -> float | None:
-        """At the pace between the looks; None when it does not catch up."""
+        """Time to catch up at the rates between the looks; None if it does not."""
         if self.lag is None or self.read_rate is None or self.write_rate is None:
             return None
         gain = self.read_rate - self.write_rate
@@ -80,7 +76,7 @@ class GroupLag:
 
     @property
     def lag(self) -> int:
-        """In records, over all partitions whose lag is known."""
+        """The lag in records, over all partitions with a known lag."""
         return sum(one.lag or 0 for one in self.partitions)
 
     @property
@@ -93,8 +89,8 @@ class GroupLag:
 
 
 def group_lag(look: Look, before: Look | None, times_ms: Mapping[TopicPartition, int], now_ms: float) -> GroupLag:
-    """The lag at ``look``, told with the help of an earlier one. ``times_ms``: when the records at the committed
-    offsets were written."""
+    """The lag at ``look``, compared with an earlier look. ``times_ms``: when the records at the committed offsets were
+    written."""
     members = {place: member for member in look.group.members for place in member.assignment}
     places = sorted({*look.committed, *members})
     return GroupLag(
@@ -138,8 +134,10 @@ class _Pace(NamedTuple):
 
     @property
     def state(self) -> State:
-        """Of a partition whose committed offset moves. Commits come in steps, every five seconds by default, so two
-        looks see one of them too many or too few: what is behind by no more than two steps keeps up."""
+        """The state of a partition whose committed offset moves.
+
+        Consumers commit in steps, by default every five seconds, so two looks may see a step too many or too few. A lag
+        of at most two steps therefore counts as keeping up."""
         read, written = self.read_rate or 0.0, self.write_rate
         if written is None or abs(read - written) <= _NOISE * max(read, written):
             return "moving"
@@ -147,7 +145,7 @@ class _Pace(NamedTuple):
             return "catching up"
         if self.age_seconds is not None and self.age_seconds <= _TWO_COMMITS_S:
             return "moving"
-        # By the pace at which records come: those of a spool that is read back have old time stamps.
+        # By the rate of new records, because records from a spool have old timestamps.
         return "slow" if read < _HALF * written or self.lag > _TWO_COMMITS_S * written else "moving"
 
 
@@ -179,5 +177,5 @@ def _state(
 
 
 def rebalancing(state: str) -> bool:
-    """Whether a group's state is one in which partitions change hands: of the classic five, and of Kafka 4's."""
+    """Whether partitions move between members in this state of a group, classic or KIP-848."""
     return state in {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "NotReady"}

@@ -1,24 +1,15 @@
-"""How evenly partitions are led, as Kafka's controller computes it. No I/O."""
+"""The balance of leaders, as Kafka's controller computes it. No I/O."""
 
-from __future__ import annotations
-
-__all__ = ["BrokerLeadership", "leadership", "not_preferred"]
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gateway.admin.model import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gateway.admin.model import Broker, Partition, Topic
+from gateway.admin.model import Broker, Partition, Topic, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLeadership:
-    """``leads``: partitions that it leads. ``preferred``: those that name it first among their replicas; ``elsewhere``
-    of them are led by another, or by nobody. ``replicas``: those that it has a copy of."""
+    """``leads``: number of partitions that it leads. ``preferred``: of partitions whose first replica it is;
+    ``elsewhere`` of these have another leader or none. ``replicas``: of partitions of which it has a copy."""
 
     broker: int
     leads: int
@@ -28,13 +19,13 @@ class BrokerLeadership:
 
     @property
     def imbalance(self) -> float:
-        """Share of the partitions preferring this broker that it does not lead, 0 to 1; the controller holds it
-        against ``leader.imbalance.per.broker.percentage`` (10)."""
+        """Share of its preferred partitions that it does not lead, 0 to 1. The controller compares it with
+        ``leader.imbalance.per.broker.percentage`` (10)."""
         return self.elsewhere / self.preferred if self.preferred else 0.0
 
 
 def leadership(topics: Iterable[Topic], brokers: Iterable[Broker]) -> tuple[BrokerLeadership, ...]:
-    """A line for each broker that is registered or named by a partition."""
+    """A row for each broker that is registered or named by a partition."""
     partitions = [partition for topic in topics for partition in topic.partitions]
     numbers = {broker.id for broker in brokers}
     numbers.update(replica for partition in partitions for replica in partition.replicas)
@@ -51,7 +42,7 @@ def leadership(topics: Iterable[Topic], brokers: Iterable[Broker]) -> tuple[Brok
 
 
 def not_preferred(topics: Iterable[Topic]) -> tuple[tuple[TopicPartition, Partition], ...]:
-    """Partitions that another than their preferred leader leads, or nobody."""
+    """Partitions without their preferred leader: with another one, or none."""
     return tuple(
         (TopicPartition(topic.name, one.number), one)
         for topic in topics

@@ -1,13 +1,11 @@
-"""One connection to one broker: a question, its answer, and an end to the waiting.
+"""One connection to one broker, with a time-out for each question.
 
-kafka-python's own network layer is not used: its bootstrap waits for one broker, taken by chance, until the whole time
-is over, so that one frozen broker of three ends every third command; it also logs what goes wrong instead of raising
-it. Its messages (``kafka.protocol``) and logins (``kafka.net.sasl``) are used.
+kafka-python's network layer is not used. Its bootstrap waits for one random broker for the whole time, so one frozen
+broker of three ends every third command. It also logs failures instead of raising them. Its messages
+(``kafka.protocol``) and logins (``kafka.net.sasl``) are used.
 """
 
 from __future__ import annotations
-
-__all__ = ["Link"]
 
 import contextlib
 import socket
@@ -37,14 +35,14 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED_VERSION: Final = 35
 _READ_BYTES: Final = 1 << 16
-_FRAME_BYTES: Final = 256 << 20  # an answer larger than this is none
+_FRAME_BYTES: Final = 256 << 20  # a larger answer is taken for garbage
 
 
 class Link:
-    """A connection that is made when it is first needed, and again after it broke.
+    """A connection that is made when first needed, and again after it broke.
 
     One question at a time; a second thread waits for the first. ``close`` may be called from any thread and ends a
-    question that waits. ``name`` is how messages call the broker.
+    waiting question. ``name`` is the broker's name in messages.
     """
 
     def __init__(self, host: str, port: int, name: str, login: AdminLogin, client_id: str) -> None:
@@ -55,7 +53,7 @@ class Link:
         self._socket: socket.socket | None = None
         self._protocol: Any = None
         self._closed = False
-        self.versions: dict[int, tuple[int, int]] = {}  # api key → lowest and highest version; empty until connected
+        self.versions: dict[int, tuple[int, int]] = {}  # lowest and highest by api key; empty until connected
         self.api_versions: Any = None  # the whole answer
 
     @property
@@ -63,9 +61,9 @@ class Link:
         return self._socket is not None
 
     def ask(self, request: Any, timeout_s: float, *, max_version: int | None = None, again: bool = True) -> Any:
-        """The answer to a message of kafka-python's, in the newest version that both sides know. Blocks, connecting
-        included, for ``timeout_s`` at most. ``again``: a question that may be asked twice; it is, when a connection
-        that lay idle turns out to be dead.
+        """The answer to a message of kafka-python, in the newest version that both sides know. Blocks for at most
+        ``timeout_s``, including the connection. With ``again`` the question may be sent twice, which happens when an
+        idle connection turns out to be dead.
 
         Raises BrokerUnreachableError, BrokerSilentError, AdminRefusedError, AdminUnsupportedError.
         """
@@ -84,7 +82,7 @@ class Link:
             self._lock.release()
 
     def close(self) -> None:
-        """End the connection, and a wait on it. Never raises."""
+        """End the connection and a waiting question. Never raises."""
         self._closed = True
         self._drop()
 
@@ -97,8 +95,8 @@ class Link:
         except TimeoutError as error:
             self._drop()
             raise BrokerSilentError(
-                f"{self.name} did not answer within {timeout_s:g} s ({_what(request)}). A process that is frozen or "
-                "swamped still takes connections: look at its log and its CPU, and restart it if it is stuck."
+                f"{self.name} did not answer within {timeout_s:g} s ({_what(request)}). A frozen or overloaded "
+                "process still accepts connections: check its log and CPU, and restart it if it hangs."
             ) from error
         except (OSError, EOFError) as error:
             self._drop()
@@ -106,17 +104,15 @@ class Link:
         except (kafka_errors.KafkaProtocolError, ValueError, IndexError) as error:
             self._drop()
             raise BrokerUnreachableError(
-                f"{self.name} answers what is no Kafka. Check the port, and {self._login.where}.security: "
-                "is the listener one with TLS?"
+                f"{self.name} does not answer as Kafka does. Check the port and {self._login.where}.security: "
+                "does the listener use TLS?"
             ) from error
 
     def _version(self, request: Any, max_version: int | None) -> int:
         ours = request.max_version if max_version is None else min(max_version, request.max_version)
         low, high = self.versions.get(request.API_KEY, (0, -1))
         if high < 0 or low > ours:
-            raise AdminUnsupportedError(
-                f"{self.name} does not know {_what(request)}: its Kafka is older than what brought it."
-            )
+            raise AdminUnsupportedError(f"{self.name} does not know {_what(request)}: its Kafka is too old.")
         return int(min(ours, high))
 
     # --- connecting ---
@@ -139,7 +135,7 @@ class Link:
             self._log_in(deadline)
 
     def _greet(self, deadline: float) -> None:
-        """Ask which versions the broker knows; an old one answers in version 0 what it can do."""
+        """Ask for the broker's versions. An old broker answers in version 0."""
         version = ApiVersionsRequest.max_version
         while True:
             request = ApiVersionsRequest(
@@ -152,7 +148,7 @@ class Link:
             version = min(known[0], version - 1) if known else 0
         if answer.error_code != 0:
             self._drop()
-            raise BrokerUnreachableError(f"{self.name} refuses to talk: {_said(answer.error_code)}.")
+            raise BrokerUnreachableError(f"{self.name} refuses the connection: {_said(answer.error_code)}.")
         self.api_versions = answer
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
@@ -235,13 +231,13 @@ def _cause(error: BaseException, where: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return distrust(error, f"{where}.tls")
     if isinstance(error, ssl.SSLError):
-        return f"cannot be asked ({words(error)}). Check that the port is one with TLS, and its version."
+        return f"does not accept TLS ({words(error)}). Check that its listener uses TLS, and which version."
     if isinstance(error, socket.gaierror):
         return f"cannot be reached: {words(error)}. Check the name, and advertised.listeners of the broker."
     if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
         return (
-            "closed the connection. It may be stopping, or its listener wants TLS or a login that is not configured "
-            f"here: check {where}.security."
+            "closed the connection. It may be stopping, or its listener requires TLS or a login that is not "
+            f"configured here: check {where}.security."
         )
     if isinstance(error, ConnectionRefusedError):
         return "refuses connections. Is the broker running, and is this its address and port?"

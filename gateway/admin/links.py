@@ -1,11 +1,10 @@
-"""The brokers of a cluster: whom to ask, many at once, and what to do about one that does not answer."""
+"""Connections to all brokers of a cluster: asks many at once, and goes on without silent ones."""
 
 from __future__ import annotations
 
-__all__ = ["Links"]
-
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,21 +16,18 @@ from gateway.admin.model import Answers, Broker, Unanswered
 from gateway.admin.protocol import MetadataRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Self
-
     from gateway.admin.login import AdminLogin
 
 T = TypeVar("T")
 
-_HEDGE_S: Final = 1.0  # without an answer for so long, another broker is asked the same
-_PATIENCE_S: Final = 3.0  # a view waits so long for the others once one broker has answered
-_CONTROLLER_S: Final = 5.0  # a view waits so long for the controller
-_MEMORY_S: Final = 5.0  # a broker that was silent is not waited for again so soon
+_HEDGE_S: Final = 1.0  # after this time without an answer another broker is asked too
+_PATIENCE_S: Final = 3.0  # once a broker has answered, the others get this time
+_CONTROLLER_S: Final = 5.0  # longest wait for the controller
+_MEMORY_S: Final = 5.0  # a silent broker is not asked again for this time
 
 
 class Links:
-    """Connections to all brokers, each made when it is needed.
+    """Connections to all brokers, each made when needed.
 
     Blocks; any thread may use it. ``timeout_s`` ends every wait for an answer.
     """
@@ -46,37 +42,32 @@ class Links:
             self._bootstrap.append(Link(address.host, address.port, f"Kafka at {text}", login, client_id))
         self._links: dict[tuple[str, int, bool], Link] = {}
         self._silent: dict[Link, tuple[float, AdminError]] = {}
-        self.brokers: dict[int, Broker] = {}
+        self._brokers: dict[int, Broker] | None = None
 
     def close(self) -> None:
-        """End every connection, and whoever waits on one."""
+        """End every connection and waiting question."""
         for link in (*self._bootstrap, *self._links.values()):
             link.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # --- who is there ---
 
-    def meet(self) -> None:
-        """Learn the brokers from the first bootstrap address that answers. Raises the most telling error when none
-        does."""
-        self._learn(self._first(self._bootstrap, lambda: MetadataRequest(topics=[]), self.timeout_s, hedge_s=0.0))
-
-    def _learn(self, metadata: Any) -> None:
-        self.note(Broker(found.node_id, found.host, found.port, found.rack) for found in metadata.brokers)
+    @property
+    def brokers(self) -> dict[int, Broker]:
+        """The brokers by number. At first they are learned from the first bootstrap address that answers; if none does,
+        raises the most informative error."""
+        if self._brokers is None:
+            found = self._first(self._bootstrap, lambda: MetadataRequest(topics=[]), self.timeout_s, hedge_s=0.0)
+            self._brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in found.brokers}
+        return self._brokers
 
     def note(self, brokers: Iterable[Broker]) -> None:
-        """These are the brokers from now on."""
-        self.brokers = {broker.id: broker for broker in brokers}
+        """Use these brokers from now on."""
+        self._brokers = {broker.id: broker for broker in brokers}
 
     def link(self, broker: int, *, controller: bool = False) -> Link:
-        """The connection to a broker; another one for what it passes on to the controller, since a controller that
-        hangs would hold up everything behind that question. Raises BrokerUnreachableError for a broker that the
-        cluster does not list."""
+        """The connection to a broker. Requests that it forwards to the controller have one of their own, because a
+        hanging controller would delay every later request. Raises BrokerUnreachableError for a broker that the cluster
+        does not list."""
         found = self.brokers.get(broker)
         if found is None:
             raise BrokerUnreachableError(f"Broker {broker} is not registered: it is down, or it left the cluster.")
@@ -86,19 +77,21 @@ class Links:
             if controller:
                 name = f"The active controller, asked through broker {broker} ({found.address}),"
             made = Link(found.host, found.port, name, self._login, self._client_id)
-            self._links.setdefault(place, made)  # another thread may have been first
+            self._links.setdefault(place, made)  # unless another thread was faster
         return self._links[place]
 
     # --- asking ---
 
     def ask(self, broker: int, request: Any, *, timeout_s: float | None = None, **options: Any) -> Any:
-        """One broker's answer. Raises AdminError; at once for a broker that was silent a moment ago."""
+        """One broker's answer. Raises AdminError, at once for a recently silent broker."""
         return self._ask(self.link(broker), request, self.timeout_s if timeout_s is None else timeout_s, options)
 
     def ask_any(self, make: Callable[[], Any], *, controller: bool = False, **options: Any) -> Any:
-        """The first answer that some broker gives: the next one is asked when one takes its time. For questions
-        whose answer is the same everywhere. ``controller``: they pass it on to the controller, which may hang although
-        no broker does, for half a minute when it has just been frozen; it is waited for five seconds."""
+        """The first answer of any broker, for questions with the same answer everywhere. Slow brokers are not waited
+        for: the next one is asked too.
+
+        ``controller``: brokers forward the question to the controller. A controller that has just frozen delays them
+        for half a minute; it gets five seconds."""
         timeout_s = min(self.timeout_s, _CONTROLLER_S) if controller else self.timeout_s
         links = self._ranked(controller=controller)
         try:
@@ -107,18 +100,17 @@ class Links:
             if not controller:
                 raise
             raise BrokerSilentError(
-                f"The active controller does not answer, asked through {len(links)} brokers for {timeout_s:g} s: it is "
-                "frozen, or another is being elected. Brokers keep what they pass on to one that hangs for up to 30 s "
-                "(controller.socket.timeout.ms). Look at a broker that does not answer first, and ask again."
+                f"The active controller did not answer {len(links)} brokers within {timeout_s:g} s: it is frozen, or "
+                "another one is being elected. Brokers wait up to 30 s for a hanging controller "
+                "(controller.socket.timeout.ms). Check brokers that do not answer first, then try again."
             ) from error
 
     def ask_one(self, request: Any, **options: Any) -> Any:
-        """The answer of the controller through one broker that answers these days, asked once: for what changes
-        something."""
+        """The controller's answer through one broker that has answered recently. Sent once, for changes."""
         return self._ask(self._ranked(controller=True)[0], request, self.timeout_s, {"again": False, **options})
 
     def _ranked(self, *, controller: bool) -> list[Link]:
-        """Connections in the order in which to try them."""
+        """Connections in the order of attempts."""
 
         def rank(number: int) -> tuple[bool, bool, bool]:
             link = self.link(number, controller=controller)
@@ -126,10 +118,11 @@ class Links:
 
         return [self.link(number, controller=controller) for number in sorted(self.brokers, key=rank)]
 
-    def ask_each(self, questions: dict[int, Callable[[], T]]) -> Answers[T]:
-        """Ask many brokers at once; ``questions`` call ``ask`` each for its own. A broker that is silent when others
-        have answered is waited for three more seconds, and listed with the others that gave no answer."""
-        began = {_begun(question): number for number, question in questions.items()}
+    def ask_each(self, question: Callable[[int], T], brokers: Iterable[int] | None = None) -> Answers[T]:
+        """Ask many brokers (default: all) at once; ``question`` calls ``ask`` for one, by its number. Once others have
+        answered, a silent broker gets three more seconds, and is then listed as unanswered."""
+        numbers = self.brokers if brokers is None else brokers
+        began = {_begun(partial(question, number)): number for number in numbers}
         deadline = time.monotonic() + self.timeout_s
         left: set[Future[T]] = set(began)
         answers: dict[int, T] = {}
@@ -148,8 +141,8 @@ class Links:
         for future in left:
             number = began[future]
             late = BrokerSilentError(
-                f"{self.link(number).name} did not answer within {waited}. A process that is frozen or swamped still "
-                "takes connections: look at its log and its CPU, and restart it if it is stuck."
+                f"{self.link(number).name} did not answer within {waited}. A frozen or overloaded process still "
+                "accepts connections: check its log and CPU, and restart it if it hangs."
             )
             self._silent[self.link(number)] = time.monotonic(), late
             unanswered.append(self._unanswered(number, late))
@@ -201,7 +194,7 @@ class Links:
 
 
 def _begun(work: Callable[[], T]) -> Future[T]:
-    """The work in a thread of its own, which does not hold up the end of the process: a connect that hangs is left."""
+    """Run ``work`` in a daemon thread, so that a hanging connect does not delay the end of the process."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -217,14 +210,14 @@ def _begun(work: Callable[[], T]) -> Future[T]:
 
 
 def _most_telling(failures: list[AdminError], timeout_s: float, names: list[str]) -> AdminError:
-    """What to say when nobody answered: a refusal before a silence before a refused connection."""
+    """The error to raise if nobody answered: a refusal first, then a silence, then a refused connection."""
     final = [error for error in failures if not isinstance(error, AdminRetriableError)]
     if final:
         return final[0]
     if not failures:
         return BrokerSilentError(
-            f"{', '.join(names)} did not answer within {timeout_s:g} s. Are the brokers frozen, or is something "
-            "between that swallows packets? Check that they run, the network, and admin.timeout."
+            f"{', '.join(names)} did not answer within {timeout_s:g} s. Are the brokers frozen, or are packets "
+            "lost on the way? Check that they run, the network, and admin.timeout."
         )
     if len(failures) == 1:
         return failures[0]

@@ -1,8 +1,6 @@
-"""How the administrating commands prove themselves to Kafka: as ``[admin]`` says, or as the gateway itself does."""
+"""The login of administration commands to Kafka: by ``[admin]``, or the gateway's own."""
 
 from __future__ import annotations
-
-__all__ = ["AdminLogin"]
 
 import asyncio
 import threading
@@ -19,13 +17,13 @@ if TYPE_CHECKING:
     from bridge.ports import Credential
     from config.settings import KafkaSettings, SaslSettings, Settings
 
-_TOKEN_LEFT_NS = 10_000_000_000  # a token that ends within 10 s is not shown any more
+_TOKEN_LEFT_NS = 10_000_000_000  # a token with less than 10 s left is not used
 
 
 class AdminLogin:
-    """What each connection shows. ``where`` is the table that says so ("admin" or "kafka"), for messages.
+    """The credentials of each connection. ``where`` is their table in the settings ("admin" or "kafka").
 
-    Reads the TLS files; raises ConfigError when they cannot be used. Any thread may use it.
+    Reads the TLS files; raises ConfigError if they are unusable. Any thread may use it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -44,7 +42,7 @@ class AdminLogin:
 
     @property
     def who(self) -> str:
-        """How messages call us."""
+        """The user's name in messages."""
         if self.sasl is None:
             return "the certificate" if self.tls is not None else "an anonymous client"
         if self.sasl.mechanism == "OAUTHBEARER":
@@ -53,7 +51,7 @@ class AdminLogin:
 
     @property
     def check(self) -> str:
-        """What to check when a broker says no."""
+        """Advice for a refused login."""
         if self.sasl is None:
             return f"Check {self.where}.security: the listener may want a login."
         if self.sasl.mechanism == "OAUTHBEARER":
@@ -61,8 +59,8 @@ class AdminLogin:
         return f"Check {self.where}.sasl.username, password and mechanism."
 
     def mechanism(self) -> Any:
-        """A login about to begin, an object of kafka-python's, for one connection. May fetch a token: blocks as long
-        as the identity provider's time-out. Raises GatewayError."""
+        """An object of kafka-python for the login of one connection. May fetch a token, which blocks for at most the
+        identity provider's time-out. Raises GatewayError."""
         from gateway.admin.protocol import AbstractTokenProvider, get_sasl_mechanism
 
         assert self.sasl is not None, "asked for with SASL alone"
@@ -88,7 +86,7 @@ class AdminLogin:
         return get_sasl_mechanism(self.sasl.mechanism)(**options)
 
     def refused(self) -> None:
-        """The broker did not take the token: the next connection shows a new one."""
+        """Note that the broker refused the token: the next connection gets a new one."""
         with self._lock:
             self._credential = None
 

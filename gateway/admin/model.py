@@ -1,31 +1,7 @@
-"""What Kafka tells its administrator: immutable, with plain values, ready for a table or JSON.
+"""Kafka's answers as immutable plain values, for tables and JSON.
 
-Times of Kafka's own are milliseconds since 1970 by the broker's clock; ages are seconds.
+Times reported by Kafka are milliseconds since 1970 by the broker's clock; ages are seconds.
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "Answers",
-    "Broker",
-    "BrokerVersion",
-    "Cluster",
-    "ConfigEntry",
-    "ConfigSource",
-    "Group",
-    "GroupListing",
-    "LogDir",
-    "Member",
-    "Offsets",
-    "Partition",
-    "Quorum",
-    "QuorumReplica",
-    "Reassignment",
-    "ReplicaLog",
-    "Topic",
-    "TopicPartition",
-    "Unanswered",
-]
 
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -33,7 +9,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 T = TypeVar("T")
 
 ConfigSource = Literal["topic", "broker", "cluster", "file", "default", "group", "other"]
-"""Where a value is set: at the topic, at this broker, for all brokers, in a server.properties, nowhere."""
+"""Origin of a value: the topic, this broker, all brokers, a server.properties, or the default."""
 
 
 class TopicPartition(NamedTuple):
@@ -46,8 +22,8 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that is registered. ``fenced`` ones are known and lead nothing, for their heartbeats stay out; None:
-    this Kafka does not say."""
+    """A registered broker. ``fenced``: it sends no heartbeats and leads nothing; None: this Kafka does not report
+    it."""
 
     id: int
     host: str
@@ -65,13 +41,13 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A broker that did not answer a question that others did, and why, as a sentence. ``id`` is None for an address
-    whose broker is not known yet."""
+    """A broker without an answer, with the reason as a sentence. ``id`` is None for an address whose broker is unknown
+    so far."""
 
     id: int | None
     address: str
     why: str
-    silent: bool  # it took the connection and said nothing: frozen, or very busy
+    silent: bool  # it accepted the connection and sent nothing: frozen, or very busy
 
     @property
     def name(self) -> str:
@@ -80,7 +56,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """One question's answers by broker, and who gave none."""
+    """The answers to one question by broker, and the brokers without an answer."""
 
     by_broker: dict[int, T]
     unanswered: tuple[Unanswered, ...] = ()
@@ -88,19 +64,18 @@ class Answers(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersion:
-    """What a broker speaks. Kafka's protocol does not tell a release; ``speaks`` is the newest whose questions it
-    knows ("4.1"), "" when that cannot be told."""
+    """A broker's versions. Kafka's protocol does not report a release. ``speaks`` is the newest release whose protocol
+    the broker knows ("4.1"), or "" if unknown."""
 
     broker: int
     speaks: str
-    features: dict[str, tuple[int, int]]  # what it supports, lowest and highest level
+    features: dict[str, tuple[int, int]]  # supported features with lowest and highest level
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as Kafka's metadata has it. ``leader`` is None when nobody leads it; ``replicas`` begin with the
-    preferred leader. ``elr`` are replicas out of sync that may still be elected without loss (KIP-966), None where
-    Kafka does not say."""
+    """A partition in Kafka's metadata. ``leader`` may be None; ``replicas`` begin with the preferred leader. ``elr``
+    are out-of-sync replicas that can still be elected without loss (KIP-966), None if Kafka does not report them."""
 
     topic: str
     number: int
@@ -130,13 +105,13 @@ class Topic:
 
     @property
     def replication(self) -> int:
-        """Replicas of the partition that has most."""
+        """The largest number of replicas of a partition."""
         return max((len(partition.replicas) for partition in self.partitions), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """``value`` is None when Kafka does not tell it (a password)."""
+    """``value`` is None if Kafka hides it (a password)."""
 
     name: str
     value: str | None
@@ -147,7 +122,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A node's copy of the metadata log. ``lag`` is in records behind the leader; ages are None where unknown."""
+    """A node's copy of the metadata log. ``lag`` is in records behind the leader; ages are None if unknown."""
 
     id: int
     log_end_offset: int
@@ -158,9 +133,8 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Who keeps the metadata: voters may become controller, observers (the brokers) only read. ``clock_ahead_seconds``
-    is how far the leader's clock is before ours, within the second that lies between two of its notes; None with no
-    other replica, of which it would note anything."""
+    """The metadata quorum: voters may become controller, observers (the brokers) only read. ``clock_ahead_seconds`` is
+    how far the leader's clock is ahead of this machine's, to about a second; None without another replica."""
 
     leader: int
     epoch: int
@@ -172,8 +146,7 @@ class Quorum:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``controller`` is the node that leads the metadata quorum, None where no such node is known or none answers;
-    ``quorum_problem`` then says why, and is empty else."""
+    """``controller`` is the leader of the metadata quorum. If it is None, ``quorum_problem`` has the reason."""
 
     id: str
     brokers: tuple[Broker, ...]
@@ -188,7 +161,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way to other brokers: ``replicas`` are all that have it or get it now."""
+    """A partition that is being moved. ``replicas`` are all brokers that have it or are getting it."""
 
     topic: str
     partition: int
@@ -199,7 +172,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """A replica on a disk. ``offset_lag`` is its distance from the high watermark; ``future``: it is on its way to
+    """A replica on a disk. ``offset_lag`` is its distance from the high watermark; ``future``: it is being moved to
     this folder from another one of the same broker."""
 
     topic: str
@@ -211,7 +184,7 @@ class ReplicaLog:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A folder of a broker. Sizes of the file system are None where Kafka does not tell them."""
+    """A folder of a broker. Sizes of the file system are None if Kafka does not report them."""
 
     path: str
     error: str | None
@@ -226,8 +199,8 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as its coordinator lists it. ``type`` is "classic", "consumer" (KIP-848), "share" or "streams", "" where
-    Kafka does not say."""
+    """A group in its coordinator's list. ``type`` is "classic", "consumer" (KIP-848), "share" or "streams", or "" if
+    Kafka does not report it."""
 
     id: str
     type: str
@@ -243,12 +216,12 @@ class Member:
     host: str
     instance_id: str | None
     assignment: tuple[TopicPartition, ...]
-    target: tuple[TopicPartition, ...] | None = None  # what it is to have in the end; None where Kafka does not say
+    target: tuple[TopicPartition, ...] | None = None  # its partitions after the rebalance; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as its coordinator describes it. ``coordinator`` is None when Kafka says that there is none now."""
+    """A group as described by its coordinator. ``coordinator`` is None if there is none now."""
 
     id: str
     type: str
@@ -263,7 +236,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """An offset for each partition that could be asked, and a sentence for each that could not."""
+    """Offsets by partition, and a sentence for each partition without an answer."""
 
     values: dict[TopicPartition, int] = field(default_factory=dict)
     problems: dict[TopicPartition, str] = field(default_factory=dict)

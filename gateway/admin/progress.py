@@ -1,24 +1,15 @@
-"""How far a running reassignment is, from the sizes of the replicas. No I/O."""
+"""The progress of running reassignments, from the sizes of the replicas. No I/O."""
 
-from __future__ import annotations
-
-__all__ = ["Moving", "moving"]
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gateway.admin.model import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from gateway.admin.model import LogDir, Reassignment, Topic
+from gateway.admin.model import LogDir, Reassignment, Topic, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A partition on its way. ``copied`` has, for each broker that gets it, the bytes that are there; ``bytes`` is the
-    leader's size; None where a broker does not tell. ``share`` is the slowest one's part of it, 0 to 1."""
+    """A partition that is being moved. ``copied`` has the bytes on each new broker, ``bytes`` the leader's size; None
+    if unknown. ``share`` is the slowest new replica's part of it, 0 to 1."""
 
     place: TopicPartition
     leader: int | None
@@ -27,7 +18,7 @@ class Moving:
     removing: tuple[int, ...]
     bytes: int | None
     copied: dict[int, int | None]
-    in_sync: tuple[int, ...]  # those of ``adding`` that have caught up
+    in_sync: tuple[int, ...]  # brokers of ``adding`` that have caught up
 
     @property
     def share(self) -> float | None:
@@ -41,7 +32,7 @@ class Moving:
 def moving(
     reassignments: Iterable[Reassignment], topics: Iterable[Topic], dirs: Mapping[int, Iterable[LogDir]]
 ) -> tuple[Moving, ...]:
-    """Each running reassignment with its progress; ``dirs`` are the folders by broker, of those that answered."""
+    """Each running reassignment with its progress. ``dirs`` are the folders of brokers that answered."""
     sizes = {
         (broker, TopicPartition(one.topic, one.partition)): one.bytes
         for broker, found in dirs.items()

@@ -1,10 +1,8 @@
-"""Kafka's messages and logins as kafka-python 3.0 has them, and two messages that it lacks. Nothing else imports it.
+"""Kafka's messages and logins of kafka-python 3.0, and two messages that it lacks. No other module imports the library.
 
-It reads its message definitions in a way that Python 3.11 and 3.12 call deprecated; who runs a command need not know.
-Its log lines are about what ``gateway.admin.link`` raises as sentences; they are kept from standard error.
+The library reads its message definitions in a way that is deprecated in Python 3.11 and 3.12; the warning is silenced.
+Its log lines repeat errors that ``gateway.admin.link`` raises as sentences, so they do not go to standard error.
 """
-
-from __future__ import annotations
 
 __all__ = [
     "AbstractTokenProvider",
@@ -76,7 +74,7 @@ with warnings.catch_warnings():
         """KIP-848."""
 
     class ConsumerGroupDescribeResponse(ApiMessage, load_json=messages):  # type: ignore[misc, call-arg]
-        """Found through its number, once it is defined."""
+        """kafka-python finds this class by its number."""
 
 
 _LOG = logging.getLogger("kafka")

@@ -1,25 +1,11 @@
-"""Answers of Kafka's protocol as the model's plain values."""
+"""Turns answers of Kafka's protocol into the model's values."""
 
-from __future__ import annotations
-
-__all__ = [
-    "assigned",
-    "check",
-    "clock_ahead",
-    "config_entry",
-    "described_member",
-    "listed_member",
-    "log_dir",
-    "partition_of",
-    "quorum_replica",
-    "topic_of",
-]
-
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gateway.admin.errors import AdminError, AdminMissingError, AdminRefusedError, AdminRetriableError
 from gateway.admin.model import (
     ConfigEntry,
+    ConfigSource,
     LogDir,
     Member,
     Partition,
@@ -29,9 +15,6 @@ from gateway.admin.model import (
     TopicPartition,
 )
 from gateway.admin.protocol import ConsumerProtocolAssignment, kafka_errors
-
-if TYPE_CHECKING:
-    from gateway.admin.model import ConfigSource
 
 _SOURCES: Final[dict[int, ConfigSource]] = {
     1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 8: "group"
@@ -43,13 +26,13 @@ _RIGHTS: Final = {
     31: "Describe (to look), Create, Alter or ClusterAction on the cluster",
     53: "Describe on the transactional id",
 }
-# Kafka calls these retriable and kafka-python some of them not: the wire says so, whatever the class says.
+# Retriable by Kafka's definition, which differs from kafka-python's for some of them.
 _RETRIABLE: Final = frozenset({-1, 3, 5, 6, 7, 8, 13, 14, 15, 16, 41, 51, 56, 60, 75, 80, 89})
 
 
 def check(code: int, what: str, message: str | None = None, *, missing: bool = True) -> None:
-    """Raise the error that a code of Kafka's stands for; nothing for 0. ``what`` was tried ("topic a cannot be made").
-    ``missing``: what is not there is the user's to correct, and no passing state."""
+    """Raise the error of a Kafka error code; nothing for 0. ``what`` is the failed action ("Topic a cannot be
+    created"). ``missing``: a missing topic or group is the user's mistake, not a passing state."""
     if code == 0:
         return
     kind = kafka_errors.for_code(code)
@@ -64,7 +47,7 @@ def check(code: int, what: str, message: str | None = None, *, missing: bool = T
 
 
 def topic_of(found: Any) -> Topic:
-    """A topic of a Metadata or DescribeTopicPartitions answer."""
+    """The topic of a Metadata or DescribeTopicPartitions answer."""
     return Topic(
         name=found.name,
         id=str(found.topic_id) if found.topic_id is not None else "",
@@ -100,7 +83,7 @@ def config_entry(found: Any) -> ConfigEntry:
 
 
 def quorum_replica(found: Any, leader_end: int, now_ms: float) -> QuorumReplica:
-    """``now_ms``: the time that ages count from. The leader's own times are not told, it is there by definition."""
+    """``now_ms`` is the present, from which ages count. Kafka reports no times of the leader itself."""
 
     def age(at_ms: int) -> float | None:
         return max(0.0, (now_ms - at_ms) / 1000) if at_ms > 0 else None
@@ -115,7 +98,7 @@ def quorum_replica(found: Any, leader_end: int, now_ms: float) -> QuorumReplica:
 
 
 def clock_ahead(replicas: list[Any], now_ms: float) -> float | None:
-    """By the newest moment that the leader noted: a replica fetches twice a second."""
+    """From the newest fetch that the leader has noted; a replica fetches twice a second."""
     newest_ms = max((one.last_fetch_timestamp for one in replicas), default=0)
     return (newest_ms - now_ms) / 1000 if newest_ms > 0 else None
 
@@ -146,8 +129,7 @@ def assigned(topics: Any) -> tuple[TopicPartition, ...]:
 
 
 def listed_member(found: Any) -> Member:
-    """A member of a classic group. What it was assigned is the clients' own format, which other protocols (Connect)
-    need not follow: it is then empty."""
+    """A member of a classic group. Its assignment is empty for other protocols than the consumers' (Connect)."""
     partitions: tuple[TopicPartition, ...] = ()
     if found.member_assignment:
         try:
@@ -158,7 +140,7 @@ def listed_member(found: Any) -> Member:
 
 
 def described_member(found: Any) -> Member:
-    """A member of a group of KIP-848."""
+    """A member of a KIP-848 group."""
     return Member(
         found.member_id,
         found.client_id,

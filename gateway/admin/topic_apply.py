@@ -1,14 +1,13 @@
-"""Makes Kafka's topics what the settings say, and goes on where something was interrupted: looks, acts, looks again.
+"""Changes Kafka's topics to match the settings: looks, acts, looks again.
 
-What an interrupted attempt has done is there when one looks again, and is then no step any more; so a controller that
-dies midway, or this process, costs a repetition and nothing else.
+Steps that an interrupted attempt has taken are not planned again. So after a failure of the controller or of this
+process, a repetition is harmless.
 """
 
 from __future__ import annotations
 
-__all__ = ["Applied", "act", "apply", "delete", "look", "refusals"]
-
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -18,23 +17,22 @@ from gateway.admin.everywhere import Views, wait_everywhere
 from gateway.admin.topic_plan import Step, Wanted, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
     from typing import Literal
 
     from gateway.admin.audit import AuditLog
     from gateway.admin.model import ConfigEntry, Topic
 
 _BACKOFF_S: Final = 0.5
-_SETTLE_S: Final = 3.0  # a broker may show what was done a moment ago as it was; only after this it is done again
-_NOT_SHOWN: Final = "Kafka took it, and a broker still shows the topic as it was."
+_SETTLE_S: Final = 3.0  # a broker may show the former state for a moment; a step is repeated only after this
+_NOT_SHOWN: Final = "Kafka accepted it, but a broker still shows the former state."
 _MADE_ANEW: Final = (
-    "the topic was deleted, and is there again with another id: something made it anew. A broker does when a client "
-    "asks for it (auto.create.topics.enable), and a running gateway with kafka.topics.create"
+    "the topic was deleted, and was created again with another id: by a broker when a client used it "
+    "(auto.create.topics.enable), or by a running gateway with kafka.topics.create"
 )
 
 
 class Changing(Views, Protocol):
-    """What is asked of KafkaAdmin."""
+    """The part of KafkaAdmin that is used here."""
 
     def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]: ...
 
@@ -51,8 +49,8 @@ class Changing(Views, Protocol):
 
 @dataclass
 class Applied:
-    """What came of it. ``left``: steps that were not taken, each with its reason. ``behind``: brokers that do not show
-    the end state yet, as sentences; all is well without either."""
+    """The result. ``left``: steps that were not taken, each with its reason. ``behind``: sentences about brokers that
+    do not show the final state yet. Both are empty after a success."""
 
     done: list[Step] = field(default_factory=list)
     left: dict[Step, str] = field(default_factory=dict)
@@ -61,27 +59,27 @@ class Applied:
 
 
 def look(admin: Changing, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
-    """The plan of this moment."""
+    """The present plan."""
     wanted = tuple(wanted)
     there = {topic.name: topic for topic in admin.topics(topic.name for topic in wanted)}
     asked = [topic.name for topic in wanted if topic.name in there and topic.configs]
     try:
         configs = admin.configs("topic", asked)
-    except AdminMissingError as error:  # deleted in between
+    except AdminMissingError as error:  # deleted meanwhile
         raise AdminRetriableError(str(error), code=error.code) from error
     return plan(wanted, there, configs)
 
 
 def act(admin: Changing, step: Step, wanted: Mapping[str, Wanted], *, validate_only: bool = False) -> None:
-    """Take one step, or have Kafka say whether it would. Raises AdminError."""
+    """Take one step, or with ``validate_only`` let Kafka check it. Raises AdminError."""
     match step.kind:
         case "create":
             one = wanted[step.topic]
             new = NewTopic(one.name, one.partitions, one.replication, one.configs)
             if not admin.create_topic(new, validate_only=validate_only):
                 raise AdminRetriableError(
-                    f"Topic {step.topic} is there already, and Kafka does not show it to us: not yet, or for want of "
-                    "the right to Describe it."
+                    f"Topic {step.topic} exists, but Kafka does not show it: not yet, or because the right to Describe "
+                    "it is missing."
                 )
         case "grow":
             admin.add_partitions(step.topic, wanted[step.topic].partitions, validate_only=validate_only)
@@ -93,7 +91,7 @@ def act(admin: Changing, step: Step, wanted: Mapping[str, Wanted], *, validate_o
 
 
 def refusals(admin: Changing, steps: Iterable[Step], wanted: Iterable[Wanted]) -> dict[Step, str]:
-    """Steps that Kafka would refuse, with its reason: asked with ``validate_only``, nothing is changed."""
+    """Steps that Kafka would refuse, with its reasons. Uses ``validate_only``, so nothing is changed."""
     by_name = {topic.name: topic for topic in wanted}
     refused = {}
     for step in steps:
@@ -115,8 +113,8 @@ def apply(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Applied:
-    """Take every step that the plan has, until it has none, and wait until every broker shows the end. ``tell`` gets a
-    line about each step. Raises AuditError; what Kafka refuses is in the result."""
+    """Take all planned steps until none is left, and wait until every broker shows the final state. ``tell`` receives a
+    line about each step. Raises AuditError; Kafka's refusals are in the result."""
     wanted = tuple(wanted)
     by_name = {topic.name: topic for topic in wanted}
     deadline = monotonic() + timeout_s
@@ -139,7 +137,7 @@ def apply(
             if step in result.done:
                 taken[step] = monotonic()
         if not again:
-            until = deadline if result.done else monotonic()  # a look is no reason to wait
+            until = deadline if result.done else monotonic()  # without a change there is nothing to wait for
             everywhere = wait_everywhere(
                 admin, by_name, _end_state(admin, by_name, result.done), until, monotonic=monotonic, sleep=sleep
             )
@@ -174,7 +172,7 @@ def _take(
     refused: dict[Step, str],
     tell: Callable[[str], None],
 ) -> str:
-    """Take a step, with its account; why it is to be looked at again, "" when it need not be."""
+    """Take a step with its audit. Returns why it must be checked again, or an empty text."""
     entry = audit.begin(f"topic.{step.kind}", step.topic, step.before, step.after)
     try:
         act(admin, step, wanted)
@@ -192,8 +190,8 @@ def _take(
 
 
 def _end_state(admin: Changing, names: Iterable[str], steps: Iterable[Step]) -> Callable[[Mapping[str, Topic]], bool]:
-    """Whether a broker's view has what another one shows, with as many partitions; what was made just now, with a
-    leader for each."""
+    """A test whether a broker's metadata have these topics with as many partitions; changed ones with a leader for
+    each partition."""
     fresh = {step.topic: step.after["partitions"] for step in steps if "partitions" in step.after}
     try:
         counts = {topic.name: len(topic.partitions) for topic in admin.topics(names)}
@@ -223,8 +221,8 @@ def delete(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
-    """Delete a topic and wait until no broker shows it. What is not so at the end, as sentences; none when it is gone
-    everywhere. Raises AdminError when Kafka refuses, AuditError."""
+    """Delete a topic and wait until no broker shows it. Returns sentences about what failed; none after a success.
+    Raises AdminError if Kafka refuses, and AuditError."""
     deadline = monotonic() + timeout_s
     before = {"id": topic.id, "partitions": len(topic.partitions), "replication": topic.replication}
     while True:

@@ -1,36 +1,33 @@
-"""What the settings' topics should be, what they are, and the steps from one to the other. No I/O.
+"""Compares the settings' topics with Kafka's, and plans the steps. No I/O.
 
-A step is taken only for what the settings say in so many words. ``kafka.topics.partitions`` and ``.replication`` are
-for topics that are made; one that exists is grown only when ``kafka.topics.declare`` names it with its partitions.
+Only explicit settings lead to a step. ``kafka.topics.partitions`` and ``.replication`` are for topics to create; an
+existing topic grows only if ``kafka.topics.declare`` names it with its partitions.
 """
 
 from __future__ import annotations
 
-__all__ = ["ACTIONS", "Step", "StepKind", "Wanted", "plan", "templated", "wanted_topics"]
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from bridge.routing.template import Template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from config.settings import Settings, TopicSettings
     from gateway.admin.model import ConfigEntry, Topic
 
 StepKind = Literal["create", "grow", "configure", "differs", "nothing"]
-"""``differs``: the topic is not as the settings say, and no step of ours makes it so; the text says what does."""
+"""``differs``: the topic differs from the settings, and no step here can correct it; the text names the tool."""
 
 ACTIONS: Final[frozenset[StepKind]] = frozenset({"create", "grow", "configure"})
-_LISTS: Final = frozenset({"cleanup.policy"})  # values whose order means nothing
+_LISTS: Final = frozenset({"cleanup.policy"})  # values without an order
 _BROKERS_CHOICE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A topic that settings name. ``partitions`` and ``replication`` are what it is made with; ``grows``: one that
-    exists is held to the first. What the settings did not say in so many words is no difference worth a word."""
+    """A topic in the settings. It is created with ``partitions`` and ``replication``; with ``grows`` an existing one
+    must have that many partitions. Differences from values that are not set explicitly are not reported."""
 
     name: str
     used_by: tuple[str, ...]
@@ -44,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do, or to know. ``before`` and ``after`` are for machines and the audit."""
+    """A step or a fact. ``before`` and ``after`` are for machines and the audit."""
 
     topic: str
     kind: StepKind
@@ -59,7 +56,8 @@ class Step:
 
 
 def wanted_topics(settings: Settings) -> tuple[Wanted, ...]:
-    """Every topic that the settings name: the routes', the dead letters', the ledger's, and declared ones."""
+    """All topics in the settings: of routes, dead letters, the ledger, commands and their statuses, and declared
+    ones."""
     uses: dict[str, list[str]] = {}
     for route in settings.routes:
         if (name := _constant(settings, route.topic)) is not None:
@@ -68,14 +66,27 @@ def wanted_topics(settings: Settings) -> tuple[Wanted, ...]:
         uses.setdefault(name, []).append("dead letters")
     if settings.ledger.topic:
         uses.setdefault(settings.ledger.topic, []).append("ledger")
+    configs: dict[str, dict[str, str]] = {}
+    for one in settings.commands:
+        for name in one.topics:
+            uses.setdefault(name, []).append(f"commands {one.name}")
+            configs[name] = {"cleanup.policy": "delete"}
+        uses.setdefault(one.status_topic, []).append(f"statuses of {one.name}")
+        configs[one.status_topic] = {
+            "cleanup.policy": "compact,delete",
+            "retention.ms": str(int(one.status_retention.total_seconds() * 1000)),
+        }
     declared = {topic.name: topic for topic in settings.kafka.topics.declare}
     for name in declared:
         uses.setdefault(name, []).append("declared")
-    return tuple(_wanted(settings, name, tuple(used), declared.get(name)) for name, used in sorted(uses.items()))
+    return tuple(
+        _wanted(settings, name, tuple(used), declared.get(name), configs.get(name, {}))
+        for name, used in sorted(uses.items())
+    )
 
 
 def templated(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """Routes whose topic is made from each message, as (route, template): nobody can plan those."""
+    """Routes whose topic comes from a template, as (route, template). Their topics cannot be planned."""
     return tuple((route.name, route.topic) for route in settings.routes if _constant(settings, route.topic) is None)
 
 
@@ -85,7 +96,14 @@ def _constant(settings: Settings, template: str) -> str | None:
     return None if constant is None or "${device}" in template else constant.decode()
 
 
-def _wanted(settings: Settings, name: str, used_by: tuple[str, ...], declared: TopicSettings | None) -> Wanted:
+def _wanted(
+    settings: Settings,
+    name: str,
+    used_by: tuple[str, ...],
+    declared: TopicSettings | None,
+    configs: dict[str, str],
+) -> Wanted:
+    """``configs`` are those that its use asks for; what is declared goes before."""
     common = settings.kafka.topics
     if declared is None:
         return Wanted(
@@ -93,10 +111,11 @@ def _wanted(settings: Settings, name: str, used_by: tuple[str, ...], declared: T
             used_by,
             common.partitions,
             common.replication,
+            configs,
             partitions_said="partitions" in common.model_fields_set,
             replication_said="replication" in common.model_fields_set,
         )
-    configs = {}
+    configs = dict(configs)
     if declared.retention is not None:
         configs["retention.ms"] = str(int(declared.retention.total_seconds() * 1000))
     if declared.cleanup_policy is not None:
@@ -119,8 +138,8 @@ def plan(
     there: Mapping[str, Topic],
     configs: Mapping[str, Mapping[str, ConfigEntry]],
 ) -> tuple[Step, ...]:
-    """The steps, topic by topic; at least one for each ("nothing" where all is well). ``configs`` has the whole
-    configuration of each topic that is there."""
+    """The steps by topic, at least one for each ("nothing" if it matches). ``configs`` has the whole configuration of
+    each existing topic."""
     steps: list[Step] = []
     for topic in wanted:
         found = there.get(topic.name)
@@ -150,21 +169,20 @@ def _partitions(topic: Wanted, found: Topic) -> list[Step]:
         if not topic.grows:
             return []
         text = (
-            f"has {_count(count)}, the settings say {topic.partitions}: partitions only ever grow. To have fewer, make "
-            "a topic of another name and move its readers"
+            f"has {_count(count)}, the settings say {topic.partitions}: partitions cannot be removed. For fewer, "
+            "create a topic with another name and move its readers"
         )
         return [Step(topic.name, "differs", text, before={"partitions": count}, after={"partitions": topic.partitions})]
     if not topic.grows:
         text = (
-            f"has {_count(count)}; kafka.topics.partitions = {topic.partitions} is for topics that are made. To grow "
+            f"has {_count(count)}; kafka.topics.partitions = {topic.partitions} applies to new topics only. To grow "
             "this one, name it in kafka.topics.declare with its partitions"
         )
         return [Step(topic.name, "differs", text, before={"partitions": count}, after={"partitions": topic.partitions})]
     warning = (
-        f"With {topic.partitions} partitions most keys go to another one than with {count}: a device's later records "
-        "may be read before its earlier ones until readers have caught up with what was written before, and state kept "
-        f"by partition is in the wrong place. A gateway that runs goes on with the first {count} until it is restarted "
-        "(gateway restart), and starts with the new number then. This cannot be undone."
+        f"With {topic.partitions} instead of {count} partitions most keys move to another one. A device's later "
+        "records may then be read before its earlier ones, until readers have caught up. State kept by partition is "
+        f"wrong. A running gateway uses the first {count} partitions until gateway restart. This cannot be undone."
     )
     return [
         Step(topic.name, "grow", f"from {count} to {_count(topic.partitions)}", warning,
@@ -191,9 +209,9 @@ def _configuration(topic: Wanted, there: Mapping[str, ConfigEntry]) -> list[Step
 def _config_warning(changes: Mapping[str, tuple[str | None, str]]) -> str:
     now, later = changes.get("retention.ms", (None, ""))
     if now is not None and later and _shorter(later, now):
-        return "Kafka deletes what is older than the new retention within minutes; nobody brings it back."
+        return "Kafka deletes records older than the new retention within minutes; they cannot be restored."
     if "compact" in changes.get("cleanup.policy", ("", ""))[1].split(","):
-        return "Compaction keeps the last record of each key alone, and refuses records without a key."
+        return "Compaction keeps only the last record of each key, and refuses records without a key."
     return ""
 
 
@@ -212,8 +230,8 @@ def _replication(topic: Wanted, found: Topic) -> list[Step]:
     if not topic.replication_said or topic.replication in {_BROKERS_CHOICE, found.replication}:
         return []
     text = (
-        f"has replication {found.replication}, the settings say {topic.replication}: that moves data between brokers, "
-        "which kafka-reassign-partitions.sh does (or Cruise Control)"
+        f"has replication {found.replication}, the settings say {topic.replication}: change it with "
+        "kafka-reassign-partitions.sh or Cruise Control, which move the data between brokers"
     )
     return [
         Step(topic.name, "differs", text, before={"replication": found.replication},

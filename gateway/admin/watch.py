@@ -1,15 +1,14 @@
-"""Watches the consumer groups that settings name, so that a reader that stopped is a problem like any other.
+"""The watch of the consumer groups in ``admin.watch_groups``: a stopped reader is a problem of the gateway.
 
-One worker (number 0) looks every ``admin.watch_interval``, in a thread: Kafka's administration blocks, and the event
-loop must not. kafka-python is loaded with the first look, by this worker alone.
+Worker 0 looks every ``admin.watch_interval``, in a thread, since Kafka's administration blocks. The first look imports
+kafka-python.
 """
 
 from __future__ import annotations
 
-__all__ = ["GroupWatch", "TopicLag", "by_topic", "lag_problems"]
-
 import asyncio
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +18,6 @@ from config.errors import GatewayError, forget_frames
 from gateway.base.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from config.settings import Settings
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.lag import GroupLag, Look, State
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("consumers")
 
-_FIRST_LOOK_S: Final = 5.0  # a start has better things to do
+_FIRST_LOOK_S: Final = 5.0  # the start does not wait for the client's import
 _FAILED_LOOKS: Final = 3
 _GRAVEST: Final[tuple[State, ...]] = (
     "lost records", "nobody reads it", "stopped", "slow", "behind", "rebalancing", "moving", "catching up", "unknown",
@@ -38,9 +35,8 @@ _GRAVEST: Final[tuple[State, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """How far a group is behind in one topic. ``seconds``: the age of the oldest record it has not finished, or, where
-    that cannot be read, for how long it has had any; ``client``: a member that has a partition with the gravest
-    state."""
+    """A group's lag in one topic. ``seconds`` is the age of the oldest unfinished record, or if unknown how long the
+    group has lagged. ``client`` is a member with a partition in the worst state."""
 
     group: str
     topic: str
@@ -53,8 +49,8 @@ class TopicLag:
 
 
 class GroupWatch:
-    """A component of the service; belongs to the event loop's thread. A failure is a line of the log and a problem, and
-    never anything to the traffic."""
+    """A component of the service; belongs to the event loop's thread. A failure is logged and becomes a problem; it
+    never affects messages."""
 
     name: Final = "consumer watch"
 
@@ -66,12 +62,12 @@ class GroupWatch:
         self._limit_s = settings.admin.watch_lag.total_seconds()
         self._metrics = metrics
         self._connect = connect or _connected
-        self._admin: KafkaAdmin | None = None  # the looking thread's, and closed from here
-        self._looks: dict[str, Look] = {}  # the looking thread's
+        self._admin: KafkaAdmin | None = None  # used by the looking thread; also closed by the event loop
+        self._looks: dict[str, Look] = {}  # only the looking thread uses it
         self._behind_since: dict[tuple[str, str], float] = {}
         self._lags: dict[str, GroupLag] = {}
         self._topics: tuple[TopicLag, ...] = ()
-        self._unseen: dict[str, tuple[int, str]] = {}  # the looking thread's: looks in a row, and why
+        self._unseen: dict[str, tuple[int, str]] = {}  # failed looks in a row, and why; the looking thread writes it
         self._failed = 0
         self._failure = ""
         self._stopped = False
@@ -92,7 +88,7 @@ class GroupWatch:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._lags, self._topics = {}, ()  # what nobody looks at any more has no series
+        self._lags, self._topics = {}, ()  # removes the metrics' series
 
     async def _run(self) -> None:
         interval_s = self._settings.admin.watch_interval.total_seconds()
@@ -103,7 +99,7 @@ class GroupWatch:
             await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
 
     async def look(self) -> None:
-        """Ask Kafka once, and take in what it says. Raises nothing."""
+        """Ask Kafka once and note the answer. Never raises."""
         try:
             found = await asyncio.to_thread(self._asked)
         except GatewayError as error:
@@ -120,7 +116,7 @@ class GroupWatch:
         self._topics = tuple(by_topic(found.values(), self._behind_since, time.monotonic()))
 
     def _asked(self) -> dict[str, GroupLag]:
-        """In a thread: where every group is. One that nobody knows yet is nowhere, and no failure."""
+        """The lag of every watched group that Kafka knows. Runs in a thread."""
         from gateway.admin.errors import AdminError, AdminMissingError
         from gateway.admin.looking import judged, look
 
@@ -139,10 +135,10 @@ class GroupWatch:
                 found[group] = judged(admin, now, self._looks.get(group))
                 self._looks[group] = now
         except AdminError:
-            self._admin = None  # the next look begins anew, with brokers of its day
+            self._admin = None  # the next look connects again
             admin.close()
             raise
-        if self._stopped:  # while this look was under way
+        if self._stopped:  # meanwhile
             admin.close()
         return found
 
@@ -153,7 +149,7 @@ class GroupWatch:
             log.warning(
                 "consumers_not_watched",
                 error=str(error),
-                consequence="whether readers of Kafka keep up is not seen; traffic goes on",
+                consequence="the lag of consumers is unknown; messages flow",
             )
         self._failed += 1
         self._failure = str(error)
@@ -171,22 +167,15 @@ class GroupWatch:
             yield Problem(
                 "consumer-unwatched",
                 "warning",
-                f"Whether consumers keep up is not seen: {self._failure}",
-                "admin.security with its tables, or the rights: Describe on the groups and their topics.",
+                f"The lag of consumers is unknown: {self._failure}",
+                "check admin.security with its tables, and the right Describe on the groups and their topics.",
             )
-
         for group, (looks, why) in list(self._unseen.items()):
             if looks >= _FAILED_LOOKS:
-                yield Problem(
-                    "consumer-unwatched",
-                    "warning",
-                    f"Whether group {group} keeps up is not seen: {why}.",
-                    "Give the user of admin.*, or the gateway's own, the right to Describe its topics.",
-                    group,
-                )
+                yield unseen_problem(group, why)
 
     def facts(self) -> dict[str, object]:
-        """For /status."""
+        """The part of /status about the groups."""
         return {
             "groups": [
                 {
@@ -213,7 +202,7 @@ def _connected(settings: Settings) -> KafkaAdmin:
 def by_topic(
     groups: Iterable[GroupLag], behind_since: dict[tuple[str, str], float], now_s: float
 ) -> Iterator[TopicLag]:
-    """Sum each group up by topic. ``behind_since`` remembers, from call to call, when each began to lag."""
+    """The lag of each group by topic. ``behind_since`` keeps the start of each lag between calls."""
     for found in groups:
         for topic in dict.fromkeys(one.place.topic for one in found.partitions):
             parts = [one for one in found.partitions if one.place.topic == topic]
@@ -230,8 +219,19 @@ def by_topic(
             )  # fmt: skip
 
 
+def unseen_problem(group: str, why: str) -> Problem:
+    """The problem of a group whose topics the gateway's user may not see."""
+    return Problem(
+        "consumer-unwatched",
+        "warning",
+        f"The lag of group {group} is unknown: {why}.",
+        "Grant the user of admin.*, or the gateway's own, Describe on its topics.",
+        group,
+    )
+
+
 def lag_problems(topics: Iterable[TopicLag], limit_s: float) -> Iterator[Problem]:
-    """A problem for each group and topic that lost records, or is further behind than ``limit_s``."""
+    """A problem for each group and topic that lost records, or lags more than ``limit_s``."""
     for one in topics:
         late = one.records > 0 and one.seconds > limit_s
         if not one.lost and not late:
@@ -240,8 +240,8 @@ def lag_problems(topics: Iterable[TopicLag], limit_s: float) -> Iterator[Problem
             "consumer-lag",
             "warning",
             _sentence(one),
-            f"gateway groups describe {one.group}, then that consumer's own log; the gateway has delivered, and "
-            "restarting it or Kafka changes nothing.",
+            f"gateway groups describe {one.group}, then that consumer's own log; the gateway has delivered, so "
+            "a restart of it or of Kafka does not help.",
             f"{one.group} {one.topic}",
         )
 

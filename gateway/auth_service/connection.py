@@ -1,29 +1,24 @@
-"""One connection of EMQX's: requests in, answers out in the order of the requests, and nobody waits for ever.
+"""One connection of EMQX: requests in, answers out in the order of the requests, each wait bounded by a timeout.
 
-EMQX sends up to a hundred requests on a connection before it has an answer (``enable_pipelining``). They are all
-worked on at once; HTTP wants the answers in order, so one that has to wait for a hash holds up those behind it, but
-two of them do not add up.
+EMQX sends up to a hundred requests on a connection before it has an answer (``enable_pipelining``). They are handled in
+parallel. HTTP requires answers in order, so an answer that waits for a hash delays the answers behind it. Such waits
+overlap and do not add up.
 """
 
 from __future__ import annotations
 
-__all__ = ["PIPELINED_MAX", "Connection", "Exchange", "Site"]
-
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
-from gateway.auth_service.http1 import Refusal, Request, RequestParser
+from gateway.auth_service.http1 import Head, Refusal, Request, RequestParser
 
-if TYPE_CHECKING:
-    from gateway.auth_service.http1 import Head
-
-PIPELINED_MAX: Final = 128  # EMQX's default is 100; beyond it the connection is not read
+PIPELINED_MAX: Final = 128  # with more open requests the connection is not read; EMQX's default is 100
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Exchange:
-    """A request whose answer is not there yet. The first call of ``answer`` counts; later ones change nothing."""
+    """A request without an answer so far. The first call of ``answer`` counts; later ones have no effect."""
 
     __slots__ = ("_connection", "data")
 
@@ -33,38 +28,38 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer, sent or waiting for those in front of it."""
+        """Whether it has an answer, sent or waiting for earlier ones."""
         return self.data is not None
 
     def answer(self, data: bytes) -> None:
-        """Sends the answer when those in front of it have been sent."""
+        """Sends the answer after all earlier ones."""
         if self.data is None:
             self.data = data
             self._connection.flush()
 
 
 class Site(Protocol):
-    """What a connection is a part of; its calls must not raise and do not block."""
+    """The server of a connection. Its methods must neither raise nor block."""
 
     read_timeout_s: float
 
     def wanted(self, head: Head) -> bool:
-        """Whether the body of a request is to be kept."""
+        """Whether to keep the body of a request."""
 
     def respond(self, connection: Connection, request: Request) -> bytes | Exchange:
-        """A whole HTTP answer, or the exchange that will have one."""
+        """A complete HTTP answer, or the exchange that will get one."""
 
     def refuse(self, refusal: Refusal) -> bytes:
-        """The HTTP answer to what was no request; the connection ends with it."""
+        """The HTTP answer to an invalid request; the connection ends after it."""
 
     def opened(self, connection: Connection) -> None:
-        """The connection is there."""
+        """Note a new connection."""
 
     def lost(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Note the end of a connection."""
 
     def timed_out(self, *, writing: bool) -> None:
-        """The peer took too long to send a request, or to take its answers; the connection is cut."""
+        """Note a connection that is closed because the peer was too slow to send a request or to read answers."""
 
 
 class Connection(asyncio.Protocol):
@@ -74,14 +69,18 @@ class Connection(asyncio.Protocol):
         self._site = site
         self._loop = loop
         self._parser = RequestParser(site.wanted)
-        self._waiting: deque[Exchange] = deque()  # exchanges not sent, in order; the first has no answer yet
+        self._waiting: deque[Exchange] = (
+            deque()
+        )  # exchanges whose answers are not sent, in order; the first has no answer
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None  # for a request to arrive, or for answers to be taken
+        self._timer: asyncio.TimerHandle | None = (
+            None  # limits the time for a request to arrive, or for answers to be read
+        )
         self._taken = 0  # requests so far
-        self._timed = -1  # which of them the timer is for
-        self._stuffed = False  # the peer does not take its answers: the transport holds more than it should
-        self._held = False  # we do not read
-        self._ending = False  # no further request is read; closes when the answers are out
+        self._timed = -1  # number of the request that the timer is for
+        self._stuffed = False  # the peer does not read its answers, and the transport's buffer is full
+        self._held = False  # reading is paused
+        self._ending = False  # no request is read any more; closes after the last answer
         self._tls = False
 
     def __repr__(self) -> str:
@@ -93,26 +92,26 @@ class Connection(asyncio.Protocol):
         return not self._waiting
 
     def end(self) -> None:
-        """Reads no further request and closes when the answers under way are out."""
+        """Stops reading requests, and closes after the pending answers."""
         self._ending = True
         self._hold()
         self._close_if_done()
 
     def abort(self) -> None:
-        """Closes at once; answers that are not out are lost."""
+        """Closes at once; unsent answers are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     # ---- what the event loop calls ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begins to read."""
+        """Starts to read."""
         self._transport = cast("asyncio.Transport", transport)
         self._tls = transport.get_extra_info("ssl_object") is not None
         self._site.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - whose end it was makes no difference
-        """Forgets the answers; what is under way for them goes on, so that the cache knows it next time."""
+        """Drops the answers. Their verifications continue, so that the cache has the results."""
         self._transport = None
         self._parser.close()
         self._waiting.clear()
@@ -120,26 +119,26 @@ class Connection(asyncio.Protocol):
         self._site.lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Answers what is complete."""
+        """Answers complete requests."""
         if self._ending:
             return
         self._parser.feed(data)
         self._work()
 
     def eof_received(self) -> bool:
-        """The peer sends nothing more but may still read; TLS has no such state."""
+        """The peer sends no more but may still read, except with TLS."""
         self._ending = True
         self._stop_timer()
         return not self._tls and bool(self._waiting)
 
     def pause_writing(self) -> None:
-        """The peer takes its answers slower than it asks: no more questions are read meanwhile."""
+        """The peer reads answers too slowly: reading of requests pauses."""
         self._stuffed = True
         self._hold()
         self._start_timer()
 
     def resume_writing(self) -> None:
-        """It has taken them."""
+        """The peer has read them: reading continues."""
         self._stuffed = False
         self._stop_timer()
         if self._ending:
@@ -150,7 +149,7 @@ class Connection(asyncio.Protocol):
     # ---- answers ----
 
     def flush(self) -> None:
-        """Sends the answers that are due: those before the first that is not there yet."""
+        """Sends all answers before the first missing one."""
         waiting = self._waiting
         if self._transport is None or not waiting or waiting[0].data is None:
             return
@@ -165,7 +164,7 @@ class Connection(asyncio.Protocol):
             self._work()
 
     def _work(self) -> None:
-        """Takes requests as long as there are some and answers do not pile up."""
+        """Handles received requests, unless too many answers wait."""
         ready: list[bytes] = []
         while not self._ending and not self._stuffed and len(self._waiting) < PIPELINED_MAX:
             found = self._parser.take()
@@ -212,7 +211,7 @@ class Connection(asyncio.Protocol):
     def _close_if_done(self) -> None:
         if self._transport is None or self._waiting:
             return
-        self._transport.close()  # after what it holds has been taken, for which the peer has as long as for a request
+        self._transport.close()  # after its buffer is sent, for which the peer has the same time as for a request
         if not self._stuffed:
             self._start_timer()
 
@@ -223,7 +222,7 @@ class Connection(asyncio.Protocol):
             self._held = True
             self._transport.pause_reading()
             if not self._stuffed:
-                self._stop_timer()  # it is not the peer that takes its time
+                self._stop_timer()  # the delay is not the peer's
 
     def _unhold(self) -> None:
         if self._held and self._transport is not None and not self._transport.is_closing():

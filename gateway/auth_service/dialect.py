@@ -1,31 +1,21 @@
-"""EMQX's questions to ours: the bodies of its HTTP authentication and authorisation (``deploy/emqx`` makes EMQX send
-them so), and the answers that it understands.
+"""Reads the bodies of EMQX's questions about logins and topics, in the form that ``deploy/emqx`` configures.
 
-EMQX takes any status but 200 for "ask the next one", which is no refusal. So whatever cannot be read as a question is
-:class:`UnreadableError` here, and the server's answer to it is a 200 that says deny.
+EMQX takes any status but 200 for "ask the next one", which is no refusal. So an unreadable body raises
+:class:`UnreadableError`, and the server answers it with status 200 and deny.
 """
 
-from __future__ import annotations
-
-__all__ = ["DENY", "IGNORE", "Dialect", "UnreadableError", "split_groups"]
-
 import json
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 from urllib.parse import parse_qsl
 
-from auth.model import AccessRequest, LoginRequest, Subject
+from auth.model import AccessRequest, Action, LoginRequest, Subject
 from config.errors import GatewayError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from auth.model import Action
-
 DENY: Final = b'{"result":"deny"}'
-IGNORE: Final = b'{"result":"ignore"}'
 
-_TEXT_MAX: Final = 65_535  # bytes of an MQTT string (MQTT 5.0, 1.5.4), so no more characters either
+_TEXT_MAX: Final = 65_535  # most bytes of an MQTT string (MQTT 5.0, 1.5.4), and so most characters
 _FORM: Final = b"application/x-www-form-urlencoded"
 _FORM_FIELDS_MAX: Final = 128
 _NO_GROUPS: Final[frozenset[str]] = frozenset()
@@ -37,14 +27,14 @@ _FLAGS: Final[Mapping[object, bool]] = MappingProxyType(
 
 
 class UnreadableError(GatewayError):
-    """A body that is no question of ours. Its text is one of a few sentences, none with anything from the body."""
+    """An unreadable body. Its text is one of a few sentences, never with a part of the body."""
 
 
 class Dialect:
     """Reads bodies; one for a service.
 
-    A body comes from EMQX, but what stands in its texts comes from whoever connects: lone surrogates and NUL, which
-    JSON can carry and nothing behind us can store, are refused here, once for all.
+    A body comes from EMQX, but its texts come from any client. So lone surrogates and NUL, which JSON can carry and
+    databases cannot store, are refused here.
 
     Args:
         attributes: names of the client attributes that EMQX sends back (``auth.client_attributes``), each as the field
@@ -55,7 +45,7 @@ class Dialect:
         self._attributes = tuple((f"attr_{name}", name) for name in attributes)
 
     def login(self, content_type: bytes, body: bytes | None) -> LoginRequest:
-        """The question of ``POST /authn``. Raises UnreadableError; so it does for None, a body too large to keep."""
+        """The question of ``POST /authn``. Raises UnreadableError, also for None, a body that was too large to keep."""
         given = _fields(content_type, body)
         return LoginRequest(
             _text(given, "username"),
@@ -63,9 +53,6 @@ class Dialect:
             _text(given, "password"),
             _text(given, "peerhost"),
             _text(given, "cert_common_name"),
-            _text(given, "cert_subject"),
-            _text(given, "listener"),
-            _text(given, "zone"),
         )
 
     def access(self, content_type: bytes, body: bytes | None) -> AccessRequest:
@@ -75,7 +62,7 @@ class Dialect:
         if action not in ("publish", "subscribe"):
             raise UnreadableError("action is neither publish nor subscribe")
         topic = given.get("topic")
-        if not isinstance(topic, str) or not topic:  # a topic may well be called "undefined"
+        if not isinstance(topic, str) or not topic:  # "undefined" is a valid topic
             raise UnreadableError("there is no topic")
         subject = Subject(
             _text(given, "username"),
@@ -99,14 +86,14 @@ class Dialect:
 
 
 def split_groups(text: str) -> frozenset[str]:
-    """The groups that a login's answer joined with commas (``client_attrs.groups``)."""
+    """The groups of ``client_attrs.groups``, which a login's answer joins with commas."""
     if not text:
         return _NO_GROUPS
     return frozenset(text.split(",")) - {""}
 
 
 def _fields(content_type: bytes, body: bytes | None) -> dict[str, Any]:
-    """The body's fields. What a JSON body says of its character set is not looked at: JSON is UTF-8 (RFC 8259)."""
+    """The body's fields. A character set in the content type is ignored for JSON, which is UTF-8 (RFC 8259)."""
     if body is None:
         raise UnreadableError("the body is larger than auth.limits.request_bytes")
     try:
@@ -117,7 +104,7 @@ def _fields(content_type: bytes, body: bytes | None) -> dict[str, Any]:
         given, suspicious = _form(text), True
     else:
         given = _json(text)
-        # A JSON text holds control characters and surrogates as escapes alone: without one there are none.
+        # JSON has control characters and surrogates only as escapes, so a text without a backslash has none.
         suspicious = "\\u" in text
     if suspicious or len(body) > _TEXT_MAX:
         _check_texts(given)
@@ -126,13 +113,13 @@ def _fields(content_type: bytes, body: bytes | None) -> dict[str, Any]:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        # EMQX's bodies begin with the brace and end with it: for those the decoder need not look for white space.
+        # EMQX's bodies begin and end with a brace, so the decoder need not skip white space.
         given, end = _DECODER.raw_decode(text) if text.startswith("{") else (_DECODER.decode(text), len(text))
         if end != len(text) and text[end:].strip(" \t\r\n"):
             raise UnreadableError("the body is not JSON")
     except RecursionError:
         raise UnreadableError("the body is nested too deeply") from None
-    except ValueError:  # JSONDecodeError is one, so is an integer of more than 4300 digits
+    except ValueError:  # includes JSONDecodeError, and integers of more than 4300 digits
         raise UnreadableError("the body is not JSON") from None
     if not isinstance(given, dict):
         raise UnreadableError("the body is no JSON object")
@@ -144,13 +131,13 @@ def _form(text: str) -> dict[str, Any]:
         pairs = parse_qsl(
             text, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=_FORM_FIELDS_MAX
         )
-    except ValueError:  # UnicodeDecodeError is one
+    except ValueError:  # includes UnicodeDecodeError
         raise UnreadableError("the body is no form") from None
     return _once(cast("list[tuple[str, Any]]", pairs))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Two fields of one name could be judged by the one and used by the other."""
+    """The fields as a dictionary. Refuses two of one name: one could be checked and the other used."""
     given = dict(pairs)
     if len(given) != len(pairs):
         raise UnreadableError("a field is there twice")
@@ -179,7 +166,7 @@ def _check_texts(given: dict[str, Any]) -> None:
 
 
 def _text(given: dict[str, Any], name: str) -> str:
-    """A text, "" where there is none: EMQX writes that as "", as "undefined" or not at all."""
+    """A text, or "" if missing: EMQX then sends "", "undefined" or no field."""
     value = given.get(name)
     if isinstance(value, str):
         return value if value != "undefined" else ""
@@ -189,11 +176,11 @@ def _text(given: dict[str, Any], name: str) -> str:
 
 
 def _known(given: dict[str, Any], name: str, values: Mapping[object, Any]) -> Any:
-    """``qos`` and ``retain``, which come as numbers, booleans or texts, as the template has it."""
+    """``qos`` or ``retain``, which are numbers, booleans or texts, depending on EMQX's template."""
     value = given.get(name)
     if value is None or value == "undefined":
         value = ""
     try:
         return values[value]
-    except (KeyError, TypeError):  # TypeError: a list or an object, which cannot be looked up
+    except (KeyError, TypeError):  # TypeError: a list or an object
         raise UnreadableError(f"{name} is not what it can be") from None

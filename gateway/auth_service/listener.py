@@ -1,16 +1,15 @@
-"""The port that EMQX asks at: opened, its connections counted and bounded, TLS that can be renewed.
+"""EMQX's port: a bounded number of connections, and TLS with renewable certificates.
 
-asyncio's own server takes any number of connections, handshakes among them, and keeps the certificate it began with.
-So connections are taken here and handed to the event loop one by one.
+asyncio's server accepts any number of connections and TLS handshakes, and keeps its first certificate. So this module
+accepts connections itself and gives them to the event loop one by one.
 """
 
 from __future__ import annotations
 
-__all__ = ["Listener"]
-
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,34 +19,33 @@ from gateway.http.server import HttpPortError, listening_socket
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
     from gateway.auth_service.connection import Connection
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _BACKLOG: Final = 1024
-_ACCEPTED_AT_ONCE: Final = 64  # then those that are there have their turn
+_ACCEPTED_AT_ONCE: Final = 64  # then the accepted connections are served first
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_PAUSE_S: Final = 0.2  # when the system has no descriptor left: taking more would spin
+_PAUSE_S: Final = 0.2  # without free descriptors, an immediate retry would spin
 _KEEPALIVE: Final = (
-    ("TCP_KEEPIDLE", 60),  # an EMQX node that has lost its power is noticed within two minutes
+    ("TCP_KEEPIDLE", 60),  # an EMQX node without power is noticed within two minutes
     ("TCP_KEEPINTVL", 15),
     ("TCP_KEEPCNT", 4),
 )
 
 
 class Listener:
-    """Takes connections while it is open. Belongs to the event loop.
+    """Accepts connections while it is open. Belongs to the event loop.
 
     Args:
         host: where to listen.
         port: where to listen; 0 takes a free one.
         connect: makes the protocol of a new connection.
-        room: whether one more may be there beside so many handshakes under way; it may close another for it.
+        room: whether one more connection may be accepted, given the number of handshakes under way; may close another.
         context: the TLS context for the next connection, None without TLS.
         handshake_timeout_s: the time a TLS handshake may take.
-        refused: is told why a connection was not kept: ``full`` or ``tls``.
+        refused: called with the reason for closing a connection: ``full`` or ``tls``.
     """
 
     def __init__(
@@ -74,13 +72,13 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port that was opened; only while it is."""
+        """The number of the port, while it is open."""
         assert self._socket is not None, "the port is not open"
         port: int = self._socket.getsockname()[1]
         return port
 
     async def open(self) -> None:
-        """Returns when connections are taken. Raises HttpPortError."""
+        """Open the port and accept connections. Raises HttpPortError."""
         try:
             self._socket = await listening_socket(self._host, self._port, backlog=_BACKLOG)
         except (OSError, UnicodeError) as error:
@@ -88,7 +86,7 @@ class Listener:
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def close(self) -> None:
-        """Takes no more connections and gives up handshakes; those that are there stay."""
+        """Stop accepting connections and abort handshakes. Established connections stay."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -151,7 +149,7 @@ class Listener:
                 ssl_handshake_timeout=None if context is None else self._handshake_timeout_s,
                 ssl_shutdown_timeout=None if context is None else self._handshake_timeout_s,
             )
-        except OSError as error:  # ssl.SSLError, TimeoutError and ConnectionError are
+        except OSError as error:  # includes ssl.SSLError, TimeoutError and ConnectionError
             accepted.close()
             self._refused("tls")
             _log.warning("auth_connection_failed", error=words(error), repeat_key="join")
@@ -163,5 +161,5 @@ class Listener:
 def _keep_alive(accepted: socket.socket) -> None:
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
-        if (option := getattr(socket, name, None)) is not None:  # as far as the system has them
+        if (option := getattr(socket, name, None)) is not None:  # if the system has the option
             accepted.setsockopt(socket.IPPROTO_TCP, option, value)

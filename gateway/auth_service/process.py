@@ -1,8 +1,6 @@
-"""``gateway auth serve``: the parts of the service put together, started, watched and stopped."""
+"""``gateway auth serve``: makes, starts, watches and stops the parts of the service."""
 
 from __future__ import annotations
-
-__all__ = ["AuthProcess", "run_auth"]
 
 import asyncio
 import contextlib
@@ -15,12 +13,13 @@ from auth.logins.chain import make_chain
 from auth.logins.counts import Counts
 from auth.service import AccessService
 from auth.store.store import Store, database_path
+from config.values.grammar import nanoseconds
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.operator import AuthAnswers, Health
 from gateway.auth_service.server import AuthServer
 from gateway.base import memory
 from gateway.base.instruments import EventLoopProbe
-from gateway.base.lifecycle import Lifecycle, Service, State, StopRequest
+from gateway.base.lifecycle import Lifecycle, Service, State, Step, StopRequest
 from gateway.base.signals import StopSignals
 from gateway.http.server import HttpServer
 from gateway.http.tls import TlsContext
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 
-_LOCK_OUTS_SHOWN: Final = 1000  # in /status; `gateway auth explain` looks there
-_LOOK_S: Final = 2.0  # between two looks at the files; a look is a few stat calls
+_LOCK_OUTS_SHOWN: Final = 1000  # most lock-outs in /status, which `gateway auth explain` reads
+_LOOK_S: Final = 2.0  # between two checks of the files, a few stat calls each
 
 
 class AuthProcess:
-    """Everything that one process needs, made from settings; ``service`` runs it. Make it inside the running event
-    loop. Raises ConfigError for settings and files that cannot be used.
+    """All parts of the process, made from settings; ``service`` runs them. Make it inside the running event loop.
+    Raises ConfigError for unusable settings and files.
 
-    The order of a start, and why: the operator's port first, so that a start that hangs can be looked at; then the
-    database and the backends; EMQX's port last, when there is an answer to every question. A stop is the reverse.
+    Order of the start: the operator's port first, so that a hanging start can be examined; then the database and the
+    backends; EMQX's port last, when every question can be answered. A stop has the reverse order.
 
-    ``make_server`` is there for measurements, which need an answer that nobody has decided.
+    ``make_server`` lets measurements replace the decision by a constant answer.
     """
 
     def __init__(self, settings: Settings, make_server: type[AuthServer] = AuthServer) -> None:
@@ -68,15 +67,28 @@ class AuthProcess:
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
         files = _Files(tls, self.server, self.metrics)
         self.service = Service(
-            (self.operator, probe, _Decisions(self.store, self.hasher, self.access), files),
+            (self.operator, probe, Step("auth_decisions", self._open_decisions, self._close_decisions), files),
             (self.server,),
-            shutdown_timeout_ns=round(settings.shutdown_timeout.total_seconds() * 1e9),
+            shutdown_timeout_ns=nanoseconds(settings.shutdown_timeout),
             lifecycle=lifecycle,
         )
         lifecycle.listen(self._on_state)
 
+    async def _open_decisions(self) -> None:
+        """Opens the database, which blocks for some milliseconds, then the backends. Raises StoreError, ConfigError."""
+        self.store.open()
+        await self.access.start()
+
+    async def _close_decisions(self, deadline_ns: int) -> None:  # noqa: ARG002 - each of them bounds itself
+        """Closes the backends, writes pending changes to the database, and ends the threads."""
+        try:
+            await self.access.close()
+        finally:
+            self.hasher.close()
+            await asyncio.to_thread(self.store.close)
+
     def health(self) -> Health:
-        """What /readyz and /status say."""
+        """The service's present health, for /readyz and /status."""
         auth = self.settings.auth
         problems = self.access.check()
         if self.hasher.waiting >= auth.hashing.queue:
@@ -122,30 +134,6 @@ class AuthProcess:
             )
 
 
-class _Decisions:
-    """The component that is behind every answer: database, backends, hashing threads."""
-
-    name: Final = "auth_decisions"
-
-    def __init__(self, store: Store, hasher: Hasher, access: AccessService) -> None:
-        self._store = store
-        self._hasher = hasher
-        self._access = access
-
-    async def start(self) -> None:
-        """Opens the database, which blocks for some milliseconds, then the backends. Raises StoreError, ConfigError."""
-        self._store.open()
-        await self._access.start()
-
-    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - each of them bounds itself
-        """Lets go of the backends, writes what the database still has to be told, and ends the threads."""
-        try:
-            await self._access.close()
-        finally:
-            self._hasher.close()
-            await asyncio.to_thread(self._store.close)
-
-
 class _Files:
     """The component that notices changes of certificates and of the shared secret."""
 
@@ -158,11 +146,11 @@ class _Files:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begins to look; returns at once."""
+        """Starts the checks; returns at once."""
         self._task = asyncio.create_task(self._run(), name="auth files")
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        """Ends looking."""
+        """Ends the checks."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -184,7 +172,7 @@ class _Files:
 
 
 async def run_auth(settings: Settings) -> StopSignals:
-    """Run the service until a signal or a failure ends it. Raises what it failed of."""
+    """Run the service until a signal or a failure ends it. Raises the failure."""
     stop = StopRequest()
     signals = StopSignals(stop)
     with signals:

@@ -1,18 +1,15 @@
-"""What the service needs beyond settings that are right: packages, and files that can be read."""
+"""Checks for missing packages and unreadable files before the service starts."""
 
 from __future__ import annotations
 
-__all__ = ["require_packages", "require_servable"]
-
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ConfigError
 from config.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from config.loading.load import Loaded
     from config.settings import AuthSettings
 
@@ -27,8 +24,8 @@ _BACKENDS: Final = {
 
 
 def require_servable(loaded: Loaded) -> None:
-    """Raise ConfigError unless ``gateway auth serve`` can start here with these settings, as far as can be seen without
-    connecting to anything: packages that are missing, files that cannot be read."""
+    """Raise ConfigError if missing packages or unreadable files keep ``gateway auth serve`` from starting with these
+    settings. Connects to nothing."""
     settings = loaded.settings.auth
     require_packages(settings)
     problems = []
@@ -44,7 +41,7 @@ def require_servable(loaded: Loaded) -> None:
 
 
 def require_packages(settings: AuthSettings) -> None:
-    """Raise ConfigError when a package is missing that the service needs; the gateway itself does without them."""
+    """Raise ConfigError if a package of the service is missing. The gateway itself does not need them."""
     wanted = dict(_ALWAYS)
     for name in settings.chain:
         wanted |= _BACKENDS.get(name, {})
@@ -64,7 +61,7 @@ def _files(settings: AuthSettings) -> Iterator[tuple[str, Path]]:
 
 
 def _unreadable(file: Path) -> str:
-    """Why ``file`` cannot be read, or nothing. Not its name: somebody may have written the key itself there."""
+    """Why ``file`` cannot be read, or an empty text. Without its name, which may be a secret given by mistake."""
     try:
         with file.open("rb"):
             return ""

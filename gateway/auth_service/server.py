@@ -1,25 +1,24 @@
 """Answers EMQX: ``POST /authn`` and ``POST /authz``, each with a 200 and an explicit result, each in time.
 
-Why not aiohttp's server, which the operator's port uses: it works on one request of a connection at a time, so that
-ten pipelined logins for a backend that does not answer would take ten times the answer time-out, twice what EMQX
-waits; it has no time-out for a head or a body, and no bound on connections. What is here is what EMQX needs, at a
-third of the CPU.
+The operator's port uses aiohttp's server, this one does not. aiohttp handles one request of a connection at a time: ten
+pipelined logins for a silent backend would take ten times the answer time-out, longer than EMQX waits. It also has no
+time-out for a head or a body, and no limit for connections. This server takes a third of its CPU.
 """
 
 from __future__ import annotations
-
-__all__ = ["AuthServer"]
 
 import asyncio
 import hmac
 import time
 from collections import deque
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from bridge.fresh_secret import fresh
+from config.values.grammar import nanoseconds
 from gateway.auth_service.connection import Connection, Exchange
 from gateway.auth_service.dialect import DENY, Dialect, UnreadableError
 from gateway.auth_service.listener import Listener
@@ -27,7 +26,6 @@ from gateway.auth_service.metrics import RESULTS
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
     from auth.model import LoginRequest
     from auth.ports import AccessDecisions
@@ -50,7 +48,7 @@ _PHRASES: Final = {
 
 
 class _Login(Exchange):
-    """A login that has to wait for somebody."""
+    """A login that waits for a backend or a hash."""
 
     __slots__ = ("keep_alive", "started_ns", "task")
 
@@ -62,7 +60,7 @@ class _Login(Exchange):
 
 
 class _Endpoint:
-    """What is counted of one of the two."""
+    """The metrics of an endpoint."""
 
     __slots__ = ("name", "observe", "results")
 
@@ -77,8 +75,8 @@ class AuthServer:
 
     Args:
         settings: of the service.
-        decisions: who decides.
-        metrics: where it is counted.
+        decisions: decides each question.
+        metrics: counts the answers.
         context: the TLS context for the next connection; None without TLS.
         now_ns: the monotonic clock, in nanoseconds.
     """
@@ -103,17 +101,17 @@ class AuthServer:
         self._now_ns = now_ns
         self._limit = settings.limits.connections
         self._body_max = settings.limits.request_bytes
-        self._answer_timeout_ns = round(settings.answer_timeout.total_seconds() * 1e9)
+        self._answer_timeout_ns = nanoseconds(settings.answer_timeout)
         self.read_timeout_s = settings.limits.read_timeout.total_seconds()
         self._authn = _Endpoint("authn", metrics)
         self._authz = _Endpoint("authz", metrics)
         self._endpoints = {b"/authn": self._authn, b"/authz": self._authz}
         self._connections: set[Connection] = set()
-        self._strangers: dict[Connection, None] = {}  # have not asked anything yet; the oldest first
-        self._logins: deque[_Login] = deque()  # by the time their answers are due
+        self._strangers: dict[Connection, None] = {}  # connections without a request so far, the oldest first
+        self._logins: deque[_Login] = deque()  # in the order in which their answers are due
         self._under_way = 0
         self._sweep: asyncio.TimerHandle | None = None
-        self._quiet: asyncio.Event | None = None  # set when nothing is under way any more, in a stop
+        self._quiet: asyncio.Event | None = None  # set during a stop when nothing is pending
         self._make_head(now_ns())
         self._listener = Listener(
             settings.host,
@@ -131,15 +129,15 @@ class AuthServer:
 
     @property
     def url(self) -> str:
-        """Where EMQX reaches it, without a path; only between start and stop."""
+        """The service's address without a path; only between start and stop."""
         return f"{self._scheme}://{self._address}:{self._listener.port}"
 
     async def start(self) -> None:
-        """Opens the port. Raises HttpPortError when it is taken, not permitted, or the host is none of ours."""
+        """Opens the port. Raises HttpPortError if it is in use or not permitted, or the host is not this machine's."""
         await self._listener.open()
 
     async def stop(self, deadline_ns: int) -> None:
-        """Reads no further requests, finishes the answers under way until the deadline, then closes."""
+        """Stops reading requests, finishes pending answers until the deadline, then closes."""
         await self._listener.close()
         for connection in list(self._connections):
             connection.end()
@@ -161,40 +159,41 @@ class AuthServer:
             self._sweep = None
 
     def renew_secret(self) -> None:
-        """Takes over a shared secret whose file has changed; the one before is good no more. Blocks for one file."""
+        """Reads a changed file of the shared secret. The former secret becomes invalid. Blocks for one file."""
         if self._shared_secret is not None:
             self._secret = fresh(self._shared_secret, "auth.shared_secret").encode()
 
-    # ---- what connections ask ----
+    # ---- as Site: called by connections ----
 
     def opened(self, connection: Connection) -> None:
-        """As Site says."""
+        """As ``Site`` defines it."""
         self._connections.add(connection)
         self._strangers[connection] = None
-        if self._quiet is not None:  # its handshake ended after the stop began
+        if self._quiet is not None:  # its handshake ended during the stop
             connection.end()
 
     def lost(self, connection: Connection) -> None:
-        """As Site says."""
+        """As ``Site`` defines it."""
         self._connections.discard(connection)
         self._strangers.pop(connection, None)
         if self._quiet is not None and not self._connections:
             self._quiet.set()
 
     def timed_out(self, *, writing: bool) -> None:
-        """As Site says."""
+        """As ``Site`` defines it."""
         self._lose_connection("slow_reader" if writing else "slow_sender")
 
     def wanted(self, head: Head) -> bool:
-        """As Site says: not what is refused whatever the body is, nor a body that is too large."""
+        """As ``Site`` defines it. False for requests that are refused in any case, and for bodies that are too
+        large."""
         return head.length <= self._body_max and (self._secret is None or self._knows(head))
 
     def refuse(self, refusal: Refusal) -> bytes:
-        """As Site says."""
+        """As ``Site`` defines it."""
         return self._turn_away(None, refusal.status, "malformed", refusal.reason)
 
     def respond(self, connection: Connection, request: Request) -> bytes | Exchange:
-        """As Site says."""
+        """As ``Site`` defines it."""
         started_ns = self._now_ns()
         head, body = request
         endpoint = self._endpoints.get(head.target) or self._endpoints.get(head.target.partition(b"?")[0])
@@ -222,7 +221,7 @@ class AuthServer:
         return self._finish(endpoint, answer.result, answer.body, started_ns, head.keep_alive)
 
     def _knows(self, head: Head) -> bool:
-        """Whether the shared secret is there, compared in a time that does not depend on how far it fits."""
+        """Whether the request has the shared secret, compared in constant time."""
         given = head.authorization
         assert self._secret is not None
         return given[:7].lower() == b"bearer " and hmac.compare_digest(given[7:], self._secret)
@@ -243,8 +242,8 @@ class AuthServer:
             answer = await self._decisions.login(question)
             self._end(login, answer.result, answer.body)
         except asyncio.CancelledError:
-            # By the sweep, which has answered, or by a stop, whose connections are closed. Whoever else does this
-            # leaves the login to the sweep.
+            # Cancelled after the late answer was sent, or by a stop, which closes the connections. Any other
+            # cancellation leaves the login to the timer of late answers.
             raise
         except Exception:  # noqa: BLE001 - as in respond
             _log.exception("auth_defect", endpoint="authn", repeat_key="authn")
@@ -260,7 +259,7 @@ class AuthServer:
         self._sweep = asyncio.get_running_loop().call_later(max(0, left_ns) / 1e9, self._answer_late_ones)
 
     def _answer_late_ones(self) -> None:
-        """All have the same time, so the first is always due first: one timer does for all of them."""
+        """Answers overdue logins. All have the same time-out, so the first is due first, and one timer is enough."""
         self._sweep = None
         now_ns = self._now_ns()
         logins = self._logins
@@ -290,7 +289,7 @@ class AuthServer:
     # ---- answers ----
 
     def _finish(self, endpoint: _Endpoint, result: str, body: bytes, started_ns: int, keep_alive: bool) -> bytes:
-        """The answer's bytes; counts it."""
+        """Count an answer, and return its bytes."""
         now_ns = self._now_ns()
         endpoint.results[result].value += 1
         endpoint.observe(now_ns - started_ns)
@@ -300,7 +299,7 @@ class AuthServer:
         return b"%s%d\r\n\r\n%s" % (head, len(body), body)
 
     def _make_head(self, now_ns: int) -> None:
-        """What all answers of a second begin with (RFC 9110, 6.6.1 wants the date)."""
+        """Make the common beginning of this second's answers, with the date (RFC 9110, 6.6.1)."""
         self._head_until_ns = now_ns + 1_000_000_000
         common = b"HTTP/1.1 200 OK\r\ndate: %s\r\ncontent-type: application/json\r\n" % _date()
         self._head = common + b"content-length: "
@@ -309,8 +308,9 @@ class AuthServer:
     def _turn_away(
         self, endpoint: _Endpoint | None, status: int, reason: str, why: str, head: Head | None = None
     ) -> bytes:
-        """The answer to what cannot be one of EMQX's requests, unless its configuration is wrong: EMQX does not take
-        it for a refusal, so the log and the metrics have to be loud."""
+        """The answer to a request that only a wrongly configured EMQX, or another client, sends.
+
+        EMQX does not take it for a refusal and asks its next source, so it is logged and counted."""
         self._metrics.requests_refused.child(reason).value += 1
         if endpoint is not None:
             endpoint.results["error"].value += 1
@@ -330,14 +330,14 @@ class AuthServer:
     # ---- connections ----
 
     def _make_room(self, joining: int) -> bool:
-        """Whether one more connection may be. Where there is no room, one that has never asked anything goes."""
+        """Whether one more connection may be accepted. If necessary, closes one that never sent a request."""
         if len(self._connections) + joining < self._limit:
             return True
         if not self._strangers:
             return False
         oldest = next(iter(self._strangers))
         del self._strangers[oldest]
-        oldest.abort()  # it leaves _connections in the next turn of the loop: one too many for as long
+        oldest.abort()  # it leaves _connections in the next turn of the loop, so there is one too many until then
         self._lose_connection("evicted")
         return True
 

@@ -1,8 +1,6 @@
-"""Which groups of MQTT sessions a worker has, by its settings."""
+"""The groups of MQTT sessions of a worker, by its settings."""
 
 from __future__ import annotations
-
-__all__ = ["GroupPlan", "client_id", "client_ids", "group_plans", "orphan_plan", "session_names"]
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What settings say of a group: ``name`` is empty for the sessions of ``mqtt.sessions``. ``settings`` are the
-    worker's, with the group's own number of sessions, window and memory in them. ``every_route``: what its sessions
-    bring goes wherever a route says, whichever group the route is in."""
+    """A group by the settings: ``name`` is empty for the sessions of ``mqtt.sessions``. ``settings`` are the worker's,
+    with the group's number of sessions, window and memory. ``every_route``: its messages may take routes of every
+    group."""
 
     name: str
     settings: Settings
@@ -27,7 +25,7 @@ class GroupPlan:
 
 
 def group_plans(settings: Settings) -> tuple[GroupPlan, ...]:
-    """The groups of a worker, that of ``mqtt.sessions`` first. ``flow.memory_bytes`` is shared out among them."""
+    """The groups of a worker, that of ``mqtt.sessions`` first. They share ``flow.memory_bytes``."""
     groups = settings.mqtt.groups
     left = settings.flow.memory_bytes - sum(group.memory_bytes for group in groups)
     flow = settings.flow.model_copy(update={"memory_bytes": left})
@@ -43,8 +41,8 @@ def group_plans(settings: Settings) -> tuple[GroupPlan, ...]:
 
 
 def orphan_plan(settings: Settings) -> GroupPlan:
-    """The group for sessions of earlier settings: it makes none itself, and they may bring messages of any route. Its
-    memory comes on top of the worker's until they are drained: a quarter of it."""
+    """The group for sessions of earlier settings, with messages of any route; it creates none itself. Until they are
+    drained it has an extra quarter of the worker's memory."""
     update = {
         "mqtt": settings.mqtt.model_copy(update={"sessions": 0}),
         "flow": settings.flow.model_copy(update={"memory_bytes": max(1 << 20, settings.flow.memory_bytes // 4)}),
@@ -59,7 +57,7 @@ def session_names(settings: Settings) -> list[str]:
     ]
 
 
-def client_id(settings: Settings, worker: int, session: str) -> str:
+def client_id(settings: Settings, worker: int | str, session: str) -> str:
     """The client id of a worker's session of this name."""
     text = settings.mqtt.client_id
     for name, value in {"instance": settings.instance, "worker": str(worker), "session": session}.items():

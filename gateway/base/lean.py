@@ -1,6 +1,6 @@
-"""Import this before anything that imports structlog, to have that without rich.
+"""Imports structlog without rich. Import this first.
 
-structlog loads rich wherever it is installed, for tracebacks in a style that is not used here: 0.3 s of a start and
+structlog loads an installed rich for tracebacks in a style that is not used here: 0.3 s of a start and
 4 MiB of a worker. The demo, which draws with rich, imports it later as usual.
 """
 

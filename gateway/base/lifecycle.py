@@ -6,34 +6,18 @@ The :class:`Service` owns the state; everybody else reads it. The states and the
 ``BrokerState``.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "TRANSITIONS",
-    "Component",
-    "Lifecycle",
-    "LifecycleError",
-    "Service",
-    "State",
-    "StopReport",
-    "StopRequest",
-    "StopVerb",
-]
-
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from config.error_words import words
 from config.errors import GatewayError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -52,8 +36,7 @@ class State(IntEnum):
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
     {
         State.NOT_RUNNING: frozenset({State.STARTING}),
-        # A start that fails or is interrupted has taken in nothing it must drain: it goes straight to the closing of
-        # its parts.
+        # A failed or interrupted start has received nothing to drain, so its parts are closed at once.
         State.STARTING: frozenset({State.RECOVERY, State.SHUTTING_DOWN}),
         State.RECOVERY: frozenset({State.RUNNING, State.SHUTTING_DOWN}),
         State.RUNNING: frozenset({State.PENDING_CONTROLLED_SHUTDOWN}),
@@ -64,7 +47,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
 
 
 class LifecycleError(GatewayError):
-    """A change of state that the table does not have: a mistake in our own code."""
+    """A change of state that the table does not have: a defect."""
 
     def __init__(self, current: State, wanted: State) -> None:
         allowed = " or ".join(sorted(state.name for state in TRANSITIONS[current]))
@@ -85,7 +68,6 @@ class Lifecycle:
         self._state = State.NOT_RUNNING
         self._since_ns = now_ns()
         self._listeners: list[Callable[[State, State], None]] = []
-        self._waiters: list[tuple[frozenset[State], asyncio.Future[State]]] = []
 
     @property
     def state(self) -> State:
@@ -113,30 +95,11 @@ class Lifecycle:
         self._state = to
         lasted_ns, self._since_ns = self._now_ns() - self._since_ns, self._now_ns()
         _log.info("lifecycle_changed", old=old.name, new=to.name, lasted_ms=lasted_ns // 1_000_000)
-        waiting, self._waiters = self._waiters, []
-        for states, future in waiting:
-            if to not in states:
-                self._waiters.append((states, future))
-            elif not future.done():
-                future.set_result(to)
         for listener in self._listeners:
             try:
                 listener(old, to)
-            except Exception:  # noqa: BLE001 - whoever listens must not be able to stop the service from stopping
+            except Exception:  # noqa: BLE001 - a listener must not keep the service from stopping
                 _log.exception("lifecycle_listener_failed", old=old.name, new=to.name)
-
-    async def wait_for(self, *states: State) -> State:
-        """The first of ``states`` to be reached, or the present one; none is missed, however short it lasts."""
-        if self._state in states:
-            return self._state
-        reached: asyncio.Future[State] = asyncio.get_running_loop().create_future()
-        entry = (frozenset(states), reached)
-        self._waiters.append(entry)
-        try:
-            return await reached
-        finally:
-            if entry in self._waiters:
-                self._waiters.remove(entry)
 
 
 class Component(Protocol):
@@ -147,26 +110,42 @@ class Component(Protocol):
         """What logs call it."""
 
     async def start(self) -> None:
-        """Returns when others may build on this part. May be cancelled when a stop is asked for meanwhile."""
+        """Returns when other parts may use this one. May be cancelled by a stop."""
 
     async def stop(self, deadline_ns: int) -> None:
-        """Lets go of everything, in good order until ``deadline_ns`` (monotonic clock), at once after it.
+        """Releases everything: in order until ``deadline_ns`` (monotonic clock), at once after it.
 
         Called also after a ``start`` that failed or was cancelled half-way. Called a second time, with a deadline in
-        the past, when the first call was cancelled because its time was up or a second signal came: then only what is
-        still held is dropped.
+        the past, when the first call was cancelled because its time was up or a second signal came: then it only
+        releases the rest.
         """
+
+
+class Step(NamedTuple):
+    """A component that only does something at a start or at a stop, between those before it and those after it."""
+
+    name: str
+    at_start: Callable[[], Awaitable[None]] | None = None
+    at_stop: Callable[[int], Awaitable[None]] | None = None
+
+    async def start(self) -> None:
+        if self.at_start is not None:
+            await self.at_start()
+
+    async def stop(self, deadline_ns: int) -> None:
+        if self.at_stop is not None:
+            await self.at_stop(deadline_ns)
 
 
 class StopVerb(Enum):
     """Why a service stops, which decides what its MQTT sessions leave behind."""
 
-    RESTART = "restart"  # keep the session: no UNSUBSCRIBE, the broker queues until we are back
-    RETIRE = "retire"  # leave for good: UNSUBSCRIBE first, then end the session
+    RESTART = "restart"  # keep the session: no UNSUBSCRIBE, the broker queues until the next start
+    RETIRE = "retire"  # UNSUBSCRIBE first, then end the session
 
 
 class StopRequest:
-    """The wish that a service stops: set by a signal, a command, or a part that cannot go on.
+    """A request to stop the service: set by a signal, a command, or a part that cannot continue.
 
     Belongs to one event loop; set it from another thread with ``call_soon_threadsafe``.
     """
@@ -174,8 +153,8 @@ class StopRequest:
     def __init__(self) -> None:
         self._requested = asyncio.Event()
         self._forced = asyncio.Event()
-        self._verb = StopVerb.RESTART
-        self._error: Exception | None = None
+        self.verb = StopVerb.RESTART  # how to stop; the first request decides
+        self.error: Exception | None = None  # why a part could not continue; None for a requested stop
 
     @property
     def requested(self) -> bool:
@@ -187,30 +166,20 @@ class StopRequest:
         """Whether the stop is to happen at once, without draining."""
         return self._forced.is_set()
 
-    @property
-    def verb(self) -> StopVerb:
-        """How to stop; the first request decides."""
-        return self._verb
-
-    @property
-    def error(self) -> Exception | None:
-        """Why a part of the service could not go on; None for a stop that was asked for."""
-        return self._error
-
     def request(self, verb: StopVerb = StopVerb.RESTART) -> None:
         """Asks for an orderly stop. Asking again changes nothing."""
         if not self.requested:
-            self._verb = verb
+            self.verb = verb
             self._requested.set()
 
     def fail(self, error: Exception) -> None:
         """Asks for an orderly stop because of ``error``: :meth:`Service.run` raises it at the end. The first stays."""
-        if self._error is None:
-            self._error = error
+        if self.error is None:
+            self.error = error
         self.request()
 
     def force(self) -> None:
-        """Asks for a stop at once: whatever still drains is cut short."""
+        """Requests an immediate stop: drains end."""
         self.request()
         self._forced.set()
 
@@ -223,7 +192,7 @@ class StopRequest:
         await self._forced.wait()
 
 
-# Part of the shutdown time-out is kept from draining: a drain that does not end must leave time to close what is below.
+# Part of the shutdown time-out is not for draining: after an endless drain there must be time to close the core.
 _CLOSE_RESERVE_SHARE: Final = 5  # a fifth,
 _CLOSE_RESERVE_MAX_NS: Final = 2_000_000_000  # but no more than two seconds: closing is quick
 
@@ -246,19 +215,19 @@ class StopReport:
 class Service:
     """Starts components in order, runs until asked to stop, and stops them in reverse under one deadline.
 
-    The order of a start, and why: ``core`` first (the HTTP port, the producer: what messages need on their way), then
-    ``recover`` (what an earlier life left behind goes first, or newer messages would overtake it), then ``intake``
-    (the MQTT sessions), because a message may arrive as soon as one of them is subscribed. A stop is the reverse: the
-    intake stops taking and drains while the core still delivers for it, then the core closes.
+    The order of a start: ``core`` first (the HTTP port, the producer), because messages need it. Then ``recover``:
+    messages of an earlier run go before newer ones. Then ``intake`` (the MQTT sessions), because a message may arrive
+    as soon as one is subscribed. A stop is the reverse: the intake stops receiving and drains while the core still
+    delivers, then the core closes.
 
     Args:
         core: started one after the other, stopped in reverse, after the intake.
-        intake: started together once the core stands, stopped together before it; their ``stop`` drains. They do not
-            depend on one another.
+        intake: started together after the core, stopped together before it; their ``stop`` drains. They do not depend
+            on one another.
         shutdown_timeout_ns: the time a whole stop may take.
         recover: runs in state RECOVERY; None if there is nothing to recover.
         lifecycle: made here unless given.
-        grace_ns: what a component gets beyond its time to drop its sockets; a stop that is late would leave them open.
+        grace_ns: extra time for a late component to close its sockets.
     """
 
     def __init__(
@@ -283,7 +252,7 @@ class Service:
         self._overran: list[str] = []
 
     def allow(self, shutdown_timeout_ns: int) -> None:
-        """Give a stop that has not begun another time."""
+        """Set the time of a stop that has not begun."""
         self._shutdown_timeout_ns = shutdown_timeout_ns
 
     @property
@@ -299,7 +268,7 @@ class Service:
     async def run(self, stop: StopRequest) -> StopReport:
         """The service's whole life, from NOT_RUNNING back to NOT_RUNNING; a service runs once.
 
-        A stop asked for during the start interrupts it. Cancelling this call stops the service in good order, too.
+        A stop during the start interrupts it. Cancelling this call also stops the service in order.
 
         Raises:
             Exception: after the stop, what a component's ``start`` or ``recover`` raised or ``stop.fail`` was given.
@@ -314,7 +283,7 @@ class Service:
             finally:
                 await _cancel(start, self._grace_ns)
                 if start.done() and not start.cancelled():
-                    start.exception()  # logged where it happened; if the stop came first, nobody asks for it any more
+                    start.exception()  # already logged; read here because after a stop nothing else does
                 await self._stop(stop)
         if stop.error is not None:
             raise stop.error
@@ -336,7 +305,7 @@ class Service:
         self.lifecycle.advance(State.RUNNING)
 
     async def _start_one(self, component: Component, started: list[Component]) -> None:
-        # Before its start, not after: one that fails half-way holds things as well.
+        # Before its start, not after: a failed start may hold resources too.
         started.append(component)
         try:
             await component.start()
@@ -346,7 +315,7 @@ class Service:
         _log.debug("component_started", component=component.name)
 
     async def _stop(self, stop: StopRequest) -> None:
-        stop.request()  # so that components that ask see it when the service is cancelled or its start has failed
+        stop.request()  # visible to components also after a cancellation or a failed start
         if self.lifecycle.state is State.NOT_RUNNING:  # cancelled before the start had its first step
             return
         deadline_ns = time.monotonic_ns() + self._shutdown_timeout_ns
@@ -355,9 +324,8 @@ class Service:
             self.lifecycle.advance(State.PENDING_CONTROLLED_SHUTDOWN)
         else:
             self.lifecycle.advance(State.SHUTTING_DOWN)
-        # Together, not one after the other: every session stops reading at once, and all drain into the same
-        # producer. One that went on reading while its neighbour drains would keep the neighbour's drain busy and use
-        # up the time for its own.
+        # Together, not one after the other: all sessions stop reading at once and drain into the same producer. A
+        # session that still reads would delay the drain of the others and use up its own time.
         await asyncio.gather(*(self._stop_one(part, deadline_ns - reserve_ns, stop) for part in self._started_intake))
         if self.lifecycle.state is State.PENDING_CONTROLLED_SHUTDOWN:
             self.lifecycle.advance(State.SHUTTING_DOWN)
@@ -369,11 +337,11 @@ class Service:
         now_ns = time.monotonic_ns()
         in_time = not stop.forced and now_ns < deadline_ns
         if in_time:
-            # The grace is for a drain that ends at its deadline, unfinished, and then disconnects properly.
+            # The grace is for a drain that is unfinished at its deadline and then disconnects properly.
             if await self._attempt(component, deadline_ns, deadline_ns - now_ns + self._grace_ns, stop):
                 return
             _log.warning("component_stop_cut_short", component=component.name, forced=stop.forced)
-        # Its time is up: a call with a deadline that has passed, so that it drops its sockets and leaves nothing open.
+        # Its time is over: a call with a past deadline, so that it closes its sockets.
         ended = await self._attempt(component, time.monotonic_ns(), self._grace_ns, None)
         if not ended:
             _log.error("component_stop_abandoned", component=component.name)
@@ -381,7 +349,7 @@ class Service:
             self._overran.append(component.name)
 
     async def _attempt(self, component: Component, deadline_ns: int, wait_ns: int, stop: StopRequest | None) -> bool:
-        """Whether one call of ``component.stop`` came to its end, well or badly, before the time ran out."""
+        """Whether one call of ``component.stop`` ended in time, with or without an error."""
         task = asyncio.create_task(component.stop(deadline_ns), name=f"stop {component.name}")
         try:
             await _first_of(task, stop.wait_forced() if stop is not None else None, timeout_ns=wait_ns)
@@ -409,7 +377,8 @@ async def _first_of(task: asyncio.Task[None], other: Awaitable[None] | None, *, 
 
 
 async def _cancel(task: asyncio.Task[None], patience_ns: int) -> None:
-    """Cancels ``task`` and waits for its end, but not for ever: code that swallows its cancellation is left behind."""
+    """Cancels ``task`` and waits for its end, up to ``patience_ns``: code that ignores its cancellation is
+    abandoned."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=patience_ns / 1e9)

@@ -1,29 +1,23 @@
-"""What keeps a flood of log lines from filling a disk, without hiding that there was one.
+"""Limits a flood of log lines and reports how many were omitted.
 
-Two limits, one behind the other, each counting what it leaves out:
+Two limits, one behind the other, each counting the lines it omits:
 
 - of repeats: the same logger, event and ``repeat_key`` (of a library's message: the same template) come once in ten
   seconds;
 - of floods: the same logger and event come at most a hundred times in a minute, whatever their keys.
 
-The next line of the same kind says in ``suppressed`` how many there were in between. Where none comes for a minute, the
-line ``lines_left_out`` says so, once for each event, or at the end of the process: nothing is left out in silence. Not
-after each interval: of something that comes in pairs every quarter of a minute every second line would be that one.
+The next line of the same kind has their number in ``suppressed``. If none follows for a minute, the line
+``lines_left_out`` reports the number, once for each event, or at the end of the process. It does not come after each
+interval: for events in pairs every 15 s, every second line would be this report.
 """
-
-from __future__ import annotations
-
-__all__ = ["FLOOD_INTERVAL_NS", "FLOOD_LINES", "REPEAT_INTERVAL_NS", "LogLimits", "RepeatLimiter"]
 
 import logging
 import threading
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import structlog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 REPEAT_INTERVAL_NS: Final = 10_000_000_000
 FLOOD_INTERVAL_NS: Final = 60_000_000_000
@@ -35,13 +29,13 @@ Key = tuple[object, ...]
 
 
 class RepeatLimiter:
-    """Lets each key through so many times per interval and counts the rest. Decides only; the caller gives the time.
+    """Admits each key a number of times per interval and counts the rest. Decides only; the caller gives the time.
 
     Args:
         interval_ns: an interval begins with the first one after the last interval's end.
-        lines: so many are let through in each.
-        max_keys: so many keys are remembered; beyond it the one whose interval began first is forgotten.
-        told_ns: what was left out is ``untold`` when so much time is over since the interval began; not set: with it.
+        lines: how many are admitted in each interval.
+        max_keys: how many keys are remembered; beyond it the key with the oldest interval is forgotten.
+        told_ns: time from the beginning of an interval until omitted lines are ``untold``; at least the interval.
     """
 
     __slots__ = ("_forgotten", "_interval_ns", "_lines", "_max_keys", "_seen", "_told_ns", "_uncounted")
@@ -58,7 +52,7 @@ class RepeatLimiter:
         self._uncounted = 0  # keys with some left out, so that nobody searches for nothing
 
     def admit(self, key: Key, now_ns: int) -> int | None:
-        """None: leave this one out. A number: let it through; so many were left out since the last one."""
+        """None: omit this line. A number: write it; that many were omitted since the last one."""
         began_ns, through, left_out = self._seen.get(key, (None, 0, 0))
         if began_ns is not None and now_ns - began_ns < self._interval_ns:
             if through < self._lines:
@@ -79,11 +73,11 @@ class RepeatLimiter:
 
     @property
     def pending(self) -> bool:
-        """Whether something was left out that no line has told of yet."""
+        """Whether there are omitted lines that no line has reported."""
         return bool(self._uncounted or self._forgotten)
 
     def untold(self, now_ns: int | None) -> list[tuple[Key, int]]:
-        """What was left out some time ago, and no line has told of: key and count. None: in all."""
+        """Omitted lines that no line has reported in time, as key and count; with None all of them."""
         told, self._forgotten = self._forgotten, []
         if self._uncounted:
             for key, (began_ns, through, left_out) in list(self._seen.items()):
@@ -99,7 +93,7 @@ class LogLimits(logging.Filter):
 
     Args:
         now_ns: the monotonic clock, in nanoseconds.
-        later: has a function called in another thread after so many seconds, once; used while something is untold.
+        later: calls a function once in another thread after a number of seconds; used while lines are untold.
     """
 
     def __init__(self, now_ns: Callable[[], int], later: Callable[[float, Callable[[], None]], None]) -> None:
@@ -113,7 +107,7 @@ class LogLimits(logging.Filter):
         self._ended = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is to be written; what was left out before it is noted on it."""
+        """Whether to write the line; adds the number of lines omitted before it."""
         fields = dict(record.msg) if isinstance(record.msg, dict) else None  # a copy: others may hold the same record
         if fields is not None and fields.get("event") == _EVENT:
             return True
@@ -159,7 +153,7 @@ class LogLimits(logging.Filter):
         _tell(told)
 
     def finish(self) -> None:
-        """Tell of everything that was left out; the last thing before the process or the handler goes."""
+        """Report all omitted lines. Call it last, before the process or the handler ends."""
         with self._lock:
             self._ended = True
             told = self._repeats.untold(None) + self._floods.untold(None)
@@ -169,7 +163,7 @@ class LogLimits(logging.Filter):
 def _tell(told: list[tuple[Key, int]]) -> None:
     counts: Counter[tuple[object, ...]] = Counter()
     for key, count in told:
-        counts[key[:3]] += count  # whatever the keys of its repeats
+        counts[key[:3]] += count  # of all its repeat keys together
     for (level, logger, event), count in counts.items():
         assert isinstance(level, int)
         _log.log(level, _EVENT, of=event, of_logger=logger, count=count)

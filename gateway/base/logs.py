@@ -3,16 +3,14 @@
 Modules log with ``structlog.stdlib.get_logger(__name__)``; context that belongs to an object (session, partition) is
 bound once. Libraries that use the standard ``logging`` come out of the same renderer as the event ``library_message``.
 
-- An event that may come in floods carries ``repeat_key``: the same logger, event and key appear at most once in ten
-  seconds, and the next line says in ``suppressed`` how many were left out. Library messages are always limited so, and
-  no event comes more than a hundred times a minute (``gateway.base.log_limits``).
-- Secrets do not get through: secret types, and values of keys named like one, are masked; bytes are shown as their
+- An event that may come in floods has a ``repeat_key``: the same logger, event and key appear at most once in ten
+  seconds, and the next line has the number of omitted ones in ``suppressed``. Library messages are always limited so,
+  and no event comes more than a hundred times a minute (``gateway.base.log_limits``).
+- Secrets are not logged: secret types, and values of keys named like one, are masked; bytes are shown as their
   length, since they may be a payload.
 """
 
 from __future__ import annotations
-
-__all__ = ["configure", "finish", "redact"]
 
 import json
 import logging
@@ -48,12 +46,12 @@ _NO_ERRORS: Final = (
     "Topic %s not found in cluster metadata",
     "Topic %s is not available during auto-create initialization",
 )
-# Libraries talk about their own inner life; what concerns a user of ours is a warning.
+# Below a warning, libraries log their own details.
 _LIBRARIES: Final = ("aiohttp", "aiokafka", "asyncio", "concurrent", "kafka", "paho", "py.warnings")
 
 
 def redact(value: object, _depth: int = 0) -> object:
-    """``value`` with everything masked that may be a secret or a payload; containers are copied, the rest passes."""
+    """``value`` with every possible secret or payload masked; containers are copied, other values returned."""
     if hasattr(value, "get_secret_value"):  # pydantic's SecretStr and SecretBytes, and our own of that shape
         return _MASK
     if isinstance(value, str):
@@ -101,13 +99,10 @@ def configure(
     handler.setFormatter(
         _formatter(dict(context or {}), console=console, colors=terminal and "NO_COLOR" not in os.environ)
     )
-    level = logging.getLevelNamesMapping()[settings.level.upper()]
     before = {name: logging.getLogger(name).level for name in ("", *_LIBRARIES)}
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(level)
-    for name in _LIBRARIES:
-        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    set_level(settings.level)
     logging.captureWarnings(capture=True)
     structlog.configure(
         processors=[
@@ -136,13 +131,13 @@ def configure(
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Not what a library calls an error and is none, such as a topic that is about to be created. Of a topic that is
-    missing or gone the gateway speaks itself."""
+    """False for a library's error that is none, such as a topic about to be created. The gateway reports missing topics
+    itself."""
     return record.name != "aiokafka.cluster" or record.msg not in _NO_ERRORS
 
 
 def finish() -> None:
-    """Tell of the lines that were left out and that no other line has told of. Call it before the process ends."""
+    """Report omitted lines that no other line has reported. Call it before the process ends."""
     for limits in _configured:
         limits.finish()
 
@@ -155,7 +150,7 @@ def _in_a_thread(seconds: float, look: Callable[[], None]) -> None:
 
 
 def set_level(level: str) -> None:
-    """Have lines written from another level on."""
+    """Set the lowest level that is written."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(number)
     for name in _LIBRARIES:
@@ -205,7 +200,7 @@ def _redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> Eve
 
 
 def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """What a device or a broker has named must not write on the terminal; structlog quotes texts with spaces alone."""
+    """Names from devices and brokers must not control the terminal; structlog quotes only texts with spaces."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             event[key] = "".join(

@@ -1,32 +1,15 @@
-"""What the operating system says of this process: its sockets by state, its descriptors, its memory's limit, its
-waits for a CPU.
+"""The operating system's facts on this process: sockets by state, descriptors, memory limit, waits for a CPU.
 
-Read from ``/proc`` and ``/sys`` when somebody asks; on other systems than Linux there is nothing to read, and nothing
-is said.
+Read from ``/proc`` and ``/sys`` on each call. On systems other than Linux the functions return zeros or None.
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "SOCKET_STATES",
-    "CpuWaits",
-    "control_groups",
-    "cpu_pressure",
-    "cpu_waits",
-    "descriptors",
-    "memory",
-    "sockets",
-]
 
 import contextlib
 import os
 import resource
 import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 # /usr/include/netinet/tcp.h; the first byte of TCP_INFO.
 SOCKET_STATES: Final = (
@@ -45,19 +28,19 @@ SOCKET_STATES: Final = (
 _DESCRIPTORS: Final = "/proc/self/fd"
 _ROOT: Final = Path("/")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-_UNLIMITED: Final = 1 << 60  # what the first version of cgroups says for "none" is above
+_UNLIMITED: Final = 1 << 60  # version 1 of cgroups has a larger number for "none"
 
 
 def sockets() -> dict[str, int]:
     """This process's TCP sockets by state; every state is there. Costs a system call for each open descriptor, some
-    microseconds, however many sockets the machine has: the tables in /proc/net list those of everybody."""
+    microseconds. The tables in /proc/net would list the sockets of all processes."""
     found = dict.fromkeys(SOCKET_STATES, 0)
     try:
         numbers = os.listdir(_DESCRIPTORS)  # noqa: PTH208 - called at each scrape, and a Path for each number is waste
     except OSError:
         return found
     for number in numbers:
-        # Nothing is opened or closed: the object is let go of before it could close what is not its own.
+        # Nothing is opened or closed: detach() before the object could close a descriptor that is not its own.
         try:
             one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, int(number))
         except OSError:  # no socket, or closed by now
@@ -74,7 +57,7 @@ def sockets() -> dict[str, int]:
 
 
 def descriptors() -> tuple[int, int]:
-    """Open file descriptors, and how many there may be; 0, 0 where nobody can tell."""
+    """Open file descriptors and their limit; 0, 0 if unknown."""
     try:
         opened = len(os.listdir(_DESCRIPTORS))  # noqa: PTH208 - as above
         return opened, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -104,11 +87,11 @@ def memory() -> tuple[int, int]:
 
 
 class CpuWaits(NamedTuple):
-    """Seconds since whenever; only their growth says something.
+    """Seconds since an unknown moment; only differences have a meaning.
 
-    ``waited``: this process's first thread was ready to run and no CPU ran it; None where the kernel does not count
-    that. ``throttled``: the container was stopped, its quota of CPU time being used up. ``pressure``: somebody in this
-    control group was ready and had no CPU ("some" of PSI); somebody on the machine, where the group is not counted.
+    ``waited``: this process's first thread was ready to run and no CPU ran it; None if the kernel does not count
+    it. ``throttled``: the container was stopped because its CPU quota was used up. ``pressure``: some process of this
+    control group was ready and had no CPU ("some" of PSI); of the machine, if the group is not counted.
     """
 
     waited: float | None
@@ -117,28 +100,28 @@ class CpuWaits(NamedTuple):
 
 
 def cpu_waits(root: Path = _ROOT) -> CpuWaits:
-    """From ``/proc/self/schedstat``, ``cpu.stat`` and ``cpu.pressure`` of the control group and those around it, or
-    ``/proc/pressure/cpu``. Costs some five small files of the kernel's."""
+    """From ``/proc/self/schedstat``, ``cpu.stat`` and ``cpu.pressure`` of the control group and its parents, or
+    ``/proc/pressure/cpu``. Reads about five small files."""
     throttled = 0.0
     for folder in control_groups(root, "cpu"):
         stat = _fields(folder / "cpu.stat")
-        # Microseconds in version 2 of control groups, nanoseconds in version 1. A quota of a group around stops it too.
+        # Microseconds in version 2 of control groups, nanoseconds in version 1. A parent's quota stops it too.
         throttled = max(throttled, stat.get("throttled_usec", 0) / 1e6, stat.get("throttled_time", 0) / 1e9)
     return CpuWaits(_waited(root), throttled, _pressure(root).get("total", 0) / 1e6)
 
 
 def cpu_pressure(root: Path = _ROOT) -> float | None:
-    """The share of the last minute in which somebody was ready and had no CPU, in this control group or, where that is
-    not counted, on the machine; None where the kernel does not tell."""
+    """The share of the last minute in which some process was ready and had no CPU, in this control group or, if that is
+    not counted, on the machine; None if the kernel does not count it."""
     percent = _pressure(root).get("avg60")
     return None if percent is None else percent / 100
 
 
 def control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's control group and of those around it, which limit it too: own first.
+    """The folders of this process's control group, then of its parents, which limit it too.
 
-    A group that cannot be seen from inside a container is looked for at the top, where the container has its own
-    mounted. Blocks for one small file.
+    A group that is invisible inside a container is searched at the top, where the container's own is mounted. Blocks
+    for one small file.
     """
     groups = root / "sys/fs/cgroup"
     try:
@@ -159,7 +142,8 @@ def control_groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _waited(root: Path) -> float | None:
-    """The second number: nanoseconds in the run queue. A kernel that keeps no such account says that it never ran."""
+    """The second number: nanoseconds in the run queue. A kernel that does not count them reports a process that never
+    ran."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         ran, waited, *_ = (root / "proc/self/schedstat").read_text().split()
         return int(waited) / 1e9 if int(ran) else None

@@ -1,8 +1,4 @@
-"""Moments as all that the gateway says has them (UTC, to the second), and as people write them."""
-
-from __future__ import annotations
-
-__all__ = ["moment", "parse_moment"]
+"""Moments as text: written in UTC to the second, read as people write them."""
 
 import re
 import time

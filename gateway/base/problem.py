@@ -1,25 +1,28 @@
-"""One thing that is wrong, as the page, /status and the log tell of it."""
-
-from __future__ import annotations
-
-__all__ = ["Problem", "Severity"]
+"""One problem, as the page, /status and the log show it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 Severity = Literal["critical", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. ``id`` is its heading in the runbook, ``subject`` what tells it from others of its kind
-    (a broker, a topic, a route), ``text`` a sentence that names it, ``check`` what to look at or to do first."""
+    """One problem. ``id`` is its heading in the runbook. ``subject`` tells it from others with the same id (a broker, a
+    topic, a route). ``text`` is a sentence that names it, ``check`` what to check or to do first."""
 
     id: str
     severity: Severity
     text: str
     check: str
     subject: str = ""
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Self:
+        """The problem of a /status, of this version or another. Its subject is part of its text."""
+        severity: Severity = "critical" if document.get("severity") == "critical" else "warning"
+        text, check = str(document.get("text", "")), str(document.get("check") or "")
+        return cls(str(document.get("id", "problem")), severity, text, check)
 
     def as_dict(self) -> dict[str, str]:
         """Ready for JSON."""

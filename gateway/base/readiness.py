@@ -4,18 +4,15 @@ answer comes out.
 
 from __future__ import annotations
 
-__all__ = ["Readiness", "ReadinessLimits", "ReadinessSnapshot", "SessionView", "TopicView", "decide"]
-
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from config.errors import sentence
+from config.values.grammar import nanoseconds
 from gateway.base.lifecycle import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import timedelta
-
     from config.settings import Settings
 
 
@@ -78,8 +75,8 @@ class ReadinessLimits:
     def from_settings(cls, settings: Settings) -> Self:
         """``http.overdue_after``; and metadata that missed two refreshes and one request time-out (7 s by default)."""
         return cls(
-            overdue_after_ns=_ns(settings.http.overdue_after),
-            metadata_stale_after_ns=_ns(2 * settings.kafka.metadata_max_age + settings.kafka.request_timeout),
+            overdue_after_ns=nanoseconds(settings.http.overdue_after),
+            metadata_stale_after_ns=nanoseconds(2 * settings.kafka.metadata_max_age + settings.kafka.request_timeout),
         )
 
 
@@ -183,7 +180,3 @@ def _some(partitions: tuple[int, ...], most: int = 5) -> str:
 
 def _seconds(duration_ns: int) -> str:
     return f"{duration_ns / 1e9:.1f} s"
-
-
-def _ns(length: timedelta) -> int:
-    return (length.days * 86_400 + length.seconds) * 1_000_000_000 + length.microseconds * 1_000

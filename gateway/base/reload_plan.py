@@ -1,25 +1,18 @@
-"""What is to be done about settings that were read again: all of it, the part that can be taken live, or nothing."""
-
-from __future__ import annotations
-
-__all__ = ["Plan", "Wish", "plan_reload"]
+"""Which changed settings a reload applies: all of them, those that need no restart, or none."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
 from config.loading.live import Change, changes, only_live
-from config.loading.load import check_relations
-
-if TYPE_CHECKING:
-    from config.loading.load import Loaded
-    from config.settings import Settings
+from config.loading.load import Loaded, check_relations
+from config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How a reload was asked for. ``number`` tells which one it was, 0 for a bare signal. ``partial``: take what can be
-    taken when some has to wait for a restart. ``dry_run``: change nothing. ``rolling``: replace the workers instead."""
+    """How a reload was requested. ``number``: of the request, 0 for a signal without one. ``partial``: apply the
+    changes that need no restart even if others do. ``dry_run``: change nothing. ``rolling``: replace the workers
+    instead."""
 
     number: int = 0
     partial: bool = False
@@ -29,7 +22,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``settings`` are to be in force afterwards. ``waiting`` are the changes among ``changes`` that need a restart."""
+    """``settings`` are in use afterwards. ``waiting`` are the changes among ``changes`` that need a restart."""
 
     settings: Settings
     changes: tuple[Change, ...]
@@ -37,8 +30,8 @@ class Plan:
 
 
 def plan_reload(now: Settings, loaded: Loaded, wish: Wish) -> Plan:
-    """Raises ConfigError when something has to wait and the wish is for all or nothing, or when what is left does not
-    go together."""
+    """Raises ConfigError if a change needs a restart and the wish is for all or nothing, or if the remaining settings
+    contradict each other."""
     found = changes(now, loaded.settings, loaded.provenance)
     waiting = [change for change in found if change.effect == "restart"]
     if not waiting:

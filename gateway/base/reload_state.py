@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigState", "details_of", "say", "status_of"]
-
+import asyncio
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config.errors import ExitStatus
+from config.errors import ConfigError, ExitStatus
 from config.loading.live import changes
+from gateway.base.instruments import MetricSet, gauge
 from gateway.base.moments import moment
 from gateway.base.problem import Problem
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from config.loading.load import Loaded
     from config.settings import Settings
     from gateway.base.reload_plan import Plan, Wish
+
+
+class ReloadMetrics(MetricSet):
+    """Metrics of the last reload: of the supervisor, else of the worker."""
+
+    # fmt: off
+    reload_success = gauge("gateway_config_reload_success",
+        "0 if the last reload failed and older settings are in use, else 1.",
+        "the settings that the log's reload_failed names",
+        unit="success")
+    last_reload = gauge("gateway_config_last_reload_timestamp_seconds",
+        "Time at which the present settings were read.",
+        "none",
+        unit="seconds")
+    # fmt: on
+
+    def __init__(self, label_values: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(label_values)
+        self.watch_config(ConfigState(None))
+
+    def watch_config(self, config: ConfigState) -> None:
+        """Show the last reload of this process's own settings."""
+        self.reload_success.watch(lambda: int(config.problem is None))
+        self.last_reload.watch(lambda: config.loaded_s)
 
 
 class ConfigState:
@@ -25,17 +49,50 @@ class ConfigState:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._loaded_s = time.time()
+        self.loaded_s = time.time()
         self._last: dict[str, object] | None = None
 
     def took(self, file: Path | None) -> None:
         """Other settings are in force now."""
         self._file = file
-        self._loaded_s = time.time()
+        self.loaded_s = time.time()
 
-    def reloaded(self, problem: str | None) -> None:
-        """A reload has ended."""
-        self._last = {"at": moment(time.time()), "ok": problem is None, "problem": problem}
+    def ended(self, wish: Wish, problem: str | None) -> None:
+        """A reload has ended. A dry run leaves nothing behind."""
+        if not wish.dry_run:
+            self._last = {"at": moment(time.time()), "ok": problem is None, "problem": problem}
+
+    async def reload(
+        self,
+        wish: Wish,
+        load: Callable[[], Loaded],
+        now: Settings,
+        workers: int,
+        use: Callable[[Settings], Awaitable[tuple[str | None, list[str]]]],
+    ) -> tuple[str | None, str, dict[str, Any]]:
+        """Read the settings again, and have ``use`` apply those that the wish allows to so many workers.
+
+        ``load`` blocks, and raises ConfigError. ``use`` returns the reason of a failure or None, and remarks for the
+        operator; with a dry run it changes nothing. Returns the problem or None, a sentence on what was done, and
+        further facts without secrets: the file, every difference, the exit status.
+        """
+        from gateway.base.reload_plan import plan_reload  # with config's loading, which a worker does not need before
+
+        details: dict[str, Any] = {"status": int(ExitStatus.CONFIG)}
+        try:
+            loaded = await asyncio.to_thread(load)
+            found = [change.as_dict() for change in changes(now, loaded.settings, loaded.provenance)]
+            details |= {"file": _absolute(loaded.file), "dry_run": wish.dry_run, "changes": found}
+            plan = plan_reload(now, loaded, wish)
+        except ConfigError as error:
+            return str(error), "", details
+        problem, remarks = await use(plan.settings)
+        details["remarks"] = [*loaded.warnings, *remarks]
+        if problem is not None:
+            return f"The settings stay as they were: {problem}", "", details | {"status": int(ExitStatus.FAILED)}
+        if not wish.dry_run:
+            self.took(loaded.file)
+        return None, _say(plan, wish, workers), details | {"status": _status_of(plan, wish)}
 
     @property
     def problem(self) -> str | None:
@@ -47,23 +104,19 @@ class ConfigState:
         if self.problem is None:
             return ()
         text = f"The last reload failed, so older settings are in force: {self.problem}"
-        check = "correct the settings and run `gateway reload`; --dry-run tells first whether they can be taken"
+        check = "correct the settings and run `gateway reload`; --dry-run checks them first"
         return (Problem("config-reload-failed", "warning", text, check),)
 
     def as_dict(self) -> dict[str, object]:
         """The member ``config`` of /status."""
-        file = None if self._file is None else str(self._file.absolute())
-        return {"loaded_at": moment(self._loaded_s), "file": file, "last_reload": self._last}
+        return {"loaded_at": moment(self.loaded_s), "file": _absolute(self._file), "last_reload": self._last}
 
 
-def details_of(now: Settings, loaded: Loaded, wish: Wish) -> dict[str, Any]:
-    """For the one who asked: which file was read, and every difference. Holds no secret."""
-    file = None if loaded.file is None else str(loaded.file.absolute())
-    found = changes(now, loaded.settings, loaded.provenance)
-    return {"file": file, "dry_run": wish.dry_run, "changes": [change.as_dict() for change in found]}
+def _absolute(file: Path | None) -> str | None:
+    return None if file is None else str(file.absolute())
 
 
-def say(plan: Plan, wish: Wish, workers: int) -> str:
+def _say(plan: Plan, wish: Wish, workers: int) -> str:
     """What was done, in a sentence."""
     count = len(plan.changes) - len(plan.waiting)
     who = "the running worker" if workers == 1 else f"all {workers} running workers"
@@ -82,8 +135,8 @@ def say(plan: Plan, wish: Wish, workers: int) -> str:
     return text
 
 
-def status_of(plan: Plan, wish: Wish) -> int:
-    """The exit status that goes with ``say``."""
+def _status_of(plan: Plan, wish: Wish) -> int:
+    """The exit status that goes with ``_say``."""
     if not plan.waiting:
         return int(ExitStatus.OK)
     return int(ExitStatus.INCOMPLETE if wish.partial or wish.dry_run else ExitStatus.CONFIG)

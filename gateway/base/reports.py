@@ -1,36 +1,30 @@
-"""What commands and a running gateway leave for each other in the data directory: a request, and reports of what was
-done. Both are small JSON files, written whole; the signal that goes with a request is what makes it heard.
+"""Files between commands and a running gateway in the data directory: a request, and reports of what was done. Both
+are small JSON files, written whole. A signal tells the gateway to read the request.
 
-``who`` is the process's name there: ``supervisor``, or ``worker-0`` for one that runs without.
+``who`` is the process's name there: ``supervisor``, or ``worker-0`` without one.
 """
-
-from __future__ import annotations
-
-__all__ = ["Operation", "Outcome", "Reports", "ask", "read_outcome", "take_request"]
 
 import contextlib
 import json
 import os
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from config.errors import GatewayError
 from gateway.base.reload_plan import Wish
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 Operation = Literal["restart", "reload", "roll", "stop"]
 
-_FRESH_S: Final = 10.0  # a request of which nobody was told in that time is a dead command's
+_FRESH_S: Final = 10.0  # an older request is of a command that was killed before its signal
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The last of one kind of operation: the ``count``-th of this process; ``ok`` is None while it runs.
 
-    ``request`` is the number of the wish that it was done for, ``details`` what there is to say beside."""
+    ``request`` is the number of its wish, ``details`` are further facts."""
 
     count: int = 0
     ok: bool | None = None
@@ -40,7 +34,7 @@ class Outcome:
 
 
 class Reports:
-    """The reports of this process. A file that cannot be written is no reason to do nothing, so nothing is raised."""
+    """The reports of this process. Raises nothing: an unwritable file must not prevent an operation."""
 
     def __init__(self, directory: Path, who: str) -> None:
         self._file = directory / f"{who}.json"
@@ -61,7 +55,7 @@ class Reports:
         draft = self._file.with_suffix(".new")
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
-            # What differs between two configurations is for those alone who may read them: us, and root.
+            # The differences between two configurations are readable only to our user and root.
             _write_new(draft, report, 0o600)
             draft.replace(self._file)
 
@@ -76,18 +70,18 @@ def read_outcome(directory: Path, who: str, pid: int, operation: Operation) -> O
 
 
 def ask(directory: Path, who: str, wish: Wish) -> None:
-    """Put a wish where the process finds it when it gets the signal, which is the caller's to send. Raises
-    GatewayError while another command's is there."""
+    """Write a wish for the process to read when it gets the signal, which the caller sends. Raises GatewayError while
+    another command's wish is there."""
     file = directory / f"{who}.request.json"
     draft = directory / f"{who}.request.{os.getpid()}"
-    draft.unlink(missing_ok=True)  # of a command with our number that was killed
+    draft.unlink(missing_ok=True)  # of a killed command with our process id
     try:
-        # Readable to all: root may ask, and the gateway be another user. It tells nothing.
+        # Readable to all: root may ask, and the gateway may run as another user. It holds no secret.
         _write_new(draft, {"at": time.time(), **asdict(wish)}, 0o644)
         with contextlib.suppress(FileNotFoundError):
             if abs(time.time() - file.stat().st_mtime) > _FRESH_S:
                 file.unlink()
-        os.link(draft, file)  # fails where one is: two commands at once
+        os.link(draft, file)  # fails if there is one: two commands at once
     except FileExistsError:
         raise GatewayError("Another command is just asking the gateway for something; try again.") from None
     finally:
@@ -95,15 +89,15 @@ def ask(directory: Path, who: str, wish: Wish) -> None:
 
 
 def _write_new(file: Path, document: dict[str, Any], mode: int) -> None:
-    """A file that was not there. Whoever may write the folder could have put a link in its place, to have root, who
-    asks, write elsewhere: then FileExistsError."""
+    """Creates a new file. With a link in its place, a user with rights on the folder could make root write elsewhere:
+    then FileExistsError."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "w") as out:
         out.write(json.dumps(document) + "\n")
 
 
 def take_request(directory: Path, who: str) -> Wish:
-    """The wish that goes with the signal that has come; a bare one when it came without."""
+    """The wish of the received signal; a default one for a signal without."""
     file = directory / f"{who}.request.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         text = file.read_text()

@@ -1,8 +1,4 @@
-"""Who runs a command, for the accounts of what was changed."""
-
-from __future__ import annotations
-
-__all__ = ["running_user"]
+"""The user of a command, for audits."""
 
 import os
 import pwd
@@ -10,7 +6,7 @@ import pwd
 
 def running_user() -> str:
     """``uid=1000(ann)``, as ``id`` writes it: the real user id, which the kernel knows, with its name.
-    ``LOGNAME`` and ``USER``, which anybody can set, are not looked at. For root alone ``SUDO_USER`` is added."""
+    ``LOGNAME`` and ``USER`` are ignored: anybody can set them. Only for root ``SUDO_USER`` is added."""
     uid = os.getuid()
     try:
         said = f"uid={uid}({pwd.getpwuid(uid).pw_name})"

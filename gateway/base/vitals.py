@@ -1,21 +1,18 @@
-"""What a worker notices about itself once a second: what waits for how long, how fast it goes, how late the loop is.
+"""Measurements of a worker once a second: waits, rates, delay of the event loop.
 
-Nothing here is on the way of a message. A look costs some microseconds for each partition in use, and reads counters
-that the data path keeps anyway.
+Nothing here is on the data path. A look costs some microseconds for each partition in use, and reads counters that the
+data path keeps anyway.
 """
 
 from __future__ import annotations
 
-__all__ = ["Lasting", "Rates", "Stalls", "Vitals", "Window", "quantile"]
-
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from gateway.base.instruments import Histogram
 
 SECOND_NS: Final = 1_000_000_000
@@ -26,22 +23,21 @@ MINUTE_NS: Final = 60 * SECOND_NS
 
 
 class Stalls:
-    """Times at which the event loop stood still: nobody could have read an answer then, so they count for no
-    silence."""
+    """Pauses of the event loop: no answer could be read then, so they do not count as silence."""
 
     def __init__(self) -> None:
         self._found: deque[tuple[int, int]] = deque(maxlen=600)  # when it ended, how long
         self._due_ns = 0
 
     def tick(self, now_ns: int, next_ns: int) -> None:
-        """A look that was due is done; the next one is due at ``next_ns``."""
+        """Note a look at ``now_ns``; the next one is due at ``next_ns``."""
         late_ns = now_ns - self._due_ns
         if self._due_ns and late_ns > STALL_NS:
             self._found.append((now_ns, late_ns))
         self._due_ns = next_ns
 
     def since(self, since_ns: int, now_ns: int) -> int:
-        """How long it stood still after a moment, one that is not over included."""
+        """The sum of pauses after a moment, including a present one."""
         total_ns = sum(late_ns for ended_ns, late_ns in self._found if ended_ns > since_ns)
         late_ns = now_ns - self._due_ns
         if self._due_ns and late_ns > STALL_NS:
@@ -49,29 +45,29 @@ class Stalls:
         return min(total_ns, max(0, now_ns - since_ns))
 
     def blocked(self, now_ns: int) -> tuple[int, int]:
-        """How often within the last minute by more than a second, and the longest."""
+        """Pauses of more than a second within the last minute: their number and the longest."""
         found = [late for ended, late in self._found if ended > now_ns - MINUTE_NS and late >= BLOCKED_NS]
         return len(found), max(found, default=0)
 
 
 class Lasting:
-    """Since when each of some things has been so, by name."""
+    """Since when each named condition has been true."""
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}
 
     def look(self, names: Iterable[str], now_ns: int) -> None:
-        """These are so now; all others are not."""
+        """These are true now; all others are not."""
         before = self._since
         self._since = {name: before.get(name, now_ns) for name in names}
 
     def lengths(self, now_ns: int, stalls: Stalls) -> dict[str, int]:
-        """Name to how long, in nanoseconds, without what the event loop stood still."""
+        """Name to duration in nanoseconds, without pauses of the event loop."""
         return {name: now_ns - since - stalls.since(since, now_ns) for name, since in self._since.items()}
 
 
 class Rates:
-    """Counters' growth over the last ten seconds or so."""
+    """Counters' growth over about ten seconds."""
 
     def __init__(self, read: Callable[[], Mapping[str, float]], span_ns: int = 10 * SECOND_NS) -> None:
         self._read = read
@@ -92,7 +88,7 @@ class Rates:
         return {name: max(0, value - before.get(name, 0)) for name, value in self._read().items()}
 
     def per_second(self, now_ns: int) -> dict[str, float]:
-        """Growth a second; 0 in the first moment of a life."""
+        """Growth per second; 0 before the first note."""
         if not self._seen:
             return dict.fromkeys(self._read(), 0.0)
         seconds = (now_ns - self._seen[0][0]) / 1e9
@@ -143,11 +139,21 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> fl
     return lower
 
 
+def latency(counts: Sequence[int], bounds: Sequence[float]) -> dict[str, object]:
+    """Observed times as /status shows them: the median, the 99th percentile, and the buckets."""
+    p50, p99 = (quantile(counts, bounds, share) for share in (0.5, 0.99))
+    return {
+        "p50": None if p50 is None else round(p50, 5),
+        "p99": None if p99 is None else round(p99, 5),
+        "buckets": list(counts),
+    }
+
+
 class Vitals:
     """A component of the service that looks once a second, the first to start and the last to stop.
 
     ``looks`` are called each second with the time, ``seldom`` every five, ``minutely`` every sixty. Belongs to the
-    event loop's thread. ``failed`` is told of a defect of ours: nobody would look any more.
+    event loop's thread. ``failed`` is called with a defect: the looks end with it.
     """
 
     name: Final = "vitals"
@@ -166,7 +172,7 @@ class Vitals:
         self._look()
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        """Looks no more."""
+        """Ends the looks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -185,6 +191,6 @@ class Vitals:
             if self._count % 60 == 0:
                 for look in self.minutely:
                     look(now_ns)
-        except Exception as error:  # noqa: BLE001 - the loop would only log it, and nobody look any more
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the looks would end
             self._failed(error)
         self._count += 1

@@ -1,23 +1,22 @@
-"""What several commands ask for in the same words: the settings file, numbers, moments."""
+"""Options and their values that several commands have: the settings file, numbers, moments."""
 
 from __future__ import annotations
 
-__all__ = ["UsageError", "add_config", "add_json", "between", "load_noted", "moment", "positive", "run_quietly"]
-
 import argparse
+import contextlib
 import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
     from config.loading.load import Loaded
     from config.settings import LogSettings
 
 _Result = TypeVar("_Result")
+_Number = TypeVar("_Number", int, float)
 
 
 class UsageError(GatewayError):
@@ -26,17 +25,39 @@ class UsageError(GatewayError):
     exit_status = ExitStatus.USAGE
 
 
-def add_config(parser: argparse.ArgumentParser, what: str = "the gateway's settings") -> None:
-    """Add ``--config FILE``."""
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"{what} (default: $GATEWAY_CONFIG, then ./gateway.toml)"
-    )
+def complete(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    json: str = "print one JSON object instead of text",
+    config: str = "the gateway's settings",
+) -> None:
+    """Give a command its function, which returns the exit status, ``--json`` and ``--config``. An option with an empty
+    text is left out."""
+    parser.set_defaults(run=run)
+    if json:
+        parser.add_argument("--json", action="store_true", help=json)
+    if config:
+        parser.add_argument(
+            "--config", type=Path, metavar="FILE", help=f"{config} (default: $GATEWAY_CONFIG, then ./gateway.toml)"
+        )
+
+
+def add_number(
+    parser: argparse._ActionsContainer,
+    *names: str,
+    within: tuple[_Number, _Number],
+    default: _Number,
+    metavar: str = "N",
+    what: str = "",
+) -> None:
+    """Add an option for a number within bounds. The help ends with the default."""
+    text = f"{what} (default: {default:,g})".lstrip()
+    parser.add_argument(*names, type=between(*within), default=default, metavar=metavar, help=text)
 
 
 def load_noted(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """As ``config.loading.load.load``, but says so where nothing at all sets one: what follows is about the defaults
-    then, and
-    somebody in the wrong folder would not know."""
+    """``config.loading.load.load``, with a note on stderr when all settings are defaults: the folder may be wrong."""
     from config.loading.load import load  # not at the top: help should not pay for pydantic
     from gateway.cli.table import mention
 
@@ -46,11 +67,6 @@ def load_noted(path: Path | None, *, overrides: Mapping[str, Any] | None = None)
     return loaded
 
 
-def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON object instead of text") -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help=help_text)
-
-
 def positive(text: str) -> int:
     """A whole number above 0."""
     if not (text.isascii() and text.isdigit()) or not int(text):
@@ -58,24 +74,34 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def between(lowest: float, highest: float, *, whole: bool = False) -> Callable[[str], float]:
-    """A number within bounds, both included."""
+def between(lowest: _Number, highest: _Number) -> Callable[[str], _Number]:
+    """The parser of a number within bounds, both included. It is whole if ``lowest`` is."""
+    kind, name = type(lowest), "whole number" if isinstance(lowest, int) else "number"
 
-    def parse(text: str) -> float:
+    def parse(text: str) -> _Number:
         try:
-            value: float = int(text) if whole else float(text)
+            value = kind(text)
+            if lowest <= value <= highest:
+                return value
         except ValueError:
-            value = float("nan")
-        if not lowest <= value <= highest:
-            kind = "whole number" if whole else "number"
-            raise argparse.ArgumentTypeError(f"{text!r} is no {kind} from {lowest:,} to {highest:,}")
-        return value
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is no {name} from {lowest:,} to {highest:,}")
 
     return parse
 
 
+def duration(text: str) -> float:
+    """A length such as ``30s`` or ``2min``, in seconds."""
+    from config.values.grammar import parse_duration
+
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def moment(text: str) -> int:
-    """Milliseconds since 1970 of a time (UTC unless it says otherwise), or of so long ago: ``2h``, ``2h ago``."""
+    """Milliseconds since 1970 of a time (UTC without a zone), or of a length before now: ``2h``, ``2h ago``."""
     from gateway.base.moments import parse_moment
 
     try:
@@ -84,14 +110,54 @@ def moment(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run_quietly(command: Coroutine[Any, Any, _Result], log: LogSettings) -> _Result:
-    """Run a command whose output is for people or a pipe: logs go to stderr, and only what is an error."""
-    import asyncio
+def topic_prefix(text: str) -> str:
+    """The value of ``--prefix`` for MQTT topics, without slashes around it. Raises UsageError."""
+    if not text.strip("/") or any(character in text for character in "+#\0") or text.startswith("$"):
+        raise UsageError(f"--prefix {text!r}: an MQTT topic to publish to has no + or # and does not begin with $.")
+    return text.strip("/")
 
+
+def topic_filters(option: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """The values of an option for MQTT topic filters. Raises UsageError."""
+    from bridge.routing.filters import FilterError, validate_filter
+
+    try:
+        for text in texts:
+            validate_filter(text)
+    except FilterError as error:
+        raise UsageError(f"{option}: {error}") from None
+    return tuple(texts)
+
+
+def login(name: str | None, file: Path | None, options: str) -> tuple[str, str] | None:
+    """A user name and the password in ``file``; None without both. ``options`` names the two. Raises UsageError."""
+    if name is None and file is None:
+        return None
+    if name is None or file is None:
+        raise UsageError(f"{options} go together.")
+    from config.values.secret_files import read_secret
+
+    try:
+        return name, read_secret(file)
+    except ValueError as error:
+        raise UsageError(f"{options.rpartition(' ')[2]} {file}: {error}") from None
+
+
+@contextlib.contextmanager
+def quiet(log: LogSettings) -> Iterator[None]:
+    """The log of a command whose output is for people or a pipe: errors alone, on stderr."""
     from gateway.base import logs
 
     undo = logs.configure(log.model_copy(update={"level": "error"}))
     try:
-        return asyncio.run(command)
+        yield
     finally:
         undo()
+
+
+def run_quietly(command: Coroutine[Any, Any, _Result], log: LogSettings) -> _Result:
+    """The result of a command, run under ``quiet``."""
+    import asyncio
+
+    with quiet(log):
+        return asyncio.run(command)

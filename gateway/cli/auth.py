@@ -1,11 +1,7 @@
-"""``gateway auth``: the service that EMQX asks who may connect, publish and subscribe, and what it knows.
+"""``gateway auth``: the service that EMQX asks who may connect, publish and subscribe, and its database.
 
-Each subcommand is a module of its own, ``auth_NAME``, and imports what it needs when it runs.
+Each command is a module of ``gateway.cli.access``, which imports its parts when it runs.
 """
-
-from __future__ import annotations
-
-__all__ = ["add_parser"]
 
 import importlib
 import importlib.util
@@ -16,12 +12,11 @@ _COMMANDS = ("serve", "init", "user", "acl", "ban", "tenant", "forget", "explain
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth`` to the command's parser."""
-    parser = commands.add_parser(
+    actions = commands.add_parser(
         "auth",
         help="the service that EMQX asks who may do what",
         description="The service that EMQX asks who may connect, publish and subscribe, and its users and rules.",
-    )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    ).add_subparsers(metavar="COMMAND", required=True)
     for name in _COMMANDS:
         module = f"gateway.cli.access.{name}"
         if importlib.util.find_spec(module) is not None:

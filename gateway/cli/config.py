@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["add_parser", "check_run"]
-
-import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError, ExitStatus
-from gateway.cli.arguments import add_config
+from config.extras import how_to_install
+from gateway.cli.arguments import complete
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
@@ -19,17 +18,15 @@ if TYPE_CHECKING:
     from config.loading.load import Loaded
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command. Each of its parsers sets ``run``: a function that takes the arguments and returns an exit
-    status."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Any) -> None:
+    """Add ``gateway config`` and its commands."""
+    parsers = commands.add_parser(
         "config",
         help="check, show or explain the settings",
         description="Check the settings, show them with their origins, print the reference. Connects to nothing.",
-    )
-    commands = parser.add_subparsers(dest="config_command", required=True, metavar="COMMAND")
+    ).add_subparsers(required=True, metavar="COMMAND")
 
-    check = commands.add_parser(
+    check = parsers.add_parser(
         "check",
         help="check all settings and exit",
         description="Read and check all settings as a start would, without connecting to anything. "
@@ -38,41 +35,36 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     check.add_argument(
         "--for", dest="purpose", choices=("run", "stream", "auth"), default="run", help="what is to be started"
     )
-    check.set_defaults(run=_check)
+    complete(check, _check, json="")
 
-    show = commands.add_parser(
+    show = parsers.add_parser(
         "show",
         help="print every setting with where it came from",
         description="Print every setting in effect with where it came from. Secrets are masked.",
     )
-    show.add_argument("--json", action="store_true", help="print one JSON object instead of TOML")
-    show.set_defaults(run=_show)
+    complete(show, _show, json="print one JSON object instead of TOML")
 
-    for command in (check, show):
-        add_config(command)
-
-    reference = commands.add_parser(
+    reference = parsers.add_parser(
         "reference",
         help="print the configuration reference as Markdown",
         description="Print the configuration reference, docs/configuration.md, as Markdown.",
     )
-    reference.set_defaults(run=_reference)
-
-
-def _load(arguments: argparse.Namespace) -> Loaded:
-    from config.loading.load import load  # not at the top: other commands should not pay for pydantic
-
-    return load(getattr(arguments, "config", None))
+    complete(reference, _reference, json="", config="")
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    from config.loading.load import load
+
     try:
-        loaded = _load(arguments)
+        loaded = load(arguments.config)
     except ConfigError as error:
         return _refused(error)
     problems, warnings = {"run": check_run, "stream": _check_stream, "auth": _check_auth}[arguments.purpose](loaded)
     if problems:
         return _refused(ConfigError(*problems))
+    if arguments.purpose == "run" and loaded.settings.stream.silver.schemas is not None:
+        found, unjudged = _check_schemas(loaded)
+        warnings += [*(f"{one} The gateway runs with it, the job silver does not start." for one in found), *unjudged]
     warnings = [*loaded.warnings, *warnings]
     for warning in warnings:
         tell(f"warning: {warning}")
@@ -97,7 +89,7 @@ def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 
 def _spools_too_large(loaded: Loaded) -> list[str]:
-    """Whether the spools of all workers may come to take more than the disk of data_dir has."""
+    """A warning when the spools of all workers may outgrow the disk of data_dir."""
     from gateway.supervisor.cpu import worker_count
     from gateway.tools.doctor.wording import bytes_text
 
@@ -123,7 +115,7 @@ def _spools_too_large(loaded: Loaded) -> list[str]:
 
 
 def _topics_to_make(loaded: Loaded) -> str:
-    """Which Kafka topics a start needs, as far as the settings name them; empty when it makes them itself."""
+    """The Kafka topics of the settings that a start needs; empty when the start makes them."""
     from bridge.routing.router import Router
 
     settings = loaded.settings
@@ -132,36 +124,47 @@ def _topics_to_make(loaded: Loaded) -> str:
     router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
     needed = {*router.kafka_topics, *settings.dead_letter_topics, settings.ledger.topic} - {""}
     return (
-        f"these topics have to be in Kafka before a start: {', '.join(sorted(needed))}. `gateway topics plan` looks, "
+        f"Kafka must have these topics before a start: {', '.join(sorted(needed))}. `gateway topics plan` checks, "
         "`gateway topics apply` makes them; with kafka.topics.create = true the start does."
     )
 
 
 def _check_stream(loaded: Loaded) -> tuple[list[str], list[str]]:
-    """The same for the stream job."""
-    from streaming.kafka import topics
+    """Problems and warnings for the Spark jobs."""
+    from streaming.kafka.options import topics
+
+    problems, warnings = _check_schemas(loaded)
+    return [*_problems(lambda: topics(loaded.settings)), *problems], warnings
+
+
+def _check_schemas(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """What is wrong with the folder ``stream.silver.schemas``; a warning where it cannot be judged here."""
+    from streaming.decoding.device_schemas import load_device_schemas
 
     try:
-        topics(loaded.settings)
-    except ConfigError as error:
-        return list(error.problems), []
-    return [], []
+        return _problems(lambda: load_device_schemas(loaded.settings.stream.silver.schemas)), []
+    except ModuleNotFoundError as error:
+        why = f"the package {error.name} is missing here. To install it: {how_to_install('streaming')}"
+        return [], [f"stream.silver.schemas was not judged: {why}"]
 
 
 def _check_auth(loaded: Loaded) -> tuple[list[str], list[str]]:
-    """The same for the service that EMQX asks."""
+    """Problems and warnings for the access service."""
     from gateway.auth_service.requirements import require_servable
 
+    return _problems(lambda: require_servable(loaded)), []
+
+
+def _problems(check: Callable[[], object]) -> list[str]:
     try:
-        require_servable(loaded)
+        check()
     except ConfigError as error:
-        return list(error.problems), []
-    return [], []
+        return list(error.problems)
+    return []
 
 
 def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
-    """Problems and warnings of templates and of routes among each other, which the bridge judges when it compiles
-    them."""
+    """Problems and warnings of routes and templates, which appear when the bridge compiles them."""
     from bridge.routing.router import Router
 
     settings = loaded.settings
@@ -179,12 +182,10 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
     except ConfigError as error:
         return [f"routes ({loaded.origin('routes')}): {problem}" for problem in error.problems], []
     from bridge.intercept.loading import load_chains
-
-    try:
-        load_chains(settings).close()
-    except ConfigError as error:
-        return list(error.problems), []
     from bridge.routing.lint import SURE, lint
+
+    if problems := _problems(lambda: load_chains(settings).close()):
+        return problems, []
 
     doubtful = [
         f"{one.sentence} Better: {one.advice}" for one in lint(settings) if one.id in SURE and one.severity == "warn"
@@ -193,10 +194,11 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from config.loading.load import load
     from config.loading.show import as_data, as_text
 
     try:
-        loaded = _load(arguments)
+        loaded = load(arguments.config)
     except ConfigError as error:
         return _refused(error)
     if arguments.json:

@@ -1,24 +1,21 @@
-"""``gateway import``: another bridge's configuration as settings of this one, and what has no counterpart."""
+"""``gateway import``: another bridge's configuration as settings of the gateway, and a report of the differences."""
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
-import argparse
 import contextlib
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError, ExitStatus
 from config.prose import lines_of, width_of
-from gateway.cli.arguments import UsageError, add_json
-from gateway.cli.table import tell
+from gateway.cli.arguments import UsageError, complete
+from gateway.cli.table import shown, tell
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from gateway.tools.migration.findings import Finding, Imported
 
@@ -26,11 +23,11 @@ _LARGEST = 32 << 20
 _PIPE_WIDTH = 110
 _WORDS = {"lost": "LOST", "differs": "differs", "check": "check", "note": "note"}
 _DESCRIPTION = """\
-Turns the configuration of another bridge into settings of this gateway, checks that they load, and says what has no
-counterpart, with the consequence and a way out. Reads the files named, connects to nothing. Secrets are never printed:
-the settings name a file for each.
+Turns the configuration of another bridge into settings of this gateway and checks that they load. Reports what has no
+counterpart, with the consequence and a way out. Connects to nothing. Secrets are never printed: the settings name a
+file for each.
 
-Settings that make delivery weaker than the gateway's own are not taken over, and it is said so.
+The report also names settings that would weaken delivery; they are not taken over.
 """
 _EPILOG = """\
 examples:
@@ -46,13 +43,12 @@ exit status: 0 everything has a counterpart, 5 something has not (LOST in the re
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway import`` and its commands."""
-    parser = commands.add_parser(
+    kinds = commands.add_parser(
         "import",
         help="turn EMQX's Kafka actions or a Telegraf configuration into settings",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-    )
-    kinds = parser.add_subparsers(dest="import_command", required=True, metavar="SOURCE")
+    ).add_subparsers(required=True, metavar="SOURCE")
     emqx = kinds.add_parser(
         "emqx",
         help="rules, actions and connectors from EMQX's REST API, as JSON",
@@ -67,7 +63,6 @@ def add_parser(commands: Any) -> None:
         metavar="TEMPLATE",
         help="where a message names its device, such as '${topic[1]}': takes the place of ${clientid}",
     )
-    emqx.set_defaults(run=_emqx)
     telegraf = kinds.add_parser(
         "telegraf",
         help="a TOML file with inputs.mqtt_consumer and outputs.kafka",
@@ -75,13 +70,12 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
     )
     telegraf.add_argument("files", nargs=1, type=Path, metavar="FILE", help="TOML; - is standard input")
-    telegraf.set_defaults(run=_telegraf)
-    for command in (emqx, telegraf):
+    for command, run in ((emqx, _emqx), (telegraf, _telegraf)):
         command.add_argument(
             "-o", "--output", type=Path, metavar="FILE", help="write the settings there (default: standard output)"
         )
         command.add_argument("--force", action="store_true", help="overwrite that file if it is there")
-        add_json(command, "print one JSON object: settings (the TOML text) and findings")
+        complete(command, run, json="print one JSON object: settings (the TOML text) and findings", config="")
 
 
 def _emqx(arguments: argparse.Namespace) -> int:
@@ -114,8 +108,7 @@ def _telegraf(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _understood(as_what: str) -> Iterator[None]:
-    """Fields of other kinds than the source's documentation has are no defect of ours. Their values, which may be
-    secrets, are not told."""
+    """Turn errors of unexpected fields into ImportError_, without their values, which may be secrets."""
     from gateway.tools.migration.findings import ImportError_
 
     try:
@@ -126,7 +119,7 @@ def _understood(as_what: str) -> Iterator[None]:
         lines = traceback.extract_tb(error.__traceback__)
         raise ImportError_(
             f"The source's fields are not as {as_what}: one is of another kind (found in {lines[-1].name}). Compare "
-            "it with what was exported."
+            "it with the export."
         ) from error
 
 
@@ -135,10 +128,10 @@ def _text(file: Path) -> str:
         if str(file) == "-":
             text = sys.stdin.read(_LARGEST + 1)
             if len(text) > _LARGEST:
-                raise UsageError(f"What comes in has more than {_LARGEST >> 20} MiB: is that the right text?")
+                raise UsageError(f"The input has more than {_LARGEST >> 20} MiB: is it the right text?")
             return text
         if file.stat().st_size > _LARGEST:
-            raise UsageError(f"{file} has more than {_LARGEST >> 20} MiB: is that the right file?")
+            raise UsageError(f"{file} has more than {_LARGEST >> 20} MiB: is it the right file?")
         return file.read_text()
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}. Check its name and its rights.") from None
@@ -166,7 +159,7 @@ def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> in
     )
     text = as_toml_text(imported, heading)
     for warning in check_text(text):
-        imported.find("check", "a warning of gateway config check", warning)
+        imported.note("check", "a warning of gateway config check", warning)
     if arguments.output is not None:
         _save(arguments.output, text, force=arguments.force)
     if arguments.json:
@@ -193,8 +186,6 @@ def _save(file: Path, text: str, *, force: bool) -> None:
 
 
 def _report(findings: list[Finding], width: int) -> str:
-    from gateway.cli.dead_letters.text import one_line
-
     if not findings:
         return "Everything has a counterpart."
     lines = []
@@ -202,10 +193,10 @@ def _report(findings: list[Finding], width: int) -> str:
         for one in findings:
             if one.severity != severity:
                 continue
-            lines.append(f"{word}: {one_line(one.what)}")
-            lines += lines_of(one_line(one.consequence), width, first="    ", later="    ")
+            lines.append(f"{word}: {shown(one.what)}")
+            lines += lines_of(shown(one.consequence), width, first="    ", later="    ")
             if one.way_out:
-                lines += lines_of(f"→ {one_line(one.way_out)}", width, first="    ", later="      ")
+                lines += lines_of(f"→ {shown(one.way_out)}", width, first="    ", later="      ")
     counts = ", ".join(
         f"{number} {word}"
         for severity, word in _WORDS.items()

@@ -1,18 +1,12 @@
-"""``gateway init``: a settings file to begin with."""
+"""``gateway init``: a first settings file."""
 
-from __future__ import annotations
-
-__all__ = ["add_parser"]
-
+import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.errors import ConfigError, ExitStatus
-from gateway.cli.arguments import UsageError
-
-if TYPE_CHECKING:
-    import argparse
+from gateway.cli.arguments import UsageError, complete
 
 _DESCRIPTION = """\
 Write a settings file with which `gateway run` starts: the brokers, one route, and topics that are made at the start.
@@ -75,7 +69,7 @@ def add_parser(commands: Any) -> None:
         "--filter", default="devices/+/telemetry", metavar="FILTER", help="MQTT topics to bridge (default: %(default)s)"
     )
     parser.add_argument("--topic", default="telemetry", metavar="TOPIC", help="Kafka topic (default: %(default)s)")
-    parser.set_defaults(run=_run)
+    complete(parser, _run, json="", config="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -120,7 +114,7 @@ def _text(arguments: argparse.Namespace) -> str:
 
 
 def _problems(text: str) -> list[str]:
-    """Why a gateway would not start with it; a password's file may come later."""
+    """Why a gateway would not start with these settings. The password's file may be missing."""
     import tempfile
 
     from config.loading.load import load
@@ -143,5 +137,5 @@ def _problems(text: str) -> list[str]:
 
 
 def _quoted(value: str | list[str]) -> str:
-    """As TOML has it; JSON's strings and lists are TOML's."""
+    """A TOML value. TOML's strings and lists are those of JSON."""
     return json.dumps(value)

@@ -1,9 +1,5 @@
 """The ``gateway`` command: one parser, each subcommand in its own module and imported when it is asked for."""
 
-from __future__ import annotations
-
-__all__ = ["main"]
-
 import argparse
 import importlib
 import importlib.util
@@ -14,26 +10,32 @@ from typing import Any
 from config.errors import ExitStatus, GatewayError
 from gateway.cli.parser import Parser
 
-_COMMANDS = (  # each in the module of its name, with _ after one that Python has taken
-    "init", "run", "reload", "restart", "retire",
-    "doctor", "tail", "explain", "routes", "config",
-    "topics", "groups", "leaders", "cluster",
-    "verify", "dlq", "spool", "identity", "acknowledge",
-    "trial", "simulate", "import_", "compare",
-    "auth", "stream", "dev", "demo",
+# The module of each command. It has the command's name, with _ after one that Python has taken.
+_COMMANDS = (
+    "init", "service.run", "service.reload", "service.restart", "service.retire",
+    "doctor", "records.tail", "records.explain", "routes", "config",
+    "kafka.topics", "kafka.groups", "kafka.leaders", "kafka.cluster",
+    "device_commands.command", "records.verify", "dead_letters.dlq", "records.spool", "service.identity",
+    "service.acknowledge", "trial", "local.simulate", "import_", "records.compare",
+    "auth", "stream", "local.dev", "local.demo",
 )  # fmt: skip
 _EPILOG = (
-    "To begin: gateway init writes settings; gateway doctor says what is wrong; gateway explain TOPIC "
-    "says where a message goes. gateway COMMAND --help has each command's options and examples.\n\n"
-    "exit status: 0 success, 1 failure, 2 wrong arguments, 3 messages missing, 4 nothing is there that was asked for, "
-    "5 only a part was done, 6 a verification could not judge everything, 69 a broker or topic is not there or the "
-    "disk is full, 75 stopped before everything was acknowledged (it will be redelivered), 77 refused by a broker, "
-    "78 bad settings"
+    "To begin: gateway init writes settings; gateway doctor finds problems; gateway explain TOPIC "
+    "shows the way of a message. gateway COMMAND --help has each command's options and examples.\n\n"
+    "exit status: 0 success, 1 failure, 2 wrong arguments, 3 messages missing, 4 what was asked for does not exist, "
+    "5 only a part was done, 6 a verification could not check everything, 7 a command to a device did not succeed, "
+    "69 a broker or topic is missing or the disk is full, 75 stopped before everything was acknowledged (it will be "
+    "redelivered), 77 refused by a broker, 78 bad settings"
 )
 
 
+def command_of(module: str) -> str:
+    """The command of a module in ``_COMMANDS``."""
+    return module.rpartition(".")[2].rstrip("_")
+
+
 class _Version(argparse.Action):
-    """Looks the version up when it is asked for: importlib.metadata takes longer to import than a command."""
+    """Imports importlib.metadata only for ``--version``: that takes longer than a command."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_unused: Any, **_also: Any) -> None:
         from importlib.metadata import version
@@ -52,8 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    # A start after a crash is waited for: it imports no other command than its own.
-    for name in [name for name in _COMMANDS if name.rstrip("_") in words[:1]] or _COMMANDS:
+    # A start after a crash should be fast, so it imports its own command alone.
+    for name in [name for name in _COMMANDS if command_of(name) in words[:1]] or _COMMANDS:
         if importlib.util.find_spec(f"gateway.cli.{name}") is None:
             continue
         importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
@@ -66,9 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
         mention(str(error))
         return int(error.exit_status)
     except BrokenPipeError:
-        return int(ExitStatus.OK)  # whoever read our output has seen enough
+        return int(ExitStatus.OK)  # the reader closed the pipe
     except KeyboardInterrupt:
-        # By the signal, so that a loop of a shell around us ends too; a Ctrl-C does not deserve a traceback.
+        # The process ends by the signal, so that a shell's loop ends too, and without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise

@@ -1,25 +1,20 @@
-"""The parser of every command: help that fits the terminal, and errors that come with the right usage."""
-
-from __future__ import annotations
-
-__all__ = ["Parser"]
+"""The parser of every command: help that fits the terminal, and errors with the usage of their command."""
 
 import argparse
 import difflib
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NoReturn
 
 from config.prose import fitted, lines_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-_COLUMNS: Final = re.compile(r"( *)(\S+(?: \S+)*)( {2,})?(.*)")  # a list's line: what is told of, and what is told
+_COLUMNS: Final = re.compile(r"( *)(\S+(?: \S+)*)( {2,})?(.*)")  # a list's line: a name and its text
 _PROGRAMS: Final = {"gateway", "curl"}
 _PARAGRAPHS: Final = re.compile(r"\n[ ]*\n")
 _INVALID_CHOICE: Final = re.compile(r"(argument .+: )invalid choice: '(.*)' \(choose from .+\)", re.DOTALL)
-_ELSEWHERE: Final = {  # what other tools call it
+_ELSEWHERE: Final = {  # names of other tools, and of a job of earlier versions
+    "ingest": "silver",
     "status": "doctor",
     "check": "config",
     "lint": "routes",
@@ -32,11 +27,12 @@ _ELSEWHERE: Final = {  # what other tools call it
     "validate": "config",
     "show": "config",
     "diff": "compare",
+    "send": "command",
 }
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Fills prose to the terminal's width. Lines that are indented, such as examples, stay as they were written."""
+    """Fills prose to the terminal's width. Indented lines, such as examples, stay as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(self._paragraph(one, width, indent) for one in _PARAGRAPHS.split(text.strip("\n")))
@@ -54,7 +50,7 @@ class _Formatter(argparse.HelpFormatter):
         return "\n".join(lines + self._filled(prose, width, indent))
 
     def _format_usage(self, *arguments: Any, **named: Any) -> str:
-        """As the base class's, which lets a group of options stand beyond the terminal's width."""
+        """As the base class's, within the terminal's width also for a group of options."""
         lines: list[str] = []
         for line in super()._format_usage(*arguments, **named).splitlines():
             start = "" if line.startswith("usage") or len(line) <= self._width else " " * 8
@@ -65,8 +61,8 @@ class _Formatter(argparse.HelpFormatter):
 
     @staticmethod
     def _indented(line: str, width: int) -> list[str]:
-        """A line of an example or a list, in several where it is wider than the terminal. What can be copied stays in
-        one, or is continued as a shell takes it."""
+        """A line of an example or a list, broken where it is wider than the terminal. A command is continued with a
+        backslash."""
         parts = _COLUMNS.fullmatch(line)
         if len(line) <= width or parts is None:
             return [line]
@@ -92,8 +88,8 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose subcommands are of its kind. Wrong arguments end the process with status 2 and a sentence: with
-    the usage of the very command that was meant, and the nearest name where one is misspelt."""
+    """A parser whose subcommands are of its class. Wrong arguments end the process with status 2, the usage of that
+    command, and the nearest name of a misspelt one."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         named.setdefault("formatter_class", _Formatter)
@@ -108,8 +104,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As the base class's, but what nobody knows is refused here and not by the outermost parser, whose usage
-        would say nothing about the command."""
+        """As the base class's, but unknown arguments are refused here, with this command's usage, and not by the
+        outermost parser."""
         first = args[0] if args and self._commands() is not None else ""
         if first.startswith("--") and not any(one.startswith(first) for one in self._option_string_actions):
             self.error(f"{first} is no option of {self.prog} itself: options come after the command")
@@ -119,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2. A group without its command gets its whole help, as it says which there are."""
+        """End with status 2. A group without its command prints its help, which lists the commands."""
         commands = self._commands()
         if commands is not None and message.endswith(f"required: {commands.metavar}"):
             self._print_message(self.format_help() + "\n")
@@ -139,7 +135,7 @@ class Parser(argparse.ArgumentParser):
         value = False
         for one in unknown:
             if value and not one.startswith("-"):
-                value = False  # what an unknown option was given: not one more mistake
+                value = False  # the value of an unknown option is no further mistake
                 continue
             value = one.startswith("-") and "=" not in one
             if one.startswith("-"):

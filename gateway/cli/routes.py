@@ -1,13 +1,11 @@
-"""``gateway routes``: what the routes are, and what in them may not be meant."""
+"""``gateway routes``: the routes, and likely mistakes in them."""
 
 from __future__ import annotations
-
-__all__ = ["add_parser"]
 
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import add_config, add_json, load_noted
+from gateway.cli.arguments import complete, load_noted
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from config.settings import RouteSettings, Settings
 
 _LINT_EPILOG = """\
-what is found (docs/routing.md explains each):
+findings (docs/routing.md explains each):
   FAIL  broken, same-name, unreachable
   warn  unreachable-filter, shadowed, delivered-twice, level-missing, any-topic,
         no-key, constant-key, keys-differ, tombstone-without-key,
@@ -31,49 +29,39 @@ settings cannot be read
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway routes`` to the command's parser."""
-    parser = commands.add_parser(
+    actions = commands.add_parser(
         "routes",
         help="list the routes; find those that are never reached, overlap or break order",
-        description="Looks at the routes in the settings. Connects to nothing, changes nothing.",
-    )
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        description="Shows and checks the routes in the settings. Connects to nothing, changes nothing.",
+    ).add_subparsers(metavar="COMMAND", required=True)
 
     listing = actions.add_parser(
         "list",
         help="the routes in the order they are tried",
         description="The routes in the order they are tried, with what each subscribes to and where it writes.",
     )
-    add_config(listing)
-    add_json(listing)
-    listing.set_defaults(run=_list)
+    complete(listing, _list)
 
     lint = actions.add_parser(
         "lint",
         help="routes that are never reached, topics that come twice, keys that break order",
         description=(
-            "Finds what the author of the routes may not have meant: routes and filters that are never reached, topics "
-            "that two routes ask for or EMQX delivers twice, templates that have no value for some topics, keys that "
-            "put everything into one partition or one device into several. Each with an MQTT topic as an example; "
-            "`gateway explain TOPIC` then tells what becomes of it. What is found is certain; whether it is meant is "
-            "not known here."
+            "Finds likely mistakes in the routes: routes and filters that are never reached, topics that two routes "
+            "ask for or EMQX delivers twice, templates without a value for some topics, keys that put all records "
+            "into one partition or one device into several. Each finding has an MQTT topic as an example, for "
+            "`gateway explain TOPIC`. Findings are certain, but may be intended."
         ),
         epilog=_LINT_EPILOG,
     )
-    add_config(lint)
-    add_json(lint)
-    lint.add_argument("--all", action="store_true", help="also what is worth knowing and mostly meant so")
+    lint.add_argument("--all", action="store_true", help="also findings that are mostly intended")
     lint.add_argument("--strict", action="store_true", help="end with status 1 for a warn as well: for a pipeline")
-    lint.set_defaults(run=_lint)
-
-
-def _settings(arguments: argparse.Namespace) -> Settings:
-    return load_noted(arguments.config).settings
+    complete(lint, _lint)
 
 
 def _list(arguments: argparse.Namespace) -> int:
     from gateway.cli.table import print_json, say, table, tell
 
-    settings = _settings(arguments)
+    settings = load_noted(arguments.config).settings
     rows = [_row(settings, route) for route in settings.routes]
     if arguments.json:
         print_json({"routes": rows})
@@ -123,7 +111,7 @@ def _lint(arguments: argparse.Namespace) -> int:
     from bridge.routing.lint import lint
     from gateway.cli.table import print_json, say, tell
 
-    settings = _settings(arguments)
+    settings = load_noted(arguments.config).settings
     found = lint(settings)
     bad = [one for one in found if one.severity == "FAIL" or (arguments.strict and one.severity == "warn")]
     status = ExitStatus.FAILED if bad else ExitStatus.OK

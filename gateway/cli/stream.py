@@ -1,22 +1,16 @@
 """``gateway stream``: the Spark jobs. A job is a process of its own, which this one becomes; no pyspark in here."""
 
-from __future__ import annotations
-
-__all__ = ["add_parser"]
-
+import argparse
 import importlib.util
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.errors import ConfigError
 from config.extras import how_to_install
 from gateway.cli.arguments import load_noted
-
-if TYPE_CHECKING:
-    import argparse
 
 _EXAMPLES = """\
 examples:
@@ -24,7 +18,7 @@ examples:
   gateway stream {name} --available-now             what is in Kafka now, then end
   gateway stream {name} --master spark://host:7077  on a cluster
 
-Standard output carries one JSON object per line: batches, windowed aggregates and how it ended. Messages for people and
+Standard output carries one JSON object per line: batches, losses and how it ended. Messages for people and
 Spark's log go to standard error. SIGTERM or Ctrl-C finishes the batch first; a second one does not wait for it.
 """
 
@@ -43,7 +37,7 @@ def add_parser(commands: Any) -> None:
         )
         _options().add_arguments(job, name)
         job.set_defaults(run=_run, job=name)
-    from streaming.tool_options import TOOLS, add_tool_arguments
+    from streaming.upkeep.tool_options import TOOLS, add_tool_arguments
 
     for name, (does, _) in TOOLS.items():
         tool = jobs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
@@ -77,8 +71,13 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
         raise ConfigError(
             f"Spark is not installed: the package pyspark is missing. To install it: {how_to_install('streaming')}"
         )
-    load_noted(arguments.config, overrides=options.overrides(arguments))
+    settings = load_noted(arguments.config, overrides=options.overrides(arguments)).settings
     options.parse_spark_conf(arguments.conf)
+    from streaming.decoding.device_schemas import READERS, load_device_schemas
+
+    names = [getattr(arguments, "job", None) or arguments.tool, *getattr(arguments, "jobs", ())]
+    if READERS.intersection(names):
+        load_device_schemas(settings.stream.silver.schemas)  # or a mistake would be told after Spark's start
     from gateway.local.runtime.jars import resolve
     from gateway.local.runtime.java import ensure_java
 
@@ -88,15 +87,15 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     module, told = _module(arguments)
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "JAVA_HOME": str(java_home), "PYTHONPATH": path}
-    return [sys.executable, "-P", "-m", module, "--jars", jars, *told], environment
+    return [sys.executable, "-P", "-m", module, *told, "--jars", jars], environment
 
 
 def _module(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     """What to run, and what it is told: a job has a command line of its own, for spark-submit; a tool takes ours."""
     if hasattr(arguments, "job"):
-        return f"streaming.{arguments.job}", _options().to_argv(arguments)
+        return "streaming.run", [arguments.job, *_options().to_argv(arguments)]
     told = {name: value for name, value in vars(arguments).items() if name not in {"run", "tool", "command"}}
-    return "streaming.tool", [arguments.tool, "--arguments", json.dumps(told, default=str)]
+    return "streaming.upkeep.tool", [arguments.tool, "--arguments", json.dumps(told, default=str)]
 
 
 def _options() -> Any:

@@ -3,25 +3,24 @@ folders are this machine's; else inside Spark, which knows other file systems.""
 
 from __future__ import annotations
 
-__all__ = ["reset", "status"]
-
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from config.errors import ConfigError, ExitStatus
+from config.extras import require
 from config.values.grammar import format_bytes
-from gateway.cli.admin_common import answered_yes
 from gateway.cli.arguments import load_noted
+from gateway.cli.kafka.common import answered_yes
 from gateway.cli.table import mention, print_json, say, table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
 
     from config.settings import Settings
-    from streaming.progress import Offsets
-    from streaming.status import LakeStatus, QueryStatus
+    from streaming.upkeep.status import LakeStatus, QueryStatus
 
 _KAFKA_TIMEOUT_S: Final = 5.0
 Command = tuple[list[str], dict[str, str]]
@@ -30,21 +29,25 @@ Command = tuple[list[str], dict[str, str]]
 def status(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:
     """Show how far each query is. 0, 4 if nothing was ever begun here."""
     from streaming.options import overrides
-    from streaming.status import collect, needs_spark
+    from streaming.upkeep.status import collect, needs_spark
 
     settings = load_noted(arguments.config, overrides=overrides(arguments)).settings
-    found = _by_spark(spark_command()) if needs_spark(settings.stream) else collect(settings.stream)
-    topics = sorted({topic for one in found.queries for topic in one.progress.offsets})
-    ends = {} if arguments.offline or not topics else _ends(settings, topics)
-    if arguments.json:
-        print_json(_document(found, ends))
+    if needs_spark(settings.stream):
+        found = _by_spark(spark_command())
     else:
-        _show(found, ends)
+        require("gateway stream status", {"deltalake": "deltalake", "pyarrow": "pyarrow"}, "streaming")
+        found = collect(settings.stream)
+    topics = sorted({topic for one in found.queries for topic in one.topics})
+    extents = {} if arguments.offline or not topics else _extents(settings, topics)
+    if arguments.json:
+        print_json(_document(found, extents))
+    else:
+        _show(found, extents)
     return ExitStatus.OK if found.queries or found.tables else ExitStatus.NOT_FOUND
 
 
 def _by_spark(command: Command) -> LakeStatus:
-    from streaming.status import from_json
+    from streaming.upkeep.status import from_json
 
     words, environment = command
     ran = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)
@@ -53,15 +56,18 @@ def _by_spark(command: Command) -> LakeStatus:
     return from_json(ran.stdout.splitlines()[-1])
 
 
-def _ends(settings: Settings, topics: list[str]) -> Offsets:
-    """Where Kafka's partitions end now; those that could not be asked are left out, and it is said."""
+Extents = Mapping[str, Mapping[str, tuple[int, int]]]
+"""Where each partition of Kafka's topics begins and ends now, by topic and partition."""
+
+
+def _extents(settings: Settings, topics: list[str]) -> Extents:
+    """Asked of Kafka; partitions that could not be asked are left out, and it is said."""
     from config.errors import GatewayError
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import TopicPartition
     from gateway.base import logs
 
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
-    ends: dict[str, dict[str, int]] = {}
     try:
         with KafkaAdmin(settings, timeout_s=_KAFKA_TIMEOUT_S) as admin:
             places = [
@@ -69,103 +75,104 @@ def _ends(settings: Settings, topics: list[str]) -> Offsets:
                 for topic in admin.topics(topics)
                 for partition in topic.partitions
             ]
-            told = admin.log_ends(places)
+            starts, ends = admin.log_starts(places), admin.log_ends(places)
     except GatewayError as error:
         mention(f"Kafka was not asked how far its topics go: {error} --offline does not ask.")
         return {}
     finally:
         undo()
-    for place, end in told.values.items():
-        ends.setdefault(place.topic, {})[str(place.partition)] = end
-    for problem in told.problems.values():
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for place in starts.values.keys() & ends.values.keys():
+        found.setdefault(place.topic, {})[str(place.partition)] = starts.values[place], ends.values[place]
+    for problem in dict.fromkeys([*starts.problems.values(), *ends.problems.values()]):
         mention(problem)
-    return ends
+    return found
 
 
-def _behind(one: QueryStatus, ends: Offsets) -> int | None:
+class _Place(NamedTuple):
+    """One partition that a query reads."""
+
+    topic: str
+    partition: int
+    next: int | None
+    """The next offset to read; None if neither the checkpoint nor Kafka says it."""
+    end: int | None
+
+    @property
+    def behind(self) -> int | None:
+        """Records that Kafka has and the query has not; None where Kafka did not tell."""
+        return None if self.end is None or self.next is None else max(0, self.end - self.next)
+
+
+def _places(one: QueryStatus, extents: Extents) -> Iterator[_Place]:
+    """The partitions of a query's topics. What it has not begun with is read from its beginning."""
+    for topic in one.topics:
+        offsets, there = one.progress.offsets.get(topic, {}), extents.get(topic, {})
+        for partition in sorted({*offsets, *there}, key=int):
+            start, end = there.get(partition, (None, None))
+            yield _Place(topic, int(partition), offsets.get(partition, start), end)
+
+
+def _behind(one: QueryStatus, extents: Extents) -> int | None:
     """Records that Kafka has and the query has not; None where Kafka did not tell."""
-    offsets = one.progress.offsets
-    if not offsets or any(topic not in ends for topic in offsets):
+    if not one.topics or any(topic not in extents for topic in one.topics):
         return None
-    return sum(
-        max(0, end - offsets[topic].get(partition, 0)) for topic in offsets for partition, end in ends[topic].items()
-    )
+    return sum(place.behind or 0 for place in _places(one, extents))
 
 
-def _document(found: LakeStatus, ends: Offsets) -> dict[str, Any]:
+def _ends(one: QueryStatus, extents: Extents) -> dict[str, dict[str, int]]:
     return {
-        "checkpoint": found.checkpoint,
-        "lake": found.lake,
-        "queries": [
-            {
-                "query": one.query,
-                "running": one.process,
-                "batch": one.progress.batch,
-                "unfinished_batch": one.progress.planned,
-                "finished_at_s": one.progress.finished_at_s,
-                "watermark_ms": one.progress.watermark_ms,
-                "offsets": one.progress.offsets,
-                "ends": {topic: ends[topic] for topic in one.progress.offsets if topic in ends},
-                "behind": _behind(one, ends),
-                "tables_read": one.progress.tables,
-                "state_bytes": one.state_bytes,
-                "problem": one.problem,
-            }
-            for one in found.queries
-        ],
-        "tables": [
-            {
-                "table": one.name, "kind": one.kind, "rows": one.rows, "files": one.files, "bytes": one.bytes,
-                "version": one.version, "written_at_s": one.written_at_s,
-            }
-            for one in found.tables
-        ],
-    }  # fmt: skip
+        topic: {partition: end for partition, (_, end) in extents[topic].items()}
+        for topic in one.topics
+        if topic in extents
+    }
 
 
-def _show(found: LakeStatus, ends: Offsets) -> None:
+def _document(found: LakeStatus, extents: Extents) -> dict[str, Any]:
+    document = asdict(found)
+    for told, one in zip(document["queries"], found.queries, strict=True):
+        told.update(told.pop("progress"), ends=_ends(one, extents), behind=_behind(one, extents))
+    return document
+
+
+def _show(found: LakeStatus, extents: Extents) -> None:
     say(f"checkpoints in {found.checkpoint}")
     heads = ("query", "running", "batch", "finished", "read to", "behind", "state")
     rows = [
         (
             one.query,
-            one.process or "no",
+            one.running or "no",
             one.progress.batch,
             _ago(one.progress.finished_at_s),
             _read_to(one),
-            _behind(one, ends),
+            _behind(one, extents),
             format_bytes(one.state_bytes) if one.state_bytes else None,
         )
         for one in found.queries
     ]
     say(table(heads, rows, indent="  ").rstrip("\n") or "  none yet")
-    for line in _partitions(found.queries, ends):
+    for line in _partitions(found.queries, extents):
         say(line)
     for one in found.queries:
         if one.problem:
             mention(f"{one.query}: {one.problem}")
-        elif one.progress.planned is not None and one.process is None:
-            mention(
-                f"{one.query} was ended inside batch {one.progress.planned}; it is repeated at the next start, and"
-                " nothing is doubled by that."
-            )
+        elif one.progress.unfinished_batch is not None and one.running is None:
+            inside = f"{one.query} was ended inside batch {one.progress.unfinished_batch}"
+            mention(f"{inside}; it is repeated at the next start, and nothing is doubled by that.")
     say(f"\ntables in {found.lake}")
     tables = [
-        (one.name, one.kind, one.rows, one.files, format_bytes(one.bytes), one.version, _ago(one.written_at_s))
+        (one.table, one.kind, one.rows, one.files, format_bytes(one.bytes), one.version, _ago(one.written_at_s))
         for one in found.tables
     ]
     heads = ("table", "kind", "rows", "files", "size", "version", "written")
     say(table(heads, tables, indent="  ").rstrip("\n") or "  none yet")
+    for facts in found.tables:
+        if facts.problem:
+            mention(f"{facts.table}: {facts.problem}")
 
 
-def _partitions(queries: Iterable[QueryStatus], ends: Offsets) -> Iterable[str]:
-    rows = [
-        (one.query, topic, int(partition), offset, end, None if end is None else max(0, end - offset))
-        for one in queries
-        for topic, partitions in one.progress.offsets.items()
-        for partition, offset in sorted(partitions.items(), key=lambda item: int(item[0]))
-        for end in [ends.get(topic, {}).get(partition)]
-    ]
+def _partitions(queries: Iterable[QueryStatus], extents: Extents) -> Iterable[str]:
+    rows = [(one.query, *place, place.behind) for one in queries for place in _places(one, extents)]
     if rows:
         heads = ("query", "topic", "partition", "next offset", "end", "behind")
         yield "\n" + table(heads, rows, indent="  ").rstrip("\n")
@@ -174,8 +181,8 @@ def _partitions(queries: Iterable[QueryStatus], ends: Offsets) -> Iterable[str]:
 def _read_to(one: QueryStatus) -> str | None:
     if one.progress.offsets:
         return ", ".join(one.progress.offsets)
-    if one.progress.tables:
-        return f"version {max(one.progress.tables.values())} of its table"
+    if one.progress.tables_read:
+        return f"version {max(one.progress.tables_read.values())} of its table"
     return None
 
 
@@ -191,31 +198,16 @@ def _ago(moment_s: float | None) -> str | None:
 
 def reset(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:
     """Put a job's checkpoint aside, and its tables as far as they have to go with it. 0, 4 if there is none."""
+    from streaming.lake.files import LocalFolder
     from streaming.options import overrides
-    from streaming.reset import apply, plan
-    from streaming.status import needs_spark
+    from streaming.upkeep.reset import carry_out
+    from streaming.upkeep.status import needs_spark
 
-    settings = load_noted(arguments.config, overrides=overrides(arguments)).settings
-    if needs_spark(settings.stream):
-        if not answered_yes(arguments, f"Put the checkpoint and tables of {arguments.job_name} aside?"):
-            return ExitStatus.FAILED
-        words, environment = spark_command()
-        return subprocess.run(words, env=environment, check=False).returncode
-    todo = plan(settings.stream, arguments.job_name, time.time())
-    if not todo.moves:
-        mention(f"{arguments.job_name} has no checkpoint in {settings.stream.checkpoint}: it begins anew as it is.")
-        return ExitStatus.NOT_FOUND
-    say("what is put aside, under a new name in the same folder:")
-    for move in todo.moves:
-        say(f"  {move.folder.rstrip('/')}/{move.name} → {move.to}")
-    for sentence in todo.says:
-        say(f"{sentence}.")
-    say(f"the next start of {arguments.job_name} reads all that its source still has.")
-    if arguments.dry_run:
-        return ExitStatus.OK
-    if not answered_yes(arguments, "Do it?"):
-        mention("nothing was changed")
+    stream = load_noted(arguments.config, overrides=overrides(arguments)).settings.stream
+    job, dry_run = arguments.job_name, arguments.dry_run
+    if not needs_spark(stream):
+        return carry_out(stream, job, LocalFolder, dry_run=dry_run, agreed=lambda: answered_yes(arguments, "Do it?"))
+    if not dry_run and not answered_yes(arguments, f"Put the checkpoint and tables of {job} aside?"):
         return ExitStatus.FAILED
-    apply(todo)
-    say("done; delete what was put aside when the new tables are right.")
-    return ExitStatus.OK
+    words, environment = spark_command()
+    return subprocess.run(words, env=environment, check=False).returncode

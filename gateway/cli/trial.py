@@ -1,17 +1,14 @@
-"""``gateway trial``: marked messages through your own brokers, and what became of them."""
+"""``gateway trial``: sends marked messages through your own brokers, and accounts for each."""
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import GatewayError, sentence
-from gateway.cli.arguments import UsageError, add_config, add_json, between, run_quietly
-from gateway.cli.table import mention, tell
+from gateway.cli.arguments import UsageError, add_number, between, complete, login, run_quietly, topic_prefix
+from gateway.cli.table import counted, mention, progress, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -24,24 +21,24 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 4 << 30
 _DESCRIPTION = """\
-Sends N marked messages to your MQTT broker, lets the real gateway bring them to your Kafka, reads them back with a
-consumer of its own, and accounts for each: missing, duplicates, order, rate, latency, bytes, CPU.
+Sends N marked messages to your MQTT broker, which the real gateway brings to your Kafka. It reads them back with a
+consumer of its own and accounts for each: missing, duplicates, order, rate, latency, bytes, CPU.
 
-What it uses is its own: client ids, a shared subscription group, MQTT topics below gateway-trial/, a Kafka topic, a
-temporary folder. All of it is taken away at the end, after Ctrl-C and after a failure as well; what could not be is
-named, with the command that does it. It retains nothing, uses no consumer group, and touches no other topic. It is
-careful with the broker: 500 messages are under way at most (--ahead).
+It has its own client ids, shared subscription group, MQTT topics below gateway-trial/, Kafka topic and temporary
+folder. It removes all of them at the end, also after Ctrl-C and after a failure. Anything left is named, with the
+command to remove it. It retains nothing, uses no consumer group, and touches no other topic. At most 500 messages are
+under way (--ahead).
 """
 _EPILOG = """\
 examples:
   gateway trial --mqtt mqtt://emqx.example.com:1883 --kafka kafka-1.example.com:9092
   gateway trial --config gateway.toml -n 100000 --size 500
-  gateway trial --config gateway.toml --topic scratch        where we may not create topics; its records stay there
+  gateway trial --config gateway.toml --topic scratch        without the right to create topics; its records stay
 
---config gives credentials, TLS and limits; --mqtt and --kafka stand above its addresses.
+--config gives credentials, TLS and limits; --mqtt and --kafka replace its addresses.
 
-exit status: 0 all came through, 3 some are missing, 5 not everything was sent or taken away, 69 a broker is not there,
-77 a broker refuses us, 78 bad settings
+exit status: 0 all arrived, 3 some are missing, 5 not everything was sent or removed, 69 a broker is not there, 77 a
+broker refuses the login or rights, 78 bad settings
 """
 
 
@@ -55,65 +52,33 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     parser.add_argument("--kafka", metavar="HOST:PORT[,…]", help="(default: kafka.bootstrap_servers)")
-    parser.add_argument(
-        "-n",
-        "--messages",
-        type=between(1, 5_000_000, whole=True),
-        default=10_000,
-        metavar="N",
-        help="(default: 10,000)",
-    )
-    parser.add_argument(
-        "--size",
-        type=between(32, 1_000_000, whole=True),
-        default=200,
-        metavar="BYTES",
-        help="of each payload (default: 200)",
-    )
+    add_number(parser, "-n", "--messages", within=(1, 5_000_000), default=10_000)
+    add_number(parser, "--size", within=(32, 1_000_000), default=200, metavar="BYTES", what="of each payload")
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=1, help="(default: 1)")
     parser.add_argument(
-        "--rate", type=between(0.1, 100_000), metavar="R", help="messages a second (default: as fast as they come back)"
+        "--rate",
+        type=between(0.1, 100_000.0),
+        metavar="R",
+        help="messages a second (default: as fast as they come back)",
     )
-    parser.add_argument(
-        "--ahead",
-        type=between(1, 100_000, whole=True),
-        default=500,
-        metavar="N",
-        help="messages under way at most; EMQX drops what is beyond 1,000 in a session's queue (default: 500)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=between(1, 3600),
-        default=300.0,
-        metavar="S",
-        help="longest time for the messages (default: 300)",
-    )
+    ahead = "most messages under way; EMQX drops those beyond 1,000 in a session's queue"
+    add_number(parser, "--ahead", within=(1, 100_000), default=500, what=ahead)
+    longest = "longest time for the messages"
+    add_number(parser, "--timeout", within=(1.0, 3600.0), default=300.0, metavar="S", what=longest)
     kafka = parser.add_argument_group("Kafka topic")
-    kafka.add_argument(
-        "--topic", metavar="T", help="one that is there already; our records stay in it until they expire"
-    )
-    kafka.add_argument(
-        "--partitions",
-        type=between(1, 100, whole=True),
-        default=3,
-        metavar="N",
-        help="of the temporary one (default: 3)",
-    )
+    kafka.add_argument("--topic", metavar="T", help="an existing one; the records stay in it until they expire")
+    add_number(kafka, "--partitions", within=(1, 100), default=3, what="of the temporary one")
     mqtt = parser.add_argument_group("MQTT")
     mqtt.add_argument(
-        "--prefix", default="gateway-trial", metavar="T", help="what the topics begin with (default: gateway-trial)"
+        "--prefix", default="gateway-trial", metavar="T", help="begin of the topics (default: gateway-trial)"
     )
-    mqtt.add_argument(
-        "--publisher-username", metavar="USER", help="where the publisher is another user than the gateway"
-    )
+    mqtt.add_argument("--publisher-username", metavar="USER", help="a publisher other than the gateway's user")
     mqtt.add_argument("--publisher-password-file", type=Path, metavar="FILE")
-    add_json(parser)
-    add_config(parser, "credentials, TLS and limits")
-    parser.set_defaults(run=_run)
+    complete(parser, _run, config="credentials, TLS and limits")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import secrets  # here and not above, as everything that other commands do not need: it takes 5 ms to load
+    import secrets  # takes 5 ms, so only this command imports it
 
     from config.loading.load import load
     from gateway.tools.trial.plan import TrialPlan
@@ -128,39 +93,23 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("Say through which brokers: --mqtt URL and --kafka HOST:PORT, or --config FILE.")
     plan = TrialPlan(
         run=secrets.token_hex(4),
-        messages=int(arguments.messages),
-        size=int(arguments.size),
+        messages=arguments.messages,
+        size=arguments.size,
         qos=arguments.qos,
         rate=arguments.rate,
-        ahead=int(arguments.ahead),
-        partitions=int(arguments.partitions),
+        ahead=arguments.ahead,
+        partitions=arguments.partitions,
         topic=arguments.topic,
-        prefix=_prefix(arguments.prefix),
+        prefix=topic_prefix(arguments.prefix),
         timeout_s=arguments.timeout,
-        publisher=_publisher(arguments),
+        publisher=login(
+            arguments.publisher_username,
+            arguments.publisher_password_file,
+            "--publisher-username and --publisher-password-file",
+        ),
     )
     _check_size(plan, loaded.settings)
     return run_quietly(_trial(plan, loaded.settings, json=arguments.json), loaded.settings.log)
-
-
-def _prefix(text: str) -> str:
-    if not text.strip("/") or any(character in text for character in "+#\0") or text.startswith("$"):
-        raise UsageError(f"--prefix {text!r}: an MQTT topic to publish to has no + or # and does not begin with $.")
-    return text.strip("/")
-
-
-def _publisher(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    name, file = arguments.publisher_username, arguments.publisher_password_file
-    if name is None and file is None:
-        return None
-    if name is None or file is None:
-        raise UsageError("--publisher-username and --publisher-password-file go together.")
-    from config.values.secret_files import read_secret
-
-    try:
-        return name, read_secret(file)
-    except ValueError as error:
-        raise UsageError(f"--publisher-password-file {file}: {error}") from None
 
 
 def _check_size(plan: TrialPlan, settings: Settings) -> None:
@@ -182,20 +131,20 @@ def _check_size(plan: TrialPlan, settings: Settings) -> None:
 
 
 async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
-    """Run it, take everything away, and tell. The first signal ends the trial in order, the second its clean-up."""
-    import asyncio  # here and not above: other commands start without it
+    """Run the trial, clean up, and report. The first signal ends the trial in order, the second its clean-up."""
+    import asyncio
 
     from gateway.tools.trial.cleanup import Cleanup
     from gateway.tools.trial.run import Trial
 
     cleanup = Cleanup()
-    work = asyncio.create_task(Trial(plan, base, cleanup, _progress).run())
+    work = asyncio.create_task(Trial(plan, base, cleanup, progress).run())
     cleaning: asyncio.Task[None] | None = None
     caught: list[int] = []
 
     def on_signal(number: int) -> None:
         caught.append(number)
-        _progress("interrupted: taking everything away; once more to leave it")
+        progress("interrupted: cleaning up; once more to leave it")
         if cleaning is None:
             work.cancel()
         elif len(caught) > 1:
@@ -211,7 +160,7 @@ async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
     await asyncio.wait({cleaning})
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
-    _progress("")
+    progress("")
     return _end(plan, work, cleanup, caught, json=json)
 
 
@@ -219,7 +168,7 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
     if work.cancelled() or caught:
         _tell_left(cleanup.left)
         mention(f"the trial was interrupted; {_nothing(plan, cleanup.left)}")
-        # By the signal, so that a shell knows how it ended.
+        # The process ends by the signal, so that a shell sees it.
         signal.signal(caught[0], signal.SIG_DFL)
         signal.raise_signal(signal.Signals(caught[0]))
     import dataclasses
@@ -245,75 +194,55 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
 
 def _nothing(plan: TrialPlan, left: list[Leftover]) -> str:
     if left:
-        return "see above for what is left"
-    return "nothing is left behind" + (f", but in topic {plan.topic} what was sent" if plan.topic else "")
+        return "see above for the rest"
+    return "nothing is left behind" + (f", except the records in topic {plan.topic}" if plan.topic else "")
 
 
 def _tell_left(left: list[Leftover]) -> None:
     for one in left:
-        mention(f"LEFT BEHIND: {one.what}: {sentence(one.why)} To take it away: {one.command}")
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+        mention(f"LEFT BEHIND: {one.what}: {sentence(one.why)} To remove it: {one.command}")
 
 
 def _text(result: TrialResult) -> str:
     lines = [
         f"Trial {result.run}: {result.wanted:,} messages of {result.size} bytes, QoS {result.qos}",
-        *_rows(
+        *counted(
             [
-                ("published", f"{result.sent:,}", f"{result.reconnects} reconnects" if result.reconnects else ""),
-                *([("acknowledged by the MQTT broker", f"{result.acknowledged:,}", "")] if result.qos else []),
-                ("read back from Kafka", f"{result.delivered:,}", ""),
-                ("missing", f"{result.missing:,}", _examples(result)),
-                (
-                    "duplicates",
-                    f"{result.duplicates:,}",
-                    "allowed: delivery is at least once" if result.duplicates else "",
-                ),
-                ("out of order", f"{result.out_of_order:,}", _order(result)),
+                ("published", result.sent, f"{result.reconnects} reconnects" if result.reconnects else ""),
+                *([("acknowledged by the MQTT broker", result.acknowledged, "")] if result.qos else []),
+                ("read back from Kafka", result.delivered, ""),
+                ("missing", result.missing, _examples(result)),
+                ("duplicates", result.duplicates, "allowed: delivery is at least once" if result.duplicates else ""),
+                ("out of order", result.out_of_order, _order(result)),
                 ("", "", ""),
                 ("rate", f"{result.messages_per_second:,.0f}/s", f"{result.seconds:.2f} s in all"),
                 *_latencies(result),
-                ("bytes to the MQTT broker", f"{result.published_bytes:,}", _each(result.published_bytes, result.sent)),
-                ("bytes of the records", f"{result.record_bytes:,}", _each(result.record_bytes, result.delivered)),
-                (
-                    "bytes to Kafka",
-                    f"{result.batch_bytes:,}",
-                    f"{_each(result.batch_bytes, result.delivered)}, compressed",
-                ),
+                ("bytes to the MQTT broker", result.published_bytes, _each(result.published_bytes, result.sent)),
+                ("bytes of the records", result.record_bytes, _each(result.record_bytes, result.delivered)),
+                ("bytes to Kafka", result.batch_bytes, f"{_each(result.batch_bytes, result.delivered)}, compressed"),
                 *_cpu(result),
             ]
         ),
     ]
     if result.stalled:
-        lines.append(f"  Not all went well: {result.stalled}")
-    lines += [f"  {note}" for note in result.notes]
+        lines.append(f"  Trouble: {result.stalled}")
+    lines += [f"  {note}" for note in (*result.notes, result.untried) if note]
     if result.missing:
         lines.append(
-            f"MISSING: {result.missing:,} messages did not come through. If the broker is EMQX, look at what it "
-            "dropped: its queue of 1,000 messages a session (mqtt.max_mqueue_len) is the usual reason; try a smaller "
-            "--ahead."
+            f"MISSING: {result.missing:,} messages did not arrive. If the broker is EMQX, check its drops: a full "
+            "queue of 1,000 messages a session (mqtt.max_mqueue_len) is the usual cause; try a smaller --ahead."
         )
     elif result.sent < result.wanted:
-        lines.append(f"Only {result.sent:,} of {result.wanted:,} were sent; none of them is missing.")
+        lines.append(f"Only {result.sent:,} of {result.wanted:,} were sent; none of these is missing.")
     else:
         lines.append(
-            "Missing: 0. Every message came through"
+            "Missing: 0. Every message arrived"
             + (", and nothing is left behind." if not result.left_behind and not result.notes else ".")
         )
     return "\n".join(lines)
 
 
-def _rows(rows: list[tuple[str, str, str]]) -> list[str]:
-    width = max(len(label) for label, _, _ in rows)
-    digits = max(len(number) for _, number, _ in rows)
-    return [f"  {label:<{width}}  {number:>{digits}}  {note}".rstrip() for label, number, note in rows]
-
-
-def _latencies(result: TrialResult) -> list[tuple[str, str, str]]:
+def _latencies(result: TrialResult) -> list[tuple[str, int | str, str]]:
     parts: list[tuple[str, Percentiles | None]] = [
         ("publish → MQTT acknowledgement", result.mqtt_acknowledged),
         ("publish → Kafka acknowledgement", result.kafka_acknowledged),
@@ -334,12 +263,12 @@ def _each(size: int, count: int) -> str:
     return f"{size / count:,.0f} each" if count else ""
 
 
-def _cpu(result: TrialResult) -> list[tuple[str, str, str]]:
+def _cpu(result: TrialResult) -> list[tuple[str, int | str, str]]:
     if result.cpu_seconds is None or result.cpu_seconds_per_million is None:
         return []
     note = f"{result.cpu_seconds_per_million:,.1f} s per million messages"
     if result.delivered < 50_000:
-        note += "; few messages say little, try -n 100000"
+        note += "; for a reliable figure use -n 100000"
     return [("CPU of the gateway", f"{result.cpu_seconds:.2f} s", note)]
 
 
@@ -352,4 +281,4 @@ def _examples(result: TrialResult) -> str:
 def _order(result: TrialResult) -> str:
     if not result.out_of_order:
         return ""
-    return "behind a later one of their device: several sessions, and a broker that deals messages out in turn"
+    return "behind a later one of their device: the broker gives messages to several sessions in turn"

@@ -1,22 +1,19 @@
-"""The tokens with which the gateway proves itself, made from settings, kept fresh, and let go of at the end.
+"""The gateway's own tokens: made from settings, renewed, and closed at the end.
 
-Nothing of it is loaded where no setting asks for a token: an HTTP client costs a start 0.3 s and 10 MiB.
+An HTTP client costs a start 0.3 s and 10 MiB, so nothing is loaded where no setting asks for a token.
 """
 
 from __future__ import annotations
 
-__all__ = ["Outward", "kafka_login", "watch_outward"]
-
 import contextlib
 import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bridge.kafka.login import KafkaLogin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-
     from bridge.certificate import Validity
     from bridge.ports import Credential, CredentialSource
     from config.settings import KafkaSettings, Settings, TokenSettings
@@ -26,10 +23,9 @@ if TYPE_CHECKING:
 
 
 class Outward:
-    """A component of the service, started before what connects anywhere and stopped after it.
+    """A component of the service. It starts before every connection and stops after the last one.
 
-    ``mqtt`` and ``kafka`` are where ``mqtt.token`` and ``kafka.sasl.token`` come from; None where there is no such
-    setting.
+    ``mqtt`` and ``kafka`` are the sources of ``mqtt.token`` and ``kafka.sasl.token``; None without such a setting.
     """
 
     name: Final = "credentials"
@@ -41,7 +37,7 @@ class Outward:
 
     @property
     def sources(self) -> dict[str, CredentialSource]:
-        """Those there are, by the side that shows them."""
+        """The present sources, by the side that uses them."""
         both = {"mqtt": self.mqtt, "kafka": self.kafka}
         return {side: source for side, source in both.items() if source is not None}
 
@@ -57,7 +53,7 @@ class Outward:
 
 @contextlib.asynccontextmanager
 async def kafka_login(settings: KafkaSettings) -> AsyncIterator[KafkaLogin]:
-    """For a command that connects to Kafka and ends: its login, with a source of tokens while the block runs."""
+    """The Kafka login of a command, with a source of tokens while the block runs."""
     source = _source(None if settings.sasl is None else settings.sasl.token, "kafka.sasl.token")
     login = KafkaLogin(settings, source)
     if source is None:
@@ -77,8 +73,10 @@ def watch_outward(
     kafka: KafkaLogin,
     brokers: Callable[[], Iterable[Validity]],
 ) -> None:
-    """Have the metrics say when what is shown expires, by us and by the servers, and how often there was no other.
-    ``brokers`` gives Kafka's certificates."""
+    """Show as metrics when credentials and certificates expire, and how often no new token came.
+
+    ``brokers`` gives Kafka's certificates.
+    """
     for side, source in outward.sources.items():
         metrics.token_failures.watch(partial(_failures, source), side)
 
@@ -89,7 +87,7 @@ def watch_outward(
     expiry.watch(lambda: min((_ends_s(one.credential) for one in shown()), default=0.0), "mqtt_token")
 
     def certificates() -> Iterator[Validity]:
-        """Also of who is not let in: that may be because it has expired."""
+        """Also those of refused sessions: an expired certificate may be the reason."""
         for session in sessions:
             if session.last_shown is not None and session.last_shown.certificate is not None:
                 yield session.last_shown.certificate
@@ -102,7 +100,7 @@ def watch_outward(
 
 
 def _first(certificates: Iterable[Validity | None]) -> float:
-    """When the first of them ends; 0 without any."""
+    """The earliest end; 0 without any."""
     return min((one.ends_s for one in certificates if one is not None), default=0.0)
 
 
@@ -111,7 +109,7 @@ def _failures(source: CredentialSource) -> int:
 
 
 def _ends_s(credential: Credential | None) -> float:
-    """In seconds since 1970; 0 when nobody can tell."""
+    """In seconds since 1970; 0 when the expiry is unknown."""
     if credential is None or credential.expires_at_ns is None:
         return 0.0
     return time.time() + (credential.expires_at_ns - time.monotonic_ns()) / 1e9

@@ -2,89 +2,83 @@
 
 from __future__ import annotations
 
-__all__ = ["Spooling"]
-
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from bridge.errors import SpoolWriteError
-from bridge.produce.spooler import Spooler, SpoolPolicy
+from bridge.produce.dead_letter import DeadLetterPlan
+from bridge.produce.spooler import SpoolPolicy
 from bridge.spool.spool import Spool, spool_path
 from gateway.base.lifecycle import StopVerb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bridge.ledger import Ledger
-    from bridge.produce.sender import Sender
+    from bridge.produce.pipeline import Pipeline
     from bridge.spool.recovery import SpoolReport
     from config.settings import Settings
     from gateway.base.metrics import Metrics
 
 log = structlog.get_logger("spool")
 
-CLOSE_PATIENCE_NS: Final = 200_000_000  # for answers to what is under way: without them it is delivered again
+CLOSE_PATIENCE_NS: Final = 200_000_000  # for answers to batches in flight: without them they are sent again
 
 
 class Spooling:
-    """``start`` opens the spool and puts what it holds in front of everything new; it comes after the identity, whose
-    lock guards the folder, and before the sessions. ``stop`` comes after they have drained; a worker that retires
-    waits for the spool to be empty, as nobody else would deliver what is in it."""
+    """``start`` opens the spool; its records go before all new ones. It comes after the identity, whose lock guards the
+    folder, and before the sessions.
+
+    ``stop`` comes after the sessions have drained. A worker that retires waits for an empty spool: no other worker
+    would deliver its records.
+    """
 
     name: Final = "spool"
 
     def __init__(
         self,
         settings: Settings,
-        sender: Sender,
+        pipeline: Pipeline,
         ledger: Ledger,
         verb: Callable[[], StopVerb],
-        failed: Callable[[BaseException], None],
         preset: Callable[[str, int], None],
+        withholds: Callable[[str], bool],
     ) -> None:
         self._preset = preset
         spool = settings.spool
         self._ledger = ledger
-        self._sender = sender
+        self._sender = pipeline.sender
         self._verb = verb
         self.report: SpoolReport | None = None  # of the start
         self.store = Spool(
             spool_path(settings.data_dir, settings.worker), max_bytes=spool.max_bytes, instance=settings.instance
         )
-        policy = _policy(settings)
-        self.spooler = Spooler(
-            self.store,
-            sender.partitions,
-            lambda: sender.producer,
-            policy,
-            ledger,
-            sender.resume,
-            time.monotonic_ns,
-            failed,
+        self.spooler = pipeline.spool(self.store, SpoolPolicy.from_settings(settings), ledger)
+        self._dead_letters = pipeline.dead_letters(
+            self.spooler.accumulator, DeadLetterPlan.from_settings(settings), withholds
         )
-        sender.spooler = self.spooler
         self._remembered: dict[str, int] = {}  # partitions by topic, over restarts
-        self._used: dict[str, int] = {}  # of these, topics for whose partitions batches wait
+        self._used: dict[str, int] = {}  # of these, topics with waiting batches
         self._remembering: set[asyncio.Task[None]] = set()
         self._open = False
 
     def adopt(self, settings: Settings) -> None:
-        """Keep to other limits from now on. More on the disk than they allow stays there, and nothing is added."""
+        """Use other limits from now on. A spool beyond them keeps its records and takes no more."""
+        self._dead_letters.adopt(DeadLetterPlan.from_settings(settings))
         self.store.max_bytes = settings.spool.max_bytes
-        self.spooler.adopt(_policy(settings))
+        self.spooler.adopt(SpoolPolicy.from_settings(settings))
 
     async def start(self) -> None:
-        """Raises SpoolError when the folder cannot be used; what was damaged is said, and counted as lost."""
+        """Raises SpoolError when the folder cannot be used. Damage is logged and counted as lost."""
         report = self.report = await self.store.open()
         self._open = True
         self._ledger.recovered += report.lost_messages
         self._ledger.lost += report.lost_messages
         waiting = {topic for topic, _ in self.store.partitions()}
         before, self._remembered = self._remembered, self.store.topics()
-        # New partitions of a topic move keys to other ones: not before what waits for the old ones is delivered.
+        # New partitions move keys to other ones: not before the batches for the old ones are delivered.
         self._used = {topic: count for topic, count in self._remembered.items() if topic in waiting}
         for topic, count in self._used.items():
             self._preset(topic, count)
@@ -113,26 +107,27 @@ class Spooling:
             log.info("spool_left", messages=self.store.messages, bytes=self.store.bytes)
 
     def watch_metrics(self, metrics: Metrics, max_bytes: int) -> None:
-        """Show what is on disk."""
+        """Show the spool's contents as metrics."""
         metrics.spool_limit_bytes.child().value = max_bytes
         metrics.spool_messages.watch(self.spooler.messages)
         metrics.spool_bytes.watch(lambda: self.store.bytes)
-        metrics.spool_oldest_age.watch(self._oldest_age_s)
+        metrics.spool_oldest_age.watch(self.oldest_age_s)
         self.store.watch_writes(metrics.spool_fsync_seconds.child().observe)
         metrics.spool_failing.watch(lambda: int(self.spooler.problem is not None))
 
     def facts(self) -> dict[str, object]:
-        """What /status says of it. Does not block."""
+        """The spool's part of /status. Does not block."""
         return {
             "messages": self.spooler.messages(),
             "bytes": self.store.bytes,
             "max_bytes": self.store.max_bytes,
-            "oldest_age_seconds": self._oldest_age_s(),
+            "oldest_age_seconds": self.oldest_age_s(),
             "spooling": self.spooler.spooling(),
             "problem": self.spooler.trouble,
         }
 
-    def _oldest_age_s(self) -> float:
+    def oldest_age_s(self) -> float:
+        """The age of the oldest batch; 0 without one."""
         oldest_ms = self.store.oldest_ms()
         return max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
 
@@ -141,7 +136,7 @@ class Spooling:
     def remember(self, topic: str, partitions: int) -> None:
         """Keep a topic's number of partitions for a start without Kafka. Does not block."""
         if topic in self._used:
-            return  # what waits for fewer is still to be delivered: the next life may use the others
+            return  # batches for fewer partitions still wait: the next life may use the new ones
         self._remembered[topic] = partitions
         if self._open:
             task = asyncio.get_running_loop().create_task(self._remember(topic, partitions))
@@ -155,21 +150,12 @@ class Spooling:
             log.warning("spool_not_written", error=str(error), repeat_key="remember")
 
     def pin_all(self, topics: list[str]) -> bool:
-        """Whether messages can be taken while Kafka is away: the partitions of all these topics are known from before,
-        and in use from now on."""
+        """Whether messages can be taken without Kafka: the partitions of all these topics are known from before.
+
+        Then these numbers of partitions are in use from now on.
+        """
         if not self._remembered.keys() >= set(topics):
             return False
         for topic, count in self._remembered.items():
             self._preset(topic, count)
         return True
-
-
-def _policy(settings: Settings) -> SpoolPolicy:
-    spool = settings.spool
-    return SpoolPolicy(
-        after_ns=round(spool.after.total_seconds() * 1e9),
-        acknowledges=spool.acknowledge == "fsync",
-        replay_bytes_per_s=spool.replay_max_bytes_per_second,
-        batch_bytes=settings.kafka.batch_bytes,
-        takes=spool.enabled,
-    )

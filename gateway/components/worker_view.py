@@ -1,49 +1,38 @@
-"""What those see of a worker who only look at it: health, /status, and what looks outside for it. They change nothing
-of it; what changes a worker are its own methods."""
+"""A worker as its watchers see it: health, /status and the lookouts. They change nothing of it."""
 
 from __future__ import annotations
-
-__all__ = ["WorkerView"]
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from bridge.kafka.contacts import Contacts
-    from bridge.kafka.login import KafkaLogin
-    from bridge.kafka.producer import KafkaProducer
     from bridge.ledger import Ledger
-    from bridge.produce.partitions import Partitions
-    from bridge.produce.sender import Sender
-    from bridge.routing.router import Router
     from config.settings import Settings
     from gateway.base.lifecycle import Service
     from gateway.base.metrics import Metrics
     from gateway.base.readiness import ReadinessSnapshot
     from gateway.base.reload_state import ConfigState
+    from gateway.components.kafka_side import KafkaSide
+    from gateway.components.mqtt_side import MqttSide
     from gateway.components.outward import Outward
-    from gateway.components.session_group import SessionGroup
     from gateway.components.spooling import Spooling
     from gateway.data_dir.identity import Identity
     from gateway.data_dir.ledger_log import LedgerLog
     from gateway.data_dir.lost_sessions import LostSessions
-    from gateway.mqtt.login import Login
-    from gateway.mqtt.orphans import Orphans
-    from gateway.mqtt.session import Session
+
+
+class CommandingView(Protocol):
+    """The commands of a worker (``gateway.components.commanding.Commanding``) as its watchers see them."""
+
+    def facts(self) -> dict[str, object]: ...
 
 
 class WorkerView(Protocol):
-    """A ``gateway.worker.worker.Worker``, without what changes it. None of the methods blocks."""
+    """The parts of a ``gateway.worker.worker.Worker`` that are looked at. Nothing here blocks."""
 
     metrics: Metrics
-    kafka_login: KafkaLogin
-    mqtt_login: Login
 
     @property
     def settings(self) -> Settings: ...
-    @property
-    def router(self) -> Router: ...
     @property
     def config(self) -> ConfigState | None: ...
     @property
@@ -52,33 +41,18 @@ class WorkerView(Protocol):
     def identity(self) -> Identity: ...
     @property
     def outward(self) -> Outward: ...
-
     @property
-    def groups(self) -> Sequence[SessionGroup]: ...
+    def mqtt(self) -> MqttSide: ...
     @property
-    def sessions(self) -> Sequence[Session]: ...
+    def kafka(self) -> KafkaSide: ...
     @property
-    def orphans(self) -> Orphans: ...
-    @property
-    def lost_sessions(self) -> LostSessions: ...
-    def all_sessions(self) -> Iterator[Session]: ...
-    def received_rows(self) -> dict[tuple[str, ...], float]: ...
-
+    def spooling(self) -> Spooling | None: ...
     @property
     def ledger(self) -> Ledger: ...
     @property
     def ledger_log(self) -> LedgerLog: ...
     @property
-    def partitions(self) -> Partitions: ...
+    def commanding(self) -> CommandingView | None: ...
     @property
-    def spooling(self) -> Spooling | None: ...
-
-    @property
-    def sender(self) -> Sender: ...
-    @property
-    def contacts(self) -> Contacts: ...
-    @property
-    def kafka_problem(self) -> str | None: ...
-    def kafka_producer(self) -> KafkaProducer: ...
-    def refused_topics(self) -> tuple[str, ...]: ...
+    def lost_sessions(self) -> LostSessions: ...
     def snapshot(self) -> ReadinessSnapshot: ...

@@ -1,11 +1,11 @@
-"""The data directory: whose it is, which slots and sessions it has, and the files that survive a restart.
+"""The data directory: its owner, slots and sessions, and other files that survive a restart.
 
-adoption.py           looking at a data directory from outside, and taking one over
-directory.py          the files of a data directory and the locks on them: what identity and adoption build on
-durable.py            small files that a crash leaves either as they were or as they were to become
-identity.py           who a worker is: the owner of a slot in a data directory, which nobody else may use meanwhile
-ledger_log.py         the ledger topic as a part of a worker: which life this is
-lost_sessions.py      MQTT sessions that had to be at the broker, and were not when they were connected again
-meta_properties.py    what ``meta.properties`` in a data directory says: whose the directory is
+adoption.py           ``gateway identity show`` and ``adopt``
+directory.py          the files of a data directory and their locks, for identity and adoption
+durable.py            writes small files atomically and durably
+identity.py           claims a slot of the data directory for one worker process
+ledger_log.py         the component that writes a worker's ledger topic
+lost_sessions.py      MQTT sessions that a broker lost; the problem session-lost
+meta_properties.py    ``meta.properties``, which names the owner of the directory
 session_registry.py   the MQTT sessions that exist at a broker on a worker's behalf
 """

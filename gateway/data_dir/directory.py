@@ -1,48 +1,28 @@
-"""The files of a data directory and the locks on them: what identity and adoption build on."""
-
-from __future__ import annotations
-
-__all__ = [
-    "clean_path",
-    "emqx_path",
-    "explained",
-    "give_up",
-    "holder",
-    "lost_sessions_path",
-    "meta_locked",
-    "sessions_path",
-    "slot_locked",
-    "slots",
-    "slots_with_files",
-    "take_slot",
-]
+"""The files of a data directory and their locks, for identity and adoption."""
 
 import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bridge import process_lock
 from gateway.data_dir import durable
 from gateway.data_dir.meta_properties import FORMAT_VERSION, WITNESS_FILE, DiskFullError, IdentityError, read_meta
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 def holder(directory: Path, worker: int) -> int | None:
-    """The process that runs this worker of the data directory's instance, None if none does. Takes nothing."""
+    """The process that runs this worker, or None. Takes no lock."""
     found = process_lock.holder(_lock_path(directory, worker))
     return int(found) if found.isdigit() else None
 
 
 def slots(directory: Path) -> set[int]:
-    """The worker slots that ever ran in the directory and were not given up since. Changes nothing, does not wait.
+    """The slots that were used in the directory and not given up since. Changes nothing, does not wait.
 
-    Raises IdentityError for a directory of a newer format, or one that cannot be understood or read.
+    Raises IdentityError for a newer format, or an unreadable directory.
     """
     with explained(directory):
         meta = read_meta(directory)
@@ -50,7 +30,7 @@ def slots(directory: Path) -> set[int]:
 
 
 def take_slot(directory: Path, worker: int, instance: str | None = None) -> int:
-    """The descriptor whose closing gives the slot back. Raises IdentityError when another process has it."""
+    """Lock a slot. Closing the returned descriptor releases it. Raises IdentityError if another process has it."""
     try:
         return process_lock.take(_lock_path(directory, worker))
     except process_lock.HeldError as held:
@@ -64,7 +44,7 @@ def take_slot(directory: Path, worker: int, instance: str | None = None) -> int:
 
 @contextlib.contextmanager
 def slot_locked(directory: Path, slot: int) -> Iterator[None]:
-    """Alone with a slot. Raises IdentityError when another process has it."""
+    """Hold a slot's lock. Raises IdentityError if another process has it."""
     lock = take_slot(directory, slot)
     try:
         yield
@@ -74,7 +54,7 @@ def slot_locked(directory: Path, slot: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def meta_locked(directory: Path) -> Iterator[None]:
-    """Alone with meta.properties: workers of an instance start at the same time. Waits; nobody holds it for long."""
+    """Hold the lock of meta.properties, for which starting workers compete. Waits; it is only held briefly."""
     lock = os.open(directory / WITNESS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -85,7 +65,7 @@ def meta_locked(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(directory: Path) -> Iterator[None]:
-    """OSError becomes an IdentityError that says what a data directory has to be; DiskFullError where it is full."""
+    """Turn OSError into an IdentityError that says what a data directory needs; DiskFullError for a full disk."""
     try:
         yield
     except OSError as error:
@@ -101,7 +81,7 @@ def explained(directory: Path) -> Iterator[None]:
 
 
 def give_up(directory: Path, slot: int) -> None:
-    """Strike the slot out; its lock is held. meta.properties last, so that a crash before it leaves it to be done."""
+    """Remove the slot, whose lock is held. meta.properties is changed last, so that a crash before it is repaired."""
     durable.remove(sessions_path(directory, slot))
     durable.remove(clean_path(directory, slot))
     durable.remove(emqx_path(directory, slot))
@@ -113,7 +93,7 @@ def give_up(directory: Path, slot: int) -> None:
 
 
 def slots_with_files(directory: Path) -> set[int]:
-    """Every slot that has left a file, whatever meta.properties says."""
+    """Every slot with a file, also if meta.properties lacks it."""
     names = (path.name.removeprefix("worker-").partition(".")[0] for path in directory.glob("worker-*.*"))
     return {int(name) for name in names if name.isdigit()}
 
@@ -123,7 +103,7 @@ def _lock_path(directory: Path, worker: int) -> Path:
 
 
 def clean_path(directory: Path, worker: int) -> Path:
-    """There while the slot does not run and ended in good order."""
+    """Exists while the slot does not run, after an orderly end."""
     return directory / f"worker-{worker}.clean"
 
 
@@ -133,10 +113,10 @@ def sessions_path(directory: Path, worker: int) -> Path:
 
 
 def lost_sessions_path(directory: Path, worker: int) -> Path:
-    """The slot's sessions that stand at the broker, and those that it had lost."""
+    """The slot's sessions at the broker, and those that the broker lost."""
     return directory / f"worker-{worker}.lost-sessions.json"
 
 
 def emqx_path(directory: Path, worker: int) -> Path:
-    """What EMQX had counted of the slot's sessions at the last look."""
+    """EMQX's counts of the slot's sessions at the last look."""
     return directory / f"worker-{worker}.emqx.json"

@@ -1,27 +1,21 @@
-"""Small files that a crash leaves either as they were or as they were to become."""
-
-from __future__ import annotations
-
-__all__ = ["remove", "write"]
+"""Writes small files atomically: after a crash they have the old or the new content."""
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the file's content; when this returns, a power cut leaves the new one. Blocks for two fsyncs.
+    """Replace the file's content durably. Blocks for two fsyncs.
 
-    Whoever writes a path holds a lock that keeps others from it: the draft's name is always the same, so that crashes
-    leave one behind at most, which the next write overwrites.
+    The caller must hold a lock for the path, because the draft always has the same name. So crashes leave at most one
+    draft, which the next write overwrites.
     """
     draft = path.with_name(f"{path.name}.draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(descriptor, text.encode())
-        # Before the rename: else the name may be on the disk before the content, and a power cut leaves an empty file.
+        # Before the rename. Otherwise the name could reach the disk before the content, and a power cut would leave an
+        # empty file.
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -30,7 +24,7 @@ def write(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> bool:
-    """Remove the file for good; whether it was there. Blocks for an fsync."""
+    """Remove the file durably. Returns whether it existed. Blocks for an fsync."""
     try:
         path.unlink()
     except FileNotFoundError:

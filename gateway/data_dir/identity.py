@@ -1,25 +1,23 @@
-"""Who a worker is: the owner of a slot in a data directory, which nobody else may use meanwhile.
+"""Claims a slot of the data directory for one worker process.
 
-Two processes with the same client ids end each other's sessions for ever (MQTT: session taken over), and two with the
-same spool deliver it twice. So a second process, a copied directory, another instance's directory and another Kafka
-cluster than before are refused at the start, with a sentence that says which of these it is.
+Two processes with the same client ids end each other's sessions (MQTT: session taken over), and two with the same spool
+deliver it twice. So the start refuses a second process, a copied directory, another instance's directory and another
+Kafka cluster than before, each with its own sentence.
 
-    meta.properties          whose the directory is (``gateway.data_dir.meta_properties``)
-    meta.lock                held while meta.properties is changed; the witness that tells a copy
+    meta.properties          the directory's owner (``gateway.data_dir.meta_properties``)
+    meta.lock                held while meta.properties is changed; its inode reveals a copy
     worker-N.lock            held by the process that runs slot N, whose process id is inside
-    worker-N.clean           slot N ended in good order; there only while it does not run
+    worker-N.clean           slot N had an orderly end; exists only while it does not run
     worker-N.sessions.json   the MQTT sessions that wait for slot N (``gateway.data_dir.session_registry``)
 """
 
-from __future__ import annotations
-
-__all__ = ["Ending", "Identity", "IdentityError", "forget_slot", "holder", "slots"]
-
 import os
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -28,21 +26,13 @@ from gateway.data_dir.directory import (
     clean_path,
     explained,
     give_up,
-    holder,
     meta_locked,
     sessions_path,
-    slot_locked,
     slots,
     take_slot,
 )
 from gateway.data_dir.meta_properties import FORMAT_VERSION, WITNESS_FILE, IdentityError, Meta, Witness, read_meta
-from gateway.data_dir.session_registry import SessionRegistry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from gateway.data_dir.session_registry import SessionRecord
+from gateway.data_dir.session_registry import SessionRecord, SessionRegistry
 
 log = structlog.get_logger("identity")
 
@@ -50,40 +40,19 @@ _ADOPT: Final = "`gateway identity adopt`"
 
 
 class Ending(Enum):
-    """How a worker's life ends, which the next one is told."""
+    """The end of a worker's run, which the next run reads."""
 
     CLEAN = "clean"
     UNCLEAN = "unclean"
-    RETIRED = "retired"  # in good order, and for good: the slot is given up once nothing waits for it at a broker
-
-
-def forget_slot(directory: Path, slot: int) -> None:
-    """Give a slot up: nothing may be left that would need it. An unknown one is fine. Blocks for a few fsyncs.
-
-    Raises IdentityError while a process runs it, while MQTT sessions wait for it, and as :func:`slots` does.
-    """
-    with explained(directory):
-        meta = read_meta(directory)
-        if meta is None or slot not in meta.workers:
-            return
-        with slot_locked(directory, slot):
-            registry = SessionRegistry(sessions_path(directory, slot))
-            registry.load()
-            if registry.records:
-                names = ", ".join(record.client_id for record in registry.records)
-                raise IdentityError(
-                    f"Worker slot {slot} of data_dir {directory.absolute()} cannot be given up: MQTT sessions wait for "
-                    f"it at the broker ({names}). `gateway retire` drains and ends them."
-                )
-            give_up(directory, slot)
+    RETIRED = "retired"  # orderly and for good: the slot is given up once no session of it is left at a broker
 
 
 class Identity:
-    """A component: ``start`` claims a slot of the data directory, ``stop`` gives it back.
+    """A component: ``start`` claims a slot of the data directory, ``stop`` releases it. It stops last.
 
-    ``ending`` is asked at the stop how the life ended; this component is the last to stop. After ``start``:
-    ``instance_id``; ``cluster_id`` as recorded; ``last_ending`` of this slot, None when this is its first life or an
-    older gateway's left no word of it; ``registry``, the sessions that exist for the slot.
+    ``ending`` returns at the stop how the run ended. After ``start``: ``instance_id``; the recorded ``cluster_id``;
+    ``last_ending`` of this slot, None in its first run or after an older gateway; ``registry``, the sessions that exist
+    for the slot.
     """
 
     name: Final = "identity"
@@ -104,7 +73,7 @@ class Identity:
         """Raises IdentityError. Blocks for a few small file operations."""
         with explained(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
-            # Looked at before anything is written: a directory that is not ours stays as it is.
+            # Checked before the first write, so that another owner's directory stays unchanged.
             meta = read_meta(self._directory)
             witness_path = self._directory / WITNESS_FILE
             if meta is not None:
@@ -112,7 +81,7 @@ class Identity:
             self._lock = take_slot(self._directory, self._worker, self._instance)
             known = self._claim()
             self.registry.load()
-            # Taken away before anything happens, for from now on an end without a word is a crash.
+            # Removed first: from now on an end without this file is a crash.
             clean = durable.remove(clean_path(self._directory, self._worker))
         self.confirm_cluster(self._unconfirmed)
         if clean:
@@ -138,17 +107,17 @@ class Identity:
                 text = f"stopped={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n"
                 durable.write(clean_path(self._directory, self._worker), text)
         finally:
-            os.close(lock)  # the lock goes with it; the file stays, for removing it would race with the next owner
+            os.close(lock)  # releases the lock; the file stays, because its removal would race with the next owner
 
     def recall(self, records: Iterable[SessionRecord], forget: Iterable[str]) -> None:
-        """Write down the sessions there are going to be; strike out those of no use. Raises IdentityError."""
+        """Record the sessions to come, and remove the records in ``forget``. Raises IdentityError."""
         with explained(self._directory):
             for client_id in forget:
                 self.registry.forget(client_id)
             self.registry.record(records)
 
     def recorded_elsewhere(self) -> frozenset[str]:
-        """The client ids of the sessions of all other slots: whoever has one now, it is not ours to end."""
+        """The client ids of sessions of all other slots, which this slot must not end."""
         client_ids: set[str] = set()
         for slot in slots(self._directory) - {self._worker}:
             other = SessionRegistry(sessions_path(self._directory, slot))
@@ -157,11 +126,10 @@ class Identity:
         return frozenset(client_ids)
 
     def confirm_cluster(self, cluster_id: str | None) -> None:
-        """Kafka says that it is this cluster: record it the first time, and see later that it is the same.
+        """Record Kafka's cluster id the first time, and compare it later. Raises IdentityError for another cluster.
 
-        None, from a Kafka that does not say, changes nothing. Raises IdentityError for another cluster. Blocks for two
-        fsyncs the first time. Before ``start`` nothing is recorded, for the slot may be another process's still: that
-        is done by ``start`` then.
+        None, from a Kafka without an id, changes nothing. Blocks for two fsyncs the first time. Before ``start``, when
+        another process may still have the slot, only ``start`` records it.
         """
         if cluster_id is None or cluster_id == self.cluster_id:
             return
@@ -186,12 +154,12 @@ class Identity:
         if recorded != found:
             raise IdentityError(
                 f"data_dir {self._directory.absolute()} belongs to Kafka cluster {recorded}, but "
-                f"kafka.bootstrap_servers lead to cluster {found}. Set kafka.bootstrap_servers right; if the "
-                f"cluster was replaced on purpose, {_ADOPT} takes the directory over to the new one."
+                f"kafka.bootstrap_servers lead to cluster {found}. Correct kafka.bootstrap_servers; if the cluster "
+                f"was replaced on purpose, run {_ADOPT}."
             )
 
     def _claim(self) -> bool:
-        """Enter the slot into meta.properties; whether it was there before, and its end would have been noted."""
+        """Add the slot to meta.properties. Returns whether it was there, so that its last end is known."""
         with meta_locked(self._directory):
             witness = Witness.of(self._directory / WITNESS_FILE)
             found = read_meta(self._directory)
@@ -216,13 +184,13 @@ class Identity:
         where = f"data_dir {self._directory.absolute()}"
         if meta.witness is not None and (witness is None or not meta.witness.is_same(witness)):
             raise IdentityError(
-                f"{where} is a copy of the one that instance {meta.instance!r} lives in, was moved from another disk, "
-                f"or comes from a backup: its {WITNESS_FILE} is not the file it was made with. Two gateways with one "
-                "identity end each other's MQTT sessions and deliver what is stored twice. Give this one a data_dir "
-                f"and an instance of its own; if the original will not run again, {_ADOPT} takes the copy over."
+                f"{where} is a copy of the directory of instance {meta.instance!r}, was moved from another disk, or "
+                f"comes from a backup: its {WITNESS_FILE} is not the original file. Two gateways with one identity end "
+                "each other's MQTT sessions and deliver the spool twice. Give this gateway another data_dir and "
+                f"another instance; if the original will not run again, run {_ADOPT}."
             )
         if meta.instance != self._instance:
             raise IdentityError(
-                f"{where} belongs to instance {meta.instance!r}, not {self._instance!r}. Set data_dir or instance "
-                f"right; if the instance was renamed on purpose, {_ADOPT} takes the directory over."
+                f"{where} belongs to instance {meta.instance!r}, not {self._instance!r}. Correct data_dir or "
+                f"instance; if the instance was renamed on purpose, run {_ADOPT}."
             )

@@ -1,17 +1,16 @@
-"""The ledger topic as a part of a worker: which life this is, and the writing from Kafka's start to the last drain.
+"""The component that writes a worker's ledger topic, from Kafka's start to the end of the drain.
 
-A *life* is one run of one worker process. The data directory remembers the last one and whether it wrote its last
-record, so that the next can say so on the topic: what a crashed life acknowledged after its last record is unaccounted
-for, which is not the same as lost.
+A *life* is one run of one worker process. The data directory has the last life and whether it wrote its last record, so
+that the next one can report it on the topic. Acknowledgements of a crashed life after its last record are unaccounted
+for, not lost.
 """
 
 from __future__ import annotations
 
-__all__ = ["LedgerLog", "LedgerSource", "begin_life", "end_life"]
-
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -24,9 +23,6 @@ from gateway.data_dir import durable
 from gateway.data_dir.directory import explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from bridge.kafka.producer import KafkaProducer
     from bridge.kafka.topics import Topics
     from bridge.ledger import Ledger
@@ -35,11 +31,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("ledger")
 
-_STOP_MIN_NS: Final = 500_000_000  # for the last record also when the deadline has passed: it says what was reached
+_STOP_MIN_NS: Final = 500_000_000  # time for the last record, also after the deadline
 
 
 def begin_life(directory: Path, gateway: str, worker: int, now_ms: int) -> Author:
-    """A new life, recorded in the data directory; it knows of the one before. Blocks for two fsyncs.
+    """Start a life: record it in the data directory, and read the one before. Blocks for two fsyncs.
 
     Raises OSError. The caller holds the slot of the worker."""
     previous = _read(_life_path(directory, worker))
@@ -52,7 +48,7 @@ def begin_life(directory: Path, gateway: str, worker: int, now_ms: int) -> Autho
 def end_life(directory: Path, author: Author) -> None:
     """Note that the life has written its last record. Blocks for two fsyncs.
 
-    In a file of its own: where workers take turns, the slot and the other file may be the next life's already."""
+    In a file of its own, because during a replacement the slot and the other file may be the next life's."""
     durable.write(_ended_path(directory, author.worker), f"{author.life}\n")
 
 
@@ -71,27 +67,25 @@ def _ended_path(directory: Path, worker: int) -> Path:
     return directory / f"worker-{worker}.life-ended"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSource:
-    """What the account is made of, and what it is written with. ``producer`` is None before the first has started."""
-
-    ledger: Ledger
-    producer: Callable[[], Producer | None]
-    renew: Callable[[str], None]
-
-
 class LedgerLog:
-    """Counts from the start, and writes between ``start`` and ``stop``, where settings name a topic.
+    """Counts from the beginning, and writes between ``start`` and ``stop`` if settings name a topic.
 
     ``start`` needs the data directory and a started producer; ``stop`` comes after the last answer and before the
-    producer's end.
+    producer's end. ``producer`` gives the producer that writes, None before the first has started; ``renew`` replaces
+    it.
     """
 
-    def __init__(self, settings: Settings, source: LedgerSource) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        producer: Callable[[], Producer | None],
+        renew: Callable[[str], None],
+    ) -> None:
         self.topic = settings.ledger.topic
         self.intervals = LedgerIntervals(located=bool(self.topic))
         self._settings = settings
-        self._source = source
+        self._ledger, self._producer, self._renew = ledger, producer, renew
         self._author: Author | None = None
         self._writer: LedgerWriter | None = None
         self._tagged: set[str] = set()
@@ -99,15 +93,16 @@ class LedgerLog:
         self._note(settings)
 
     def adopt(self, settings: Settings) -> None:
-        """Routes of other settings write records from now on; what else they say of the ledger must be the same."""
+        """Use the routes of other settings from now on. Their other settings of the ledger must be equal."""
         self._note(settings)
         if self._writer is not None:
             self._writer.adopt(self.tagged)
 
     @property
     def tagged(self) -> frozenset[str]:
-        """The routes all of whose records in this life have the header ``gateway.id``. One that began or ceased to
-        write it is none of them: `gateway verify` would look for it in records that came before or after."""
+        """Routes whose records all have the header ``gateway.id`` in this life.
+
+        Without routes that began or stopped to write it: `gateway verify` would expect it in the other records."""
         return frozenset(self._tagged - self._untagged)
 
     def _note(self, settings: Settings) -> None:
@@ -116,7 +111,7 @@ class LedgerLog:
 
     @property
     def follows_a_crash(self) -> bool:
-        """Whether the life before ended without its last record."""
+        """Whether the previous life ended without its last record."""
         return self._author is not None and self._author.previous_clean is False
 
     @property
@@ -125,7 +120,7 @@ class LedgerLog:
         return self._writer.waiting if self._writer is not None else 0
 
     async def ensure(self, topics: Topics, producer: KafkaProducer) -> None:
-        """See that the topic is there. Raises TopicMissingError, RefusedError, RetriableError."""
+        """Ensure that the topic exists. Raises TopicMissingError, RefusedError, RetriableError."""
         if not self.topic:
             return
         try:
@@ -137,7 +132,7 @@ class LedgerLog:
             ) from error
 
     async def start(self) -> None:
-        """Begin a life and its account. Raises IdentityError."""
+        """Start a life and its ledger. Raises IdentityError."""
         if not self.topic:
             return
         settings = self._settings
@@ -149,15 +144,14 @@ class LedgerLog:
             round(settings.ledger.interval.total_seconds() * 1000),
             self.tagged,
         )
-        source = self._source
         self._writer = LedgerWriter(
-            plan, author, self.intervals, source.ledger, producer=source.producer, renew=source.renew
+            plan, author, self.intervals, self._ledger, producer=self._producer, renew=self._renew
         )
         self._writer.start()
         log.info("ledger_begun", topic=self.topic, life=author.life, previous_clean=author.previous_clean)
 
     async def stop(self, deadline_ns: int) -> None:
-        """Write what is open and the account's last record, until ``deadline_ns``, half a second at least."""
+        """Write open intervals and the last record, until ``deadline_ns`` but for at least half a second."""
         writer, self._writer = self._writer, None
         if writer is None or self._author is None:
             return

@@ -1,22 +1,22 @@
-"""MQTT sessions that had to be at the broker, and were not when they were connected again: what they held is unknown.
+"""MQTT sessions that the broker lost: a reconnect did not find them.
 
-A broker that keeps sessions in memory loses them in a restart, in a kick, and, with EMQX, when one's mailbox overflows.
-None of its counters says what was in them. So each loss is a problem until somebody acknowledges it, or a day has
-passed, and an entry of the ledger topic.
+A broker with sessions in memory loses them at a restart or a kick; EMQX also when a mailbox overflows. Its counters do
+not show how many messages a session held. So each loss is a record of the ledger topic, and a problem until it is
+acknowledged or a day has passed.
 
-    worker-N.lost-sessions.json     the sessions that stand, since when one is away, and what was lost; the worker's
-    lost-sessions.acknowledged      the losses that somebody has seen (``gateway acknowledge``)
+    worker-N.lost-sessions.json     the worker's sessions at the broker, since when each is disconnected, and its losses
+    lost-sessions.acknowledged      acknowledged losses (``gateway acknowledge``)
 """
 
 from __future__ import annotations
-
-__all__ = ["KEPT_MS", "LostSession", "LostSessions", "acknowledge", "read_losses"]
 
 import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -27,25 +27,22 @@ from gateway.base.problem import Problem
 from gateway.data_dir import durable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
     from gateway.data_dir.session_registry import SessionRecord
 
 log = structlog.get_logger("mqtt")
 
 KEPT_MS: Final = 24 * 3600_000
-MOST: Final = 1000  # a broker that loses sessions every second is said well enough by these
+MOST: Final = 1000  # losses kept; later ones replace the oldest
 _FORMAT: Final = 1
 _NAMED: Final = 4
-_SENSELESS: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of a file
+_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)  # errors of a file
 
 
 @dataclass(frozen=True, slots=True)
 class LostSession:
-    """One loss, found at ``at_ms``. ``left_ms``: when the session was last connected; None where the process ended
-    without noting it. ``expiry_ms``: how long the broker was to keep it, None where that is the broker's to say.
-    ``emqx``: what EMQX's counters say of the time; empty while nobody has asked."""
+    """One loss, found at ``at_ms``. ``left_ms``: the end of the session's last connection; None when the process was
+    killed. ``expiry_ms``: how long the broker should have kept it; None when the broker decides. ``emqx``: a sentence
+    on EMQX's counters; empty until EMQX is asked."""
 
     session: str
     client_id: str
@@ -56,9 +53,9 @@ class LostSession:
     emqx: str = ""
 
     def describe(self) -> str:
-        """Which session, when, and how long it was away: the middle of a sentence."""
+        """The session, the moment and the length of its absence, for the middle of a sentence."""
         if self.left_ms is None:
-            away = "away since a process ended that did not say when"
+            away = "disconnected at an unknown time, by a process that was killed"
         else:
             away = f"after {_length(self.at_ms - self.left_ms)}"
             if self.expiry_ms is not None and self.at_ms - self.left_ms >= self.expiry_ms:
@@ -67,12 +64,9 @@ class LostSession:
 
 
 class LostSessions:
-    """One worker's, and a component of the service, which loads and writes the file. Its slot's lock must be held
-    between ``start`` and ``stop``. Belongs to the event loop's thread; nothing but ``start`` and ``stop`` waits for the
-    disk.
-
-    ``found`` is called with each loss: the ledger writes it.
-    """
+    """The lost sessions of one worker, as a component of the service. The worker must hold its slot's lock between
+    ``start`` and ``stop``. Belongs to the event loop's thread; only ``start`` and ``stop`` wait for the disk. ``found``
+    receives each loss for the ledger."""
 
     name: Final = "lost sessions"
 
@@ -89,15 +83,17 @@ class LostSessions:
         self._found = found
         self._recorded = recorded
         self._clock_ms = clock_ms
-        self._addresses: dict[str, tuple[str, ...]] = {}  # of the sessions that stand: one of them has it
+        self._addresses: dict[
+            str, tuple[str, ...]
+        ] = {}  # by client id, of the sessions at a broker; one of the addresses has it
         self._left_ms: dict[str, int] = {}
-        self._never_here: set[str] = set()  # another slot may have had them until now
+        self._new_to_slot: set[str] = set()  # another slot may have had these sessions
         self._losses: list[LostSession] = []
         self._writing: asyncio.Task[None] | None = None
         self._changed = False
 
     async def start(self) -> None:
-        """Reads what the life before has left. A file that makes no sense is said, and begun anew."""
+        """Read the file of the earlier life. An unreadable file is logged and replaced."""
         self._look_at_marks()
         try:
             document = _read(self._path)
@@ -106,12 +102,12 @@ class LostSessions:
         except FileNotFoundError:
             self._begin()
             return
-        except _SENSELESS as error:
+        except _UNREADABLE as error:
             log.warning(
                 "lost_sessions_not_read",
                 file=str(self._path),
                 error=words(error),
-                consequence="losses that were found before are not shown any more",
+                consequence="earlier losses are no longer shown",
             )
             self._begin()
             return
@@ -122,23 +118,22 @@ class LostSessions:
             _marks(self._acknowledged)
         except FileNotFoundError:
             return
-        except _SENSELESS as error:
+        except _UNREADABLE as error:
             log.warning(
                 "lost_sessions_marks_not_read",
                 file=str(self._acknowledged),
                 error=repr(error),
-                consequence="losses that were acknowledged are shown again; `gateway acknowledge` writes it anew",
+                consequence="acknowledged losses are shown again; `gateway acknowledge` replaces the file",
             )
 
     def _begin(self) -> None:
-        """Without a file that tells which sessions stand, as after an upgrade, those do that the registry has. On a
-        first start it has none; the file is written at once, so that a session recorded since, but never connected, is
-        not taken for one that stood."""
+        """Without a file, as after an upgrade, the sessions of the registry count as being at the broker. The file is
+        written at once: a session that is recorded later, but never connected, must not count."""
         self._addresses = {record.client_id: record.addresses for record in self._recorded()}
         self._write_soon()
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - a write is two fsyncs
-        """Notes that the sessions are away from now on. The next owner of the slot writes the same file."""
+        """Note the end of the sessions' connections. The slot's next worker uses the same file."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
         now_ms = self._clock_ms()
@@ -149,30 +144,30 @@ class LostSessions:
     # --- what sessions report ----------------------------------------------------------------------------------------
 
     def begins(self, client_ids: Iterable[str]) -> None:
-        """This slot has these sessions for the first time. Another one may have had them, with another
-        ``mqtt.client_id``: then its account says whether the broker has to have them."""
-        self._never_here = set(client_ids)
+        """Note sessions that are new in this slot. Another slot may have had them, under another ``mqtt.client_id``;
+        its file then has whether the broker should have them."""
+        self._new_to_slot = set(client_ids)
 
     def keeps(self, client_ids: Iterable[str]) -> None:
-        """These alone are this slot's now. Another slot has the others, or nobody: what becomes of them is no loss."""
+        """Note that only these sessions belong to this slot. The end of others is no loss."""
         for client_id in self._addresses.keys() - set(client_ids):
             self.ended(client_id)
 
     def stands(self, client_id: str, addresses: Sequence[str]) -> None:
-        """The broker has the session, and keeps it when the connection ends."""
-        self._never_here.discard(client_id)
+        """Note that the broker has the session, and keeps it when the connection ends."""
+        self._new_to_slot.discard(client_id)
         self._left_ms.pop(client_id, None)
         if self._addresses.get(client_id) != tuple(addresses):
             self._addresses[client_id] = tuple(addresses)
             self._write_soon()
 
     def left(self, client_id: str) -> None:
-        """It has no connection: since now, unless it had none before."""
+        """Note that the session is disconnected."""
         if client_id in self._addresses:
             self._left_ms.setdefault(client_id, self._clock_ms())
 
     def ended(self, client_id: str) -> None:
-        """It was ended on purpose, or is to end with its connection."""
+        """Note that the session ended on purpose, or will end with its connection."""
         if self._addresses.pop(client_id, None) is not None:
             self._left_ms.pop(client_id, None)
             self._write_soon()
@@ -180,16 +175,15 @@ class LostSessions:
     def absent(
         self, session: str, client_id: str, broker: str, addresses: Sequence[str], expiry_ms: int | None
     ) -> LostSession | None:
-        """The broker says that it has no such session: the loss, if it had to have it. Not where none of its former
-        ``addresses`` is among ours any more: what another broker holds is no loss."""
+        """The loss, if the broker should have the session but does not; else None. Without any of the session's former
+        ``addresses`` it is no loss, because another broker may have the session."""
         before, left_ms = self._addresses.get(client_id, ()), self._left_ms.get(client_id)
-        if client_id in self._never_here:
-            self._never_here.discard(client_id)
-            before, left_ms = self._elsewhere(client_id)
+        if client_id in self._new_to_slot:
+            self._new_to_slot.discard(client_id)
+            before, left_ms = self._in_other_slots(client_id)
         if not set(before) & set(addresses):
             return None
         loss = LostSession(session, client_id, broker, self._clock_ms(), left_ms, expiry_ms)
-        # Until it stands again there is nothing more to lose.
         self._addresses.pop(client_id, None)
         self._left_ms.pop(client_id, None)
         self._losses = [*self._kept(), loss][-MOST:]
@@ -200,18 +194,17 @@ class LostSessions:
             client_id=client_id,
             broker=broker,
             away_s=None if loss.left_ms is None else round((loss.at_ms - loss.left_ms) / 1000, 1),
-            consequence="what the broker held for it is gone, and nobody can tell how much that was; devices have had "
-            "their acknowledgement",
+            consequence="its queued messages are lost, in unknown number; the devices have an acknowledgement",
         )
         self._found(loss)
         return loss
 
-    def _elsewhere(self, client_id: str) -> tuple[tuple[str, ...], int | None]:
-        """What another slot's account has of a session: its addresses, none where it is in no account, and since when
-        it was away. Reads a small file for each slot, once for each session."""
+    def _in_other_slots(self, client_id: str) -> tuple[tuple[str, ...], int | None]:
+        """A session's addresses and the end of its last connection, from another slot's file; empty without one. Reads
+        a small file for each slot, once for each session."""
         for path in sorted(self._path.parent.glob("worker-*.lost-sessions.json")):
             if path != self._path:
-                with contextlib.suppress(*_SENSELESS):  # its worker says so
+                with contextlib.suppress(*_UNREADABLE):  # its own worker logs this
                     addresses, left_ms = _standing(_read(path))
                     if client_id in addresses:
                         return addresses[client_id], left_ms.get(client_id)
@@ -220,35 +213,35 @@ class LostSessions:
     # --- what others read --------------------------------------------------------------------------------------------
 
     def open(self) -> list[LostSession]:
-        """Those that nobody has acknowledged, of the last 24 h. Looks at one small file."""
+        """The unacknowledged losses of the last 24 h. Reads one small file."""
         seen = _seen(self._acknowledged)
         return [loss for loss in self._kept() if _key(loss) not in seen]
 
     def problems(self) -> tuple[Problem, ...]:
-        """What is wrong now."""
+        """The present problem, if any."""
         losses = self.open()
         return (_problem(losses),) if losses else ()
 
     def away(self) -> bool:
-        """Whether a session that has to be at the broker is not connected, as far as this life knows."""
+        """Whether a session of the broker is disconnected, as far as this life knows."""
         return bool(self._left_ms)
 
     def unexplained(self) -> bool:
-        """Whether EMQX is to be asked what its counters say of a loss."""
+        """Whether a loss has no sentence on EMQX's counters yet."""
         return any(not loss.emqx for loss in self._kept())
 
     def explain(self, text: str) -> None:
-        """EMQX's counters say this of what was lost since the last time that all was well."""
+        """Add a sentence on EMQX's counters to the losses without one."""
         self._losses = [loss if loss.emqx else replace(loss, emqx=text) for loss in self._kept()]
         self._write_soon()
 
     def announce_again(self) -> None:
-        """Call ``found`` for each that is kept: the life before may have ended before the ledger had it."""
+        """Call ``found`` for each kept loss: the earlier life may have ended before the ledger had it."""
         for loss in self._kept():
             self._found(loss)
 
     def facts(self) -> list[dict[str, object]]:
-        """For /status: those of ``open``."""
+        """For /status: the losses of ``open``."""
         return [
             {
                 "session": loss.session,
@@ -298,21 +291,21 @@ def _problem(losses: Sequence[LostSession]) -> Problem:
     return Problem(
         "session-lost",
         "critical",
-        f"The broker had lost {sessions} {'; '.join(each)}{more}. What it held is gone, and nobody can tell how much: "
-        f"devices have had their acknowledgement.{f' {said}' if said else ''}",
-        "whether the broker was restarted or killed the session (EMQX: force_shutdown.max_mailbox_size); "
-        "`gateway acknowledge` ends this when it was seen.",
+        f"The broker lost {sessions} {'; '.join(each)}{more}. Queued messages are lost, in unknown number, although "
+        f"the devices have an acknowledgement.{f' {said}' if said else ''}",
+        "check whether the broker was restarted, or killed the session (EMQX: force_shutdown.max_mailbox_size). "
+        "`gateway acknowledge` ends this problem.",
     )
 
 
 def _acknowledged_path(directory: Path) -> Path:
-    """Where it is noted up to when losses have been seen."""
+    """The file with the acknowledged losses."""
     return directory / "lost-sessions.acknowledged"
 
 
 def acknowledge(directory: Path, losses: Iterable[LostSession]) -> None:
-    """Note that these have been seen. Each by itself, not all up to a moment: while the clock was ahead, that moment
-    would hide what is lost once the clock is right again. Raises OSError."""
+    """Note these losses as acknowledged. Raises OSError. Each is noted by itself: with a clock that is ahead, a moment
+    would also acknowledge later losses."""
     path = _acknowledged_path(directory)
     kept = {_key(loss) for loss in _found_in(directory)}
     seen = (_seen(path) & kept) | {_key(loss) for loss in losses}
@@ -320,7 +313,7 @@ def acknowledge(directory: Path, losses: Iterable[LostSession]) -> None:
 
 
 def read_losses(directory: Path, now_ms: int) -> list[LostSession]:
-    """What the workers of a data directory have found and nobody has acknowledged. Raises OSError."""
+    """The unacknowledged losses of a data directory's workers. Raises OSError."""
     seen = _seen(_acknowledged_path(directory))
     found = _found_in(directory)
     new = [loss for loss in found if loss.at_ms > now_ms - KEPT_MS and _key(loss) not in seen]
@@ -333,7 +326,7 @@ def _found_in(directory: Path) -> list[LostSession]:
         try:
             found += _losses(_read(path))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            continue  # its worker says so
+            continue  # its own worker logs this
     return found
 
 
@@ -347,7 +340,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _standing(document: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:
-    """By client id, the addresses of the sessions that stand, and since when those that are away are."""
+    """By client id: the addresses of the sessions at the broker, and the ends of their last connections."""
     addresses = {str(name): tuple(texts) for name, texts in document["standing"].items()}
     return addresses, {str(name): int(at_ms) for name, at_ms in document["left_ms"].items()}
 
@@ -361,16 +354,16 @@ def _key(loss: LostSession) -> tuple[str, int]:
 
 
 def _marks(path: Path) -> set[tuple[str, int]]:
-    """The losses that have been seen. Raises what _SENSELESS names, also for a moment, as an older gateway wrote it:
-    whether a loss before that moment was seen it cannot tell where the clock was wrong."""
+    """The acknowledged losses. Raises an error of _UNREADABLE, also for the moment that an older gateway wrote: with a
+    wrong clock it acknowledges nothing reliably."""
     return {(str(client_id), int(at_ms)) for client_id, at_ms in json.loads(path.read_bytes())}
 
 
 def _seen(path: Path) -> set[tuple[str, int]]:
-    """Empty before the first time, and for a file that makes no sense: what is not known to be seen is shown."""
+    """The acknowledged losses; none for a missing or unreadable file, so that every loss is shown."""
     try:
         return _marks(path)
-    except _SENSELESS:
+    except _UNREADABLE:
         return set()
 
 

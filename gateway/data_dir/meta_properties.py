@@ -1,30 +1,18 @@
-"""What ``meta.properties`` in a data directory says: whose the directory is. Reading and writing it as text, no more.
+"""``meta.properties``, which names the owner of a data directory: its reading and writing.
 
-Format 2, in Java's properties format as Kafka's own file has it:
+Format 2, in Java's properties format like Kafka's own file:
 
     version=2
-    instance=plant-7                                  the setting, a name that people chose
-    instance.id=0b6e…                                 made once: two directories of one name have two of them
-    cluster.id=4L6g3nShT-eMCtK--X86sw                 of the Kafka it first wrote to; missing before that
-    workers=0,1,2                                     the slots that ever ran here and were not retired
-    witness=1835042:1795231010669214494               inode and birth of ``meta.lock``, see :class:`Witness`
+    instance=plant-7                                  the setting
+    instance.id=0b6e…                                 made once, so two directories of one name differ
+    cluster.id=4L6g3nShT-eMCtK--X86sw                 of the first Kafka; missing before that
+    workers=0,1,2                                     slots that were used here and not retired
+    witness=1835042:1795231010669214494               inode and birth time of ``meta.lock``, see :class:`Witness`
 
-Format 1 had version and instance alone.
+Format 1 had only version and instance.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "FORMAT_VERSION",
-    "META_FILE",
-    "WITNESS_FILE",
-    "DiskFullError",
-    "IdentityError",
-    "Meta",
-    "NewerFormatError",
-    "Witness",
-    "read_meta",
-]
 
 import ctypes
 import os
@@ -32,14 +20,12 @@ import re
 import struct
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from typing import Final, Self
 
 from config.error_words import words
 from config.errors import ConfigError, ExitStatus
 from gateway.data_dir import durable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT_VERSION: Final = 2
 META_FILE: Final = "meta.properties"
@@ -53,11 +39,11 @@ _HEADER: Final = "# Written by the gateway; `gateway identity show` explains it,
 
 
 class IdentityError(ConfigError):
-    """The data directory is another's, a copy, in use, or cannot be used."""
+    """The data directory belongs to another instance, is a copy, is in use, or is unusable."""
 
 
 class DiskFullError(IdentityError):
-    """The data directory's disk is full: no setting is wrong, and a start may succeed once there is room."""
+    """The data directory's disk is full. A start may succeed once there is space."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
@@ -68,21 +54,21 @@ class NewerFormatError(IdentityError):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A file that was made together with the directory and is never replaced: a copy of the directory has another.
+    """A file that is created with the directory and never replaced, so a copy of the directory has another one.
 
-    ``inode`` and ``born_ns`` (Unix time, None where the file system does not tell) belong to the file, not to its
-    name, its place or the machine. What else could tell a copy, and why it is not used:
+    ``inode`` and ``born_ns`` (Unix time, None if unknown) belong to the file, not to its name, place or machine. Other
+    signs of a copy, and why they are not used:
 
     - path, mount point: a folder above may be renamed, a volume mounted elsewhere;
-    - device number: given out anew at each mount or boot by overlay, btrfs, NFS and hot-plugged disks;
+    - device number: assigned at each mount or boot by overlay, btrfs, NFS and hot-plugged disks;
     - machine id, host name: a volume follows its pod to another node, an image has one id or none;
-    - change time: chown at each mount (Kubernetes' fsGroup) moves it;
+    - change time: chown at each mount (Kubernetes' fsGroup) changes it;
     - the directory's own inode: the root of a volume has the same number on every volume;
     - extended attributes: ``cp -a`` and ``rsync -X`` copy them.
 
-    The birth decides where both are known, because copying cannot set it, and on a fresh volume files copied in the
-    same order may get the same inode numbers. Not seen: a copy of whole blocks (a snapshot of the disk, a clone of the
-    virtual machine), which is the same file system again.
+    If both birth times are known, they decide: a copy cannot set its birth time, but files copied in the same order to
+    a fresh volume may get the same inode numbers. A copy of whole blocks (a snapshot of the disk, a clone of the
+    virtual machine) is not noticed.
     """
 
     inode: int
@@ -96,7 +82,7 @@ class Witness:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Of an existing file. Raises OSError."""
+        """The witness of an existing file. Raises OSError."""
         return cls(path.stat().st_ino, _born_ns(path))
 
     def __str__(self) -> str:
@@ -104,13 +90,13 @@ class Witness:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``str()`` of one. Raises ValueError."""
+        """A witness from its ``str()``. Raises ValueError."""
         inode, _, born = text.partition(":")
         return cls(int(inode), int(born) if born else None)
 
 
 def _born_ns(path: Path) -> int | None:
-    """When the file was made, None where nobody knows. Python's own ``os.stat`` does not tell it on Linux."""
+    """The file's birth time, or None. Python's ``os.stat`` lacks it on Linux."""
     try:
         statx = ctypes.CDLL(None).statx
     except (AttributeError, OSError):  # a C library, or a system, without it
@@ -120,7 +106,7 @@ def _born_ns(path: Path) -> int | None:
         return None
     (mask,) = struct.unpack_from("=I", buffer)
     seconds, nanoseconds = struct.unpack_from("=qI", buffer, _BIRTH_OFFSET)
-    if not mask & _BIRTH_MASK or seconds <= 0:  # 0: made by a tool that did not know the time
+    if not mask & _BIRTH_MASK or seconds <= 0:  # 0: set by a tool that did not know the time
         return None
     return int(seconds) * 1_000_000_000 + int(nanoseconds)
 
@@ -138,7 +124,7 @@ class Meta:
 
     @classmethod
     def new(cls, instance: str, witness: Witness) -> Self:
-        """Of a directory that nobody has used yet."""
+        """The content for a new directory."""
         return cls(instance, str(uuid.uuid4()), witness=witness)
 
     def write(self, directory: Path) -> None:
@@ -156,10 +142,10 @@ class Meta:
 
 
 def read_meta(directory: Path) -> Meta | None:
-    """What the directory says of itself, None when nothing. A file of format 1 is completed: an id is made up, which
-    becomes the instance's when it is written, and its slots are those that left a lock.
+    """The directory's ``meta.properties``, None without the file. A file of format 1 is completed with a new id and the
+    slots that have a lock file.
 
-    Raises IdentityError for a newer format or a text that makes no sense, OSError when it cannot be read.
+    Raises IdentityError for a newer format or an invalid text, OSError if it cannot be read.
     """
     path = directory / META_FILE
     try:

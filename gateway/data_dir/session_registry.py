@@ -1,26 +1,20 @@
 """The MQTT sessions that exist at a broker on a worker's behalf, in ``worker-N.sessions.json`` of the data directory.
 
-A persistent session outlives the settings that made it: with fewer sessions, another client id or another group of
-filters, the broker goes on queueing messages for one that nobody resumes, until it expires with all that is in it.
-So it is written down before it first connects, and struck out when it was ended for good.
+A persistent session outlives the settings that made it. With fewer sessions, another client id or other filters, the
+broker would queue messages for it until it expires with its contents. So a session is recorded before it first
+connects, and the record is removed when the session has ended for good.
 """
 
-from __future__ import annotations
-
-__all__ = ["SessionRecord", "SessionRegistry"]
-
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
 import structlog
 
 from config.error_words import words
 from gateway.data_dir import durable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 log = structlog.get_logger("identity")
 
@@ -29,10 +23,10 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One session: what it takes to resume it without the settings that made it.
+    """The data to resume a session without the settings that made it.
 
-    ``session`` is its label within the worker; ``filters`` as subscribed, ``$share`` included; ``addresses`` the
-    brokers, one of which has it.
+    ``session`` is its label within the worker. ``filters`` are those of its subscriptions, including ``$share``. One of
+    ``addresses`` has the session.
     """
 
     client_id: str
@@ -54,9 +48,9 @@ class SessionRecord:
 
 
 class SessionRegistry:
-    """The records of one worker's slot; its owner holds the slot's lock. Each change is on the disk when it returns.
+    """The records of one worker's slot, whose lock the owner holds. Each change is on disk when its call returns.
 
-    Raises OSError where the disk refuses.
+    Methods raise OSError if the disk fails.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +59,7 @@ class SessionRegistry:
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
-        """All of them, in the order they were recorded."""
+        """All records, oldest first."""
         return tuple(self._records.values())
 
     def get(self, client_id: str) -> SessionRecord | None:
@@ -73,8 +67,8 @@ class SessionRegistry:
         return self._records.get(client_id)
 
     def load(self, *, put_aside: bool = True) -> None:
-        """Read the file. One that makes no sense is put aside and said: better a start without it than none. Whoever
-        only looks at another slot's leaves it."""
+        """Read the file. An invalid file is moved aside and logged, so that the start can go on. With ``put_aside``
+        False, for another slot's file, it stays."""
         self._records.clear()
         try:
             found = _parse(self._path.read_bytes())
@@ -101,7 +95,7 @@ class SessionRegistry:
             self._write(self._records | changed)
 
     def forget(self, client_id: str) -> None:
-        """Strike a session out that exists no more; unknown ones are fine."""
+        """Remove the record of an ended session, if there is one."""
         if client_id in self._records:
             self._write({name: record for name, record in self._records.items() if name != client_id})
 

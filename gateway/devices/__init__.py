@@ -1,11 +1,13 @@
 """Simulated devices, for the demo, ``gateway simulate``, ``gateway trial`` and tests.
 
+account.py         counts of numbered messages that are read back: seen, missing, duplicates
+commands.py        what a device does with a command, and its answer
 device.py          one MQTT connection of a publishing device
 fleet.py           the simulated devices: hundreds of MQTT clients on one asyncio loop
 fleet_process.py   the fleet as a process of its own (``python -m gateway.devices.fleet_process``)
-mischief.py        what real devices do wrong, at given shares: messages twice, out of order, with a wrong clock
-outbox.py          what a device has still to send or to see acknowledged, and its own account of it
-physics.py         what the demo's devices measure: a small physical model, the same for the same seed
-profiles.py        when devices send: evenly, in bursts, or more by day than by night
-simulation.py      a run of simulated devices against somebody's MQTT broker
+mischief.py        faults of real devices, at given shares: duplicates, wrong order, wrong clocks
+outbox.py          a device's unsent and unacknowledged messages, and its counts
+physics.py         the demo's measurements: a small physical model, reproducible by its seed
+profiles.py        rates of sending: even, in bursts, or by time of day
+simulation.py      a run of simulated devices at an MQTT broker
 """

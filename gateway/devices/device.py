@@ -1,180 +1,176 @@
 """One MQTT connection of a publishing device, driven by an asyncio loop without a thread of its own.
 
-The simulated devices and load generators use it; the gateway's own sessions do not. It is thin on purpose: connect,
-publish, tell what was acknowledged, disconnect. What to send again after a lost connection is its owner's decision
-(``gateway.devices.outbox``), so an object serves one connection and is then thrown away.
+Simulated devices and load generators use it, the gateway's own sessions do not. It connects, publishes, reports
+acknowledgements, takes messages of one subscription and disconnects. Its owner decides what to send again after a lost
+connection (``gateway.devices.outbox``), so an object serves one connection.
 """
 
 from __future__ import annotations
 
-__all__ = ["DeviceConnectError", "DeviceConnection", "DeviceEvents", "DeviceRefusedError", "Way"]
-
 import asyncio
 import contextlib
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, WebsocketConnectionError
+from paho.mqtt.client import MQTT_ERR_SUCCESS, WebsocketConnectionError
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
-from bridge.fresh_secret import fresh
-from config.error_words import words
 from config.errors import ExitStatus, GatewayError
+from config.settings import MqttSettings
+from config.values.addresses import MqttAddress, parse_mqtt_address
 from gateway.mqtt import reasons
+from gateway.mqtt.client import Client, prepare
+from gateway.mqtt.login import Login
 
 if TYPE_CHECKING:
-    from paho.mqtt.properties import Properties
+    from collections.abc import Callable
+
+    from paho.mqtt.client import MQTTMessage
     from paho.mqtt.reasoncodes import ReasonCode
 
-    from config.settings import MqttSettings
-    from config.values.addresses import MqttAddress
-    from gateway.mqtt.login import Login
 
 Qos = Literal[0, 1, 2]
-_PENDING_READS = 1000  # packets that a TLS record has room for; more than that waits for the next turn
+_COMMAND_ID, _STATUS = "command-id", "status"  # user properties of commands and of answers
+_PENDING_READS = 1000  # more than the packets of a TLS record; others wait for the next turn
 _FINAL = frozenset(("credentials", "not_authorised", "client_id", "protocol"))
-_DEFAULT_RECEIVE_MAXIMUM = 65_535  # MQTT 5.0, 3.2.2.3.3: what holds when CONNACK does not say
+_DEFAULT_RECEIVE_MAXIMUM = 65_535  # MQTT 5.0, 3.2.2.3.3: the value without one in CONNACK
 
 
 class DeviceConnectError(GatewayError):
-    """A device's connection was refused or could not be made; the message says by whom and why."""
+    """A device's connection was refused or could not be made; the message names broker and reason."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
 
 class DeviceRefusedError(DeviceConnectError):
-    """The broker answered, and will say no again: who we are, or our client id."""
+    """The broker refuses the login or the client id, so a retry fails too."""
 
     exit_status = ExitStatus.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How to reach a broker as the settings say: transport, TLS, proxy, protocol version, and what to show."""
+    """The way to a broker by the settings: transport, TLS, proxy, protocol version, credentials."""
 
     address: MqttAddress
     settings: MqttSettings
     login: Login
 
+    @classmethod
+    def plain(cls, host: str, port: int) -> Way:
+        """MQTT 5 over TCP, without a login."""
+        settings = MqttSettings()
+        return cls(parse_mqtt_address(f"mqtt://{host}:{port}"), settings, Login(settings))
 
-class _Client(Client):
-    def _get_proxy(self) -> dict[str, Any] | None:
-        """Ours or none; paho would look into the environment as well (mqtt_proxy), unasked."""
-        proxy: dict[str, Any] = self._proxy
-        return proxy or None
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message for the device, with the properties of MQTT 5 that a command has."""
+
+    payload: bytes
+    response_topic: str | None
+    correlation_data: bytes
+    command_id: str
+
+
+def _heard(message: MQTTMessage) -> Heard:
+    properties = message.properties
+    token = getattr(properties, "CorrelationData", b"")
+    own = dict(getattr(properties, "UserProperty", ()))
+    return Heard(
+        bytes(message.payload),
+        getattr(properties, "ResponseTopic", None),
+        token,
+        own.get(_COMMAND_ID, token.decode("ascii", "replace")),
+    )
 
 
 class DeviceEvents(Protocol):
-    """What a connection tells its owner, always on the loop's thread."""
+    """Events of a connection for its owner, always in the loop's thread."""
 
     def on_acknowledged(self, packet_id: int, reason: int) -> None:
-        """PUBACK came. ``reason`` below 0x80 is success; 0x10 means that nobody was subscribed (MQTT 5.0, 3.4.2.1)."""
+        """A PUBACK has arrived. ``reason`` below 0x80 is success; 0x10: no subscriber (MQTT 5.0, 3.4.2.1)."""
         ...
 
     def on_lost(self, why: str) -> None:
-        """The connection ended without :meth:`DeviceConnection.disconnect`. Nothing more will come from it."""
+        """The connection ended without :meth:`DeviceConnection.disconnect`. No further event follows."""
         ...
 
 
 class DeviceConnection:
     """One connection from CONNECT to its end. Not thread-safe: create and use it on one loop.
 
-    The session ends with the connection (clean start, expiry 0): the owner repeats what was not acknowledged.
+    The session ends with the connection (clean start, expiry 0), so the owner repeats unacknowledged messages.
     """
 
-    def __init__(self, client_id: str, events: DeviceEvents, *, keepalive_s: int = 30, way: Way | None = None) -> None:
-        """With ``way`` it is connected by :meth:`connect_by`, without by :meth:`connect`."""
+    def __init__(self, client_id: str, events: DeviceEvents, way: Way, *, keepalive_s: int = 30) -> None:
         self.client_id = client_id
         self.receive_maximum = _DEFAULT_RECEIVE_MAXIMUM
         self._events = events
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[None] = self._loop.create_future()
-        self._sock: Any = None  # a socket, or what paho has around it for TLS or a WebSocket
+        self._sock: Any = None  # a socket, or paho's wrapper of it for TLS or a WebSocket
         self._ended = asyncio.Event()
         self._attached = False
         self._writing = False
         self._closing = False
         self._way = way
-        v5 = way is None or way.settings.protocol == "5"
-        self._owed: set[int] = set()  # packet ids that the broker has to acknowledge
-        self._client = client = _Client(
+        v5 = way.settings.protocol == "5"
+        self._owed: set[int] = set()  # packet ids without an acknowledgement
+        self._client = client = Client(
             CallbackAPIVersion.VERSION2,
             client_id,
             protocol=MQTTProtocolVersion.MQTTv5 if v5 else MQTTProtocolVersion.MQTTv311,
-            transport="websockets" if way is not None and way.address.websocket else "tcp",
+            transport="websockets" if way.address.websocket else "tcp",
             clean_session=None if v5 else True,
             reconnect_on_failure=False,
         )
-        client.max_inflight_messages_set(0)  # the owner's window decides, within the broker's receive maximum
+        client.max_inflight_messages_set(0)  # the owner limits the window, within the broker's receive maximum
         client.on_connect = self._on_connect
         client.on_publish = self._on_publish
         client.on_disconnect = self._on_disconnect
 
-    def login(self, username: str, password: str) -> None:
-        """Sets what it shows the broker. Before :meth:`connect`."""
-        self._client.username_pw_set(username, password)
-
     def will(self, topic: str, payload: bytes) -> None:
-        """Sets the retained QoS 1 message the broker publishes when this device vanishes. Before :meth:`connect`."""
+        """Set the last will, retained at QoS 1. Call it before :meth:`connect`."""
         self._client.will_set(topic, payload, qos=1, retain=True)
 
-    async def connect(self, host: str, port: int, *, timeout_s: float) -> None:
-        """Connects and waits for CONNACK. Raises :class:`DeviceConnectError`; the object is then of no further use."""
-        try:
-            await self._open(host, port, timeout_s)
-        except TimeoutError as error:
-            raise DeviceConnectError(
-                f"device {self.client_id}: no answer from the MQTT broker at {host}:{port} within {timeout_s:g} s;"
-                " is it overloaded or hanging?"
-            ) from error
-        except OSError as error:
-            raise DeviceConnectError(
-                f"device {self.client_id}: cannot reach the MQTT broker at {host}:{port}: {words(error)};"
-                " is it running?"
-            ) from error
+    async def connect(self, *, timeout_s: float, login: tuple[str, str] | None = None) -> None:
+        """Connect and wait for CONNACK. ``login`` (user name, password) replaces that of the way.
 
-    async def connect_by(self, *, timeout_s: float, login: tuple[str, str] | None = None) -> None:
-        """The same as :meth:`connect`, the way the settings say; ``login`` is user name and password instead of theirs.
-
-        Raises :class:`DeviceConnectError` and, for TLS files that cannot be used, ConfigError."""
-        way, client = self._way, self._client
-        assert way is not None
-        address, settings = way.address, way.settings
+        Raises :class:`DeviceConnectError`, after which the object is of no further use, and, for TLS files that cannot
+        be used, ConfigError."""
+        address, settings = self._way.address, self._way.settings
         try:
-            shown = await way.login.show(encrypted=address.encrypted)
+            shown = await self._way.login.show(encrypted=address.encrypted)
         except GatewayError as error:
             raise DeviceConnectError(str(error)) from error
-        if shown.context is not None:
-            client.tls_set_context(shown.context)
-        username, password = login or (shown.username, shown.password)
-        if username is not None:
-            client.username_pw_set(username, password)
-        if address.websocket:
-            client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
-        if settings.proxy is not None:
-            import socks
-
-            proxy = settings.proxy
-            client.proxy_set(
-                proxy_type=socks.HTTP,
-                proxy_addr=proxy.host,
-                proxy_port=proxy.port,
-                proxy_username=proxy.username,
-                proxy_password=None if proxy.password is None else fresh(proxy.password, "mqtt.proxy.password"),
-            )
+        if login is not None:
+            shown = replace(shown, username=login[0], password=login[1])
+        prepare(self._client, settings, address, shown)
         try:
             await self._open(address.host, address.port, timeout_s)
         except (OSError, ValueError, WebsocketConnectionError) as error:  # a time-out is an OSError
             raise DeviceConnectError(str(reasons.connect_error(address, error, settings))) from error
 
-    def publish(self, topic: str, payload: bytes, *, qos: Qos = 1, retain: bool = False) -> int | None:
-        """Sends one message and returns its packet id; None if the connection is gone (``on_lost`` follows). With QoS 0
-        nothing is acknowledged."""
+    def subscribe(self, topic_filter: str, receive: Callable[[Heard], None]) -> None:
+        """Subscribe at QoS 1; ``receive`` is called with each message, which is acknowledged after it."""
+        if self._sock is not None:
+            self._client.on_message = lambda _client, _data, message: receive(_heard(message))
+            self._client.subscribe(topic_filter, qos=1)
+            self._watch_writes()
+
+    def publish(
+        self, topic: str, payload: bytes, *, qos: Qos = 1, retain: bool = False, properties: Properties | None = None
+    ) -> int | None:
+        """Send one message and return its packet id; None without a connection (``on_lost`` follows). QoS 0 messages
+        are not acknowledged."""
         if self._sock is None:
             return None
-        info = self._client.publish(topic, payload, qos=qos, retain=retain)
+        info = self._client.publish(topic, payload, qos=qos, retain=retain, properties=properties)
         if info.rc != MQTT_ERR_SUCCESS:
             return None
         if qos:
@@ -182,19 +178,28 @@ class DeviceConnection:
         self._watch_writes()
         return info.mid
 
+    def answer(self, heard: Heard, payload: bytes, status: int) -> int | None:
+        """Publish the answer to a command at its response topic; as :meth:`publish`."""
+        if heard.response_topic is None:
+            return None
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        properties.CorrelationData, properties.UserProperty = heard.correlation_data, (_STATUS, str(status))
+        properties.ContentType = "application/json"
+        return self.publish(heard.response_topic, payload, properties=properties)
+
     @property
     def unwritten(self) -> bool:
-        """Whether something waits for room in the socket."""
+        """Whether unsent bytes wait for the socket."""
         return self._writing
 
     def keep_alive(self) -> None:
-        """Pings when due and ends a connection whose peer does not answer. Call it every second or so."""
+        """Ping when due, and end a connection whose peer does not answer. Call it about every second."""
         if self._sock is not None:
             self._client.loop_misc()
             self._watch_writes()
 
     async def disconnect(self, *, timeout_s: float = 5.0) -> None:
-        """Sends DISCONNECT behind what is still to be written, and closes. The will is not published."""
+        """Send DISCONNECT after all pending bytes, and close. The broker does not publish the will."""
         if self._sock is None:
             return
         self._closing = True
@@ -206,20 +211,20 @@ class DeviceConnection:
         self._detach()
 
     def abort(self) -> None:
-        """Closes the socket without a word, as a device that lost power would; the broker then publishes the will."""
+        """Close the socket without DISCONNECT, like a device that lost power. The broker then publishes the will."""
         self._closing = True
         self._detach()
 
     async def _open(self, host: str, port: int, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                # paho opens the socket and writes CONNECT in the call, which blocks: off the loop.
+                # paho's call opens the socket and writes CONNECT. It blocks, so it runs in a thread.
                 self._client.connect_timeout = timeout_s
                 await asyncio.to_thread(self._client.connect, host, port, self._keepalive_s)
                 self._attach()
                 await self._connected
         except BaseException:
-            self._closing = True  # whoever connects is told by this error, and of no loss besides
+            self._closing = True  # the caller gets this error, and no event on_lost
             self._detach()
             raise
 
@@ -254,7 +259,7 @@ class DeviceConnection:
     def _readable(self) -> None:
         self._client.loop_read()
         for _ in range(_PENDING_READS):
-            # What TLS has decrypted already makes no descriptor readable.
+            # Bytes that TLS has already decrypted do not make the descriptor readable.
             pending = getattr(self._sock, "pending", None)
             if pending is None or not pending():
                 break
@@ -296,12 +301,12 @@ class DeviceConnection:
     def _on_publish(
         self, _client: Any, _data: Any, packet_id: int, reason: ReasonCode, _properties: Properties
     ) -> None:
-        if packet_id in self._owed:  # paho says of QoS 0 that it was sent, even before publish returns
+        if packet_id in self._owed:  # paho also reports QoS 0 messages as sent, even before publish returns
             self._owed.discard(packet_id)
             self._events.on_acknowledged(packet_id, reason.value)
 
     def _on_disconnect(self, _client: Any, _data: Any, flags: Any, reason: ReasonCode, _properties: Any) -> None:
-        if self._closing or not self._attached:  # before _attach we are in connect()'s thread, and connect() raises
+        if self._closing or not self._attached:  # before _attach this is connect()'s thread, and connect() raises
             return
         self._closing = True
         why = reasons.lost(reason.value, sent=flags.is_disconnect_packet_from_server)
@@ -310,5 +315,5 @@ class DeviceConnection:
                 DeviceConnectError(f"device {self.client_id}: the connection ended before CONNACK: {why}")
             )
         elif not self._connected.cancelled():
-            # Not from inside paho's callback: the owner may start a new connection at once.
+            # Outside of paho's callback, because the owner may start a new connection at once.
             self._loop.call_soon(self._events.on_lost, why)

@@ -1,48 +1,42 @@
-"""The simulated devices: hundreds of MQTT clients on one asyncio loop, each with its physics and its own account."""
-
-from __future__ import annotations
-
-__all__ = ["Fleet", "FleetCounts", "FleetSettings", "allow_a_socket_per_device"]
+"""The simulated devices: hundreds of MQTT clients on one asyncio loop, each with its own physics and counts."""
 
 import asyncio
 import csv
 import json
 import resource
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bridge.backoff import Backoff
-from gateway.devices.device import DeviceConnectError, DeviceConnection
-from gateway.devices.mischief import Mischief
+from gateway.devices.commands import AnswerShares, Obedience
+from gateway.devices.device import DeviceConnectError, DeviceConnection, Heard, Way
+from gateway.devices.mischief import FaultShares, Mischief
 from gateway.devices.outbox import DeviceLedger, Outbox
-from gateway.devices.physics import START_S, TIME_SCALE, DeviceModel, build_fleet
+from gateway.devices.physics import FAULTY_SIGNAL, START_S, TIME_SCALE, DeviceModel, DeviceType, build_fleet
 from gateway.devices.profiles import PROFILES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gateway.devices.device import Way
-    from gateway.devices.mischief import FaultShares
-    from gateway.devices.physics import DeviceType
 
 _CONNECTS_AT_ONCE = 16  # more only queue in the broker's accept backlog
 _CONNECT_TIMEOUT_S = 10.0
 _BACKOFF_FIRST_NS, _BACKOFF_MAX_NS = 200_000_000, 5_000_000_000
-_REFUSED_PAUSE_S = 0.5  # a broker that refuses a message (quota) is asked again after this
-_WAKE_S = 0.002  # readings due within this are taken in one wake-up
-_READINGS_IN_A_ROW = 64  # then the sockets are served, even when the schedule is behind
-_BEHIND_NS = 1_000_000_000  # a schedule this late is moved, not caught up in a burst no real fleet would send
-_DEVICE_MEMORY = 10_000  # messages a device keeps while it cannot send; then it takes no more readings
+_REFUSED_PAUSE_S = 0.5  # pause after a refused message (quota)
+_WAKE_S = 0.002  # readings due within this time are taken in one wake-up
+_READINGS_IN_A_ROW = 64  # then the sockets are served, also if the schedule is late
+_BEHIND_NS = 1_000_000_000  # a later schedule is moved: a real fleet would not send a burst
+_DEVICE_MEMORY = 10_000  # most messages that a device keeps while it cannot send
 _FIRMWARE = "1.4.2"
+_FAULT = 1.5  # what a sensor without its calibration multiplies with
+_FAILURE = 0x80  # MQTT 5.0, 2.4: reason codes from here on are failures
+_GOOD = AnswerShares()
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What to simulate and where to connect."""
+    """Settings of the simulation, and the broker."""
 
     host: str
     port: int
@@ -51,18 +45,23 @@ class FleetSettings:
     """Messages per second of each device."""
     seed: int
     window: int = 20
-    """Unacknowledged messages a device has under way at most (or the broker's receive maximum, if that is less)."""
+    """Most unacknowledged messages of a device (or the broker's receive maximum, if that is less)."""
     secrets_file: str = ""
-    """CSV file with name and secret of each device, to log in with; "" logs in without."""
+    """CSV file with name and secret of each device for its login; "" for no login."""
     qos: Literal[0, 1, 2] = 1
     profile: str = "steady"
-    """When they send: a name of ``gateway.devices.profiles``."""
+    """Their rate: a name of ``gateway.devices.profiles``."""
     only: DeviceType | None = None
-    """All of one type; None for the mix."""
+    """The type of all devices; None for the mix."""
     prefix: str = "devices"
-    """What their MQTT topics begin with."""
+    """The beginning of their MQTT topics."""
     status: bool = True
-    """Whether they publish retained birth and death messages, which stay at the broker."""
+    """Whether they publish birth and death messages, retained by the broker."""
+    commands: bool = False
+    """Whether they subscribe to their commands (PREFIX/NAME/req/#), obey and answer them. It needs MQTT 5."""
+    faulty_from: int = 0
+    """The reading from which on the first device measures a voltage half too high, until a command recalibrates it. 0:
+    none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,14 @@ class FleetCounts:
     reconnects: int
     unheard: int
     refused: int
+    commands: int = 0
+    command_copies: int = 0
+    answers: int = 0
+    """Those that the broker has acknowledged."""
 
 
 class _Device:
-    """One device: readings go into its outbox, the outbox goes out while it is connected."""
+    """One device. Its readings go into its outbox, which is sent while it is connected."""
 
     def __init__(
         self,
@@ -88,13 +91,18 @@ class _Device:
         settings: FleetSettings,
         connects: asyncio.Semaphore,
         secret: str | None,
-        way: Way | None,
+        way: Way,
         faults: FaultShares | None,
+        answers: AnswerShares,
     ) -> None:
         self.model = model
+        self.obedience = Obedience(answers, settings.seed, model.device)
+        self.answered = 0  # answers that the broker has acknowledged
+        self._moments = 0  # for readings; not every one is taken
         self.mischief = None if faults is None else Mischief(faults, settings.seed, model.device)
         self.readings = 0
-        self.cuts = 0  # connections that it lost on purpose
+        self.faulty_from = 0  # the reading from which on it measures wrong; 0: never
+        self.cuts = 0  # intentionally lost connections
         self._secret = secret
         self._way = way
         self.outbox = Outbox(_DEVICE_MEMORY)
@@ -109,13 +117,14 @@ class _Device:
         self._telemetry_topic = f"{settings.prefix}/{model.device}/telemetry"
         self._status_topic = f"{settings.prefix}/{model.device}/status"
         self._status_ids: set[int] = set()
+        self._answer_ids: set[int] = set()
         self._window = settings.window
         self._paused = False
         self._lost = asyncio.Event()
         self._settled = asyncio.Event()
 
     async def run(self) -> None:
-        """Connects, and connects again whenever the connection is lost. Ends only by cancellation."""
+        """Connect, and reconnect after each lost connection. Ends only by cancellation."""
         while True:
             self._lost.clear()
             try:
@@ -129,33 +138,46 @@ class _Device:
             await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
 
     async def _connect(self) -> None:
-        way = self._way
-        connection = DeviceConnection(self.model.device, self, way=way)
+        connection = DeviceConnection(self.model.device, self, self._way)
         if self._settings.status:
             connection.will(self._status_topic, self._status("offline", "connection lost"))
-        if way is not None:
-            secret = None if self._secret is None else (self.model.device, self._secret)
-            await connection.connect_by(timeout_s=_CONNECT_TIMEOUT_S, login=secret)
-        else:
-            if self._secret is not None:
-                connection.login(self.model.device, self._secret)
-            await connection.connect(self._settings.host, self._settings.port, timeout_s=_CONNECT_TIMEOUT_S)
+        login = None if self._secret is None else (self.model.device, self._secret)
+        await connection.connect(timeout_s=_CONNECT_TIMEOUT_S, login=login)
         self.connection = connection
         self.connects += 1
         self._window = min(self._settings.window, connection.receive_maximum)
+        if self._settings.commands:
+            connection.subscribe(f"{self._settings.prefix}/{self.model.device}/req/#", self._obey)
         self._publish_status("online", "started" if self.connects == 1 else "reconnected")
         self.pump()
 
+    def _obey(self, heard: Heard) -> None:
+        reply = self.obedience.obey(heard.command_id, heard.payload)
+        if reply.status is not None:
+            asyncio.get_running_loop().call_later(reply.delay_s, self._answer, heard, reply.payload, reply.status)
+
+    def _answer(self, heard: Heard, payload: bytes, status: int) -> None:
+        if self.connection is not None:
+            packet_id = self.connection.answer(heard, payload, status)
+            if packet_id is not None:
+                self._answer_ids.add(packet_id)
+
     def take_reading(self, model_s: float) -> None:
-        """Measures and sends, or keeps the reading while the device is offline. Nothing before the first connection."""
+        """Measure and send; keep the reading while the device is offline. Does nothing before the first connection."""
         if self.connects == 0 or self.outbox.full:
             return
+        self._moments += 1
+        if self._moments % self.obedience.every:
+            return
+        measured = self.model.read(model_s)
+        if 0 < self.faulty_from <= self.readings and not self.obedience.recalibrated:
+            measured[FAULTY_SIGNAL] = round(measured[FAULTY_SIGNAL] * _FAULT, 3)
         body = {
             "device": self.model.device,
             "seq": self.readings,
             "ts": time.time_ns() // 1_000_000,
             "type": self.model.type,
-            **self.model.read(model_s),
+            **measured,
         }
         self.readings += 1
         if self.mischief is None:
@@ -171,19 +193,19 @@ class _Device:
             self.on_lost("cut on purpose")
 
     def take_rest(self) -> None:
-        """No more readings: what was held back goes out."""
+        """End the readings, and send the held back ones."""
         for payload in self.mischief.rest() if self.mischief is not None else ():
             self.outbox.take(payload)
         self.pump()
 
     def pump(self) -> None:
-        """Sends what waits, as far as connection and window allow."""
+        """Send waiting messages, as far as connection and window allow."""
         connection, outbox, qos = self.connection, self.outbox, self._settings.qos
         if connection is None or self._paused:
             return
         while outbox.in_flight < self._window and (message := outbox.head()) is not None:
             if not qos and connection.unwritten:
-                return  # nothing is acknowledged, so that the socket's own buffer is the window
+                return  # without acknowledgements the socket's buffer is the window
             packet_id = connection.publish(self._telemetry_topic, message.payload, qos=qos)
             if packet_id is None:
                 return
@@ -194,13 +216,13 @@ class _Device:
             self._tell_settled()
 
     async def drain(self) -> None:
-        """Waits until everything taken is acknowledged."""
-        while not self.outbox.empty or self._status_ids:
+        """Wait until all taken messages are acknowledged."""
+        while not self._is_settled:
             self._settled.clear()
             await self._settled.wait()
 
     async def say_goodbye(self) -> None:
-        """Publishes the death message, waits for its acknowledgement and disconnects."""
+        """Publish the death message, wait for its acknowledgement, and disconnect."""
         self._publish_status("offline", "stopped")
         await self.drain()
         if self.connection is not None:
@@ -208,7 +230,7 @@ class _Device:
             self.connection = None
 
     def abandon(self) -> None:
-        """Drops a connection that is still there, without a word."""
+        """Drop a present connection without DISCONNECT."""
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
@@ -216,20 +238,28 @@ class _Device:
     def on_acknowledged(self, packet_id: int, reason: int) -> None:
         if packet_id in self._status_ids:
             self._status_ids.discard(packet_id)
+        elif packet_id in self._answer_ids:
+            self._answer_ids.discard(packet_id)
+            self.answered += reason < _FAILURE
         elif not self.outbox.settle(packet_id, reason):
             self._paused = True
             asyncio.get_running_loop().call_later(_REFUSED_PAUSE_S, self._resume)
         self.pump()
         self._tell_settled()
 
+    @property
+    def _is_settled(self) -> bool:
+        return self.outbox.empty and not self._status_ids and not self._answer_ids
+
     def _tell_settled(self) -> None:
-        if self.outbox.empty and not self._status_ids:
+        if self._is_settled:
             self._settled.set()
 
     def on_lost(self, why: str) -> None:
         self.last_error = f"device {self.model.device}: connection lost: {why}"
         self.connection = None
         self._status_ids.clear()
+        self._answer_ids.clear()  # the gateway sees a time-out
         self.outbox.connection_lost()
         self._settled.set()
         self._lost.set()
@@ -259,29 +289,39 @@ class _Device:
 class Fleet:
     """All devices. Create and use it on one running loop: :meth:`start`, watch :meth:`counts`, :meth:`stop`."""
 
-    def __init__(self, settings: FleetSettings, *, way: Way | None = None, faults: FaultShares | None = None) -> None:
-        """``way`` leads to the broker instead of ``host`` and ``port``; with ``faults`` devices do things wrong."""
+    def __init__(
+        self,
+        settings: FleetSettings,
+        *,
+        way: Way | None = None,
+        faults: FaultShares | None = None,
+        answers: AnswerShares = _GOOD,
+    ) -> None:
+        """``way`` replaces ``host`` and ``port``. ``faults`` are the shares of the devices' faults, ``answers`` those
+        of their answers to commands."""
         self._settings = settings
         connects = asyncio.Semaphore(_CONNECTS_AT_ONCE)
         secrets = _secrets(settings.secrets_file)
+        way = way or Way.plain(settings.host, settings.port)
         self._devices = [
-            _Device(model, settings, connects, secrets.get(model.device), way, faults)
+            _Device(model, settings, connects, secrets.get(model.device), way, faults, answers)
             for model in build_fleet(settings.devices, settings.seed, only=settings.only)
         ]
+        self._devices[0].faulty_from = settings.faulty_from
         self._tasks: list[asyncio.Task[None]] = []
         self._clock: asyncio.Task[None] | None = None
         self._keepalive: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Starts connecting; each device measures and publishes from its first connection on."""
+        """Start to connect. Each device measures and publishes from its first connection on."""
         self._tasks = [asyncio.create_task(device.run()) for device in self._devices]
         self._clock = asyncio.create_task(self._take_readings())
         self._keepalive = asyncio.create_task(self._keep_alive())
 
     async def stop(self, timeout_s: float) -> None:
-        """No more readings; waits for acknowledgements, publishes the deaths and disconnects, within ``timeout_s``.
+        """End the readings, wait for acknowledgements, publish the deaths and disconnect, within ``timeout_s``.
 
-        What was not acknowledged by then stands in :meth:`ledger` as unacknowledged.
+        :meth:`ledger` then shows the rest as unacknowledged.
         """
         await _cancel([self._clock])
         for device in self._devices:
@@ -291,13 +331,13 @@ class Fleet:
                 await asyncio.gather(*(device.drain() for device in self._devices))
                 await asyncio.gather(*(device.say_goodbye() for device in self._devices))
         except TimeoutError:
-            pass  # the ledger says what was left unacknowledged
+            pass  # the ledger shows the unacknowledged messages
         await _cancel([*self._tasks, self._keepalive])
         for device in self._devices:
             device.abandon()
 
     def failure(self) -> BaseException | None:
-        """What ended one of the fleet's own tasks, which nothing should."""
+        """The defect that ended one of the fleet's tasks, or None."""
         for task in (*self._tasks, self._clock, self._keepalive):
             if task is not None and task.done() and not task.cancelled():
                 return task.exception()
@@ -314,36 +354,39 @@ class Fleet:
             reconnects=sum(max(0, device.connects - 1) for device in devices),
             unheard=sum(device.outbox.unheard for device in devices),
             refused=sum(device.outbox.refused for device in devices),
+            commands=sum(device.obedience.received for device in devices),
+            command_copies=sum(device.obedience.copies for device in devices),
+            answers=sum(device.answered for device in devices),
         )
 
     def last_error(self) -> str:
-        """Why a device that is not connected is not, in words; empty if there is nothing to tell."""
+        """Why a device is not connected; empty if all are."""
         return next((d.last_error for d in self._devices if d.connection is None and d.last_error), "")
 
     def refusal(self) -> DeviceConnectError | None:
-        """Why a device that never connected could not; None if there is none."""
+        """The error of a device that has never connected; None without one."""
         return next((d.failure for d in self._devices if d.connects == 0 and d.failure is not None), None)
 
     @property
     def readings(self) -> int:
-        """Readings that devices took."""
+        """Number of the devices' readings."""
         return sum(device.readings for device in self._devices)
 
     def ledger(self) -> Mapping[str, DeviceLedger]:
-        """Each device's own account, by device."""
+        """Each device's own counts."""
         return {device.model.device: device.outbox.ledger() for device in self._devices}
 
     def mischief(self) -> Mapping[str, Mischief]:
-        """What each device did wrong, by device; nothing of a fleet without ``faults``."""
+        """The faults by device; empty for a fleet without ``faults``."""
         return {device.model.device: device.mischief for device in self._devices if device.mischief is not None}
 
     @property
     def cuts(self) -> int:
-        """Connections that devices lost on purpose."""
+        """Number of intentionally lost connections."""
         return sum(device.cuts for device in self._devices)
 
     async def _take_readings(self) -> None:
-        """One clock for all devices: they share the period and differ in phase, so the order they are due in stays."""
+        """Take the readings of all devices. They have one period and different phases, so their order is constant."""
         moment_s = PROFILES[self._settings.profile].moment_s
         period_ns = int(1e9 / self._settings.rate)
         random = Random(f"{self._settings.seed}/phases")
@@ -359,7 +402,7 @@ class Fleet:
                     await asyncio.sleep(max(_WAKE_S, (due_ns - now_ns) / 1e9))
                     in_a_row = 0
                 elif in_a_row >= _READINGS_IN_A_ROW:
-                    await asyncio.sleep(0)  # behind: the sockets must have their turn
+                    await asyncio.sleep(0)  # late, but the sockets must be served
                     in_a_row = 0
                     origin_ns += max(0, now_ns - due_ns - _BEHIND_NS)
                 wall_s = (time.monotonic_ns() - started_ns) / 1e9
@@ -372,13 +415,13 @@ class Fleet:
             for device in self._devices:
                 if device.connection is not None:
                     device.connection.keep_alive()
-                    device.pump()  # with QoS 0 no acknowledgement says that there is room again
+                    device.pump()  # without acknowledgements (QoS 0) nothing else reports free space
 
 
 def allow_a_socket_per_device() -> None:
-    """Raises this process's limit of open files as far as the system lets it."""
+    """Raise this process's limit of open files as far as the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # the system's own ceiling may be below the hard limit
+    with suppress(ValueError, OSError):  # the system's own limit may be below the hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -1,13 +1,9 @@
-"""The fleet as a process of its own (``python -m gateway.devices.fleet_process``), so that the view cannot disturb it.
+"""The fleet as a process of its own (``python -m gateway.devices.fleet_process``), so that the view does not delay it.
 
-It takes its settings as one JSON object in its only argument and speaks JSON lines: ``progress`` twice a second, one
-``ledger`` at the end, ``failed`` if it breaks. A line ``stop <seconds>`` on standard input ends it in order within that
-time; the end of standard input, which is the end of its parent, ends it at once.
+Its only argument is a JSON object with its settings. It writes JSON lines: ``progress`` twice a second, one ``ledger``
+at the end, ``failed`` after an error. A line ``stop <seconds>`` on standard input ends it in order within that time.
+The end of standard input, when the parent ends, ends it at once.
 """
-
-from __future__ import annotations
-
-__all__ = ["main"]
 
 import asyncio
 import json
@@ -54,7 +50,7 @@ async def _run(settings: FleetSettings) -> int:
         return 1
     words = (await waiting).split()
     if words[:1] != [b"stop"]:
-        return 1  # the parent is gone: nobody is left to account to
+        return 1  # the parent has ended, so nobody reads the ledger
     flow_s = time.monotonic() - started
     await fleet.stop(float(words[1]))
     reporting.cancel()
@@ -65,8 +61,8 @@ async def _run(settings: FleetSettings) -> int:
 
 
 def main() -> int:
-    """Runs the fleet its argument describes; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
+    """Run the fleet of its argument; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     allow_a_socket_per_device()
     return asyncio.run(_run(FleetSettings(**json.loads(sys.argv[1]))))
 

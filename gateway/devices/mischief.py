@@ -1,11 +1,7 @@
-"""What real devices do wrong, at given shares: messages twice, out of order, with a wrong clock, or broken.
+"""Faults of real devices, at given shares: duplicates, wrong order, wrong clocks, broken payloads.
 
-Decides without I/O, and reproducibly: what a device does depends on the seed and its name alone.
+Decides without I/O. A device's faults depend only on the seed and its name.
 """
-
-from __future__ import annotations
-
-__all__ = ["CORRUPT", "FaultShares", "Mischief"]
 
 import json
 from array import array
@@ -14,14 +10,14 @@ from random import Random
 from typing import Any, Final
 
 CORRUPT: Final = -1
-"""Stands in :attr:`Mischief.numbers` for a payload that names no reading any more."""
-_FAR_MS = 10 * 365 * 86_400_000  # how wrong a wrong clock is: up to ten years, either way
+"""In :attr:`Mischief.numbers` the number of a payload that names no reading."""
+_FAR_MS = 10 * 365 * 86_400_000  # largest error of a wrong clock: ten years in either direction
 _JUNK_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class FaultShares:
-    """How often, as shares from 0 to 1: of the messages, and for ``wrong_clock`` of the devices."""
+    """Shares from 0 to 1 of messages; for ``wrong_clock`` of devices."""
 
     duplicates: float = 0.0
     reorder: float = 0.0
@@ -35,7 +31,7 @@ class FaultShares:
 
 
 class Mischief:
-    """The faults of one device. ``numbers`` has, for each payload it gave out, the ``seq`` in it, or ``CORRUPT``."""
+    """The faults of one device. ``numbers`` has the ``seq`` of each payload, or ``CORRUPT``."""
 
     def __init__(self, shares: FaultShares, seed: int, device: str) -> None:
         self._shares = shares
@@ -48,8 +44,8 @@ class Mischief:
         self.duplicates = self.corrupt = self.reordered = 0
 
     def payloads(self, body: dict[str, Any]) -> list[bytes]:
-        """What the device sends for a reading with these fields: mostly one payload, none while one is held back to
-        come behind the next, several after that or for one that is sent twice."""
+        """The payloads for a reading with these fields: mostly one; none if it is held back behind the next; several
+        after that, or for a duplicate."""
         shares, random = self._shares, self._random
         body["ts"] += self.clock_offset_ms
         number, payload = body["seq"], json.dumps(body, separators=(",", ":")).encode()
@@ -71,7 +67,7 @@ class Mischief:
         return [payload for _, payload in out]
 
     def rest(self) -> list[bytes]:
-        """What is still held back."""
+        """The payloads that are still held back."""
         if self._held is None:
             return []
         number, payload = self._held
@@ -80,5 +76,5 @@ class Mischief:
         return [payload]
 
     def disconnects(self) -> bool:
-        """Whether the device loses its connection now, without a word."""
+        """Whether the device drops its connection now."""
         return self._random.random() < self._shares.disconnects

@@ -1,15 +1,9 @@
-"""What a device has still to send or to see acknowledged, and its own account of it. Decides without I/O."""
-
-from __future__ import annotations
-
-__all__ = ["DeviceLedger", "Message", "Outbox", "ledger_as_json", "ledger_from_json"]
+"""A device's unsent and unacknowledged messages, and its counts. Decides without I/O."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 _SUCCESS_BELOW = 0x80  # MQTT 5.0, 2.4: reason codes from 0x80 on are failures
 _NO_MATCHING_SUBSCRIBERS = 0x10
@@ -17,7 +11,7 @@ _NO_MATCHING_SUBSCRIBERS = 0x10
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message under the device's own sequence number, which begins at 0 and has no gaps."""
+    """One message with the device's own sequence number, which begins at 0 and has no gaps."""
 
     sequence: int
     payload: bytes
@@ -25,7 +19,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLedger:
-    """What one device did: it sent ``0 … published - 1``, and all but ``unacknowledged`` were acknowledged to it."""
+    """The counts of one device: it sent ``0 … published - 1``; all except ``unacknowledged`` were acknowledged."""
 
     published: int
     unacknowledged: frozenset[int] = frozenset()
@@ -39,20 +33,20 @@ class DeviceLedger:
 
 
 def ledger_as_json(ledger: Mapping[str, DeviceLedger]) -> dict[str, Any]:
-    """The ledgers of all devices in JSON's types, for the way to another process."""
+    """The ledgers of all devices in JSON's types, for another process."""
     return {device: [entry.published, sorted(entry.unacknowledged)] for device, entry in ledger.items()}
 
 
 def ledger_from_json(devices: Mapping[str, Any]) -> dict[str, DeviceLedger]:
-    """What :func:`ledger_as_json` gave."""
+    """The ledgers from the result of :func:`ledger_as_json`."""
     return {device: DeviceLedger(published, frozenset(left_open)) for device, (published, left_open) in devices.items()}
 
 
 class Outbox:
-    """Messages in the order they were taken, until each is acknowledged; at least once, whatever the connection does.
+    """Messages in order, each kept until it is acknowledged: delivery is at least once.
 
-    The owner asks :meth:`head` what to send, says :meth:`sent` under which packet id, and passes on acknowledgements
-    and the loss of the connection. After a loss everything unacknowledged is sent again, in order, before anything new.
+    The owner sends :meth:`head`, calls :meth:`sent` with its packet id, and reports acknowledgements and a lost
+    connection. After a loss all unacknowledged messages are sent again, in order, before new ones.
     """
 
     def __init__(self, limit: int) -> None:
@@ -61,12 +55,12 @@ class Outbox:
         self._in_flight: dict[int, Message] = {}
         self._taken = 0
         self.published = 0
-        """Distinct messages sent at least once: those numbered below this."""
+        """Messages with lower numbers were sent at least once."""
         self.acknowledged = 0
         self.unheard = 0
-        """Acknowledged although nobody was subscribed (reason 0x10): the broker threw these away."""
+        """Acknowledged without a subscriber (reason 0x10): the broker dropped these."""
         self.refused = 0
-        """Acknowledgements that said no (reason 0x80 and above); such messages are sent again."""
+        """Refusals (reason 0x80 and above); such messages are sent again."""
 
     @property
     def in_flight(self) -> int:
@@ -74,16 +68,16 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """True when everything taken has been acknowledged."""
+        """Whether all taken messages are acknowledged."""
         return not self._waiting and not self._in_flight
 
     @property
     def full(self) -> bool:
-        """True when no further message should be taken: the device's memory is used up."""
+        """Whether the device's memory is full."""
         return len(self._waiting) >= self._limit
 
     def next_sequence(self) -> int:
-        """The number the next :meth:`take` must carry."""
+        """The number of the next message."""
         return self._taken
 
     def take(self, payload: bytes) -> None:
@@ -96,13 +90,13 @@ class Outbox:
         return self._waiting[0] if self._waiting else None
 
     def sent(self, packet_id: int) -> None:
-        """The head was written to the connection under this packet id."""
+        """Note that the head was written with this packet id."""
         message = self._waiting.popleft()
         self._in_flight[packet_id] = message
         self.published = max(self.published, message.sequence + 1)
 
     def settle(self, packet_id: int, reason: int) -> bool:
-        """An acknowledgement came. Returns False if it refused the message, which is then the head again."""
+        """Note an acknowledgement. Returns False for a refusal: the message is then the head again."""
         message = self._in_flight.pop(packet_id)
         if reason >= _SUCCESS_BELOW:
             self.refused += 1
@@ -113,12 +107,12 @@ class Outbox:
         return True
 
     def connection_lost(self) -> None:
-        """Packet ids mean nothing any more: everything in flight goes back before what waits."""
+        """Note a lost connection: messages in flight return to the front. Their packet ids become invalid."""
         self._put_back(list(self._in_flight.values()))
         self._in_flight.clear()
 
     def ledger(self) -> DeviceLedger:
-        """The account so far. Messages taken and never sent are in none of its numbers."""
+        """The counts so far, without messages that were never sent."""
         unsettled = (message.sequence for message in (*self._in_flight.values(), *self._waiting))
         return DeviceLedger(self.published, frozenset(number for number in unsettled if number < self.published))
 

@@ -8,26 +8,6 @@ Nothing here does I/O, reads a clock or shares a random source: a device's readi
 the moments it is read at, whatever the other devices do.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "DAY_S",
-    "SITES",
-    "START_S",
-    "TIME_SCALE",
-    "UNITS",
-    "Air",
-    "DeviceModel",
-    "DeviceType",
-    "Meter",
-    "Pump",
-    "Reading",
-    "Site",
-    "Thermostat",
-    "Weather",
-    "build_fleet",
-]
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -61,7 +41,10 @@ UNITS = {
     "vibration": "mm/s",
     "level": "%",
 }
-"""Every measurement a device may send. The first four are in ``bridge.wire.TELEMETRY_FIELDS``: Spark reads them."""
+"""Every measurement a device may send; ``streaming/decoding/schemas_default`` has the schemas of the devices' types."""
+
+FAULTY_SIGNAL = "voltage"
+"""What a device measures wrong whose sensor has lost its calibration: all have it, and it changes slowly."""
 
 
 @dataclass(frozen=True, slots=True)

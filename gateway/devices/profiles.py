@@ -1,28 +1,22 @@
-"""When devices send: evenly, in bursts, or more by day than by night. Decides without a clock.
+"""Rates of sending: even, in bursts, or by time of day. Decides without a clock.
 
-A profile bends time. Devices keep an even schedule in *steady* seconds; the profile says at which moment such a second
-has passed, so that over each of its periods a profile sends exactly what the even one does.
+Devices have an even schedule in *steady* seconds. A profile maps these to real moments. So in each of its periods it
+sends exactly as much as the even profile.
 """
 
-from __future__ import annotations
-
-__all__ = ["PROFILES", "Profile"]
-
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.devices.physics import DAY_S, HOUR_S, START_S, TIME_SCALE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 _BURST_PERIOD_S = 10.0
-_BURST_SHARE = 0.1  # of the period, in which everything is sent: ten times the mean rate
+_BURST_SHARE = 0.1  # share of the period in which all is sent, at ten times the mean rate
 _DAY_PERIOD_S = DAY_S / TIME_SCALE  # a day of the devices' physics: four minutes
 _NOON_S = 15 * HOUR_S / TIME_SCALE  # the warmest hour is the busiest
-_SWING = 0.9  # at the busiest 1.9 of the mean, at night a tenth
+_SWING = 0.9  # from a tenth of the mean at night to 1.9 times the mean
 
 
 def _even(steady_s: float) -> float:

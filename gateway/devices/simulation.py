@@ -1,26 +1,16 @@
-"""A run of simulated devices against somebody's MQTT broker, and the account of what they published."""
-
-from __future__ import annotations
-
-__all__ = ["SimulationAccount", "account_of", "simulate"]
+"""A run of simulated devices at an MQTT broker, and the counts of their messages."""
 
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gateway.devices.device import DeviceConnectError, DeviceRefusedError
-from gateway.devices.fleet import Fleet, allow_a_socket_per_device
-from gateway.devices.mischief import CORRUPT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from gateway.devices.device import Way
-    from gateway.devices.fleet import FleetCounts, FleetSettings
-    from gateway.devices.mischief import FaultShares, Mischief
-    from gateway.devices.outbox import DeviceLedger
+from gateway.devices.commands import AnswerShares
+from gateway.devices.device import DeviceConnectError, DeviceRefusedError, Way
+from gateway.devices.fleet import Fleet, FleetCounts, FleetSettings, allow_a_socket_per_device
+from gateway.devices.mischief import CORRUPT, FaultShares, Mischief
+from gateway.devices.outbox import DeviceLedger
 
 _FIRST_CONNECT_S = 15.0
 _LOOK_S = 0.2
@@ -29,8 +19,8 @@ _DRAIN_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class SimulationAccount:
-    """What the devices did. A *reading* is what a device measured, named by its ``device`` and ``seq``; a *message* is
-    what it published: none, one or two of a reading. Downstream there must be every acknowledged reading."""
+    """The counts. A *reading* is a measurement, named by ``device`` and ``seq``; a *message* is a publication of it, of
+    which a reading has none, one or two. Every acknowledged reading must be found downstream."""
 
     seconds: float
     devices: int
@@ -46,7 +36,12 @@ class SimulationAccount:
     reconnects: int
     unheard: int
     unsent: int
-    """Messages that never left the device's memory."""
+    """Messages that were never sent."""
+    commands: int
+    """Different commands that the devices received."""
+    command_copies: int
+    answers: int
+    """Answers to commands that the broker acknowledged."""
 
     @property
     def unacknowledged_messages(self) -> int:
@@ -61,7 +56,7 @@ def account_of(
     cuts: int,
     seconds: float,
 ) -> SimulationAccount:
-    """The sum over all devices. Needs the ``mischief`` of each, all shares 0 where there is none."""
+    """The sum over all devices. Needs the ``mischief`` of each, also with all shares 0."""
     readings = messages = acknowledged = distinct = unsent = 0
     for device, ledger in ledgers.items():
         numbers = mischief[device].numbers
@@ -92,16 +87,24 @@ def account_of(
         reconnects=counts.reconnects,
         unheard=counts.unheard,
         unsent=unsent,
+        commands=counts.commands,
+        command_copies=counts.command_copies,
+        answers=counts.answers,
     )
 
 
 async def simulate(
-    settings: FleetSettings, way: Way, faults: FaultShares, duration_s: float, progress: Callable[[FleetCounts], None]
+    settings: FleetSettings,
+    way: Way,
+    faults: FaultShares,
+    duration_s: float,
+    progress: Callable[[FleetCounts], None],
+    answers: AnswerShares | None = None,
 ) -> SimulationAccount:
-    """Let the devices publish for so long, or until SIGINT or SIGTERM, and account for it; a second signal ends at
-    once, without waiting for acknowledgements.
+    """Let the devices publish for the given time, or until SIGINT or SIGTERM, and return the counts. A second signal
+    ends at once, without acknowledgements.
 
-    Raises DeviceConnectError when none of them can connect at the beginning."""
+    Raises DeviceConnectError if no device can connect at the beginning."""
     allow_a_socket_per_device()
     loop = asyncio.get_running_loop()
     asked, forced = asyncio.Event(), asyncio.Event()
@@ -111,7 +114,7 @@ async def simulate(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    fleet = Fleet(settings, way=way, faults=faults)
+    fleet = Fleet(settings, way=way, faults=faults, answers=answers or AnswerShares())
     fleet.start()
     try:
         await _first_connection(fleet, asked)

@@ -1,14 +1,15 @@
-"""What is wrong with a gateway: verdicts over facts, and the watches that gather them.
+"""Problems of a gateway: verdicts over facts, and the watches that gather the facts.
 
-canary/            a synthetic device whose messages go the whole way, and are looked for at its end
-emqx/              what EMQX knows of this gateway's sessions, and what it lost before the gateway got it
-counts.py          what is wrong by what has been counted within the last minutes
-diagnosis.py       a worker's health, judged when somebody asks: its parts as plain values, what is wrong with them
-kafka.py           what is wrong between us and Kafka: which broker, which partitions, and who of them is to blame
-lookouts.py        what a worker looks at from outside, where settings ask for it: EMQX's account of its sessions
-model.py           what the health of a gateway is judged from, and what a judgement looks like
-observation.py     what only time shows of a worker, looked at once a second: since when something is so, how fast
-pace.py            how fast messages go through, over seconds to days
-pace_verdicts.py   what is wrong with the speed of messages: slow ways, a budget that burns, too little CPU
-verdicts.py        what is wrong, said so that somebody who has never seen the code knows what to do
+canary/            a synthetic device whose messages are read back from Kafka
+emqx/              EMQX's view of this gateway's sessions, and its losses
+counts.py          problems from counts of the last minutes
+diagnosis.py       the health of a worker, on request: its parts as plain values, and its problems
+kafka.py           problems between the gateway and Kafka: which broker, which partitions, which is the cause
+lookouts.py        the watches of a worker: EMQX's counts of its sessions, the canary, the consumers
+measured.py        verdicts over one measured value, for a worker's health and for ``gateway doctor``
+model.py           the facts that health is judged from
+observation.py     facts that only time shows, observed once a second: durations, rates, counts
+pace.py            the speed of messages, over seconds to days, and how long this process waits for a CPU
+pace_verdicts.py   problems of speed: slow ways, a budget that burns, too little CPU
+verdicts.py        the problems that follow from a worker's snapshot, worst first
 """

@@ -1,30 +1,25 @@
-"""What is wrong by what has been counted within the last minutes, as the alerts of the same names count it."""
+"""Problems from counts of the last minutes, by the rules of the alerts with these names."""
 
 from __future__ import annotations
 
-__all__ = ["Counts", "count_problems"]
-
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from gateway.base.problem import Problem
-from gateway.base.vitals import Lasting, Rates
-from gateway.health.model import SECOND_NS
+from gateway.base.vitals import Lasting, Rates, Stalls
+from gateway.health.model import SECOND_NS, HealthSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from gateway.base.metrics import Metrics
-    from gateway.base.vitals import Stalls
-    from gateway.health.model import HealthSnapshot
 
 TEN_NS: Final = 600 * SECOND_NS
 QUARTER_NS: Final = 900 * SECOND_NS
 TAKEN_OVER: Final = 5
-TIMES: Final = 3  # each session, in ten minutes: more than a roll through three EMQX nodes makes
+TIMES: Final = 3  # for each session in ten minutes; a rolling restart of three EMQX nodes makes no more
 RENEWALS: Final = 3
 FAILED: Final = 0.05
 FIVE_NS: Final = 300 * SECOND_NS
-FAILING_NS: Final = 420 * SECOND_NS  # one election is forgotten by then, and the alert waits for 600 s
+FAILING_NS: Final = 420 * SECOND_NS  # longer than the effect of one election; the alert waits for 600 s
 INTERCEPTED: Final = 0.01
 WAITING: Final = 10
 OLD_S: Final = 900.0
@@ -32,8 +27,10 @@ HALF_CLOSED: Final = 20
 
 
 class Counts:
-    """Counters' growth within ten minutes and a quarter of an hour; noted once a minute. Belongs to the event loop's
-    thread, does not block."""
+    """The growth of counters within ten minutes and a quarter of an hour, noted once a minute.
+
+    Belongs to the event loop's thread; does not block.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -60,7 +57,7 @@ class Counts:
         return self._quarter.growth()
 
     def failing_ns(self, now_ns: int, stalls: Stalls) -> int:
-        """For how long more than one batch in twenty of the last five minutes has failed."""
+        """How long the share of failed batches, of the last five minutes, has been above 5 %."""
         return self._failing.lengths(now_ns, stalls).get("batches", 0)
 
     def _read(self) -> dict[str, float]:
@@ -82,39 +79,41 @@ class Counts:
 
 
 def count_problems(snapshot: HealthSnapshot) -> Iterator[Problem]:
-    """In no order."""
+    """Problems from counts, in no order."""
     ten, quarter = snapshot.ten_minutes, snapshot.quarter
     yield from _about_mqtt(ten, len(snapshot.readiness.sessions))
     yield from _about_kept(snapshot, quarter)
     if snapshot.failing_ns >= FAILING_NS:
         failed, sent = ten["batches_failed"], ten["batches"]
         text = f"{failed:.0f} of {failed + sent:.0f} batches to Kafka failed within ten minutes; they are sent again."
-        check = "gateway_kafka_send_failures_total says why, by topic and reason."
+        check = "gateway_kafka_send_failures_total has topics and reasons."
         yield Problem("produce-errors", "warning", text, check)
     renewals = quarter.get("renewal_failures", 0)
     if renewals > RENEWALS:
-        text = f"{renewals:.0f} times within 15 minutes the gateway failed to log in to Kafka anew."
-        check = "Password, user and identity provider; the log's broker_connection_not_renewed. Do not restart before."
+        text = f"The gateway failed {renewals:.0f} times within 15 minutes to renew its login to Kafka."
+        check = "Check password, user and identity provider: the log's broker_connection_not_renewed."
         yield Problem("kafka-login-renewal-failing", "warning", text, check)
     for name, count in ten.items():
         interceptor = name.removeprefix("failed ")
         if interceptor != name and count > INTERCEPTED * ten[f"all {interceptor}"]:
             text = f"Interceptor {interceptor} failed on {count:.0f} of {ten[f'all {interceptor}']:.0f} records within"
-            check = "The log names the failure. What becomes of such a record is its on_error."
+            check = "The log has the exception. on_error decides what becomes of such a record."
             yield Problem("interceptor-errors", "warning", f"{text} ten minutes.", check, interceptor)
 
 
 def _about_mqtt(ten: Mapping[str, float], sessions: int) -> Iterator[Problem]:
     taken, ended = ten.get("taken_over", 0), ten.get("ended", 0)
     if taken > TAKEN_OVER:
-        text = f"Another process uses our client ids: it took over {taken:.0f} connections within ten minutes."
+        text = (
+            f"Another process uses the gateway's client ids: it took over {taken:.0f} connections within ten minutes."
+        )
         check = (
             "Find it by its address in EMQX's log. Give it another instance and another data_dir, and stop it first."
         )
         yield Problem("client-id-shared", "critical", text, check)
     elif ended > TIMES * max(1, sessions):
-        text = f"{ended:.0f} MQTT connections ended within ten minutes: after each, EMQX delivers again."
-        check = "gateway_mqtt_disconnects_total says why, by reason; gateway doctor --only mqtt."
+        text = f"{ended:.0f} MQTT connections ended within ten minutes: after each, EMQX sends messages again."
+        check = "gateway_mqtt_disconnects_total has the reasons; gateway doctor --only mqtt."
         yield Problem("mqtt-reconnecting", "warning", text, check)
 
 
@@ -127,13 +126,13 @@ def _about_kept(snapshot: HealthSnapshot, quarter: Mapping[str, float]) -> Itera
     spool = snapshot.spool
     if spool is not None and spool.messages and spool.oldest_s > OLD_S:
         text = f"The spool holds {spool.messages} messages, the oldest of {spool.oldest_s / 60:.0f} minutes ago."
-        check = "They are on this disk alone. Why does Kafka not take them? What else is listed here says so."
+        check = "This disk has the only copy. The other problems here name the cause."
         yield Problem("spool-old", "warning", text, check)
     if snapshot.intervals_waiting > WAITING:
-        text = f"The account does not get to Kafka: {snapshot.intervals_waiting} intervals wait."
-        check = "Messages flow. May the gateway write to ledger.topic, and is it there? gateway doctor --only kafka."
+        text = f"The ledger does not reach Kafka: {snapshot.intervals_waiting} intervals wait."
+        check = "Messages flow. Check ledger.topic and the right to write to it: gateway doctor --only kafka."
         yield Problem("ledger-not-written", "warning", text, check)
     if snapshot.half_closed > HALF_CLOSED:
         text = f"{snapshot.half_closed} connections of this process stay half closed (CLOSE_WAIT)."
-        check = "ss -tanp state close-wait says with whom."
+        check = "ss -tanp state close-wait shows the other sides."
         yield Problem("sockets-pile-up", "warning", text, check)

@@ -1,16 +1,17 @@
-"""A worker's health, judged when somebody asks: its parts as plain values, what is wrong with them, and what /status
-says. Loaded at the first question, since a worker that nobody asks needs none of it."""
+"""The judgement of a worker's health, on request: its parts as plain values, its problems, its part of /status.
+
+The module is loaded with the first question, since an unasked worker needs none of it.
+"""
 
 from __future__ import annotations
 
-__all__ = ["Diagnosis"]
-
 import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.base.machine_facts import descriptors, memory, sockets
 from gateway.base.metrics import LATENCIES
-from gateway.base.vitals import quantile
+from gateway.base.vitals import latency, quantile
 from gateway.health.kafka import broker_health, broker_silence_ns, partition_health
 from gateway.health.model import (
     BrokerView,
@@ -21,26 +22,22 @@ from gateway.health.model import (
     ProcessView,
     SpoolView,
 )
-from gateway.health.observation import MOST_PARTITIONS
+from gateway.health.observation import MOST_PARTITIONS, Observation
 from gateway.health.verdicts import problems
 from gateway.supervisor.cpu import worker_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from bridge.kafka.contacts import Contact
-    from gateway.base.vitals import Window
     from gateway.components.worker_view import WorkerView
-    from gateway.health.observation import Observation
 
     Rows = dict[tuple[str, ...], float]
 
-FEW_WRITES: Final = 3  # in a minute, from which on they say something of the disk
-SCRAPE_NS: Final = 500_000_000  # a scrape asks for several metrics, and looks once
+FEW_WRITES: Final = 3  # in a minute; fewer say nothing about the disk
+SCRAPE_NS: Final = 500_000_000  # the metrics of one scrape share a look
 
 
 class Diagnosis:
-    """Of one worker, from its observation. Belongs to the event loop's thread; none of its methods blocks."""
+    """Judges one worker from its observation. Belongs to the event loop's thread; no method blocks."""
 
     def __init__(self, worker: WorkerView, seen: Observation) -> None:
         self._worker = worker
@@ -53,7 +50,8 @@ class Diagnosis:
         return HealthLimits.from_settings(self._worker.settings)
 
     def snapshot(self, *, for_scrape: bool = False) -> HealthSnapshot:
-        """Everything known at this moment; ``for_scrape``, partitions and brokers as of the scrape's first look."""
+        """Everything known at this moment. ``for_scrape``: partitions and brokers are those of the scrape's first
+        look."""
         worker = self._worker
         now_ns, stalls = time.monotonic_ns(), self._seen.vitals.stalls
         metrics = worker.metrics
@@ -66,22 +64,22 @@ class Diagnosis:
             readiness=worker.snapshot(),
             in_state_ns=worker.service.lifecycle.in_state_ns,
             kafka_addresses=worker.settings.kafka.bootstrap_servers,
-            kafka_problem=worker.kafka_problem,
+            kafka_problem=worker.kafka.problem,
             brokers=brokers,
             partitions=tuple(partitions),
-            refused_topics=worker.refused_topics(),
+            refused_topics=worker.kafka.refused_topics(),
             disconnected=self._seen.disconnected.lengths(now_ns, stalls),
             saturated=self._seen.saturated.lengths(now_ns, stalls),
             unanswered=self._seen.unanswered.lengths(now_ns, stalls),
-            overrun={session.plan.name: session.overrun for session in worker.sessions if session.overrun},
+            overrun={session.plan.name: session.overrun for session in worker.mqtt.sessions if session.overrun},
             leaderless=self._seen.leaderless.lengths(now_ns, stalls),
-            buffer_bytes=sum(group.accumulator.buffered_bytes for group in worker.groups),
+            buffer_bytes=worker.mqtt.buffered_bytes(),
             buffer_limit_bytes=worker.settings.flow.memory_bytes,
             spool=self._spool(),
             dead_letters=round(self._seen.buried.growth().get("all", 0)),
             last_dead_letter="" if last is None else _dead_letter(last),
             imbalance=self._seen.imbalance(),
-            orphans=tuple((o.plan.client_id, o.problem) for o in worker.orphans.sessions if not o.gone),
+            orphans=tuple((o.plan.client_id, o.problem) for o in worker.mqtt.orphans.sessions if not o.gone),
             credentials=tuple(self._credentials(metrics.credential_expiry.read(), now_ns)),
             process=ProcessView(blocked, blocked_ns, used, allowed, opened, most),
             ways=self._seen.pace.ways(now_ns),
@@ -97,7 +95,7 @@ class Diagnosis:
         )
 
     def document(self) -> dict[str, Any]:
-        """What /status adds: brokers, partitions, problems, latencies, rates, dead letters."""
+        """The part of /status with brokers, partitions, problems, latencies, rates and dead letters."""
         snapshot = self.snapshot()
         brokers = {broker.id: broker for broker in snapshot.brokers}
         rows = [(partition, partition_health(partition, brokers, self._limits)) for partition in snapshot.partitions]
@@ -107,7 +105,10 @@ class Diagnosis:
             "partitions": [_partition_row(*row) for row in rows[:MOST_PARTITIONS]],
             "partitions_total": len(rows),
             "problems": [problem.as_dict() for problem in problems(snapshot, self._limits)],
-            "latency": {"produce": _latency(self._seen.produce), "end_to_end": _latency(self._seen.end_to_end)},
+            "latency": {
+                "produce": latency(self._seen.produce.counts(), LATENCIES),
+                "end_to_end": latency(self._seen.end_to_end.counts(), LATENCIES),
+            },
             "rates": self._seen.rates.per_second(time.monotonic_ns()),
             "dead_letters": {
                 "total": self._seen.dead_letters(),
@@ -119,7 +120,7 @@ class Diagnosis:
         }
 
     def problem_rows(self) -> Rows:
-        """For the metric: how many problems there are, by name and severity. What is not there has no series."""
+        """For the metric: the number of problems by name and severity. An absent problem has no series."""
         rows: Rows = {}
         for problem in problems(self.snapshot(for_scrape=True), self._limits):
             labels = (problem.id, problem.severity)
@@ -131,11 +132,11 @@ class Diagnosis:
         return {(str(broker.id),): broker.silent_ns / 1e9 for broker in self._look_for_scrape()[1]}
 
     def broker_muteness(self) -> Rows:
-        """For the metric: seconds for which a broker has owed any answer."""
+        """For the metric: seconds for which a broker has owed an answer, by broker."""
         return {(str(b.id),): 0.0 if b.parted else b.mute_ns / 1e9 for b in self._look_for_scrape()[1]}
 
     def brokers_up(self) -> Rows:
-        """For the metric: 1 by broker that answers."""
+        """For the metric: 1 for a broker that answers, by broker."""
         return {(str(b.id),): float(b.mute_ns < self._limits.mute_ns) for b in self._look_for_scrape()[1]}
 
     def _look_for_scrape(self) -> tuple[list[PartitionView], tuple[BrokerView, ...]]:
@@ -149,10 +150,10 @@ class Diagnosis:
         return partitions, self._brokers(partitions, now_ns)
 
     def _partitions(self, now_ns: int) -> list[PartitionView]:
-        producer = self._worker.kafka_producer()
-        refused = frozenset(self._worker.refused_topics())
+        producer = self._worker.kafka.producer()
+        refused = frozenset(self._worker.kafka.refused_topics())
         views = []
-        for queue in self._worker.partitions.queues.values():
+        for queue in self._worker.kafka.partitions.queues.values():
             replicas, in_sync = producer.replicas(queue.topic, queue.partition)
             acknowledged_ns = queue.last_acknowledged_ns
             views.append(
@@ -162,14 +163,14 @@ class Diagnosis:
                     producer.leader(queue.topic, queue.partition),
                     replicas,
                     in_sync,
-                    waiting=queue.messages() if queue.holds else 0,
-                    waiting_bytes=queue.bytes() if queue.holds else 0,
+                    waiting=queue.messages() if queue.has_records else 0,
+                    waiting_bytes=queue.bytes() if queue.has_records else 0,
                     spooled=queue.spooled(),
                     last_ack_age_ns=now_ns - acknowledged_ns if acknowledged_ns else None,
                     silent_ns=self._seen.silent_ns(queue, now_ns),
                     led_ns=self._seen.led_ns(queue, now_ns),
-                    spooling=queue.backlog is not None and queue.backlog.spooling and queue.backlog.holds,
-                    held=queue.holds
+                    spooling=queue.backlog is not None and queue.backlog.is_spooling and queue.backlog.has_batches,
+                    held=queue.has_records
                     and (queue.not_before_ns > now_ns or queue.topic in refused or queue.clock_refused),
                     clock_refused=queue.clock_refused,
                     dead_letters_refused=queue.dead_letters_refused,
@@ -184,7 +185,7 @@ class Diagnosis:
         for partition in partitions:
             if partition.leader is not None:
                 led.setdefault(partition.leader, []).append(partition)
-        contacts = sorted(self._worker.contacts, key=lambda contact: contact.broker)
+        contacts = sorted(self._worker.kafka.contacts, key=lambda contact: contact.broker)
         mute = {c.broker for c in contacts if self._seen.past(c.asked_ns, now_ns) >= self._limits.mute_ns}
         throttled = self._seen.throttled.growth()
         return tuple(
@@ -204,7 +205,7 @@ class Diagnosis:
         ages = [p.last_ack_age_ns for p in led if p.last_ack_age_ns is not None]
         age_ns = min(ages, default=None)
         mute_ns = self._seen.past(contact.asked_ns, now_ns)
-        mine = set(_names(led))
+        mine = {partition.name for partition in led}
         return BrokerView(
             contact.broker,
             contact.host,
@@ -217,7 +218,7 @@ class Diagnosis:
             written_age_ns=now_ns - contact.written_ns if contact.written_ns else None,
             lost=tuple(name for name in (f"{t}/{n}" for t, n in contact.led) if name not in mine),
             away_ns=now_ns - contact.left_ns if contact.left_ns else 0,
-            connected=self._worker.kafka_producer().connected(contact.broker),
+            connected=self._worker.kafka.producer().connected(contact.broker),
             refuses=contact.refuses,
             accepts=contact.accepts,
             problem=contact.problem,
@@ -229,12 +230,11 @@ class Diagnosis:
         if spooling is None:
             return None
         store, spooler = spooling.store, spooling.spooler
-        oldest_ms = store.oldest_ms()
-        oldest_s = max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
         writes = self._seen.fsync.counts()
         fsync_s = quantile(writes, LATENCIES, 0.5) if sum(writes) >= FEW_WRITES else None
+        age_s = spooling.oldest_age_s()
         return SpoolView(
-            store.bytes, store.max_bytes, spooler.messages(), spooler.trouble, spooler.full, oldest_s, fsync_s
+            store.bytes, store.max_bytes, spooler.messages(), spooler.trouble, spooler.full, age_s, fsync_s
         )
 
     def _credentials(self, expiry: Mapping[tuple[str, ...], float], now_ns: int) -> Iterable[CredentialView]:
@@ -245,35 +245,16 @@ class Diagnosis:
                 ends_s = expiry.get((f"{side}_{kind}",), 0.0)
                 failing_ns = failing.get(side, 0) if kind == "token" else 0
                 if ends_s or failing_ns:
-                    setting = f"{side}.tls.certificate_file" if kind == "certificate" else _token_setting(side)
+                    token = "mqtt.token" if side == "mqtt" else "kafka.sasl.token"
+                    setting = f"{side}.tls.certificate_file" if kind == "certificate" else token
                     yield CredentialView(setting, kind, ends_s - now_s if ends_s else None, failing_ns)
             if ends_s := expiry.get((f"{side}_server_certificate",), 0.0):
                 name = "the MQTT broker" if side == "mqtt" else "a Kafka broker"
                 yield CredentialView(name, "server_certificate", ends_s - now_s)
 
 
-def _names(partitions: Iterable[PartitionView]) -> Iterable[str]:
-    return (partition.name for partition in partitions)
-
-
-def _token_setting(side: str) -> str:
-    return "mqtt.token" if side == "mqtt" else "kafka.sasl.token"
-
-
-def _latency(window: Window) -> dict[str, object]:
-    counts = window.counts()
-    return {
-        "p50": _rounded(quantile(counts, LATENCIES, 0.5)),
-        "p99": _rounded(quantile(counts, LATENCIES, 0.99)),
-        "buckets": counts,
-    }
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 5)
-
-
 def _broker_row(broker: BrokerView, health: str) -> dict[str, object]:
+    """A broker as /status shows it. It is mute while it owes an answer, and silent while records wait for it too."""
     return {
         "id": broker.id,
         "host": broker.host,
@@ -307,6 +288,6 @@ def _age(age_ns: int | None) -> float | None:
 
 
 def _dead_letter(last: dict[str, object]) -> str:
-    """What became of the last one; a template that made no name has no topic that it was meant for."""
+    """The last dead letter in words. A template without a result leaves it without a topic."""
     meant = f", for {last['topic']}" if last["topic"] else ""
     return f"{last['reason']}{meant}: {last['text']}"

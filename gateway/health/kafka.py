@@ -1,40 +1,32 @@
-"""What is wrong between us and Kafka: which broker, which partitions, and who of them is to blame.
+"""Problems between the gateway and Kafka: which brokers, which partitions, and the cause.
 
-A partition stands still for one of four reasons, and only one of them is its leader's:
+A partition acknowledges nothing for one of four reasons:
 
-- its leader is mute: it owes an answer, and gives none to anybody;
-- a follower is mute: with acks=all the leader waits for each in-sync replica, until the cluster has put the mute one
-  out (``broker.session.timeout.ms``, ``replica.lag.time.max.ms``). Every partition that has a copy there stands still;
-- the leader answers questions, but nothing to batches: its disk hangs, or its request handlers do;
-- the leader says why (too few replicas, no rights).
+- its leader is mute: it answers no request at all;
+- a follower is mute: with acks=all the leader waits for every in-sync replica, until the cluster removes the mute one
+  (``broker.session.timeout.ms``, ``replica.lag.time.max.ms``). Every partition with a replica there waits;
+- the leader answers requests for metadata, but no batches: its disk or its request handlers hang;
+- the leader refuses batches and says why (too few replicas, no rights).
 """
 
-from __future__ import annotations
-
-__all__ = ["broker_health", "broker_silence_ns", "kafka_problems", "partition_health"]
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
 
 from gateway.base.problem import Problem
-from gateway.health.model import IDLE_NS, SECOND_NS, WAITING_NS
+from gateway.health.measured import leaderless
+from gateway.health.model import IDLE_NS, SECOND_NS, WAITING_NS, BrokerView, HealthLimits, HealthSnapshot, PartitionView
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from gateway.base.problem import Severity
-    from gateway.health.model import BrokerView, HealthLimits, HealthSnapshot, PartitionView
-
-STARTED_NS: Final = 10 * SECOND_NS  # a Kafka that lives answers a start in a tenth of that
-RESTART_NS: Final = 60 * SECOND_NS  # a broker that left in good order and is back within that was restarted
+STARTED_NS: Final = 10 * SECOND_NS  # a healthy Kafka answers a start in a tenth of that
+RESTART_NS: Final = 60 * SECOND_NS  # a shorter stop in good order is a restart
 LEADERLESS_NS: Final = 5 * SECOND_NS
 LEADERLESS_CRITICAL_NS: Final = 12 * SECOND_NS  # elections are over by then
-THROTTLED_NS: Final = 6 * SECOND_NS  # of a minute: below that a quota only smooths what comes
+THROTTLED_NS: Final = 6 * SECOND_NS  # of a minute; shorter delays only smooth the flow
 NAMED: Final = 12  # partitions in a sentence
 SAID: Final = 2  # reasons in a sentence
 
 
 def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> str:
-    """One word for a partition's colour."""
+    """A partition's state in one word."""
     if partition.held:
         return "held"
     if partition.leader is None:
@@ -52,7 +44,7 @@ def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView]
 
 
 def broker_health(broker: BrokerView, limits: HealthLimits) -> str:
-    """One word for a broker's colour."""
+    """A broker's state in one word."""
     if broker.mute_ns >= limits.mute_ns:
         return "silent" if broker.waiting else "unreachable"
     if broker.silent_ns >= limits.silent_ns:
@@ -62,11 +54,11 @@ def broker_health(broker: BrokerView, limits: HealthLimits) -> str:
 
 
 def broker_silence_ns(broker: int, partitions: Iterable[PartitionView], mute: Collection[int]) -> int:
-    """For how long partitions have waited in vain that a broker is to blame for. ``mute``: brokers that owe an answer.
+    """How long partitions have waited because of a broker. ``mute``: brokers that owe an answer.
 
-    A mute one is to blame for what it leads, for what waits for the copy on it, and for what nobody leads and has a
-    copy on it (Kafka does not say which of the copies may lead). Another for what it leads, but for
-    partitions that wait for a mute copy elsewhere, and those of which it says why it does not take them.
+    A mute broker is the cause for partitions that it leads, that wait for its replica, or that have a replica there and
+    no leader. Another broker is the cause for partitions that it leads, unless they wait for a mute replica or it says
+    why it refuses their batches.
     """
     if broker in mute:
         blamed = [
@@ -103,20 +95,20 @@ def kafka_problems(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[P
 def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | None:
     age_ns = snapshot.readiness.metadata_age_ns
     check = (
-        "Look whether the brokers run, and whether this machine reaches their addresses: gateway doctor. Do not restart"
-        " the gateway: it goes on by itself when Kafka does."
+        "Check that the brokers run and that this machine reaches their addresses: gateway doctor. Do not restart the"
+        " gateway: it continues when Kafka does."
     )
     if age_ns is None:
         if snapshot.in_state_ns < STARTED_NS:
             return None
         why = f" {snapshot.kafka_problem}" if snapshot.kafka_problem else ""
-        text = f"Kafka has not answered since the start; asked were {', '.join(snapshot.kafka_addresses)}.{why}"
+        text = f"Kafka has not answered since the start; asked: {', '.join(snapshot.kafka_addresses)}.{why}"
         return Problem("kafka-unreachable", "critical", text, check)
     if age_ns <= limits.readiness.metadata_stale_after_ns:
         return None
     names = ", ".join(broker.name for broker in snapshot.brokers if not broker.away_ns)
     said = dict.fromkeys(broker.problem.rstrip(".") for broker in snapshot.brokers if broker.problem)
-    why = f" When it was tried last: {'; '.join([*said][:SAID])}." if said else ""
+    why = f" Last error: {'; '.join([*said][:SAID])}." if said else ""
     text = f"No Kafka broker has answered for {_seconds(age_ns)}: {names or ', '.join(snapshot.kafka_addresses)}.{why}"
     return Problem("kafka-unreachable", "critical", text, check)
 
@@ -129,8 +121,8 @@ def _about_dead_letters(snapshot: HealthSnapshot) -> Iterator[Problem]:
             f" {refused[0].dead_letters_refused.rstrip('.')}."
         )
         check = (
-            "Look at the settings of that topic (gateway topics describe): max.message.bytes, and cleanup.policy, which"
-            " has to be delete. What waits goes on by itself."
+            "Check that topic's settings (gateway topics describe): max.message.bytes, and cleanup.policy (delete)."
+            " Waiting dead letters are then written."
         )
         yield Problem("dead-letters-refused", "critical", text, check)
 
@@ -139,13 +131,13 @@ def _about_clock(snapshot: HealthSnapshot) -> Iterator[Problem]:
     refusing = [partition for partition in snapshot.partitions if partition.clock_refused]
     if refusing:
         text = (
-            f"Kafka refuses the present time by this machine's clock for {_plural(refusing)}: {_names(refusing)}."
-            f" {_wait(refusing)}, in the spool where it is on."
+            f"Kafka refuses the present time of this machine for {_plural(refusing)}: {_names(refusing)}."
+            f" {_wait(refusing)}, in the spool if it is on."
         )
         check = (
             "Compare the clocks of this machine and of the brokers (timedatectl, chronyc tracking) and correct the"
-            " wrong one: what waits is stamped with the present then, and goes on by itself. If both are right, look"
-            " at the topic's message.timestamp.after.max.ms and message.timestamp.before.max.ms."
+            " wrong one: waiting records then get the present time and are delivered. If both are right, check the"
+            " topic's message.timestamp.after.max.ms and message.timestamp.before.max.ms."
         )
         yield Problem("clock", "critical", text, check)
 
@@ -179,28 +171,22 @@ def _about_mute(
         if stranded:
             waiting = f", and {_wait(stranded)}" if unwritten else ""
             have = "has" if len(stranded) == 1 else "have"
-            parts.append(f"Nobody leads {_names(stranded)}, which {have} a copy on it{waiting}.")
+            parts.append(f"No broker leads {_names(stranded)}, which {have} a replica on it{waiting}.")
         if moved:
-            parts.append(f"Others lead {_some(moved)} by now.")
+            parts.append(f"Other brokers lead {_some(moved)} now.")
         if behind:
-            also = (
-                "stands still as well: its leader waits"
-                if len(behind) == 1
-                else "stand still as well: their leaders wait"
-            )
-            parts.append(f"{_names(behind)} {also} for the copy on it (acks=all).")
+            also = "waits too: its leader needs" if len(behind) == 1 else "wait too: their leaders need"
+            parts.append(f"{_names(behind)} {also} the replica on it (acks=all).")
         yield Problem("broker-silent", "critical", " ".join(parts), _advice(broker), subject)
         return
     if stranded:
-        then = (
-            f"Nobody leads {_names(stranded)}, with a copy on it, and nothing waits now; what comes for them will wait."
-        )
+        then = f"No broker leads {_names(stranded)}, with a replica on it. Nothing waits yet; new messages will."
     elif led:
-        then = f"It leads {_names(led)}, for which nothing waits now; what comes for them will wait."
+        then = f"It leads {_names(led)}. Nothing waits yet; new messages will."
     elif moved:
-        then = f"Others lead its partitions by now ({_some(moved)}), and messages flow; one copy of each is missing."
+        then = f"Other brokers lead its partitions now ({_some(moved)}), and messages flow; each lacks a replica."
     else:
-        then = "It leads nothing of ours."
+        then = "It leads no partition of the gateway."
     text = f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}. {then}"
     yield Problem("broker-unreachable", "warning", text, _advice(broker), subject)
 
@@ -209,21 +195,19 @@ def _advice(broker: BrokerView) -> str:
     if broker.refuses:
         then = "Start that broker; its log says why it ended."
     elif broker.accepts or broker.connected:
-        then = "Look at that broker's process, log and disk, and at the network between. When it is frozen, restart it."
+        then = "Check that broker's process, log, disk and network. If it is frozen, restart it."
     else:
-        then = (
-            "Look whether that broker's machine runs, and at the network between; start the broker if it does not run."
-        )
-    return f"{then} Do not restart the gateway or the consumers, which changes nothing."
+        then = "Check that broker's machine and network; start the broker if it does not run."
+    return f"{then} Do not restart the gateway or the consumers: that repairs nothing."
 
 
 def _how(broker: BrokerView) -> str:
     if broker.refuses:
         return ": connections to it are refused, so its process does not run"
     if broker.accepts:
-        return ", though it takes connections: it is frozen, or nearly so"
+        return ", but accepts connections: it is frozen, or nearly so"
     if broker.connected:
-        return ", though the connection to it stands: it is frozen, or cut off without a word"
+        return ", but its connection is open: it is frozen, or disconnected"
     if broker.problem:
         return f": {broker.problem.rstrip('.')}"
     return ""
@@ -254,7 +238,7 @@ def _about_leaders(
             yield Problem("partition-silent", "critical", text, _REPLICAS, _names(silent, 3))
         elif len(silent) == len(found) and broker is not None and _owes(broker, limits):
             text = (
-                f"Broker {name} answers questions, but has acknowledged nothing for {_seconds(longest_ns)}:"
+                f"Broker {name} answers requests, but has acknowledged nothing for {_seconds(longest_ns)}:"
                 f" {_wait(silent)} for {_plural(silent)} that it leads: {_names(silent)}."
             )
             yield Problem("broker-silent", "critical", text, _HANGS, f"broker {leader}")
@@ -267,17 +251,17 @@ def _about_leaders(
 
 
 _HANGS: Final = (
-    "Its disk or its request handlers hang: look at its log, its disk and its sockets in CLOSE_WAIT. Restart that one"
+    "Its disk or its request handlers hang: check its log, its disk and its sockets in CLOSE_WAIT. Restart that one"
     " broker; restarting the gateway or the consumers changes nothing."
 )
 _REPLICAS: Final = (
-    "Look at the partition's replicas: gateway topics describe TOPIC. Is one of them down, or are fewer in sync than"
-    " min.insync.replicas asks for? Do not restart the gateway."
+    "Check the partition's replicas (gateway topics describe TOPIC): one is down, or fewer are in sync than"
+    " min.insync.replicas. Do not restart the gateway."
 )
 
 
 def _owes(broker: BrokerView, limits: HealthLimits) -> bool:
-    """Whether it has answered to no batch at all for as long."""
+    """Whether the broker has answered no batch for that long."""
     return broker.written_age_ns is None or broker.written_age_ns >= limits.silent_ns
 
 
@@ -293,17 +277,14 @@ def _about_leaderless(snapshot: HealthSnapshot, brokers: Mapping[int, BrokerView
         there = {broker.id for broker in brokers.values() if not broker.away_ns}
         away = sorted({n for number in topic.leaderless for n in homes.get((topic.name, number), ())} - there)
         names = [brokers[number].name if number in brokers else str(number) for number in away]
-        where = f" The brokers with their copies are away: {', '.join(names)}." if names else ""
-        text = (
-            f"For {_seconds(lasted_ns)} nobody has led {_numbers(topic.name, topic.leaderless)}: what comes for"
-            f" {'it' if len(topic.leaderless) == 1 else 'them'} waits.{where}"
+        yield leaderless(
+            _numbers(topic.name, topic.leaderless),
+            len(topic.leaderless),
+            names,
+            subject=topic.name,
+            lasted_s=lasted_ns / 1e9,
+            severity="critical" if lasted_ns >= LEADERLESS_CRITICAL_NS else "warning",
         )
-        severity: Severity = "critical" if lasted_ns >= LEADERLESS_CRITICAL_NS else "warning"
-        check = (
-            "Bring the brokers back that have a copy: gateway topics describe, gateway leaders show. An unclean"
-            " election would lose records: the last way out only."
-        )
-        yield Problem("partition-leaderless", severity, text, check, topic.name)
 
 
 # --- quotas ---------------------------------------------------------------------------------------
@@ -320,7 +301,7 @@ def _about_quotas(snapshot: HealthSnapshot) -> Iterator[Problem]:
         )
         check = (
             "Raise the quota of the gateway's user or client id (producer_byte_rate, request_percentage):"
-            " kafka-configs.sh --describe --entity-type users. The broker is well; do not restart it."
+            " kafka-configs.sh --describe --entity-type users. The broker is healthy; do not restart it."
         )
         yield Problem("kafka-throttled", "warning", text, check, f"broker {broker.id}")
 
@@ -329,17 +310,17 @@ def _about_quotas(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _waits_for(partition: PartitionView, broker: int) -> bool:
-    """Whether a partition waits for the copy on a broker that is mute, or waited for it until it was put out."""
+    """Whether a partition waits for a mute broker's replica, or waited until the replica was removed."""
     return broker in partition.in_sync or broker == partition.waited_for
 
 
 def _stranded(partition: PartitionView, broker: int) -> bool:
-    """Whether nobody leads a partition that has a copy on a broker."""
+    """Whether a partition with a replica on the broker has no leader."""
     return partition.leader is None and broker in partition.replicas
 
 
 def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> int | None:
-    """A broker that is mute and that the partition waits for."""
+    """A mute broker that the partition waits for."""
     for number in (partition.leader, *partition.in_sync):
         broker = brokers.get(number) if number is not None else None
         if broker is not None and broker.mute_ns >= limits.mute_ns:

@@ -1,34 +1,29 @@
-"""What a worker looks at from outside, where settings ask for it: EMQX's account of its sessions, the canary, and the
-consumers of what it delivers.
+"""The watches of a worker: EMQX's counts of its sessions, the canary, and the consumers of its topics.
 
-Nothing of any is loaded where no setting asks for it. When settings change while the worker runs, each is made anew
-if it is concerned: their connections are no session that carries messages.
+Only configured watches are loaded. A reload replaces the watches whose settings changed; their connections carry no
+messages.
 """
 
 from __future__ import annotations
 
-__all__ = ["Lookouts"]
-
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from config.loading.live import same
-from gateway.base.lifecycle import State
+from gateway.base.lifecycle import Component, Lifecycle, State
 from gateway.data_dir.directory import emqx_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from config.settings import Settings
     from gateway.admin.watch import GroupWatch
-    from gateway.base.lifecycle import Component, Lifecycle
     from gateway.base.problem import Problem
     from gateway.components.worker_view import WorkerView
     from gateway.health.canary.canary import Canary
     from gateway.health.emqx.watch import EmqxWatch
 
-_PATIENCE_NS: Final = 2_000_000_000  # for one to end that another takes the place of
+_PATIENCE_NS: Final = 2_000_000_000  # to stop a replaced watch
 
 
 class _Lookout(Protocol):
@@ -45,7 +40,7 @@ L = TypeVar("L", bound=_Lookout)
 
 
 class _Seat(Generic[L]):
-    """A component of the service: whatever looks from here at the moment, or nothing."""
+    """A component of the service with the present watch, or none."""
 
     def __init__(self, name: str, make: Callable[[], L | None]) -> None:
         self.name = name
@@ -64,13 +59,13 @@ class _Seat(Generic[L]):
             await self.holder.stop(deadline_ns)
 
     async def renew(self) -> None:
-        """Let another take over, made from the settings of now. Nothing before the start."""
+        """Replace the watch by one with the present settings. Does nothing before the start."""
         if not self._started:
             return
         if self.holder is not None:
             await self.holder.stop(time.monotonic_ns() + _PATIENCE_NS)
             if not self._started:
-                return  # the worker stops, and has stopped this one too
+                return  # the worker has stopped the watch meanwhile
         self.holder = self._make()
         if self.holder is not None:
             await self.holder.start()
@@ -83,7 +78,7 @@ class _Seat(Generic[L]):
 
 
 class Lookouts:
-    """Of one worker, none where it retires. What they find is among the problems of the worker's health."""
+    """The watches of one worker; a retiring worker has none. Their problems are problems of the worker."""
 
     def __init__(self, worker: WorkerView, lifecycle: Lifecycle) -> None:
         self._worker = worker
@@ -92,38 +87,28 @@ class Lookouts:
         self._consumers: _Seat[GroupWatch] = _Seat("consumer watch", lambda: _consumers(worker))
 
     @property
-    def canary(self) -> Canary | None:
-        """The one that goes the whole way just now."""
-        return self._canary.holder
-
-    @property
-    def emqx(self) -> EmqxWatch | None:
-        """The one that looks into EMQX just now."""
-        return self._emqx.holder
-
-    @property
     def core(self) -> tuple[Component, ...]:
-        """What is started before the sessions and stopped after them."""
+        """Components that start before the sessions and stop after them."""
         return (self._emqx, self._consumers)
 
     @property
     def intake(self) -> tuple[Component, ...]:
-        """What is started and stopped with the sessions."""
+        """Components that start and stop with the sessions."""
         return (self._canary,)
 
     def problems(self) -> Iterable[Problem]:
-        """What they find just now."""
+        """The present problems."""
         yield from self._emqx.problems()
         yield from self._canary.problems()
         yield from self._consumers.problems()
 
     async def adopt(self, before: Settings) -> None:
-        """The worker's settings are others than ``before``: make anew what that concerns."""
+        """Replace the watches whose settings differ from ``before``."""
         after = self._worker.settings
         if not same(before.emqx, after.emqx):
             self._worker.metrics.emqx_watched.child().value = 0
             await self._emqx.renew()
-        # Its messages take the way of everybody's: through a route, to a topic.
+        # The canary's messages take a route.
         if not (same(before.canary, after.canary) and same(before.routes, after.routes)):
             self._worker.metrics.canary_enabled.child().value = 0
             await self._canary.renew()
@@ -132,30 +117,30 @@ class Lookouts:
             await self._consumers.renew()
 
     def facts(self) -> dict[str, object]:
-        """For /status; null where there is none. Does not block."""
+        """For /status; null for a missing watch. Does not block."""
         return {"emqx": self._emqx.facts(), "canary": self._canary.facts(), "consumers": self._consumers.facts()}
 
 
 def _emqx(worker: WorkerView) -> EmqxWatch | None:
     settings = worker.settings
-    if settings.emqx.url is None or not worker.sessions:
+    if settings.emqx.url is None or not worker.mqtt.sessions:
         return None
     from gateway.health.emqx.watch import EmqxWatch
 
     return EmqxWatch(
         settings.emqx,
-        [(session.plan.name, session.plan.client_id) for session in worker.sessions],
+        [(session.plan.name, session.plan.client_id) for session in worker.mqtt.sessions],
         worker.metrics,
         emqx_path(settings.data_dir, settings.worker),
         worker=settings.worker,
         lost=worker.lost_sessions,
-        own_unheard=lambda: sum(session.unheard for session in worker.sessions),
+        own_unheard=lambda: sum(session.unheard for session in worker.mqtt.sessions),
     )
 
 
 def _canary(worker: WorkerView, lifecycle: Lifecycle) -> Canary | None:
     settings = worker.settings
-    if not settings.canary.enabled or settings.worker != 0 or not worker.sessions:
+    if not settings.canary.enabled or settings.worker != 0 or not worker.mqtt.sessions:
         return None
     from gateway.health.canary.canary import Canary
 
@@ -171,10 +156,10 @@ def _canary(worker: WorkerView, lifecycle: Lifecycle) -> Canary | None:
         lifecycle.listen(on_state)
     return Canary(
         settings,
-        router=lambda: worker.router,
+        router=lambda: worker.mqtt.router,
         metrics=worker.metrics,
-        mqtt_login=worker.mqtt_login,
-        kafka_login=worker.kafka_login,
+        mqtt_login=worker.mqtt.login,
+        kafka_login=worker.kafka.login,
         go=go,
     )
 

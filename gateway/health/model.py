@@ -1,48 +1,27 @@
-"""What the health of a gateway is judged from, and what a judgement looks like. Plain values: no clock, no I/O.
+"""The facts that the health of a gateway is judged from. Plain values: no clock, no I/O.
 
-Ages and lengths are nanoseconds up to the moment of the snapshot. What the event loop itself stood still is taken off
-before: then nobody could have read an answer.
+Ages and lengths are nanoseconds up to the moment of the snapshot, without the time in which the event loop stood still.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "END_TO_END",
-    "OBJECTIVE_S",
-    "PRODUCE",
-    "SLOW_S",
-    "BrokerView",
-    "BudgetView",
-    "CpuView",
-    "CredentialView",
-    "HealthLimits",
-    "HealthSnapshot",
-    "PaceView",
-    "PartitionView",
-    "ProcessView",
-    "SpoolView",
-]
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from gateway.base.readiness import ReadinessLimits
+from config.values.grammar import nanoseconds
+from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import timedelta
-
     from config.settings import Settings
     from gateway.base.problem import Problem
-    from gateway.base.readiness import ReadinessSnapshot
 
 
 SECOND_NS: Final = 1_000_000_000
 MUTE_NS: Final = 5 * SECOND_NS  # no election, collection or slow disk of a healthy broker takes as long
-SILENT_NS: Final = (10 * SECOND_NS, 20 * SECOND_NS)  # bounds of what follows from kafka.request_timeout
-WAITING_NS: Final = SECOND_NS  # below: on its way
+SILENT_NS: Final = (10 * SECOND_NS, 20 * SECOND_NS)  # bounds for twice kafka.request_timeout
+WAITING_NS: Final = SECOND_NS  # shorter waits are normal
 IDLE_NS: Final = 60 * SECOND_NS
-SLOW_DISK_S: Final = 0.25  # for a write of the spool; a disk that is well takes a hundredth of that
 PRODUCE: Final = "produce-latency-high"
 END_TO_END: Final = "end-to-end-latency-high"
 # The alerts of these names ask for a p99 above them (deploy/prometheus/rules/gateway-kafka.yml).
@@ -52,11 +31,14 @@ OBJECTIVE_S: Final = 2.5  # deploy/prometheus/rules/gateway-slo.yml; a bucket's 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A Kafka broker. ``leads``: partitions in use. ``mute_ns``: for how long it has owed an answer, 0 when it owes
-    none. ``written_age_ns``: since it last answered to a batch, be it no. ``lost``: partitions that were its own when
-    it fell mute, and are led by others now. ``away_ns``: since the cluster stopped listing it; 0 while it does.
-    ``accepts``: it takes connections, and says nothing on them; ``refuses``: it takes none. ``throttled_ns``: for how
-    much of the last minute it has wanted no batches, a quota being used up.
+    """A Kafka broker.
+
+    ``leads``: the number of partitions in use that it leads. ``silent_ns``: time without acknowledgement while records
+    wait for it. ``mute_ns``: how long it has owed an answer; 0 when it owes none. ``written_age_ns``: time since its
+    last answer to a batch, a refusal included. ``lost``: partitions that it led when it fell mute and that other
+    brokers lead now. ``away_ns``: time since the cluster stopped listing it; 0 while listed. ``accepts``: it accepts
+    connections and answers nothing. ``refuses``: it refuses connections. ``throttled_ns``: how much of the last minute
+    a quota delayed batches.
     """
 
     id: int
@@ -83,19 +65,20 @@ class BrokerView:
 
     @property
     def parted(self) -> bool:
-        """Whether it went in good order: it handed its partitions over first, and has left the cluster or its machine
-        says that nobody listens there."""
+        """Whether it stopped in good order: it handed its partitions over, then left the cluster or refuses
+        connections."""
         return not self.leads and not self.lost and bool(self.away_ns or self.refuses)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition in use. ``silent_ns``: how long records have waited for it without any acknowledgement, wherever they
-    wait (memory or spool); 0 while none wait. ``waited_for``: a mute broker that has a copy, and was in sync until a
-    moment ago. ``held``: Kafka refuses our rights or our clock, so that
-    it is left alone for a moment, or not even to be seen. ``clock_refused``: it refuses the present as our clock has
-    it. ``dead_letters_refused``: why it does not take a dead letter, which waits. ``led_ns``: how long records have
-    waited for the present leader: it is not to blame for the silence of the one before."""
+    """A partition in use.
+
+    ``silent_ns``: how long records have waited, in memory or spool, without an acknowledgement; 0 while none wait.
+    ``led_ns``: how long records have waited for the present leader. ``waited_for``: a mute broker whose replica was in
+    sync until recently. ``held``: the gateway pauses, since Kafka refuses its rights or its clock. ``clock_refused``:
+    Kafka refuses the present time of this machine. ``dead_letters_refused``: why Kafka refuses a waiting dead letter.
+    """
 
     topic: str
     partition: int
@@ -123,8 +106,8 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class SpoolView:
-    """The spool. ``problem`` says why it takes nothing; ``full`` that this is for want of room; ``oldest_s`` is the age
-    of its oldest batch. ``fsync_s``: what half of the last minute's writes took at most; None where there were few."""
+    """The spool. ``problem``: why it takes nothing. ``full``: whether the reason is its limit. ``oldest_s``: the age of
+    its oldest batch. ``fsync_s``: the median of the last minute's writes; None when there were few."""
 
     bytes: int
     max_bytes: int
@@ -134,16 +117,11 @@ class SpoolView:
     oldest_s: float = 0.0
     fsync_s: float | None = None
 
-    @property
-    def slow(self) -> bool:
-        """Whether its disk is."""
-        return self.fsync_s is not None and self.fsync_s > SLOW_DISK_S
-
 
 @dataclass(frozen=True, slots=True)
 class CredentialView:
-    """Something that is shown to prove who we are, or who the servers are. ``left_s``: until it expires; None when
-    nobody can tell. ``failing_ns``: for how long there has been no newer one although one was asked for."""
+    """A certificate or token, of the gateway or of a server. ``left_s``: time until it expires; None when unknown.
+    ``failing_ns``: how long requests for a new one have failed."""
 
     name: str
     kind: Literal["certificate", "server_certificate", "token"]
@@ -153,8 +131,8 @@ class CredentialView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """This process. ``blocked``: times in the last minute that the event loop was late by more than a second, and
-    ``blocked_ns`` the longest of them. ``memory``: bytes the container or machine counts, and allows (0: no limit)."""
+    """This process. ``blocked``: how often in the last minute the event loop was late by more than a second;
+    ``blocked_ns``: the longest delay. ``memory``: bytes of the container or machine; a limit of 0 is none."""
 
     blocked: int = 0
     blocked_ns: int = 0
@@ -166,9 +144,9 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class PaceView:
-    """A way that is timed. ``id`` is the problem that it makes when it is slow, ``route`` empty for Kafka's answers.
-    ``now`` and ``lately``: the share above ``SLOW_S`` within the last 20 s and the last five minutes. ``lasted_ns``:
-    for how long more than one in a hundred of the last five minutes has been above it."""
+    """A timed way of messages. ``id``: the problem of a slow one. ``route``: empty for Kafka's answers. ``now`` and
+    ``lately``: the share above ``SLOW_S`` in the last 20 s and the last five minutes. ``lasted_ns``: how long the
+    share of the last five minutes has been above 1 %."""
 
     id: str
     route: str
@@ -179,7 +157,7 @@ class PaceView:
 
 @dataclass(frozen=True, slots=True)
 class BudgetView:
-    """Messages later than ``OBJECTIVE_S``, and all, within so many minutes."""
+    """The messages of the last ``minutes``: those later than ``OBJECTIVE_S``, and all."""
 
     minutes: int
     late: float
@@ -193,9 +171,9 @@ class BudgetView:
 
 @dataclass(frozen=True, slots=True)
 class CpuView:
-    """Shares of the last minute: this process was ready and had no CPU (``waited``; None where the kernel does not
-    tell), its container was stopped for its quota (``throttled``), somebody in it, or on the machine, had no CPU
-    (``pressure``)."""
+    """Shares of the last minute. ``waited``: this process waited for a CPU; None where the kernel does not report it.
+    ``throttled``: the container was stopped for its quota. ``pressure``: some process of the container or machine
+    waited for a CPU."""
 
     waited: float | None = None
     throttled: float = 0.0
@@ -204,13 +182,15 @@ class CpuView:
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """Everything known at one moment. ``disconnected``, ``saturated`` and ``unanswered`` (messages come, SUBACK does
-    not) are session name to length; ``overrun`` is session name to the most messages that were unacknowledged beyond
-    what we announced; ``leaderless`` topic to length. ``dead_letters`` counts those of the last quarter of an hour.
-    ``said`` are problems that others have found (EMQX, the canary, a reload), judged already. ``kafka_problem``: why
-    Kafka could not be reached at the start. ``ways``, ``budget`` and ``cpu`` say how fast messages go through,
-    ``workers`` how many share the work; ``ten_minutes`` and ``quarter`` (of an hour) what has been counted meanwhile
-    (``gateway.health.counts``)."""
+    """Everything known at one moment.
+
+    By session name, lengths: ``disconnected``, ``saturated`` and ``unanswered`` (messages come, SUBACK does not).
+    ``overrun``: the most messages unacknowledged beyond the announced window, by session name. ``leaderless``: lengths
+    by topic. ``dead_letters``: those of the last 15 minutes. ``said``: problems that others have found (EMQX, the
+    canary, a reload). ``kafka_problem``: why Kafka could not be reached at the start. ``ways``, ``budget`` and ``cpu``:
+    the speed of messages. ``workers``: how many share the work. ``ten_minutes`` and ``quarter`` (of an hour): counts of
+    ``gateway.health.counts``.
+    """
 
     readiness: ReadinessSnapshot
     in_state_ns: int = 3600 * SECOND_NS
@@ -247,7 +227,7 @@ class HealthSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class HealthLimits:
-    """From when on something is a problem."""
+    """The limits from which a fact is a problem."""
 
     readiness: ReadinessLimits
     silent_ns: int = SILENT_NS[0]
@@ -255,14 +235,9 @@ class HealthLimits:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """``silent_ns``: two answers may stay out for as long as ``kafka.request_timeout`` before a partition whose
-        leader is well is called silent: an election takes half of that."""
+        """``silent_ns``: twice ``kafka.request_timeout``, within bounds, as an election takes half of that."""
         lowest, highest = SILENT_NS
         return cls(
             readiness=ReadinessLimits.from_settings(settings),
-            silent_ns=min(max(lowest, 2 * _ns(settings.kafka.request_timeout)), highest),
+            silent_ns=min(max(lowest, 2 * nanoseconds(settings.kafka.request_timeout)), highest),
         )
-
-
-def _ns(length: timedelta) -> int:
-    return round(length.total_seconds() * 1e9)

@@ -1,11 +1,10 @@
-"""What only time shows of a worker, looked at once a second: since when something is so, how fast, how often."""
+"""Facts about a worker that only time shows, observed once a second: durations, rates, counts."""
 
 from __future__ import annotations
 
-__all__ = ["MOST_PARTITIONS", "Observation"]
-
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from bridge.interceptors import InterceptorError
@@ -18,8 +17,6 @@ from gateway.health.model import MUTE_NS
 from gateway.health.pace import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from bridge.produce.partitions import PartitionQueue
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
@@ -31,25 +28,25 @@ SECOND_NS: Final = 1_000_000_000
 MOST_PARTITIONS: Final = 2000  # in /status and in the metrics; the worst come first
 MINUTE_NS: Final = 60 * SECOND_NS
 QUARTER_NS: Final = 900 * SECOND_NS
-SUSPECT_NS: Final = 2 * SECOND_NS  # records have waited for so long: is their broker there?
+SUSPECT_NS: Final = 2 * SECOND_NS  # after this wait of records their broker is probed
 LED_NS: Final = SECOND_NS
-AFTERWARDS_NS: Final = (
-    15 * SECOND_NS
-)  # what waited for a copy that was put out is sent again, and acknowledged, by then
+AFTERWARDS_NS: Final = 15 * SECOND_NS  # time to acknowledge records that waited for a removed replica
 SATURATED: Final = 0.9
 TEXT: Final = 300
 LAST: Final = 10
 
 
 class Observation:
-    """Looks at a worker once a second (``vitals``). Belongs to the event loop's thread; none of its methods blocks.
+    """Observes a worker once a second (``vitals``). Belongs to the event loop's thread; no method blocks.
 
-    ``sources`` are asked for problems that others find. ``rates`` are of messages and bytes, ``buried`` counts the dead
-    letters of the last quarter of an hour, ``produce`` and ``end_to_end`` are the last minute's latencies, ``pace``
-    says how many were slow, ``counts`` what went wrong how often. Since when a session is not subscribed is in
-    ``disconnected``, its window full in ``saturated``, its SUBACK behind messages in ``unanswered``, a topic without
-    all its leaders in ``leaderless``, a token not renewed in ``failing``. ``throttled``: for how many nanoseconds of
-    the last minute each broker has wanted no batches, by its number.
+    ``sources`` give problems found elsewhere. ``rates`` are of messages and bytes, ``buried`` counts the dead letters
+    of the last quarter of an hour. ``produce`` and ``end_to_end`` are the last minute's latencies, ``pace`` the shares
+    of slow messages, ``counts`` the counted failures.
+
+    Durations: ``disconnected`` of a session without subscription, ``saturated`` of one with a full window,
+    ``unanswered`` of one whose SUBACK is late, ``leaderless`` of a topic without all its leaders, ``failing`` of a
+    token that is not renewed. ``throttled``: nanoseconds of the last minute in which a quota delayed each broker's
+    batches, by its number.
     """
 
     def __init__(self, worker: WorkerView, fail: Callable[[BaseException], None]) -> None:
@@ -61,18 +58,22 @@ class Observation:
         self.unanswered = Lasting()
         self.leaderless = Lasting()
         self.failing = Lasting()
-        self._led: dict[tuple[str, int], tuple[int | None, int]] = {}  # who leads what waits, and since when
-        self._waited: dict[tuple[str, int], tuple[int, int]] = {}  # partition: for whose copy, and when last
+        self._led: dict[
+            tuple[str, int], tuple[int | None, int]
+        ] = {}  # the leader of a waiting partition, and since when
+        self._waited: dict[
+            tuple[str, int], tuple[int, int]
+        ] = {}  # by partition: the broker of the replica, and the last moment
         self._unbalanced = 0  # looks in a row with the same imbalance
         self._imbalance = 0
         self._made: deque[dict[str, object]] = deque(maxlen=LAST)  # dead letters that Kafka may not have yet
-        self.last: deque[dict[str, object]] = deque(maxlen=LAST)  # those that it has
+        self.last: deque[dict[str, object]] = deque(maxlen=LAST)  # dead letters that Kafka has
         metrics = worker.metrics
         self.rates = Rates(self._totals)
         self.buried = Rates(lambda: {"all": self.dead_letters()}, QUARTER_NS)
         self.throttled = Rates(self._held_ns, MINUTE_NS)
         self.produce = Window(lambda: [metrics.kafka_produce_seconds.child()])
-        # Routes that are gone count on: with theirs left out, what all have counted would fall, or jump back up later.
+        # Removed routes stay, so that the sum never falls.
         self._routes = dict.fromkeys(route.name for route in worker.settings.routes)
         self.end_to_end = Window(lambda: [metrics.end_to_end_seconds.child(name) for name in self._routes])
         self.pace = Pace(metrics, self._routes, self.vitals)
@@ -84,21 +85,21 @@ class Observation:
         self.vitals.minutely += [self.buried.look, self.counts.look]
 
     def adopt(self, settings: Settings) -> None:
-        """Look at other routes, too, from now on."""
+        """Observe the routes of other settings, too."""
         self._routes |= dict.fromkeys(route.name for route in settings.routes)
 
     # --- once a second -----------------------------------------------------------------------------
 
     def _look_at_kafka(self, now_ns: int) -> None:
         worker = self._worker
-        worker.partitions.look(now_ns)
-        if not worker.sender.started:
+        worker.kafka.partitions.look(now_ns)
+        if not worker.kafka.started:
             return
-        producer = worker.kafka_producer()
+        producer = worker.kafka.producer()
         if not producer.live:
-            worker.contacts.unasked()
+            worker.kafka.contacts.unasked()
         suspects: set[int] = set()
-        for queue in worker.partitions.queues.values():
+        for queue in worker.kafka.partitions.queues.values():
             since_ns, place = self._unanswered_since_ns(queue), (queue.topic, queue.partition)
             if not since_ns:
                 self._waited.pop(place, None)
@@ -114,20 +115,20 @@ class Observation:
                 if leader is not None:
                     suspects.add(leader)
                 for copy in copies:
-                    contact = worker.contacts.get(copy)
+                    contact = worker.kafka.contacts.get(copy)
                     if copy != leader and contact and self.past(contact.asked_ns, now_ns) >= MUTE_NS:
                         self._waited[place] = copy, now_ns
-        for contact in worker.contacts:
+        for contact in worker.kafka.contacts:
             if contact.asked_ns and not contact.led and now_ns - contact.asked_ns > LED_NS:
                 contact.led = tuple(
-                    place for place in worker.partitions.queues if producer.leader(*place) == contact.broker
+                    place for place in worker.kafka.partitions.queues if producer.leader(*place) == contact.broker
                 )
-        for contact in worker.contacts.due(suspects):
+        for contact in worker.kafka.contacts.due(suspects):
             producer.probe(contact)
         self.leaderless.look((t.name for t in worker.snapshot().topics if t.leaderless), now_ns)
 
     def _look_at_sessions(self, now_ns: int) -> None:
-        sessions = self._worker.sessions
+        sessions = self._worker.mqtt.sessions
         self.disconnected.look((s.plan.name for s in sessions if not s.subscribed), now_ns)
         self.unanswered.look((s.plan.name for s in sessions if s.awaits_suback), now_ns)
         full = (s.plan.name for s in sessions if s.window and s.unacked >= SATURATED * s.window)
@@ -141,11 +142,11 @@ class Observation:
         self._imbalance = imbalance
 
     def note_dead_letter(self, route: str, reason: DeadLetterReason, error: BaseException, topic: str | None) -> None:
-        """A message is to be a dead letter: remember the last few, without what was in them."""
+        """Remember one of the last dead letters, without its payload. Kafka may not have it yet."""
         text = str(error)
         cause = error.__cause__
         if isinstance(error, InterceptorError) and cause is not None and not isinstance(cause, GatewayError):
-            # What somebody's own code raises may quote the payload.
+            # An exception of a user's interceptor may quote the payload.
             text = text.replace(str(cause), type(cause).__name__) if str(cause) else text
         self._made.append(
             {
@@ -158,29 +159,29 @@ class Observation:
         )
 
     def dead_letter_stored(self, route: str, reason: str) -> None:
-        """Kafka has a dead letter: one that was noted is among the last now, not before."""
+        """Kafka has a dead letter: move its note to the last ones."""
         for note in self._made:
             if (note["route"], note["reason"]) == (route, reason):
                 self._made.remove(note)
                 self.last.append(note)
                 return
 
-    # --- what is said of it ------------------------------------------------------------------------
+    # --- readings ------------------------------------------------------------------------------------
 
     def imbalance(self) -> int:
-        """Messages that the account could not place at three looks in a row."""
+        """Messages missing in the ledger's balance for three looks in a row."""
         return self._imbalance if self._unbalanced >= 2 else 0
 
     def silence_rows(self) -> dict[tuple[str, ...], float]:
-        """For the metric: seconds of silence by topic and partition; of many, those that are silent first."""
+        """For the metric: seconds of silence by topic and partition. Of too many, the silent ones come first."""
         now_ns = time.monotonic_ns()
-        rows = [(self.silent_ns(queue, now_ns), queue) for queue in self._worker.partitions.queues.values()]
+        rows = [(self.silent_ns(queue, now_ns), queue) for queue in self._worker.kafka.partitions.queues.values()]
         if len(rows) > MOST_PARTITIONS:
             rows.sort(key=lambda row: -row[0])  # stable: the others in the order they came into use
         return {(queue.topic, str(queue.partition)): silent / 1e9 for silent, queue in rows[:MOST_PARTITIONS]}
 
     def watch_metrics(self, metrics: Metrics) -> None:
-        """Show what is seen here."""
+        """Show the observed facts as metrics."""
         worker = self._worker
         metrics.kafka_partition_silence.watch_rows(self.silence_rows)
         metrics.kafka_partitions_leaderless.watch_rows(
@@ -188,8 +189,8 @@ class Observation:
         )
         metrics.kafka_topic_missing.watch_rows(self._missing_topics)
         metrics.sockets.watch_rows(lambda: {(state,): count for state, count in sockets().items()})
-        metrics.buffer_bytes.watch(lambda: sum(g.accumulator.buffered_bytes for g in worker.groups), "memory")
-        metrics.buffer_records.watch(worker.partitions.messages, "memory")
+        metrics.buffer_bytes.watch(worker.mqtt.buffered_bytes, "memory")
+        metrics.buffer_records.watch(worker.kafka.partitions.messages, "memory")
         if worker.spooling is not None:
             spooling = worker.spooling
             metrics.buffer_bytes.watch(lambda: spooling.store.bytes, "disk")
@@ -198,42 +199,42 @@ class Observation:
             metrics.buffer_limit_bytes.child("disk").value = worker.settings.spool.max_bytes
 
     def _missing_topics(self) -> dict[tuple[str, ...], float]:
-        snapshot, refused = self._worker.snapshot(), self._worker.refused_topics()
+        snapshot, refused = self._worker.snapshot(), self._worker.kafka.refused_topics()
         return {(topic.name,): float(not topic.partitions and topic.name not in refused) for topic in snapshot.topics}
 
     def silent_ns(self, queue: PartitionQueue, now_ns: int) -> int:
-        """How long records have waited for a partition without an acknowledgement, since its leader wants them."""
+        """How long records have waited for a partition without an acknowledgement, or since its quota's delay ended."""
         return self.past(self._unanswered_since_ns(queue), now_ns)
 
     def _unanswered_since_ns(self, queue: PartitionQueue) -> int:
-        """Since when a partition has taken nothing of what waits for it. Kept waiting for a quota it is not silent."""
+        """Since when a partition has acknowledged none of its waiting records. A quota's delay is no silence."""
         since_ns = queue.unanswered_since_ns()
         if not since_ns:
             return 0
-        return max(since_ns, self._worker.kafka_producer().held_until_ns(queue.topic, queue.partition))
+        return max(since_ns, self._worker.kafka.producer().held_until_ns(queue.topic, queue.partition))
 
     def led_ns(self, queue: PartitionQueue, now_ns: int) -> int:
         """For how long records have waited for the present leader of a partition; 0 while none wait."""
         return self.past(self._led.get((queue.topic, queue.partition), (None, 0))[1], now_ns)
 
     def waited_for(self, queue: PartitionQueue, now_ns: int) -> int | None:
-        """The mute broker for whose copy a partition's records wait, or waited until a moment ago; None for none."""
+        """The mute broker whose replica a partition waits for, or waited for until a moment ago; None without one."""
         broker, at_ns = self._waited.get((queue.topic, queue.partition), (None, 0))
         return broker if now_ns - at_ns < AFTERWARDS_NS else None
 
     def past(self, since_ns: int, now_ns: int) -> int:
-        """How long ago a moment was, without what we stood still ourselves; 0 for none."""
+        """The time since a moment, without the time in which the event loop stood still; 0 for none."""
         return max(0, now_ns - since_ns - self.vitals.stalls.since(since_ns, now_ns)) if since_ns else 0
 
     # --- counters ----------------------------------------------------------------------------------
 
     def dead_letters(self) -> int:
-        """All of this life."""
+        """The dead letters of this life."""
         return int(sum(self._worker.metrics.dlq_records.read().values()))
 
     def _held_ns(self) -> dict[str, float]:
         now_ns = time.monotonic_ns()
-        return {str(c.broker): c.held_ns - max(0, c.held_until_ns - now_ns) for c in self._worker.contacts}
+        return {str(c.broker): c.held_ns - max(0, c.held_until_ns - now_ns) for c in self._worker.kafka.contacts}
 
     def _totals(self) -> dict[str, float]:
         worker = self._worker
@@ -243,6 +244,6 @@ class Observation:
             "delivered_per_second": ledger.delivered,
             "filtered_per_second": ledger.filtered,
             "dead_lettered_per_second": ledger.dead_lettered,
-            "received_bytes_per_second": sum(session.received_bytes for session in worker.all_sessions()),
+            "received_bytes_per_second": sum(session.received_bytes for session in worker.mqtt.all_sessions()),
             "sent_bytes_per_second": worker.metrics.kafka_sent_bytes.child().value,
         }

@@ -1,41 +1,29 @@
-"""How fast messages go through, over seconds to days, and how long this process waits for a CPU meanwhile.
+"""The speed of messages, over seconds to days, and how long this process waits for a CPU.
 
-Read from counters that the data path keeps anyway, every five seconds; nothing of it is on the way of a message.
+Read every five seconds from counters that the data path keeps anyway. No message passes through this module.
 """
-
-from __future__ import annotations
-
-__all__ = ["Pace", "above"]
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.base.machine_facts import CpuWaits, cpu_waits
-from gateway.base.metrics import LATENCIES
-from gateway.base.vitals import SECOND_NS, Lasting, Rates, Stalls
+from gateway.base.metrics import LATENCIES, Metrics
+from gateway.base.vitals import SECOND_NS, Lasting, Rates, Stalls, Vitals
 from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, BudgetView, CpuView, PaceView
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from gateway.base.metrics import Metrics
-    from gateway.base.vitals import Vitals
 
 NOW_NS: Final = 20 * SECOND_NS
 MINUTE_NS: Final = 60 * SECOND_NS
-WHILE_NS: Final = 300 * SECOND_NS  # the range of the alerts' rates
+WHILE_NS: Final = 300 * SECOND_NS  # as the rates of the alerts
 _FINE: Final = (1, 361)  # a note a minute, for six hours
 _COARSE: Final = (10, 433)  # every ten minutes, for three days
 
 
 class Pace:
-    """Belongs to the event loop's thread; none of its methods blocks for more than some small files of the kernel's.
-
-    Args:
-        routes: the names of all routes that ever were.
-    """
+    """Belongs to the event loop's thread; its methods read small files of the kernel. ``routes`` are the names of all
+    routes of this life, removed ones included."""
 
     def __init__(self, metrics: Metrics, routes: Iterable[str], vitals: Vitals) -> None:
         self._metrics = metrics
@@ -54,7 +42,7 @@ class Pace:
             metrics.cpu_starved.watch(partial(self._waited, by), by)
 
     def ways(self, now_ns: int) -> tuple[PaceView, ...]:
-        """Every way that has been timed within the last five minutes."""
+        """Every way that was timed within the last five minutes."""
         now, lately = self._now.growth(), self._lately.growth()
         lasted = self._slow.lengths(now_ns, self._stalls)
         return tuple(
@@ -63,13 +51,13 @@ class Pace:
         )
 
     def budget(self) -> tuple[BudgetView, ...]:
-        """By length of the span, as far as this life goes back."""
+        """Late messages by length of the span, for spans that are not longer than this life."""
         spans = {self._fine: (5, 30, 60, 120, 360), self._coarse: (1440, 4320)}
         found = ((minutes, notes.grown(minutes)) for notes, lengths in spans.items() for minutes in lengths)
         return tuple(BudgetView(minutes, *grown) for minutes, grown in found if grown is not None)
 
     def cpu(self) -> CpuView:
-        """Of the last minute."""
+        """The CPU's shares of the last minute."""
         self._waits = cpu_waits()
         shares = self._cpu.per_second(time.monotonic_ns())
         waited = None if self._waits.waited is None else shares["waited"]
@@ -107,7 +95,7 @@ class Pace:
 
 
 class _Notes:
-    """Two counters, written down every so many minutes."""
+    """The values of two counters, noted every ``every`` minutes."""
 
     def __init__(self, read: Callable[[], tuple[float, float]], every: int, keep: int) -> None:
         self._read = read
@@ -122,7 +110,7 @@ class _Notes:
         self._looks += 1
 
     def grown(self, minutes: int) -> tuple[float, float] | None:
-        """By how much within so many minutes, one note more at most; None when the notes do not go back as far."""
+        """The growth within so many minutes, or up to one note more; None without a note of that age."""
         back = minutes // self._every + 1
         if back > len(self._notes):
             return None
@@ -131,8 +119,8 @@ class _Notes:
 
 
 def above(counts: Sequence[float], bounds: Sequence[float], value: float) -> float:
-    """How many observations are above a value, those of its own bucket spread evenly: a quantile q is above it exactly
-    when they are more than the share 1 - q of all."""
+    """How many observations are above a value. Those of its own bucket count as spread evenly, so the quantile q is
+    above the value exactly when more than the share 1 - q of all observations are."""
     found = 0.0
     lower = 0.0
     for count, upper in zip(counts, bounds, strict=False):

@@ -1,21 +1,18 @@
-"""What a command asks the running process on this machine: a path of its HTTP port, with the settings' own token."""
+"""A command's question to the running process on this machine: a path of its HTTP port, with the settings' token."""
 
 from __future__ import annotations
-
-__all__ = ["address_of", "ask"]
 
 import contextlib
 import http.client
 import ssl
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from bridge.fresh_secret import fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from config.settings import HttpSettings, HttpTlsSettings
+    from config.settings import HttpSettings, ServerTlsSettings
 
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 _LARGEST: Final = 256 * 1024 * 1024
@@ -31,10 +28,10 @@ def address_of(settings: HttpSettings) -> str:
 
 
 def ask(settings: HttpSettings, path: str, *, timeout_s: float = 2.0) -> tuple[int, bytes]:
-    """Status and body of what the process with these settings answers. Blocks for a few times ``timeout_s`` at most.
+    """Status and body of the answer from the process with these settings. Blocks for a few times ``timeout_s`` at most.
 
-    The token goes to nobody but the holder of the key of ``http.tls``, whom another process on this port is not.
-    Raises OSError when nothing answers, its certificate is not that of the settings, or what answers is no HTTP.
+    The token goes only to the holder of the key of ``http.tls``, never to another process on this port. Raises OSError
+    without an answer, for another certificate, and for an answer that is no HTTP.
     """
     deadline = time.monotonic() + _PATIENCE * timeout_s
     host = _EVERYWHERE.get(settings.host, settings.host)
@@ -63,13 +60,13 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
 
 @contextlib.contextmanager
 def _connection(
-    tls: HttpTlsSettings | None, host: str, port: int, timeout_s: float
+    tls: ServerTlsSettings | None, host: str, port: int, timeout_s: float
 ) -> Iterator[http.client.HTTPConnection]:
     if tls is None:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     else:
-        # It has to show the certificate of the settings; for which name that was made does not matter here, nor that
-        # it has expired, which is others' trouble and no reason not to be told of it.
+        # The certificate must be that of the settings. Its name does not matter here, nor an expiry: doctor reports
+        # that.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)

@@ -1,20 +1,19 @@
-"""Who may read what on the HTTP port. Pure but for the token, which is read again from its file.
+"""Who may read what on the HTTP port. Pure, except that the token is read again from its file.
 
-- ``/healthz`` and ``/readyz`` are open: probes have no secrets. What is not ready, and why, is told to those alone who
-  may read the rest, and on a loopback port.
+- ``/healthz`` and ``/readyz`` are open: probes have no secrets. Reasons are shown on a loopback port, and to clients
+  who may read the rest.
 - A client certificate of an authority in ``http.tls.client_ca_file``, or ``http.token``, opens everything. Where one of
   them is set, nothing else does.
 - Without them a loopback port is open to this machine, and any other gives ``/metrics`` alone.
 
-A browser on this machine runs pages of strangers, and these must not read the port through it. A page whose own name is
-made to lead to 127.0.0.1 (DNS rebinding) sends that name as ``Host``, so on an open loopback port only names of this
-machine are answered. What a page of another origin asks for is refused wherever the browser says so
-(``Sec-Fetch-Site``), since it would send a certificate, or a token that was typed in once, along with it.
+A browser on this machine runs pages of strangers, which must not read the port. With DNS rebinding, such a page points
+its own name at 127.0.0.1, and sends that name as ``Host``. So an open loopback port answers only names of this machine.
+
+A browser would send a certificate or a typed token along with requests of other origins. They are refused where the
+browser names the origin (``Sec-Fetch-Site``).
 """
 
 from __future__ import annotations
-
-__all__ = ["PROBES", "Guard", "Question", "Verdict"]
 
 import base64
 import binascii
@@ -47,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``status`` is 200 to answer, else 401 or 403 with a ``sentence``. ``terse``: the answer's status, and no reasons.
+    """``status`` is 200 to answer, else 401 or 403 with a ``sentence``. ``terse``: the status without reasons.
     ``tried``: a wrong token was shown."""
 
     status: int = 200
@@ -68,11 +67,6 @@ class Guard:
         self._host = settings.host.lower()
         self._host_name = host_name
         self._loopback = is_loopback(settings.host)
-
-    @property
-    def asks_for_token(self) -> bool:
-        """Whether a token would open what is closed."""
-        return self._token is not None
 
     def judge(self, question: Question) -> Verdict:
         """May block for one small file: the token's."""

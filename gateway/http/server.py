@@ -1,35 +1,31 @@
-"""The operator's HTTP port of a worker that runs alone, of a supervisor, or of the service that EMQX asks:
-``/metrics``, ``/healthz``, ``/readyz``, ``/status``, and of a gateway the status page at ``/`` and the runbook.
+"""The operator's HTTP port: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``, the page at ``/`` and the runbook.
 
-Who may read what is ``gateway.http.guard``'s to say. Nothing here changes anything: GET and HEAD are all there is.
+A worker without a supervisor has one, and so have a supervisor and the access service, the latter without page.
+``gateway.http.guard`` decides who may read what. Only GET and HEAD exist: nothing can be changed here.
 """
 
 from __future__ import annotations
-
-__all__ = ["PAGES", "HttpPortError", "HttpServer", "listening_socket"]
 
 import asyncio
 import errno
 import socket
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from config.errors import ExitStatus, GatewayError
-from gateway.http.answers import PATHS, Answer, json_answer
-from gateway.http.guard import Guard, Question
+from gateway.http.answers import PATHS, Answer, Answers, json_answer
+from gateway.http.guard import Guard, Question, Verdict
 from gateway.http.tls import TlsContext
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
 
     from aiohttp import web
 
     from config.settings import HttpSettings
-    from gateway.http.answers import Answers
-    from gateway.http.guard import Verdict
     from gateway.http.page import Document
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
@@ -46,7 +42,7 @@ _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
-    "Server": "gateway",  # and not which versions of what
+    "Server": "gateway",  # without versions of libraries
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -66,12 +62,10 @@ class HttpPortError(GatewayError):
 
 
 class HttpServer:
-    """A component that answers on ``http.host`` and ``http.port``, or those that ``names`` says, as ``answers`` says
-    when a request comes.
+    """A component that answers on ``http.host`` and ``http.port``, or on the settings that ``names`` names.
 
-    The start of a worker must not wait for aiohttp, whose import takes 0.4 s. So :meth:`start` opens the port, which is
-    when a taken one shows, and imports aiohttp in a thread while the other components connect. A request that comes
-    meanwhile waits in the socket's queue.
+    The import of aiohttp takes 0.4 s. So :meth:`start` opens the port, which shows whether it is taken, and imports
+    aiohttp in a thread while other components start. Requests wait in the socket's queue meanwhile.
     """
 
     name: Final = "http"
@@ -105,12 +99,12 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where to reach this server, without a path; only between start and stop."""
+        """The address of this server, without a path; only between start and stop."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     def adopt(self, settings: HttpSettings) -> None:
-        """Open to another token from the next request on; address and TLS are those of the start."""
+        """Use another token from the next request on. Address and TLS stay."""
         self._guard = Guard(settings, self._names[0])
 
     async def start(self) -> None:
@@ -130,7 +124,7 @@ class HttpServer:
         _log.info("http_listening", url=self.url)
 
     async def answering(self) -> None:
-        """Returns when requests are answered, or never will be, which the log then says."""
+        """Returns when requests are answered, or when that has failed, which the log says."""
         if self._serving is not None:
             await asyncio.wait({self._serving})
 
@@ -196,7 +190,9 @@ class HttpServer:
         if path in PAGES:
             return await self._show(path)
         found = await self._answers.answer(path, ",".join(request.headers.getall("Accept", ())))
-        return (_without_reasons(found) if verdict.terse and path == "/readyz" else found), {}
+        if verdict.terse and path == "/readyz":
+            found = json_answer({"ready": found.status == 200}, status=found.status)
+        return found, {}
 
     async def _show(self, path: str) -> tuple[Answer, Mapping[str, str]]:
         if path not in self._pages:
@@ -208,7 +204,7 @@ class HttpServer:
 
 
 class _Site:
-    """Takes a runner's connections from a socket, and no more than _CONNECTIONS at a time."""
+    """Accepts a runner's connections from a socket, _CONNECTIONS at a time at most."""
 
     def __init__(self, runner: web.AppRunner) -> None:
         assert runner.server is not None, "the runner is not set up"
@@ -257,18 +253,14 @@ def _sentence(status: int, sentence: str) -> Answer:
 
 
 def _challenge(verdict: Verdict) -> Mapping[str, str]:
-    """What makes a browser ask for a password."""
+    """The header that makes a browser ask for a password."""
     return {"WWW-Authenticate": 'Basic realm="gateway", charset="UTF-8"'} if verdict.status == 401 else {}
 
 
-def _without_reasons(answer: Answer) -> Answer:
-    return json_answer({"ready": answer.status == 200}, status=answer.status)
-
-
 def _load_page(path: str) -> Document | None:
-    from gateway.http.page import load, runbook
+    from gateway.http.page import runbook, status_page
 
-    return load() if path == "/" else runbook.load()
+    return status_page() if path == "/" else runbook.runbook_page()
 
 
 def _import_libraries() -> Any:
@@ -290,7 +282,9 @@ async def listening_socket(host: str, port: int, *, backlog: int = 128) -> socke
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a restart would wait for old connections
+        listening.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # otherwise a restart would wait for old connections
         listening.bind(address)
         listening.listen(backlog)
     except BaseException:

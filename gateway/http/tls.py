@@ -1,37 +1,21 @@
-"""The TLS of a server of ours: a context made from files, and made again when they change."""
+"""The TLS of the gateway's own servers: a context made from files, and made again when they change."""
 
 from __future__ import annotations
 
-__all__ = ["ServerTlsSettings", "TlsContext", "TlsFilesError"]
-
 import os
 import ssl
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pydantic import SecretStr
+    from config.tls import ServerTlsSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
-
-
-class ServerTlsSettings(Protocol):
-    """A table of settings with the files of a server."""
-
-    @property
-    def certificate_file(self) -> Path: ...
-    @property
-    def key_file(self) -> Path | None: ...
-    @property
-    def key_password(self) -> SecretStr | None: ...
-    @property
-    def client_ca_file(self) -> Path | None: ...
 
 
 class TlsFilesError(ConfigError):
@@ -39,10 +23,10 @@ class TlsFilesError(ConfigError):
 
 
 class TlsContext:
-    """The context for new connections. Connections that are there keep the one they began with.
+    """The context for new connections. Existing connections keep theirs.
 
-    ``where`` is the name of the table. Where it names authorities of clients, a certificate of theirs is required, or,
-    ``optional``, only verified if there is one.
+    ``where`` is the name of the table. With authorities of clients in it, a client certificate is required; with
+    ``optional``, it is only verified if there is one.
     """
 
     def __init__(self, settings: ServerTlsSettings, where: str = "auth.tls", *, optional: bool = False) -> None:
@@ -54,11 +38,11 @@ class TlsContext:
         self.context = self._make()
 
     def refresh(self) -> bool | None:
-        """Makes the context anew where a file has changed: True when done, None when nothing has changed, False when
-        the new files cannot be used, and the old context stays. Blocks briefly.
+        """Make the context again if a file has changed. True when done, None without a change. Blocks briefly.
 
-        A certificate and its key are two files that change one after the other: between the two they do not fit, and
-        the change of the second is noticed as one of its own.
+        False when the new files cannot be used: the old context stays. A certificate and its key are two files that
+        change one after the other. Between the two changes they do not match; the second change is noticed as one of
+        its own.
         """
         signature = self._signature()
         if signature == self._seen:
@@ -78,7 +62,7 @@ class TlsContext:
         return True
 
     def following(self) -> ssl.SSLContext:
-        """A context for asyncio's servers, which keep the one they are given: each handshake looks at the files."""
+        """A context for asyncio's servers, which keep theirs: each handshake checks the files."""
         return _FollowingContext.of(self)
 
     def _signature(self) -> tuple[object, ...]:
@@ -117,7 +101,7 @@ class TlsContext:
 
 
 class _FollowingContext(ssl.SSLContext):
-    """Stands where asyncio keeps a server's context; the handshakes are made by the one that is good now."""
+    """A context for asyncio; its handshakes use the present ``TlsContext``."""
 
     _source: TlsContext
 

@@ -1,8 +1,6 @@
-"""paho's client with our stream in place of its socket: CONNECT and SUBSCRIBE, and what the broker answers to them."""
+"""paho's client on the gateway's stream instead of a socket: CONNECT, SUBSCRIBE, and the broker's answers."""
 
 from __future__ import annotations
-
-__all__ = ["Handshake", "PahoClient", "either", "prepare"]
 
 import asyncio
 import contextlib
@@ -10,7 +8,8 @@ import socket
 import ssl
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import paho.mqtt.client as paho
 import structlog
@@ -26,8 +25,6 @@ from gateway.mqtt.servers import REDIRECTIONS, Redirection
 from gateway.mqtt.stream import PacketStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from paho.mqtt.reasoncodes import ReasonCode
 
     from bridge.routing.filters import Subscription
@@ -38,25 +35,32 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mqtt")
 
 
-class PahoClient(paho.Client):
-    """One connection's client: made anew for each, so that nothing of the last one is left in it."""
+class Client(paho.Client):
+    """paho's client without the proxy of the environment (mqtt_proxy)."""
+
+    def _get_proxy(self) -> dict[str, Any] | None:
+        """The proxy of the settings, or None."""
+        proxy: dict[str, Any] = self._proxy
+        return proxy or None
+
+
+C = TypeVar("C", bound=Client)
+
+
+class PahoClient(Client):
+    """The client of one connection. Each connection gets a new one, so that no state of the last one remains."""
 
     stream: PacketStream | None = None
     framed = False  # TLS or a WebSocket
     _spare: socket.socket | None = None  # a second handle on the connection while it is being made
     _aborted = False
 
-    def _get_proxy(self) -> dict[str, Any] | None:
-        """The settings' proxy or none; paho would look into the environment as well (mqtt_proxy), unasked."""
-        proxy: dict[str, Any] = self._proxy
-        return proxy or None
-
     def _create_socket(self) -> Any:
         try:
             create = super()._create_socket
         except AttributeError:
             raise MqttError(
-                "This paho-mqtt has no Client._create_socket, on which the bulk path rests; install paho-mqtt 2.2."
+                "This paho-mqtt has no Client._create_socket, which the bulk path needs; install paho-mqtt 2.2."
             ) from None
         try:
             self.stream = PacketStream(create(), framed=self.framed)
@@ -78,29 +82,28 @@ class PahoClient(paho.Client):
         return made
 
     def abort(self) -> None:
-        """Give up a connection that is being made in a thread, or was just made: the thread then ends. Does not
-        block."""
+        """Abort a connection that a thread is making or has just made; the thread then ends. Does not block."""
         self._aborted = True
         spare = self._spare
         if spare is not None:
-            with contextlib.suppress(OSError):  # the thread may have closed it just now
+            with contextlib.suppress(OSError):  # the thread may have closed it already
                 spare.shutdown(socket.SHUT_RDWR)
         if self.stream is not None:
             self.stream.close()
 
-    def let_go(self) -> None:
-        """Tell nobody of anything any more: who was told knows this client, and the cycle would keep both, some 100
-        objects, until the garbage collector comes."""
+    def drop_callbacks(self) -> None:
+        """Drop all callbacks. Their objects refer to this client, and the cycle would keep some 100 objects until
+        garbage collection."""
         self.on_connect = self.on_subscribe = self.on_unsubscribe = self.on_publish = None
         self.on_disconnect = self.on_socket_close = None
 
 
 class Handshake:
-    """Makes one connection and its subscriptions: ``client`` has both when all three awaits have returned.
+    """Makes one connection and its subscriptions: ``client`` has both after all three awaits.
 
-    ``will`` is topic and payload of the retained last will; ``shown`` what proves who we are. ``window`` is afterwards
-    how many messages the broker will send without an acknowledgement, as far as it says; ``session_present`` whether it
-    still had the session.
+    ``will`` is topic and payload of the retained last will; ``shown`` are the credentials. Afterwards, ``window`` is
+    the number of unacknowledged messages that the broker announced, and ``session_present`` is whether it had the
+    session.
     """
 
     def __init__(
@@ -117,18 +120,19 @@ class Handshake:
         self._packet_id: int | None = None
         self.window = settings.receive_maximum
         self.session_present = False
+        self.largest: int | None = None  # bytes of a packet that the broker takes, if it says
         self._deadline_s = 0.0  # of the event loop's clock
         self.client = self._make_client(will, shown)
 
     async def connect(self) -> None:
-        """Open the connection and send CONNECT: paho blocks for that, so it runs in a thread of its own.
+        """Open the connection and send CONNECT. paho blocks for that, so it runs in a thread of its own.
 
-        Raises ConnectError; what the broker answers comes in ``connected``.
+        Raises ConnectError. The broker's answer arrives in ``connected``.
         """
         settings, client = self._settings, self.client
         arguments: dict[str, Any] = {}
         if self._v5:
-            # Unless told so, paho cleans the session on a client's first connect.
+            # Without this, paho cleans the session on a client's first connect.
             arguments = {"clean_start": not settings.persistent, "properties": self._connect_properties()}
         keepalive_s = int(settings.keepalive.total_seconds())
         self._deadline_s = asyncio.get_running_loop().time() + settings.connect_timeout.total_seconds()
@@ -143,7 +147,7 @@ class Handshake:
         except (OSError, ValueError, paho.WebsocketConnectionError) as error:
             raise reasons.connect_error(self._address, error, settings) from error
         if client.stream is None or client.stream.closed:
-            raise ConnectError(f"{self._address} closed the connection as soon as it was made.", "protocol")
+            raise ConnectError(f"{self._address} closed the connection at once.", "protocol")
 
     async def connected(self, ended: asyncio.Future[Any]) -> None:
         """Wait for CONNACK. Raises MqttRefusedError, or ConnectError when the connection ends first."""
@@ -153,20 +157,20 @@ class Handshake:
     async def subscribe(
         self, subscriptions: Sequence[Subscription], ended: asyncio.Future[Any], silent_s: Callable[[], float]
     ) -> None:
-        """Subscribe and wait for SUBACK; again for more, or for another QoS. Raises as ``connected`` does; nothing to
-        subscribe to is fine.
+        """Subscribe and wait for SUBACK. Call it again for further filters or another QoS; none at all is allowed.
 
-        A session that is resumed sends all it has before SUBACK, so patience ends with silence only: ``silent_s`` says
-        for how long nothing has come."""
+        A resumed session sends its whole queue before SUBACK, so only silence ends the wait. ``silent_s`` returns the
+        time since the last bytes. Raises as ``connected`` does.
+        """
         if not subscriptions:
-            return  # more sessions than separate filters: this one only stands by
+            return  # more sessions than separate filters: this one has none
         self._granted = asyncio.get_running_loop().create_future()
         self._subscriptions = subscriptions
         self._packet_id = self._send_subscribe(subscriptions)
         await self._answer(self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds(), silent_s)
 
     def repeat(self, subscriptions: Sequence[Subscription]) -> None:
-        """Subscribe again to the same; nobody waits for the answer. Raises ConnectError."""
+        """Send the same SUBSCRIBE again; nothing waits for the answer. Raises ConnectError."""
         self._send_subscribe(subscriptions)
 
     def _send_subscribe(self, subscriptions: Sequence[Subscription]) -> int | None:
@@ -199,12 +203,7 @@ class Handshake:
             failure = self.client.stream.failure if self.client.stream is not None else None
             if isinstance(failure, ssl.SSLError):  # TLS 1.3 asks for the client's certificate after its handshake
                 raise reasons.connect_error(self._address, failure, self._settings) from failure
-            raise ConnectError(
-                f"{self._address} ended the connection before it answered our {packet} "
-                f"({detail or 'no reason given'}). "
-                "Is this its MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
-                "protocol",
-            )
+            raise reasons.ended_early(self._address, packet, detail)
         elif silent_s is not None:
             text = f"{self._address} did not answer our {packet}, and has been silent for mqtt.connect_timeout."
             raise ConnectError(text, "timeout")
@@ -216,16 +215,8 @@ class Handshake:
 
     def _make_client(self, will: tuple[str, bytes] | None, shown: Shown) -> PahoClient:
         settings, address = self._settings, self._address
-        client = PahoClient(
-            CallbackAPIVersion.VERSION2,
-            client_id=self._client_id,
-            protocol=paho.MQTTv5 if self._v5 else paho.MQTTv311,
-            transport="websockets" if address.websocket else "tcp",
-            reconnect_on_failure=False,  # else a refused 3.1.1 CONNECT reconnects inside a callback, blocking
-            clean_session=None if self._v5 else not settings.persistent,
-        )
+        client = make_client(PahoClient, settings, address, self._client_id, shown, clean=not settings.persistent)
         client.framed = address.websocket or address.encrypted
-        prepare(client, settings, address, shown)
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect = self._on_connect
@@ -234,9 +225,7 @@ class Handshake:
 
     def _connect_properties(self) -> Properties:
         settings = self._settings
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.ReceiveMaximum = settings.receive_maximum
-        properties.MaximumPacketSize = settings.max_packet_bytes
+        properties = connect_properties(settings)
         properties.SessionExpiryInterval = int(settings.session_expiry.total_seconds()) if settings.persistent else 0
         return properties
 
@@ -252,9 +241,10 @@ class Handshake:
         self.session_present = flags.session_present
         # Formally the other direction's limit, but EMQX echoes min(ours, its max_inflight) here.
         self.window = min(self.window, getattr(properties, "ReceiveMaximum", self.window))
+        self.largest = getattr(properties, "MaximumPacketSize", None)
         if getattr(properties, "SharedSubscriptionAvailable", 1) == 0 and self._settings.distribution == "shared":
             text = (
-                f"{self._address} has shared subscriptions switched off. "
+                f"{self._address} has shared subscriptions disabled. "
                 'Allow them there, or set mqtt.distribution = "partitioned".'
             )
             self._connected.set_exception(MqttRefusedError(text, "subscribe"))
@@ -269,7 +259,7 @@ class Handshake:
         if code in REDIRECTIONS:
             return ConnectError(text, label, Redirection(code, reference), code=code)
         if label == "banned":
-            # For five minutes, as EMQX does with who flaps: to end the start for good would make hours of them.
+            # EMQX bans a flapping client for five minutes. A start that gave up for good would be down for hours.
             text += " See the broker's list of bans; EMQX bans a client id that disconnects too often, for a while."
         if label in {"unavailable", "banned"}:
             return ConnectError(text, label, code=code)
@@ -312,8 +302,33 @@ class Handshake:
             self._granted.set_result(None)
 
 
+def make_client(
+    kind: type[C], settings: MqttSettings, address: MqttAddress, client_id: str, shown: Shown, *, clean: bool
+) -> C:
+    """A client for one connection. ``clean`` is MQTT 3.1.1's clean session; MQTT 5 says it in ``connect``."""
+    v5 = settings.protocol == "5"
+    client = kind(
+        CallbackAPIVersion.VERSION2,
+        client_id=client_id,
+        protocol=paho.MQTTv5 if v5 else paho.MQTTv311,
+        transport="websockets" if address.websocket else "tcp",
+        reconnect_on_failure=False,  # otherwise a refused 3.1.1 CONNECT reconnects inside a callback, blocking
+        clean_session=None if v5 else clean,
+    )
+    prepare(client, settings, address, shown)
+    return client
+
+
+def connect_properties(settings: MqttSettings) -> Properties:
+    """The limits of MQTT 5 that a CONNECT announces."""
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.ReceiveMaximum = settings.receive_maximum
+    properties.MaximumPacketSize = settings.max_packet_bytes
+    return properties
+
+
 def prepare(client: paho.Client, settings: MqttSettings, address: MqttAddress, shown: Shown) -> None:
-    """Tell a client which way it is to go to the broker, and what to show there."""
+    """Give a client its transport, its proxy and its credentials."""
     client.connect_timeout = settings.connect_timeout.total_seconds()
     if address.websocket:
         client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
@@ -337,7 +352,7 @@ def prepare(client: paho.Client, settings: MqttSettings, address: MqttAddress, s
 async def either(
     answers: set[asyncio.Future[Any]], patience_s: float | None, silent_s: Callable[[], float] | None = None
 ) -> None:
-    """Wait until one of them is there, ``patience_s`` at most; with ``silent_s``, until it was silent for so long."""
+    """Wait until one of the futures is done, for at most ``patience_s``; with ``silent_s``, until that much silence."""
     loop = asyncio.get_running_loop()
     begin_s, left_s = loop.time(), patience_s
     while not any(answer.done() for answer in answers):
@@ -351,7 +366,7 @@ async def either(
 
 
 def _close_sockets(error: BaseException) -> None:
-    """Close the socket of a TLS or WebSocket handshake that failed: paho leaves it open, in the failed call's frame."""
+    """Close the socket of a failed TLS or WebSocket handshake: paho leaves it open in the frame of the failed call."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             if isinstance(value, socket.socket):
@@ -359,9 +374,10 @@ def _close_sockets(error: BaseException) -> None:
 
 
 async def _in_thread(work: Callable[[], object], abort: Callable[[], object]) -> None:
-    """Run ``work`` in a daemon thread: a process that ends does not wait for a host that never answers.
+    """Run ``work`` in a daemon thread: the end of the process does not wait for an unresponsive host.
 
-    ``abort`` is called when nobody waits for the work any more, and again when it ends nevertheless."""
+    ``abort`` is called when the caller stops waiting, and again when the work ends nevertheless.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -383,7 +399,7 @@ async def _in_thread(work: Callable[[], object], abort: Callable[[], object]) ->
             loop.call_soon_threadsafe(finish, error)
         except RuntimeError:  # the loop has closed meanwhile
             abort()
-        del error  # it knows this frame
+        del error  # it refers to this frame
 
     threading.Thread(target=run, name="mqtt-connect", daemon=True).start()
     try:

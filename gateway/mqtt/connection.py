@@ -1,12 +1,10 @@
 """One MQTT connection on the bulk path: reading, the window of unacknowledged packet ids, acknowledging, keepalive.
 
-Packet ids of QoS 1 belong to the connection they came on: when it ends, what is unacknowledged is *returned* (the
-broker sends it again) and later releases change nothing, for the broker uses the ids anew.
+Packet ids of QoS 1 belong to their connection. When it ends, unacknowledged messages are *returned*: the broker sends
+them again. Later releases change nothing, since the broker uses the ids again.
 """
 
 from __future__ import annotations
-
-__all__ = ["Connection"]
 
 import asyncio
 import time
@@ -19,9 +17,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from config.error_words import words
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import MalformedPacketError
-from gateway.mqtt.flow import SHORTEST_PACE_NS
+from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
 from gateway.mqtt.keepalive import Keepalive, Verdict
-from gateway.mqtt.packets import packet_name
 from gateway.mqtt.servers import REDIRECTIONS, Redirection
 
 if TYPE_CHECKING:
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from bridge.produce.batch import Span
     from bridge.produce.dispatch import Dispatcher
     from gateway.mqtt.client import PahoClient
-    from gateway.mqtt.flow import Flow
     from gateway.mqtt.ingest import Ingest
     from gateway.mqtt.stream import PacketStream
 
@@ -38,18 +34,18 @@ log = structlog.get_logger("mqtt")
 DISCONNECT = b"\xe0\x00"
 DISCONNECT_AND_END = b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00"  # MQTT 5: reason 0, session expiry interval 0
 FAREWELL_S = 0.5
-BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
-PROTOCOL_ERROR = 0x82  # what paho calls it when it cannot make sense of a packet
-MOST_IDS = 65_535  # packet ids there are: with more messages unacknowledged two would have the same
-MAX_READS = 64  # reads of one turn from a TLS layer that holds more
+BUSY_READ_BYTES = 64 * 1024  # a read of that size is followed by another at once
+PROTOCOL_ERROR = 0x82  # paho's code for a packet that it cannot parse
+MOST_IDS = 65_535  # the number of packet ids, and so the most unacknowledged messages
+MAX_READS = 64  # most reads in one turn from a TLS layer with more data
 
 
 class Connection:
-    """From the moment the socket stands until ``ended`` is done. Belongs to the event loop's thread.
+    """A connection from the open socket until ``ended`` is done. Belongs to the event loop's thread.
 
-    ``ended`` becomes (label of gateway_mqtt_disconnects_total, what is known of the reason). ``label`` names the
-    connection in delivery ids. ``limit`` is how many messages the broker may send unacknowledged, as we announced:
-    beyond it nothing is read until half of them are acknowledged, and ``overrun`` is how many there were.
+    ``ended`` becomes (label of gateway_mqtt_disconnects_total, known reason). ``label`` names the connection in
+    delivery ids. ``limit`` is the announced number of messages that the broker may send unacknowledged. Beyond it,
+    reading stops until half of them are acknowledged; ``overrun`` is the number reached.
     """
 
     def __init__(
@@ -78,20 +74,20 @@ class Connection:
         self.acknowledged = 0  # PUBACK and PUBREC sent
         self.received_bytes = 0
         self.returned = 0  # messages unacknowledged at the end
-        self.redirection: Redirection | None = None  # what the broker said at the end
+        self.redirection: Redirection | None = None  # from the broker's DISCONNECT
         self.stopping = False
-        self._held = False  # nothing is read, until what has been read is acknowledged
+        self._held = False  # reading is paused until all received messages are acknowledged
         self._limit = limit
         self.overrun = 0
-        self.overrun_ns = 0  # when that was so last
-        self._is_over_limit = False  # nothing is read, until half of the limit is acknowledged
-        self._is_withheld = False  # nothing is read during this pause: no SUBACK yet, and messages came
-        self._listened_ns = 0  # when the event loop was asked to read it last
+        self.overrun_ns = 0  # time of the last overrun
+        self._is_over_limit = False  # reading is paused until half of the limit is acknowledged
+        self._is_withheld = False  # reading is paused: messages came before SUBACK
+        self._listened_ns = 0  # when reading in the event loop began last
         self.pace_ns = flow.pacing_ns
         self.idle_ticks = 0
         self._writable = asyncio.Event()
         self._settled = asyncio.Event()
-        self._rest: list[bytes] = []  # the beginning of a packet whose end has not arrived
+        self._rest: list[bytes] = []  # the beginning of an incomplete packet
         self._in_spans = 0  # packet ids handed to spans and not released
         self._released2 = 0  # QoS 2 ids released
         self._to_send: list[bytes] = []
@@ -103,7 +99,7 @@ class Connection:
         self._answered = asyncio.Event()  # a PINGRESP came
         self._served = 0  # type of the packet that paho looks at
         self._reuse_reported = False
-        self.handshaking = True  # until SUBACK: a pause of reading holds for it once it has brought messages
+        self.handshaking = True  # until SUBACK: a pause of reading applies once it has brought messages
         self._ping_timer: asyncio.TimerHandle | None = None
         client.on_disconnect = self._on_disconnect
         client.on_socket_close = self._on_socket_close
@@ -113,7 +109,7 @@ class Connection:
         ingest.newest.clear()
 
     def open(self) -> None:
-        """Begin to read and write: the connecting thread is done with the stream."""
+        """Begin to read and write; the connecting thread no longer uses the stream."""
         self._stream.want_write = self._want_write
         self._stream.set_user_timeout(int(self._keepalive.interval_s * 3000))
         if not self._stream.flush():
@@ -122,13 +118,13 @@ class Connection:
         self._arm_ping()
 
     def set_window(self, window: int, keepalive_s: float) -> None:
-        """What CONNACK said: how much the broker sends unacknowledged, and how often it wants to hear of us."""
+        """Adopt CONNACK's window and keep alive."""
         self._half_window = max(1, window // 2)
         if self._keepalive.shorten(keepalive_s):
             self._arm_ping()
 
     def subscribed(self) -> None:
-        """The handshake is over: from now on a pause of reading holds for this connection too."""
+        """Note the end of the handshake: from now on a pause of reading applies to this connection too."""
         self.handshaking = False
         self._flow.subscribed(self)
 
@@ -147,14 +143,14 @@ class Connection:
             self._loop.remove_reader(self._stream.fileno())
 
     def read(self) -> None:
-        """Take in what has arrived: the event loop's reader and the common tick call this."""
+        """Read what has arrived. The event loop's reader and the common tick call this."""
         if self._stream.closed or self.ended.done() or self._is_over_limit:
             return
         try:
             self._read()
         except BaseException as error:
-            # A defect of ours, whatever it is. What was read is gone from the stream and must not be built upon, so the
-            # connection goes too: the broker sends it again.
+            # A defect. The bytes are no longer in the stream, so the connection ends: then the broker sends the
+            # messages again.
             log.critical("mqtt_read_failed", error=repr(error), exc_info=error)
             self._end("other", f"reading failed: {words(error)}")
             if not isinstance(error, Exception):
@@ -191,12 +187,12 @@ class Connection:
                 ingest.answers.clear()
             if ingest.pongs >= self._keepalive.pings:
                 self._answered.set()
-        finally:  # what was taken is in the account, whatever was raised
+        finally:  # also after an error, so that the ledger counts every received message
             if size:
                 self._settle_pace(messages, size)
             else:
                 self.idle_ticks += 1
-        # Last, for what came before the end is taken and has to be in the account.
+        # Last, so that the ledger counts the messages before the end.
         if isinstance(failure, MalformedPacketError):
             self._reject(failure)
         elif failure is not None:
@@ -214,7 +210,7 @@ class Connection:
         )
 
     def _feed(self, data: bytes) -> int:
-        """Decode a read together with what the one before left over; returns the number of messages."""
+        """Decode a read, together with the rest of the last one. Returns the number of messages."""
         ingest = self._ingest
         rest = self._rest
         if rest:
@@ -245,19 +241,19 @@ class Connection:
             client.loop_write()
 
     def _settle_pace(self, messages: int, size: int) -> None:
-        """Decide how this connection is read next, and tell the rhythm what came."""
+        """Decide how this connection is read next, and report the read to the rhythm."""
         flow = self._flow
         now_ns = self._accumulator.now_ns
         since_ns, self._read_ns = now_ns - self._read_ns, now_ns
         self.idle_ticks = 0
         unacked = self.unacked
-        # Half the window the broker told us of, or the level at which it has stopped before (3.1.1 tells nothing).
+        # Half of the announced window, or of the level at which the broker has stopped before (3.1.1 announces none).
         pressed = unacked >= self._half_window or unacked == self._most_unacked > 1
         self._most_unacked = max(self._most_unacked, unacked)
         if pressed or size >= BUSY_READ_BYTES:
             flow.unpace(self)
         elif messages:
-            # A quarter of the window between two reads at most, or the broker stops and waits for us.
+            # At most a quarter of the window between two reads, or the broker stops and waits.
             share = max(1, self._half_window // 2)
             if messages > share:
                 self.pace_ns = max(SHORTEST_PACE_NS, self.pace_ns * share // messages)
@@ -280,7 +276,7 @@ class Connection:
                 connection=self._label.decode(),
                 unacked=unacked,
                 window=self._limit,
-                consequence="nothing more is read until half of them are acknowledged; after a break they come again",
+                consequence="reading stops until half of them are acknowledged; a lost connection brings copies",
             )
         self.overrun = max(self.overrun, unacked)
         self.overrun_ns = time.monotonic_ns()
@@ -309,7 +305,7 @@ class Connection:
             ingest.ids, ingest.ids2 = [], []
 
     def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
-        """What these ids brought is durable. After the end of the connection they are the broker's business."""
+        """Acknowledge these ids: their messages are durable. Without effect once the connection has ended."""
         if self.ended.done():
             return
         self._in_spans -= len(ids) + len(ids2)
@@ -324,8 +320,11 @@ class Connection:
             self._to_send.append(b"P\x02" + b"P\x02".join(ids2))  # PUBREC
 
     def _without_superseded(self, first: int, ids2: list[bytes]) -> list[bytes]:
-        """The ids but for those that a later message on this connection came with: the broker would take the PUBREC for
-        that one's, which is not durable yet. ``first`` is the number of the first."""
+        """The ids without those that a later message on this connection has used again.
+
+        The broker would take such a PUBREC for the later message, which is not durable yet. ``first`` is the number of
+        the first id.
+        """
         newest = self._ingest.newest
         kept = []
         for number, packet_id in enumerate(ids2, first):
@@ -349,19 +348,19 @@ class Connection:
 
     @property
     def _is_unread(self) -> bool:
-        """Whether it is us who read nothing: then an answer cannot be missed, and silence means nothing."""
+        """Whether the gateway itself has paused reading. Then silence is not the broker's."""
         flow = self._flow
         waits = self._held or self._is_over_limit or self._is_withheld
         return waits or flow.reading_stopped or (flow.paused and not self.handshaking)
 
     def silent_s(self) -> float:
-        """For how long nothing has come although it was read."""
+        """Time since the last bytes, while the gateway was reading."""
         if self._is_unread:
             return 0.0
         return (time.monotonic_ns() - max(self._read_ns, self._listened_ns)) / 1e9
 
     def hold(self) -> None:
-        """Read nothing more for now, and flush what has been read: ``settled`` then has an end."""
+        """Pause reading, and flush received messages, so that ``settled`` returns."""
         self._held = True
         self._flow.hold(self)
 
@@ -371,7 +370,7 @@ class Connection:
         self._flow.resume(self)
 
     async def settled(self) -> None:
-        """Wait until everything received is acknowledged and written; returns at once when the connection has ended."""
+        """Wait until every received message is acknowledged and written. Returns at once on an ended connection."""
         self.stopping = True
         while not self.ended.done() and (self.unacked or self._to_send):
             self._settled.clear()
@@ -381,10 +380,11 @@ class Connection:
             await self._writable.wait()
 
     async def drained(self) -> None:
-        """Wait until the broker has nothing more for us: call it once the subscriptions are gone.
+        """Wait until the broker's queue for this session is empty. Call it after the subscriptions have ended.
 
-        What it has queued comes as the window frees. So acknowledge everything, then ping: the answer comes behind
-        whatever the broker could send by then (it writes in order), and if that was nothing, nothing is left."""
+        The queue moves as the window frees. So acknowledge everything, then ping: the broker writes in order, so its
+        answer comes behind every message that it could send. If none came, none is left.
+        """
         while not self.ended.done():
             await self.settled()
             if self.ended.done():
@@ -425,7 +425,7 @@ class Connection:
             return
         self._send_ping()
         if self._stream.failure is not None and self._is_unread:
-            # Otherwise the reader finds out, with all that came before the end.
+            # Otherwise the reader notices the end, after all bytes before it.
             self._end("closed", words(self._stream.failure))
             return
         self._arm_ping()
@@ -453,7 +453,7 @@ class Connection:
                 self.redirection = Redirection(code, getattr(properties, "ServerReference", ""))
             self._end(reasons.disconnect_label(code), text)
         elif reason.value == PROTOCOL_ERROR:
-            kind = packet_name(self._served)
+            kind = reasons.packet_name(self._served)
             self._end("protocol", f"the broker sent a {kind} that MQTT does not allow, or not here")
         else:
             failure = self._stream.failure
@@ -461,7 +461,7 @@ class Connection:
             self._end("requested" if self.stopping else "closed", text)
 
     def _on_socket_close(self, _client: object, _data: object, _stream: object) -> None:
-        """paho is about to close: the event loop must forget the descriptor first."""
+        """Remove the descriptor from the event loop before paho closes it."""
         self._forget()
 
     def _forget(self) -> None:
@@ -486,10 +486,11 @@ class Connection:
             self._ping_timer.cancel()
 
     async def disconnect(self, *, end_session: bool) -> None:
-        """Send DISCONNECT and wait, half a second at most, for the broker to close: it must [MQTT-3.14.4-2].
+        """Send DISCONNECT and wait up to half a second for the broker to close, as it must [MQTT-3.14.4-2].
 
-        Were we the ones to close, with PUBLISH packets unread, the kernel would reset the connection, and a reset takes
-        from the broker what it has not read yet: our last acknowledgements, and the DISCONNECT itself."""
+        If the gateway closed with PUBLISH packets unread, the kernel would reset the connection. The broker would lose
+        what it has not read yet: the last acknowledgements, and the DISCONNECT itself.
+        """
         if self.ended.done():
             return
         self.stopping = True
@@ -500,7 +501,7 @@ class Connection:
         self.close()
 
     def _discard(self) -> None:
-        """Read what nobody takes any more, up to the end."""
+        """Read and drop the rest, up to the end."""
         for _ in range(MAX_READS):
             data = self._stream.read()
             if data is None:
@@ -510,7 +511,7 @@ class Connection:
                 return
 
     def close(self) -> None:
-        """Let go of the socket, without a DISCONNECT unless one was sent: the broker then sends the will."""
+        """Close the socket. Without a DISCONNECT before, the broker sends the will."""
         self._end("requested", None)
         if not self._stream.closed:
             self._forget()

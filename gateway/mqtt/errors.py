@@ -9,8 +9,6 @@ GatewayError
 
 from __future__ import annotations
 
-__all__ = ["ConnectError", "MalformedPacketError", "MqttError", "MqttRefusedError"]
-
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus, GatewayError
@@ -32,8 +30,10 @@ class MalformedPacketError(MqttError):
 
 
 class ConnectError(MqttError):
-    """No connection came about. ``reason`` is a label of gateway_mqtt_connect_failures_total; ``redirection`` is set
-    when the broker says who takes us instead; ``code`` is CONNACK's, if there was one."""
+    """No connection was made. ``reason`` is a label of gateway_mqtt_connect_failures_total.
+
+    ``redirection`` is set when the broker names another server; ``code`` is CONNACK's, if there was one.
+    """
 
     exit_status = ExitStatus.UNAVAILABLE
 
@@ -47,6 +47,6 @@ class ConnectError(MqttError):
 
 
 class MqttRefusedError(ConnectError):
-    """The broker answered, and said no."""
+    """The broker refused the login or a subscription."""
 
     exit_status = ExitStatus.REFUSED

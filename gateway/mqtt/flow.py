@@ -1,23 +1,22 @@
-"""When to read, when to flush, when to pause: one rhythm for all sessions of a worker.
+"""Decides when the sessions of a group are read, flushed and paused.
 
-A quiet input is answered at once: a message that comes alone is flushed alone. Under load each wake-up and each
-partition batch costs about as much as twenty messages, so the rhythm slows down as the rate rises: sessions that are
-busy are read on a common tick (``flow.read_pacing_max``), and flushes are up to ``flow.linger_max`` apart. Three
-things go before the rhythm: a window half full (the broker will stop sending: EMQX's is 32 unless raised), a span
-that has grown large, and memory."""
+At low rates a single message is flushed at once. Under load each wake-up and each partition batch costs as much as
+about twenty messages. So busy sessions are read on a common tick (``flow.read_pacing_max``), and flushes are up to
+``flow.linger_max`` apart.
+
+Three things come before the rhythm: a window that is half full, a span that has grown large, and memory. A broker stops
+sending at a full window (EMQX's default is 32).
+"""
 
 from __future__ import annotations
-
-__all__ = ["SHORTEST_PACE_NS", "Flow", "Rhythm"]
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from bridge.ledger import Ledger
     from bridge.produce.accumulator import Accumulator
     from bridge.produce.batch import Span
@@ -29,21 +28,21 @@ RATE_AT_SHORTEST = (
 )
 SHORTEST_PACE_NS = 500_000
 HELD_LOOK_S = 0.02
-IDLE_TICKS = 3  # a session that had nothing for so many ticks is waited for instead of asked
+IDLE_TICKS = 3  # a session without input for so many ticks goes back to the event loop's reader
 
 
 class Paced(Protocol):
-    """A session, as the rhythm sees it."""
+    """A session, as the flow uses it."""
 
     pace_ns: int
     idle_ticks: int
     handshaking: bool
 
     def read(self) -> None:
-        """Read and take in what has arrived."""
+        """Read what has arrived, and decode it."""
 
     def listen(self) -> None:
-        """Wait for input in the event loop, until told otherwise."""
+        """Wait for input in the event loop until ``ignore``."""
 
     def ignore(self) -> None:
         """Do not read."""
@@ -52,7 +51,7 @@ class Paced(Protocol):
         """Give the span the packet ids collected since the last one."""
 
     def send_acknowledgements(self) -> None:
-        """Write what was released."""
+        """Write the released acknowledgements."""
 
 
 class Rhythm:
@@ -69,7 +68,7 @@ class Rhythm:
         self.messages = 0  # since the last flush
 
     def adopt(self, shortest_ns: int, longest_ns: int) -> None:
-        """Keep other distances from the next flush on."""
+        """Use other distances from the next flush on."""
         self._shortest_ns = min(shortest_ns, longest_ns)
         self._longest_ns = longest_ns
         self.linger_ns = max(self._shortest_ns, min(longest_ns, self.linger_ns))
@@ -89,7 +88,7 @@ class Rhythm:
 
 
 class Flow:
-    """Couples sessions, accumulator and sender of one worker. Belongs to the event loop's thread."""
+    """Couples sessions, accumulator and sender of one group. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -118,35 +117,37 @@ class Flow:
         self.paused = False
         self.reading_stopped = False
         self._empty = asyncio.Event()  # no span waits for Kafka
-        self._progress: asyncio.Event | None = None  # a span is durable; None: nobody waits for one
+        self._progress: asyncio.Event | None = None  # set when a span is durable; None: no caller waits
         self._loop = asyncio.get_running_loop()
 
     def adopt(self, *, linger_ns: int, pacing_ns: int, memory_bytes: int) -> None:
-        """Keep another rhythm and other bounds from now on."""
+        """Use another rhythm and other bounds from now on."""
         self.rhythm.adopt(pacing_ns, linger_ns)
         self.pacing_ns = pacing_ns
         self._memory_bytes = memory_bytes
         self._span_bytes = min(SPAN_BYTES, memory_bytes // 4)
         if self.paused:
-            self._freed()  # there may be room now
+            self._freed()  # the new bound may leave room
 
     # --- sessions come and go
     # -----------------------------------------------------------------------------------------------------
 
     def add(self, session: Paced) -> None:
-        """A connection stands: read it, also while reading is paused, for CONNACK and SUBACK. One that brings messages
-        before is read no more until the pause is over."""
+        """Read a new connection, also during a pause: CONNACK and SUBACK must arrive.
+
+        A connection that brings messages before SUBACK is not read again until the pause ends.
+        """
         self._sessions.append(session)
         if not self.reading_stopped:
             session.listen()
 
     def subscribed(self, session: Paced) -> None:
-        """Its handshake is over."""
+        """Note the end of a connection's handshake."""
         if self.paused and session in self._sessions:
             session.ignore()
 
     def remove(self, session: Paced) -> None:
-        """A session's connection ended: flush what it brought, and forget it."""
+        """Flush the messages of an ended connection, and forget it."""
         if session in self._sessions:
             self._sessions.remove(session)
             if session in self._paced:
@@ -155,24 +156,26 @@ class Flow:
             session.hand_over(self._accumulator.current)
 
     def hold(self, session: Paced) -> None:
-        """Read this session no more for now, and flush what all have brought."""
+        """Pause this session, and flush the messages of all sessions."""
         if session in self._paced:
             self._paced.remove(session)
         session.ignore()
         self.flush()
 
     def resume(self, session: Paced) -> None:
-        """Read it again, unless nobody is read."""
+        """Read this session again, unless all reading is paused."""
         if session in self._sessions and not (self.paused or self.reading_stopped):
             session.listen()
 
     def returned(self, messages: int) -> None:
-        """What a connection left unacknowledged at its end is the broker's again: in the account in the same step as it
-        leaves the windows."""
+        """Return the unacknowledged messages of an ended connection to the broker, in the ledger too.
+
+        Both change in the same step of the event loop.
+        """
         self._ledger.returned += messages
 
     def stop_reading(self) -> None:
-        """For good: what has been read is flushed now and drains."""
+        """Stop reading for good; flush the messages that have been read."""
         self.reading_stopped = True
         for session in self._sessions:
             session.ignore()
@@ -182,8 +185,7 @@ class Flow:
     # --- reading -----------------------------------------------------------------------------------
 
     def took(self, messages: int, size: int, *, pressed: bool) -> None:
-        """A connection read ``size`` bytes with ``messages`` messages. ``pressed``: its window leaves the broker little
-        to send."""
+        """Note a read of ``size`` bytes with ``messages`` messages. ``pressed``: the window is nearly full."""
         self._ledger.received += messages
         self.rhythm.messages += messages
         self._bytes += size
@@ -195,7 +197,7 @@ class Flow:
             self.pause()
 
     def pace(self, session: Paced) -> None:
-        """Ask this session on the tick instead of waiting for it."""
+        """Read this session on the tick instead of in the event loop's reader."""
         if session not in self._paced and session in self._sessions and not self.paused:
             session.ignore()
             session.idle_ticks = 0
@@ -250,7 +252,7 @@ class Flow:
         self._sender.pump()
 
     def _flush_or_wait(self) -> None:
-        """Flush if that is due, else see that it will be."""
+        """Flush if a flush is due, else make sure that it happens."""
         wait_ns = self.rhythm.due_ns() - time.monotonic_ns()
         if wait_ns <= 0:
             self.flush()
@@ -264,7 +266,7 @@ class Flow:
     # --- memory ------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Read nothing more until half the memory is free: the second line behind the window, for QoS 0 and floods."""
+        """Pause reading until half of the memory is free: no window limits QoS 0 and floods."""
         self.paused = True
         self._accumulator.freed = self._freed
         for session in self._sessions:
@@ -276,7 +278,7 @@ class Flow:
         self.flush()
 
     def _freed(self) -> None:
-        """Memory has been let go of."""
+        """Continue reading if enough memory is free."""
         if self._accumulator.buffered_bytes >= self._memory_bytes // 2:
             return
         self.paused = False
@@ -289,11 +291,12 @@ class Flow:
     # -------------------------------------------------------------------------------------------------------------
 
     def completed(self, span: Span) -> None:
-        """A span is durable: settle its messages in the ledger and release its packet ids. They are written once a
-        loop turn."""
+        """A span is durable: settle its messages in the ledger and release its packet ids.
+
+        Acknowledgements are written once a turn of the event loop.
+        """
         ledger = self._ledger
-        # Messages returned to the broker have left the windows already; their records in Kafka are the redelivery's
-        # forerunners.
+        # Returned messages have already left the windows. Kafka gets them again with the redelivery.
         returned = span.returned
         from_stored = min(returned, span.stored)
         from_dead = min(returned - from_stored, span.dead)
@@ -303,7 +306,7 @@ class Flow:
         ledger.filtered += span.filtered - from_filtered
         from_copies = min(returned - from_stored - from_dead - from_filtered, span.copies)
         ledger.copies += span.copies - from_copies
-        # Those the spool has all the same, and delivers.
+        # Returned messages that the spool has nevertheless, and delivers.
         ledger.recovered += returned - from_stored - from_dead - from_filtered - from_copies
         for connection, ids, ids2 in span.owed:
             connection.release(ids, ids2)
@@ -321,17 +324,21 @@ class Flow:
             session.send_acknowledgements()
 
     async def drained(self) -> None:
-        """Wait until everything that was read is in Kafka, QoS 0 too, which nobody acknowledges. For the end, when
-        nothing is read any more; the caller sets the limit."""
+        """Wait until every message that was read is in Kafka, QoS 0 included. The caller sets the limit.
+
+        Call it at the end, when nothing is read any more.
+        """
         self.flush()
         while self._accumulator.spans:
             self._empty.clear()
             await self._empty.wait()
 
     async def durable(self, held: Callable[[], Mapping[Span, int]]) -> None:
-        """Wait until everything that has been read so far is durable or given back, but for what is held on purpose,
-        while reading goes on; the caller sets the limit. ``held`` says how many messages that is, by span. One caller
-        at a time."""
+        """Wait until every message read so far is durable or returned, while reading goes on. The caller sets the
+        limit.
+
+        Messages held on purpose are excepted: ``held`` says how many, by span. One caller at a time.
+        """
         self.flush()
         spans = self._accumulator.spans
         if not spans:
@@ -345,7 +352,7 @@ class Flow:
                     return
                 progress.clear()
                 with contextlib.suppress(TimeoutError):
-                    # A span that is held up does not tell when its batches are written.
+                    # A span behind others reports nothing when its batches are written.
                     async with asyncio.timeout(HELD_LOOK_S if kept else None):
                         await progress.wait()
         finally:

@@ -1,39 +1,36 @@
-"""The hot path: one pass over what a read brought, PUBLISH packets straight into Kafka batches.
+"""The hot path: one pass over the bytes of a read puts PUBLISH packets straight into Kafka batches.
 
-What a message costs here is a slice for each of topic, packet id and payload, one dictionary look-up by the raw topic
-bytes, and the append; everything else (UTF-8, filters, templates, the partition) was settled when the topic was first
-seen. No object is built per message.
+One message costs three slices (topic, packet id, payload), one dictionary look-up by the raw topic bytes, and the
+append. UTF-8, filters, templates and partition were settled with the topic's first message. No object is built per
+message.
 
-What a hostile or broken broker can send is checked on the way: lengths against the packet's end, packet id 0,
-reserved bits, QoS 3. Such a connection ends. A topic name that MQTT forbids is another matter: EMQX passes on what a
-device made up (``mqtt.strict_mode`` is off by default) and would send it again after every reconnect, so it is
-dead-lettered."""
+Input of a hostile or broken broker is checked on the way: lengths against the packet's end, packet id 0, reserved bits,
+QoS 3. Such a connection ends. A topic name that MQTT forbids becomes a dead letter instead. EMQX passes on names that
+devices made up (``mqtt.strict_mode`` is off by default), and would send them again after every reconnect.
+"""
 
 from __future__ import annotations
-
-__all__ = ["Ingest"]
 
 import os
 import time
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from bridge.produce.dispatch import TopicNameError
+from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
+from bridge.produce.dispatch import Dispatcher, Entry, TopicNameError
 from bridge.wire import MQTT_TOPIC, DeadLetterReason
 from gateway.mqtt.errors import MalformedPacketError
-from gateway.mqtt.packets import packet_name
 from gateway.mqtt.properties import without_expiry
+from gateway.mqtt.reasons import packet_name
 
 if TYPE_CHECKING:
     from bridge.produce.accumulator import Accumulator
-    from bridge.produce.dead_letter import DeadLetters
-    from bridge.produce.dispatch import Dispatcher, Entry
 
 PUBLISH, PUBREL, PUBCOMP, PINGRESP = 0x30, 0x62, 0x70, 0xD0
-# First bytes of what else a broker may send: CONNACK, PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH, each
+# First bytes of a broker's other packets: CONNACK, PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH, each
 # with its four low bits 0 (MQTT 5.0 section 2.1.3).
 _CONTROL = frozenset({0x20, 0x40, 0x50, 0x70, 0x90, 0xB0, 0xE0, 0xF0})
-# What a QoS 2 message held is known by a hash of it, keyed by chance: no device can make two messages of one hash.
+# The content of a QoS 2 message is kept as a hash with a random key, so no device can make two messages of one hash.
 _HASH_KEY, _HASH_BYTES = os.urandom(32), 16
 
 
@@ -41,12 +38,15 @@ class Ingest:
     """Decodes one session's packets. Belongs to the event loop's thread.
 
     ``ids`` and ``ids2`` collect packet ids of QoS 1 and 2 in arrival order until the session hands them to a span.
-    ``control`` collects whole packets that are paho's business, ``answers`` what must go out at once (PUBCOMP).
+    ``control`` collects whole packets for paho, ``answers`` packets that must leave at once (PUBCOMP).
 
     ``qos2`` has the packet ids between PUBLISH and PUBREL, each with the hash of its message: at most 65,535. They
     belong to the session and outlive the connection. A message is a copy when its id is among them, its DUP flag is set
-    and its content is the same. Any other message with such an id is new and is delivered: a broker that was restored
-    from an older snapshot uses ids again. MQTT would have it left out [MQTT-4.3.3-10], but then it would be lost."""
+    and its content is the same.
+
+    Any other message with such an id is new and is delivered: a broker restored from an older snapshot uses ids again.
+    MQTT would leave it out [MQTT-4.3.3-10], but then it would be lost.
+    """
 
     __slots__ = (
         "_accumulator", "_dead_letters", "_dispatcher", "_max_packet", "_max_record", "_v5",
@@ -73,25 +73,26 @@ class Ingest:
         self.ids: list[bytes] = []
         self.ids2: list[bytes] = []
         self.qos2: dict[bytes, bytes] = {}
-        # By packet id, the last of several messages that came with it on this connection, as a number in the order of
-        # QoS 2 messages: only this one's PUBREC is sent, for the broker would take an earlier one's for it.
+        # By packet id the number, in the order of QoS 2 messages, of the newest message with it on this connection.
+        # Only its PUBREC is sent: the broker would take an earlier message's PUBREC for it.
         self.newest: dict[bytes, int] = {}
         self.handed2 = 0  # QoS 2 ids handed to spans on this connection
-        self.reused = 0  # new messages with an id that was held, on this connection
+        self.reused = 0  # new messages with an id in use, on this connection
         self.control = bytearray()
         self.answers = bytearray()
-        self.taken = 0  # messages the last feed took before it raised
-        self.missing = 0  # bytes until the packet at the end is whole, as far as is known
+        self.taken = 0  # messages of the last feed before it raised
+        self.missing = 0  # known number of bytes missing from the last packet
         self.redelivered = 0
         self.retained = 0
         self.pongs = 0  # PINGRESP on this connection
 
     def feed(self, data: bytes) -> tuple[int, int]:
-        """Take in what was read. Returns how many bytes were used up and how many messages they held.
+        """Decode the bytes of a read. Returns the numbers of used bytes and of messages.
 
-        The rest is the beginning of a packet: call again with it in front of what comes next, once ``missing`` more
-        bytes are there. Raises MalformedPacketError, or whatever a defect of ours does; ``taken`` says then how many
-        messages before the bad packet were taken, and their packet ids are in the lists."""
+        The rest is the beginning of a packet: call again with it in front of the next bytes, once ``missing`` more
+        bytes are there. Raises MalformedPacketError, or the error of a defect of ours. Then ``taken`` counts the
+        messages before the bad packet, whose packet ids are in the lists.
+        """
         self.taken = 0
         accumulator = self._accumulator
         accumulator.now_ns = time.monotonic_ns()
@@ -105,13 +106,13 @@ class Ingest:
             self.taken = count
             raise MalformedPacketError("The broker sent a PUBLISH with packet id 0 [MQTT-2.2.1-2].")
         if fresh and not count:
-            span.opened_ns = 0  # an answer to a ping is nothing that waits: a message to come would seem as old
+            span.opened_ns = 0  # a PINGRESP does not wait; later messages would seem as old as it
         return used, count
 
     def _decode(self, data: bytes) -> tuple[int, int]:
         v5 = self._v5
         max_packet = self._max_packet
-        unusual = min(self._max_record, max_packet - 5)  # bytes after the header, beyond which a closer look is due
+        unusual = min(self._max_record, max_packet - 5)  # larger packets, in bytes after the header, need more checks
         dispatcher = self._dispatcher
         caches = dispatcher.caches
         add_id = self.ids.append
@@ -120,7 +121,7 @@ class Ingest:
         position = count = body = run = 0
         packet_id = b""
         end = len(data)
-        last = kind = -1  # of the PUBLISH before: in a run of equal flags what follows from them is worked out once
+        last = kind = -1  # of the last PUBLISH; in a run of equal flags their meaning is computed once
         cache = caches[0]
         self.missing = 0
         raised = True
@@ -130,7 +131,7 @@ class Ingest:
                 length = data[position + 1]
                 start = position + 2
                 if length > 127:
-                    if end - position < 5:  # more of it is to come: so long a packet has at least five bytes
+                    if end - position < 5:  # incomplete: a packet of this size has at least five bytes of header
                         break
                     byte = data[start]
                     start += 1
@@ -208,14 +209,14 @@ class Ingest:
                 position = stop
             raised = False
         except IndexError:
-            # Judged here, where it costs the good packets nothing: any other is a defect of ours or of a plug-in.
+            # Checked here, where it costs good packets nothing. Other errors are defects of the gateway or a plug-in.
             if flags == last and _ends_early(data, start, stop, with_id=bool(kind), v5=v5):
                 raise _fields_error() from None
             raise
         finally:
             if last & 1:
                 self.retained += count - run
-            if raised:  # whatever it was: what came before is taken, and this message is not
+            if raised:  # the messages before this one were taken
                 self.taken = count
                 if kind and body > position:
                     self._disown(kind, packet_id)
@@ -227,25 +228,26 @@ class Ingest:
         try:
             return self._dispatcher.entry(flags, topic)
         except TopicNameError:
-            return None, None, [], None  # said, and buried, for each message
+            return None, None, [], None  # each message is logged and dead-lettered
 
     def _slow(self, flags: int, topic: bytes, properties: bytes, payload: bytes) -> None:
         try:
             self._dispatcher.slow(flags, topic, properties, payload)
         except TopicNameError as error:
             headers = [(MQTT_TOPIC, topic.decode(errors="backslashreplace").encode())]
-            self._dead_letters.bury(
-                "", flags >> 1 & 3, self._dispatcher.received_ms, topic, payload, headers,
-                DeadLetterReason.INVALID_TOPIC, error,
+            letter = DeadLetterDraft(
+                "", flags >> 1 & 3, topic, payload, headers, DeadLetterReason.INVALID_TOPIC, error,
+                first_seen_ms=self._dispatcher.received_ms,
             )  # fmt: skip
+            self._dead_letters.bury(letter)
 
     def _disown(self, kind: int, packet_id: bytes) -> None:
-        """Take the packet id of a bad PUBLISH back out: its message was not taken, so nothing is owed for it."""
+        """Remove the packet id of a bad PUBLISH, because its message was not taken and may not be acknowledged."""
         ids = self.ids if kind & 6 == 2 else self.ids2
         if ids and ids[-1] is packet_id:
             ids.pop()
             if ids is self.ids2:
-                # Else the same message, sent again, would pass for a copy of one that never came.
+                # Otherwise the same message, sent again, would count as a copy of a message that was never taken.
                 self.qos2.pop(packet_id, None)
 
     def _too_large(self, size: int) -> MalformedPacketError:
@@ -254,13 +256,13 @@ class Ingest:
         )
 
     def _without_topic(self, data: bytes, body: int, stop: int) -> MalformedPacketError:
-        """What to say of a PUBLISH whose topic is empty or does not fit: most likely a topic alias stands for it."""
+        """The error for a PUBLISH with an empty or truncated topic, most likely a topic alias."""
         if body <= stop and self._v5 and b"\x23" in data[body:stop]:
             return MalformedPacketError("The broker sent a topic alias, although we announced none.", 0x94)
         return MalformedPacketError("The broker sent a PUBLISH without a topic, or one longer than its packet.")
 
     def _take_unusual(self, kind: int, packet_id: bytes, data: bytes, start: int, body: int, stop: int) -> bool:
-        """QoS 2, and redelivery. False when the message is a copy of one that is held already."""
+        """Take a message of QoS 2 or a redelivery. False when it is a copy of a held message."""
         quality = kind & 6
         if quality in {0, 6}:
             raise MalformedPacketError("The broker sent a PUBLISH with QoS 3, or DUP with QoS 0 [MQTT-3.3.1-2, -4].")
@@ -281,7 +283,7 @@ class Ingest:
         self.ids2.append(packet_id)
         if known is not None:
             if known == digest and kind & 8:
-                # Forwarded before, on this connection or an earlier one: only its PUBREC is wanted, after the first's.
+                # Already forwarded. It only needs a PUBREC, after that of the first delivery.
                 self._dispatcher.note_copy()
                 return False
             self.reused += 1
@@ -295,7 +297,7 @@ class Ingest:
             if stop - start < 2 or packet_id == b"\0\0":
                 raise MalformedPacketError("The broker sent a PUBREL without a packet id, or with packet id 0.")
             self.qos2.pop(packet_id, None)
-            # Also for an id we do not know, as after a restart: PUBCOMP ends the exchange [MQTT-4.3.3-13].
+            # Also for an unknown id, as after a restart: PUBCOMP ends the exchange [MQTT-4.3.3-13].
             self.answers += b"\x70\x02" + packet_id
         elif flags == PINGRESP:
             self.pongs += 1
@@ -309,7 +311,7 @@ class Ingest:
 
 
 def _ends_early(data: bytes, start: int, stop: int, *, with_id: bool, v5: bool) -> bool:
-    """Whether a PUBLISH, with its header before ``start``, ends in or before the length of its topic or properties."""
+    """Whether a PUBLISH, with its header before ``start``, ends within its topic length or properties."""
     if stop - start < 2:
         return True
     lengths = data[start + 2 + int.from_bytes(data[start : start + 2]) + 2 * with_id : stop]
@@ -317,7 +319,7 @@ def _ends_early(data: bytes, start: int, stop: int, *, with_id: bool, v5: bool) 
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A variable byte integer (MQTT 5.0 section 1.5.5) and where it ends."""
+    """A variable byte integer (MQTT 5.0 section 1.5.5) and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]

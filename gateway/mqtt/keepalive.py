@@ -1,59 +1,64 @@
-"""When a connection is pinged, and when the other side is gone. Decides without I/O: callers pass times and counts.
+"""Decides when to ping a connection, and when the broker is dead. Pure: callers pass times and counts.
 
-paho's own clock is of no use here: it does not see PUBLISH, and stops while reading is paused.
+paho's own keepalive cannot be used: it does not see PUBLISH, and stops while reading is paused.
 """
-
-from __future__ import annotations
-
-__all__ = ["Keepalive", "Verdict"]
 
 from enum import Enum
 
-TRICKLE_BYTES = 1024  # a large packet on the slowest of links brings more between two pings
+TRICKLE_BYTES = 1024  # even on the slowest link a large packet brings more between two pings
 
 
 class Verdict(Enum):
     """What to do when a ping is due."""
 
     PING = "ping"
-    SILENT = "silent"  # nothing came since the last one
-    STUCK = "stuck"  # bytes come, but the packet they belong to is never finished
+    SILENT = "silent"  # nothing came since the last ping
+    STUCK = "stuck"  # bytes come, but they complete no packet
 
 
 class Keepalive:
-    """A PINGREQ twice per keepalive, read or not; no PINGRESP, nor anything else, until the next one ends it."""
+    """Sends PINGREQ twice per keepalive, also when bytes come. If nothing comes until the next ping, the connection
+    ends."""
 
     __slots__ = ("_finished", "_keepalive_s", "_pinged_ns", "_stuck_bytes", "pings")
 
     def __init__(self, keepalive_s: float) -> None:
         self._keepalive_s = keepalive_s
-        self.pings = 0  # PINGREQ sent, by whoever
-        self._pinged_ns = 0  # when the last answer was asked for; 0 if nobody reads the answer
-        self._finished = True  # a packet was finished since the last ping
-        self._stuck_bytes: int | None = None  # received at the last ping, if none was finished since the one before
+        self.pings = 0  # PINGREQ sent, by this class or by its caller
+        self._pinged_ns = 0  # time of the last ping; 0 if its answer is not read
+        self._finished = True  # a packet was completed since the last ping
+        self._stuck_bytes: int | None = (
+            None  # bytes received by the last ping, if no packet was completed since the one before
+        )
 
     @property
     def interval_s(self) -> float:
-        """How far apart pings are."""
+        """Time between pings."""
         return self._keepalive_s / 2
 
     def shorten(self, keepalive_s: float) -> bool:
-        """Heed a server's keep alive; true when the interval has changed. 0 means that the server does not mind (MQTT
-        5.0 section 3.2.2.3.14), but we want to know whether it lives."""
+        """Adopt a server's keep alive; True when the interval has changed.
+
+        0 means that the server expects no pings (MQTT 5.0 section 3.2.2.3.14). The gateway pings nevertheless, to
+        notice a dead server.
+        """
         if not 0 < keepalive_s < self._keepalive_s:
             return False
         self._keepalive_s = keepalive_s
         return True
 
     def packet_finished(self) -> None:
-        """A whole packet came."""
+        """Note a complete packet."""
         self._finished = True
 
     def due(
         self, now_ns: int, *, read_ns: int, received_bytes: int, pongs: int, unfinished: bool, paused: bool
     ) -> Verdict:
-        """Decide, when a ping is due. ``read_ns`` is when bytes came last, ``unfinished`` whether they end in the
-        middle of a packet, ``paused`` whether reading is paused: then an answer cannot be missed."""
+        """Decide when a ping is due.
+
+        ``read_ns`` is the time of the last bytes, ``unfinished`` whether they end within a packet. While reading is
+        ``paused``, no answer can be missed.
+        """
         finished, self._finished = self._finished, False
         before, self._stuck_bytes = self._stuck_bytes, None
         if paused:
@@ -62,8 +67,8 @@ class Keepalive:
         if self._pinged_ns and pongs < self.pings and read_ns < self._pinged_ns:
             return Verdict.SILENT
         if unfinished and not finished:
-            # After a wrong length what follows is taken for the packet's rest, our pings' answers too. So the
-            # connection looks alive, while the broker's window is full and nothing else will ever come.
+            # After a wrong length, following bytes count as the packet's rest, also the answers to pings. So the
+            # connection looks alive, although the broker's window is full and no further message will come.
             self._stuck_bytes = received_bytes
             if before is not None and received_bytes - before < TRICKLE_BYTES:
                 return Verdict.STUCK

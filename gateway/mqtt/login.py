@@ -1,9 +1,6 @@
-"""What a session shows to the broker when it connects: user name, password or token, and client certificate, as they
-are at that moment."""
+"""The credentials of a session: user name, password or token, and client certificate."""
 
 from __future__ import annotations
-
-__all__ = ["Login", "Shown"]
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one connection has shown. ``certificate`` is how long its client certificate is good, None without one."""
+    """The credentials of one connection. ``certificate`` is the validity of its client certificate, or None."""
 
     username: str | None
     password: str | None = field(default=None, repr=False)
@@ -33,9 +30,9 @@ class Shown:
 
 
 class Login:
-    """How the sessions of a worker prove themselves. Belongs to the event loop's thread.
+    """The credentials of a worker's sessions. Belongs to the event loop's thread.
 
-    ``tokens`` is where ``mqtt.token`` comes from, and needed with it; its owner starts and closes it.
+    ``tokens`` is the source behind ``mqtt.token``; its owner starts and closes it.
     """
 
     def __init__(self, settings: MqttSettings, tokens: CredentialSource | None = None) -> None:
@@ -45,14 +42,15 @@ class Login:
         self.tokens = tokens
 
     def adopt(self, settings: MqttSettings) -> None:
-        """Show the user and password of other settings from the next connection on; what else they say must be the
+        """Show the user and password of other settings from the next connection on. All other settings must be the
         same."""
         self._settings = settings
 
     async def show(self, *, encrypted: bool) -> Shown:
-        """For a connection that is made now. Reads small files; waits for a token where there is none yet.
+        """The credentials for a connection that is made now. Reads small files; waits for a first token.
 
-        Raises ConnectError when none can be had, and ConfigError at first for TLS files that cannot be used."""
+        Raises ConnectError when there is no token, and ConfigError for TLS files that cannot be used at the first call.
+        """
         settings, credential = self._settings, None
         password = None if settings.password is None else fresh(settings.password, "mqtt.password")
         if self.tokens is not None:
@@ -79,22 +77,22 @@ class Login:
         return self._tls.context()
 
     def certificate(self) -> Validity | None:
-        """How long the client certificate of ``context`` is good; None without one, or when it cannot be told."""
+        """How long the client certificate of ``context`` is valid; None without one, or when it is unknown."""
         return None if self._tls is None else self._tls.validity
 
     def look_at_certificate(self) -> Validity | None:
-        """The same, after a look at its file; None as long as nothing was encrypted."""
+        """As ``certificate``, after reading its file again; None as long as no connection was encrypted."""
         if self._tls is not None:
             self._tls.context()
         return self.certificate()
 
     @property
     def expires(self) -> bool:
-        """Whether what is shown can come to an end: a token, or a certificate."""
+        """Whether the credentials can expire: a token, or a certificate."""
         return self.tokens is not None or self._settings.tls.certificate_file is not None
 
     async def other_token(self, refused: Shown) -> bool:
-        """The broker has refused what was shown: whether there is another token than that by now."""
+        """Whether there is another token by now than the one that the broker refused."""
         if self.tokens is None or refused.credential is None:
             return False
         self.tokens.refused(refused.credential)

@@ -1,16 +1,15 @@
-"""MQTT sessions that exist at the broker, and in the settings no more: they are resumed, drained and ended.
+"""MQTT sessions that exist at the broker, but no longer in the settings: they are resumed, drained and ended.
 
-With fewer `mqtt.sessions`, another client id or a group less, the broker would go on giving a former session its share
-of the messages, and keep them until the session expires, with everything in it.
+The settings may have fewer `mqtt.sessions`, another client id or fewer groups. The broker would give such a session its
+share of the messages until it expires, and then drop them.
 """
 
 from __future__ import annotations
 
-__all__ = ["OrphanSession", "Orphans", "Plan", "plan_sessions"]
-
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -20,30 +19,28 @@ import structlog
 from bridge.routing.filters import Subscription
 from gateway.base.lifecycle import StopVerb
 from gateway.mqtt.errors import ConnectError
-from gateway.mqtt.session import Session, SessionPlan
+from gateway.mqtt.session import DataPath, Session, SessionPlan
+from gateway.mqtt.session_state import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     from config.settings import MqttSettings, Settings
     from gateway.data_dir.identity import Identity
     from gateway.data_dir.session_registry import SessionRecord
     from gateway.mqtt.retry import Pause
-    from gateway.mqtt.session import DataPath
 
 log = structlog.get_logger("mqtt")
 
-AT_A_TIME: Final = 4  # each brings a window of messages at once, which the real sessions' memory was not planned for
-_KEPT_AT_LEAST: Final = timedelta(hours=1)  # or a break while draining would lose the rest
+AT_A_TIME: Final = 4  # each brings a window of messages, which the memory of the real sessions does not provide for
+_KEPT_AT_LEAST: Final = timedelta(hours=1)  # otherwise a lost connection while draining would lose the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What becomes of the recorded sessions.
 
-    ``record``: those of the present settings, with the filters they had before beside those they are to have;
-    ``forget``: client ids whose record is of no use any more; ``orphans``: to drain and end; ``left_behind``: recorded
-    at another broker under a client id that is in use here, so that nobody can resume them.
+    ``record``: those of the settings, with their former filters beside the present ones. ``forget``: client ids whose
+    record is useless. ``orphans``: sessions to drain and end. ``left_behind``: recorded at another broker, under a
+    client id that is in use here; they cannot be resumed.
     """
 
     record: tuple[SessionRecord, ...]
@@ -55,10 +52,10 @@ class Plan:
 def plan_sessions(
     recorded: Iterable[SessionRecord], wanted: Sequence[SessionRecord], *, persistent: bool, elsewhere: Collection[str]
 ) -> Plan:
-    """Decide from what was recorded and what the settings want. ``elsewhere``: client ids of the other slots.
+    """Decide from the recorded sessions and the settings. ``elsewhere``: client ids of the other slots.
 
-    Without ``persistent`` sessions end with their connections, and those of the same client ids from before at the
-    first clean connect.
+    Without ``persistent``, sessions end with their connections. Older ones of the same client ids end at the first
+    clean connect.
     """
     present = {record.client_id: record for record in wanted}
     merged = dict(present) if persistent else {}
@@ -78,10 +75,10 @@ def plan_sessions(
 
 
 class OrphanSession(Session):
-    """A session that is to be emptied and ended; ``record`` has what it takes to resume it.
+    """A session to drain and end; ``record`` has everything needed to resume it.
 
-    ``start`` returns at once, and the work goes on until it is ended, however long the broker is away. ``turns`` bounds
-    how many are emptied at a time; ``ended`` is called when the session is gone.
+    ``start`` returns at once; the work lasts until the session has ended, however long the broker is down. ``turns``
+    bounds how many are drained at a time; ``ended`` is called when the session has ended.
     """
 
     def __init__(
@@ -104,9 +101,17 @@ class OrphanSession(Session):
         self.name = f"orphan-{record.client_id}"
         self._turns = turns
         self._ended = ended
-        self.gone = False
-        self._ending = False  # the last words are being said
+        self._stop_requested = False  # a stop that retires still connects again
         self.problem = "waits for its turn"
+
+    @property
+    def gone(self) -> bool:
+        """Whether this gateway has the session no longer."""
+        return self.state is SessionState.ENDED
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_requested
 
     async def start(self) -> None:
         """Does not wait for the broker."""
@@ -116,53 +121,55 @@ class OrphanSession(Session):
         self._task.add_done_callback(lambda task: self._report(task, first))
 
     async def stop(self, deadline_ns: int) -> None:
-        """When everything is to end, wait for that; else acknowledge what was taken, and leave the rest for the next
-        start."""
-        self._stopping = True
+        """Acknowledge the received messages; the next start drains the rest. A stop that retires waits for the end."""
+        self._stop_requested = True
         task, self._task = self._task, None
         if task is None:
             return
         left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
         try:
-            if self._ending or self._verb() is StopVerb.RETIRE:
+            if self.state is SessionState.ENDING or self._verb() is StopVerb.RETIRE:
                 await asyncio.wait({task}, timeout=left_s)
             connection = self._connection
             if connection is not None and not connection.handshaking and not task.done() and left_s:
-                self._path.flow.stop_reading()
+                self._data_path.flow.stop_reading()
                 await connection.settled()
                 await connection.disconnect(end_session=False)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):  # reported where it was raised
                 await task
+            if not self.gone:
+                self._move(SessionState.STOPPED)
 
     async def _retire(self) -> None:
-        siblings = self._path.siblings
+        siblings = self._data_path.siblings
         while True:
             news = siblings.news
             try:
                 async with self._turns:
                     if await self._resume_and_end():
-                        self.gone = True
                         self._ended()
                         return
                     assert self._connection is not None
                     label, _ = self._connection.ended.result()
                     pause: Pause | None = self._retry.ended(label, time.monotonic_ns())
             except ConnectError as error:
-                self._path.metrics.mqtt_connect_failures.child(error.reason).value += 1
+                self._data_path.metrics.mqtt_connect_failures.child(error.reason).value += 1
                 self.problem = str(error)
                 log.warning(
                     "orphan_session_not_resumed",
                     client_id=self.plan.client_id,
                     reason=error.reason,
                     error=str(error),
-                    consequence="what the broker holds for it waits there; tried again until it expires",
+                    consequence="its messages wait at the broker; it is tried again until it expires",
                     repeat_key=error.reason,
                 )
                 pause = self._pause_after(error, time.monotonic_ns())
             finally:
                 self._close()
+                if not self.gone:
+                    self._move(SessionState.WAITING)
             if self._stopping and self._verb() is not StopVerb.RETIRE:
                 return
             if pause is not None:
@@ -170,27 +177,31 @@ class OrphanSession(Session):
                 self._servers.rested()
 
     async def _resume_and_end(self) -> bool:
-        """Whether the session is gone, or nobody's business any more. Raises ConnectError."""
+        """Whether the session has ended, or belongs to another client. Raises ConnectError."""
         handshake, connection = await self._connect()
         connection.subscribed()
+        self._move(SessionState.UNSUBSCRIBING)
         self.problem = None
-        self._path.metrics.mqtt_connects.child().value += 1
+        self._data_path.metrics.mqtt_connects.child().value += 1
         if handshake.session_present:
-            # No SUBSCRIBE: the broker still has the filters, and gives what it holds at once.
+            # No SUBSCRIBE: the broker still has the filters, and sends its queue at once.
             await self._empty(handshake.client, connection)
         if connection.ended.done():
             label, self.problem = connection.ended.result()
-            self._path.metrics.mqtt_disconnects.child(label).value += 1
+            self._data_path.metrics.mqtt_disconnects.child(label).value += 1
             if label != "requested":
                 log.warning("mqtt_disconnected", session=self.name, reason=label, detail=self.problem)
             if label == "taken_over":
-                # Somebody else uses this client id, so it is no orphan. To come back would begin a quarrel without end.
-                log.warning("orphan_session_in_use", client_id=self.plan.client_id, consequence="left to its user")
+                # Another client uses this client id, so it is no orphan. A reconnect would end its connection.
+                log.warning(
+                    "orphan_session_in_use",
+                    client_id=self.plan.client_id,
+                    consequence="the session stays with the other client",
+                )
+                self._move(SessionState.ENDED)
                 return True
             return False
-        self._ending = True
         gone = await self._end(connection)
-        self._ending = False
         if gone:
             log.info(
                 "orphan_session_ended",
@@ -203,23 +214,18 @@ class OrphanSession(Session):
 
 
 class Orphans:
-    """All orphans of a worker, as one component of the service, which holds up no start."""
+    """All orphans of a worker, as one component of the service. It delays no start."""
 
     name: Final = "orphans"
 
     def __init__(self) -> None:
-        self.sessions: list[OrphanSession] = []  # those that are gone among them, for their counts
-        self._left = 0
+        self.sessions: list[OrphanSession] = []  # ended ones included, for their counts
+        self.left = 0  # have not ended yet
         self._none_left = asyncio.Event()
         self._none_left.set()
 
-    @property
-    def left(self) -> int:
-        """How many are still to be ended."""
-        return self._left
-
     async def wait_ended(self) -> None:
-        """Returns when there is none any more."""
+        """Wait until every one has ended."""
         await self._none_left.wait()
 
     def recall(
@@ -231,10 +237,12 @@ class Orphans:
         *,
         retiring: bool = False,
     ) -> None:
-        """Before the first session connects: write down which there are going to be, and find those that are orphans.
+        """Record the sessions that are about to connect, and find the orphans. Call it before the first session
+        connects.
 
-        ``retiring``: all are, those ``wanted`` too, which an older gateway may have left without a record.
-        Raises IdentityError when that cannot be written. Blocks for a few small file operations."""
+        ``retiring``: every session is an orphan, also the ``wanted`` ones, which an older gateway may not have
+        recorded. Raises IdentityError when the record cannot be written. Blocks for a few small file operations.
+        """
         if retiring:
             identity.recall([record for record in wanted if identity.registry.get(record.client_id) is None], ())
             wanted = ()
@@ -250,19 +258,19 @@ class Orphans:
                 "session_left_behind",
                 client_id=record.client_id,
                 brokers=record.addresses,
-                consequence="what the former broker holds for it stays there until it expires; one run with that "
-                "broker in mqtt.addresses would fetch it",
+                consequence="its messages stay at the former broker until it expires; a run with that broker in "
+                "mqtt.addresses would fetch them",
             )
         turns = asyncio.Semaphore(AT_A_TIME)
         self.sessions = [make(record, turns, self._one_less) for record in plan.orphans]
-        self._left = len(self.sessions)
-        if self._left:
+        self.left = len(self.sessions)
+        if self.left:
             self._none_left.clear()
             log.info("orphan_sessions_found", client_ids=[record.client_id for record in plan.orphans])
 
     def _one_less(self) -> None:
-        self._left -= 1
-        if not self._left:
+        self.left -= 1
+        if not self.left:
             self._none_left.set()
 
     async def start(self) -> None:
@@ -271,14 +279,16 @@ class Orphans:
             await session.start()
 
     async def stop(self, deadline_ns: int) -> None:
-        """As OrphanSession says, all together."""
+        """Stop all of them together, as OrphanSession does."""
         await asyncio.gather(*(session.stop(deadline_ns) for session in self.sessions))
 
 
 def _resuming(mqtt: MqttSettings, record: SessionRecord) -> MqttSettings:
-    """Settings that find the recorded session: its protocol, a broker that has it, and the wish to keep it meanwhile.
+    """Settings that resume the recorded session: its protocol, a broker that has it, and persistence until it has
+    ended.
 
-    The present addresses if one of them was there before (nodes of a cluster come and go), else the recorded ones."""
+    The present addresses if one of them was there before (nodes of a cluster come and go), else the recorded ones.
+    """
     addresses = mqtt.addresses if set(mqtt.addresses) & set(record.addresses) else record.addresses
     return mqtt.model_copy(
         update={

@@ -1,33 +1,28 @@
-"""A visit to an MQTT broker that leaves nothing behind: connect, look at what it grants, subscribe for an instant, go.
+"""A visit to an MQTT broker that leaves nothing behind: connect, read what it grants, subscribe for an instant, leave.
 
-It has a client id of its own, never a session's: a broker ends the older of two connections with one id. The session
-is clean and is ended with the DISCONNECT, and by the broker when the connection breaks off. A subscription is taken
-back by the packet behind the one that asks for it, so that the broker has no time to send much, and asks for no
-retained messages. A visit may ask for the retained message of a single topic instead.
+It has a client id of its own: a broker ends the older of two connections with one id. The session is clean. It ends
+with the DISCONNECT, or with a broken connection. An UNSUBSCRIBE follows the SUBSCRIBE at once, and asks for no retained
+messages, so that the broker sends little. A visit may ask for the retained message of a single topic instead.
 """
 
 from __future__ import annotations
 
-__all__ = ["Visit", "visit"]
-
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from gateway.mqtt import reasons
-from gateway.mqtt.client import prepare
+from gateway.mqtt.client import Client, connect_properties, make_client
 from gateway.mqtt.errors import ConnectError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bridge.routing.filters import Subscription
     from config.settings import MqttSettings
     from config.values.addresses import MqttAddress
@@ -35,7 +30,7 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.05
 _FAREWELL_S: Final = 0.5
-_RETAINED_S: Final = 1.0  # a broker that has no retained message says nothing
+_RETAINED_S: Final = 1.0  # a broker without a retained message does not answer
 _PROPERTIES: Final = {
     "ReceiveMaximum": "receive_maximum",
     "SessionExpiryInterval": "session_expiry",
@@ -50,11 +45,13 @@ _PROPERTIES: Final = {
 
 @dataclass(slots=True)
 class Visit:
-    """What came of it. ``error`` says why there was no CONNACK; ``code`` is the CONNACK's, 0 for welcome; ``granted``
-    the codes of the SUBACK, one for each filter, None when it did not come.
+    """The result of a visit.
 
-    ``limits`` are the CONNACK's properties by our names for them, those alone that the broker sent. ``retained`` is the
-    message of the topic that was asked for, None where the broker has none or does not give it to us.
+    ``error`` says why there was no CONNACK; ``code`` is the CONNACK's, 0 for success. ``granted`` are the codes of the
+    SUBACK, one for each filter, None without one.
+
+    ``limits`` are the properties that the CONNACK had, by our names for them. ``retained`` is the message of the
+    requested topic, None where the broker gives none.
     """
 
     seconds: float = 0.0
@@ -69,11 +66,7 @@ class Visit:
         return self.code == 0
 
 
-class _Client(paho.Client):
-    def _get_proxy(self) -> dict[str, Any] | None:
-        proxy: dict[str, Any] = self._proxy
-        return proxy or None  # the settings' alone; paho would look into the environment as well
-
+class _Client(Client):
     def close(self) -> None:
         """Close the connection, if there is one, and the pair of sockets with which ``loop`` wakes itself.
 
@@ -92,8 +85,10 @@ def visit(
     retained: str | None = None,
     timeout_s: float,
 ) -> Visit:
-    """Make the visit. ``retained`` is a topic whose retained message is read. Blocks, for ``timeout_s`` for each answer
-    at most; never raises for what a broker or network does."""
+    """Make the visit. ``retained`` is a topic whose retained message is read.
+
+    Blocks for ``timeout_s`` for each answer at most. Broker and network failures are in the result, never raised.
+    """
     return _Visitor(settings, address, client_id, shown, filters, retained, timeout_s).visit()
 
 
@@ -113,15 +108,7 @@ class _Visitor:
         self._filters, self._retained, self._timeout_s = filters, retained, timeout_s
         self.result = Visit()
         self._ended = ""
-        client = self._client = _Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=client_id,
-            protocol=paho.MQTTv5 if self._v5 else paho.MQTTv311,
-            transport="websockets" if address.websocket else "tcp",
-            reconnect_on_failure=False,
-            clean_session=None if self._v5 else True,
-        )
-        prepare(client, settings, address, shown)
+        client = self._client = make_client(_Client, settings, address, client_id, shown, clean=True)
         client.connect_timeout = timeout_s
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
@@ -161,9 +148,7 @@ class _Visitor:
 
     def _properties(self) -> Properties:
         settings = self._settings
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.ReceiveMaximum = settings.receive_maximum
-        properties.MaximumPacketSize = settings.max_packet_bytes
+        properties = connect_properties(settings)
         if settings.persistent and not self._filters:
             # With nothing subscribed, to see whether the broker grants it; it goes with the DISCONNECT.
             properties.SessionExpiryInterval = int(settings.session_expiry.total_seconds())
@@ -171,13 +156,9 @@ class _Visitor:
 
     def _no_answer(self) -> ConnectError:
         if self._ended:
-            return ConnectError(
-                f"{self._address} ended the connection before it answered our CONNECT ({self._ended}). Is this its "
-                "MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
-                "protocol",
-            )
+            return reasons.ended_early(self._address, "CONNECT", self._ended)
         return ConnectError(
-            f"{self._address} took the connection and did not answer our CONNECT within {self._timeout_s:g} s.",
+            f"{self._address} accepted the connection and did not answer CONNECT within {self._timeout_s:g} s.",
             "timeout",
         )
 
@@ -198,7 +179,7 @@ class _Visitor:
         self._wait(lambda: False, _FAREWELL_S)
 
     def _wait(self, condition: Any, timeout_s: float | None = None) -> None:
-        """Carry packets until it is so, the connection has ended, or the time is over."""
+        """Carry packets until ``condition`` holds, the connection has ended, or the time is over."""
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while not condition() and not self._ended and time.monotonic() < deadline:
             if self._client.loop(_TICK_S) != paho.MQTT_ERR_SUCCESS:

@@ -1,9 +1,5 @@
 """The properties of a PUBLISH, read from their bytes (MQTT 5.0 sections 2.2.2 and 3.3.2.3)."""
 
-from __future__ import annotations
-
-__all__ = ["parse_properties", "without_expiry"]
-
 from bridge.message import Properties
 from gateway.mqtt.errors import MalformedPacketError
 
@@ -14,10 +10,9 @@ _REPEATABLE = (_SUBSCRIPTION_ID, _USER_PROPERTY)
 
 
 def parse_properties(raw: bytes) -> Properties:
-    """What the property bytes of a PUBLISH say. Raises MalformedPacketError for anything the specification forbids
-    there.
+    """The properties of a PUBLISH, by name. Raises MalformedPacketError for anything the specification forbids there.
 
-    A topic alias is refused: we announce none (MQTT 5.0 section 3.3.2.3.4).
+    A topic alias is refused: the gateway announces none (MQTT 5.0 section 3.3.2.3.4).
     """
     user: list[tuple[str, str]] = []
     content_type = response_topic = None

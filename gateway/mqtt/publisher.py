@@ -1,39 +1,35 @@
-"""One MQTT connection that publishes at QoS 1, made as the gateway's sessions are: any transport, the same login.
+"""One MQTT connection that publishes at QoS 1, with the transports and the login of the gateway's sessions.
 
 It subscribes to nothing, and its session ends with it. The gateway's data path has no part in it.
 """
 
 from __future__ import annotations
 
-__all__ = ["Publisher"]
-
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from paho.mqtt.client import MQTT_ERR_SUCCESS, error_string
 
-from config.error_words import words
 from config.values.addresses import parse_mqtt_address
 from gateway.mqtt import reasons
-from gateway.mqtt.client import Handshake
+from gateway.mqtt.client import Handshake, PahoClient
 from gateway.mqtt.errors import ConnectError
+from gateway.mqtt.watched import WatchedStream
 
 if TYPE_CHECKING:
     from paho.mqtt.reasoncodes import ReasonCode
 
     from config.settings import MqttSettings
-    from gateway.mqtt.client import PahoClient
     from gateway.mqtt.login import Login
     from gateway.mqtt.stream import PacketStream
 
-_CHECKS_IN_KEEPALIVE: Final = 3
-
 
 class Publisher:
-    """Made for one connection; ``close`` it whatever happens. Belongs to the event loop's thread."""
+    """Made for one connection; always ``close`` it. Belongs to the event loop's thread."""
 
     def __init__(self, settings: MqttSettings, client_id: str, login: Login, address: str) -> None:
-        # Whether the broker shares subscriptions is nothing to somebody who has none.
+        # It has no subscriptions, so shared ones do not matter.
         self._settings = settings.model_copy(update={"persistent": False, "distribution": "partitioned"})
         self._client_id = client_id
         self._login = login
@@ -43,13 +39,11 @@ class Publisher:
         self._stream: PacketStream | None = None
         self._ended: asyncio.Future[tuple[str, str | None]] = self._loop.create_future()
         self._waiting: dict[int, asyncio.Future[int]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._reading: int | None = None  # the descriptor that is watched
-        self._writing = False
+        self._watched: WatchedStream | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether the connection stands, as far as is known."""
+        """Whether the connection exists, as far as is known."""
         return self._client is not None and not self._ended.done()
 
     async def connect(self) -> None:
@@ -62,21 +56,18 @@ class Publisher:
         await handshake.connect()
         stream = self._stream = client.stream
         assert stream is not None, "a connection that was made has its stream"
-        stream.want_write = self._want_write
-        keepalive_s = self._settings.keepalive.total_seconds()
-        stream.set_user_timeout(int(keepalive_s * 3000))
-        self._reading = stream.fileno()
-        self._loop.add_reader(self._reading, self._read)
-        if stream.pending():
-            self._loop.call_soon(self._read)
-        if not stream.flush():
-            self._want_write()
+        watched = self._watched = WatchedStream(
+            client, stream, self._settings.keepalive, take=stream.control.extend, ended=partial(self._end, "closed")
+        )
         await handshake.connected(self._ended)
-        self._arm()
+        watched.keep_alive()
 
     async def publish(self, topic: str, payload: bytes) -> int:
-        """The reason code of the PUBACK: below 0x80 the broker has the message, 0x10 says that nobody is subscribed to
-        it (MQTT 5.0 section 3.4.2.1). Waits as long as the connection stands; raises ConnectError when it ends."""
+        """Publish, and return the reason code of the PUBACK.
+
+        Below 0x80 the broker has the message; 0x10 means that no client is subscribed (MQTT 5.0 section 3.4.2.1). Waits
+        as long as the connection stands; raises ConnectError when it ends.
+        """
         client = self._client
         if client is None or self._ended.done():
             raise self._lost()
@@ -99,12 +90,12 @@ class Publisher:
         return ConnectError(f"{self._address} ended the connection ({detail or 'no reason given'}).", "other")
 
     def close(self) -> None:
-        """Say goodbye and let go of the connection. Does not wait; a second time is fine."""
+        """Send DISCONNECT and close the connection. Does not wait; a second call is allowed."""
         self._end("requested", None)
         client, self._client = self._client, None
         if client is not None:
             client.disconnect()
-            client.let_go()
+            client.drop_callbacks()
         if self._stream is not None:
             self._stream.flush()
             self._stream.close()
@@ -115,56 +106,8 @@ class Publisher:
         if self._ended.done():
             return
         self._ended.set_result((label, detail))
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._reading is not None:
-            self._loop.remove_reader(self._reading)
-            if self._writing:
-                self._loop.remove_writer(self._reading)
-                self._writing = False
-
-    # --- the socket --------------------------------------------------------------------------------------------------
-
-    def _read(self) -> None:
-        stream, client = self._stream, self._client
-        if stream is None or client is None or stream.closed or self._ended.done():
-            return
-        data = stream.read()
-        if data is None:
-            return
-        stream.control += data
-        while stream.control and not stream.closed:
-            client.loop_read()
-        if not stream.closed and client.want_write():
-            client.loop_write()
-        if not data or stream.closed:
-            self._end("closed", words(stream.failure) if stream.failure else "the broker closed the connection")
-        elif stream.pending():
-            self._loop.call_soon(self._read)
-
-    def _want_write(self) -> None:
-        if self._reading is not None and not self._writing and not self._ended.done():
-            self._writing = True
-            self._loop.add_writer(self._reading, self._write)
-
-    def _write(self) -> None:
-        stream = self._stream
-        if stream is not None and self._reading is not None and stream.flush():
-            self._loop.remove_writer(self._reading)
-            self._writing = False
-
-    def _arm(self) -> None:
-        interval_s = self._settings.keepalive.total_seconds() / _CHECKS_IN_KEEPALIVE
-        self._timer = self._loop.call_later(interval_s, self._keep_alive)
-
-    def _keep_alive(self) -> None:
-        """All packets pass through paho here, so that its own clocks are right."""
-        client = self._client
-        if client is None or self._ended.done():
-            return
-        client.loop_misc()
-        if not self._ended.done():
-            self._arm()
+        if self._watched is not None:
+            self._watched.stop()
 
     # --- paho's callbacks --------------------------------------------------------------------------------------------
 

@@ -1,76 +1,40 @@
-"""What brokers and networks answer instead of yes: in words for people, and as the metrics' labels."""
+"""Refusals of brokers and networks: in words for people, and as labels of metrics."""
 
 from __future__ import annotations
 
-from config import error_words
-
-__all__ = [
-    "SHORT_LIVED",
-    "connect_error",
-    "connect_label",
-    "disconnect_advice",
-    "disconnect_label",
-    "lost",
-    "status_advice",
-    "suback_advice",
-    "words",
-]
-
 import socket
 import ssl
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from paho.mqtt.client import WebsocketConnectionError
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
 
 from bridge.tls import distrust
+from config import error_words
 from gateway.mqtt.errors import ConnectError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from config.settings import MqttSettings
     from config.values.addresses import MqttAddress
 
 NO_SHARED = 0x9E
-# MQTT 5.0 section 2.4.
-_WORDS = {
+# Where paho's table of MQTT 5.0 section 2.4 has several words, or others than this product.
+_OWN_WORDS = {
     0x00: "normal disconnection",
     0x04: "disconnection with will",
-    0x80: "unspecified error",
-    0x81: "malformed packet",
-    0x82: "protocol error",
-    0x83: "implementation specific error",
-    0x84: "unsupported protocol version",
-    0x85: "client identifier not valid",
-    0x86: "bad user name or password",
     0x87: "not authorised",
-    0x88: "server unavailable",
-    0x89: "server busy",
-    0x8A: "banned",
-    0x8B: "server shutting down",
-    0x8C: "bad authentication method",
-    0x8D: "keep alive timeout",
-    0x8E: "session taken over",
-    0x8F: "topic filter invalid",
-    0x90: "topic name invalid",
-    0x91: "packet identifier in use",
-    0x93: "receive maximum exceeded",
-    0x94: "topic alias invalid",
-    0x95: "packet too large",
-    0x96: "message rate too high",
-    0x97: "quota exceeded",
-    0x98: "administrative action",
-    0x99: "payload format invalid",
-    0x9A: "retain not supported",
     0x9B: "QoS not supported",
-    0x9C: "use another server",
-    0x9D: "server moved",
     0x9E: "shared subscriptions not supported",
-    0x9F: "connection rate exceeded",
-    0xA0: "maximum connect time",
-    0xA1: "subscription identifiers not supported",
     0xA2: "wildcard subscriptions not supported",
 }
+_PAHO_WORDS = {
+    code: name[0].lower() + name[1:]
+    for code, names in ReasonCode(PacketTypes.DISCONNECT).names.items()
+    for name in names
+}
+_WORDS = {**_PAHO_WORDS, **_OWN_WORDS}
 # paho shows a 3.1.1 return code (section 3.2.2.3) as the MQTT 5 reason code that means the same.
 _CONNECT_LABELS = {
     0x81: "protocol",
@@ -92,6 +56,7 @@ _CONNECT_LABELS = {
 _DISCONNECT_LABELS = {
     0x81: "protocol",
     0x82: "protocol",
+    0x87: "not_authorised",
     0x8B: "server_stopping",
     0x8D: "keepalive",
     0x8E: "taken_over",
@@ -105,19 +70,19 @@ _DISCONNECT_LABELS = {
 }
 _MORE_ROOM = "raise the broker's limits for this client, or spread the load over more sessions (mqtt.sessions)"
 _DISCONNECT_ADVICE = {
-    0x87: "check its rules for our subscriptions and for publishing to mqtt.status.topic",
-    0x8E: "another client connected with our client id, and each ends the other's connection, less and less often: "
+    0x87: "check its rules for the gateway's subscriptions and for publishing to mqtt.status.topic",
+    0x8E: "another client connected with this client id, and each ends the other's connection, with growing pauses: "
     "does a second gateway run with the same instance and worker, or with a copy of these settings?",
     0x96: _MORE_ROOM,
     0x97: _MORE_ROOM,
-    0x98: "somebody ended the connection there; EMQX throws away what a session holds when it is kicked",
+    0x98: "an operator or a rule of the broker ended the connection; EMQX discards the messages of a kicked session",
 }
 
 
 _LOST = {0x82: "the broker sent what MQTT does not allow", 0x8D: "no PINGRESP"}
 SHORT_LIVED = (
-    "no connection lasts: does another client connect with our client id? (In MQTT 3.1.1 a broker cannot say so, and "
-    "some do not in MQTT 5.)"
+    "no connection lasts: does another client connect with this client id? (MQTT 3.1.1 brokers, and some of MQTT 5, do "
+    "not report it.)"
 )
 
 
@@ -126,22 +91,28 @@ def words(code: int) -> str:
     return f"{_WORDS.get(code, 'unknown reason')} (0x{code:02X})"
 
 
+def packet_name(number: int) -> str:
+    """The name of a control packet type (MQTT 5.0 section 2.1.2)."""
+    names = PacketTypes.Names
+    return f"{names[number].upper()} packet" if 0 < number < len(names) else f"packet of type {number}"
+
+
 def lost(code: int, *, sent: bool) -> str:
-    """Why a connection ended, by what paho says; ``sent`` by the broker, or paho's own finding."""
+    """Why a connection ended, by paho's reason; ``sent`` says whether the broker sent it."""
     if sent:
         return f"the broker disconnected us: {words(code)}"
     return _LOST.get(code, "the broker closed the connection")
 
 
 def status_advice(code: int) -> str:
-    """What to do when the retained birth message or the will may be what the broker refuses; empty for other codes."""
+    """Advice when the broker may have refused the retained birth message or the will; empty for other codes."""
     if code in {0x9A, 0x9B}:
         return " The birth message and the will are retained, at QoS 1: allow that, or set mqtt.status.enabled = false."
     return ""
 
 
 def suback_advice(codes: Iterable[int]) -> str:
-    """What to do when the broker refuses subscriptions with these codes."""
+    """Advice when the broker refuses subscriptions with these codes."""
     if NO_SHARED in codes:
         return (
             'Set mqtt.distribution = "partitioned": the broker has no shared subscriptions for this session. The '
@@ -151,7 +122,7 @@ def suback_advice(codes: Iterable[int]) -> str:
 
 
 def disconnect_advice(code: int) -> str:
-    """What to look at when the broker disconnects with this code; empty for codes that say it themselves."""
+    """Advice when the broker disconnects with this code; empty for codes that need none."""
     return _DISCONNECT_ADVICE.get(code, "")
 
 
@@ -165,8 +136,17 @@ def disconnect_label(code: int) -> str:
     return _DISCONNECT_LABELS.get(code, "other")
 
 
+def ended_early(address: MqttAddress, packet: str, detail: str | None) -> ConnectError:
+    """The connection ended before the broker answered our packet."""
+    return ConnectError(
+        f"{address} ended the connection before it answered our {packet} ({detail or 'no reason given'}). Is this its "
+        "MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
+        "protocol",
+    )
+
+
 def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings) -> ConnectError:
-    """Why a connection could not be made, in a sentence that says what to look at."""
+    """Why a connection could not be made, in a sentence with advice."""
     text = error_words.words(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(f"{address} {distrust(error, 'mqtt.tls')}", "tls")
@@ -192,5 +172,5 @@ def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings
         return ConnectError(f"{address}: {text}. {advice}", "protocol")
     if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError):
         advice = f"Is this port a listener for {address.scheme}?"
-        return ConnectError(f"{address} hung up while the connection was made ({text}). {advice}", "protocol")
+        return ConnectError(f"{address} closed the connection while it was being made ({text}). {advice}", "protocol")
     return ConnectError(f"{address}: {text}.", "unreachable")

@@ -1,54 +1,38 @@
-"""Sessions connect again before what they have shown to the broker expires: one at a time, in good order.
+"""Sessions connect again before their credentials expire, one at a time.
 
-A broker that looks at a token's expiry ends the connection then (EMQX does), with messages unacknowledged on it and all
-sessions at once. So, as soon as there is another token, or another certificate when the old one is near its end, each
-session in turn acknowledges what it has, disconnects, and is back in the next moment; the broker keeps what comes
-meanwhile. While one is away, all others stay: a new token that the broker does not take costs one session at most.
+EMQX ends a connection when its token expires: all sessions at once, with unacknowledged messages. So each session
+connects again as soon as there is a new token, or a new certificate near the end of the old one. It acknowledges its
+messages, disconnects and connects; the broker keeps its queue meanwhile. All others stay connected, so a new token that
+the broker refuses costs one session at most.
 """
 
 from __future__ import annotations
-
-__all__ = ["Renewals", "margin_s", "why_renew"]
 
 import asyncio
 import contextlib
 import random
 import time
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from bridge.certificate import Validity
     from bridge.ports import Credential
     from gateway.base.metrics import Metrics
     from gateway.mqtt.login import Login, Shown
+    from gateway.mqtt.session import Session
 
 log = structlog.get_logger("mqtt")
 
 Reason = Literal["token", "certificate"]
 
-CHECK_S: Final = 30.0  # between two looks at the certificate's file, and at sessions that were missed
+CHECK_S: Final = 30.0  # between two checks of the certificate's file, and of postponed sessions
 SPREAD_S: Final = 30.0  # within which workers begin, each at a moment of its own
-SETTLE_S: Final = 10.0  # for acknowledging what a session has; a Kafka that takes longer has other troubles
+SETTLE_S: Final = 10.0  # for acknowledging a session's messages; a slower Kafka has its own problems
 _RETRY_S: Final = 5.0
 _LONGEST_MARGIN_S: Final = 86_400.0
-
-
-class Renewable(Protocol):
-    """A session (``gateway.mqtt.session.Session``)."""
-
-    name: str
-    standing: asyncio.Event
-
-    @property
-    def shown(self) -> Shown | None:
-        """What the present connection has shown."""
-
-    async def renew(self, patience_s: float) -> bool:
-        """Connect anew in good order; whether that was begun."""
 
 
 def margin_s(certificate: Validity) -> float:
@@ -59,9 +43,10 @@ def margin_s(certificate: Validity) -> float:
 def why_renew(
     shown: Shown, credential: Credential | None, certificate: Validity | None, now_s: float, *, early: float = 1.0
 ) -> Reason | None:
-    """Why a session that has shown this should connect again, given what it would show now; None: there is no need.
+    """Why a session with these credentials should connect again, given the present ones; None if it need not.
 
-    ``now_s`` is in seconds since 1970; ``early`` stretches the margin before a certificate's end."""
+    ``now_s`` is in seconds since 1970; ``early`` stretches the margin before a certificate's end.
+    """
     if shown.credential is not None and credential is not None and credential.number > shown.credential.number:
         return "token"
     old = shown.certificate
@@ -75,7 +60,7 @@ class Renewals:
 
     name: Final = "renewals"
 
-    def __init__(self, login: Login, sessions: Callable[[], Iterable[Renewable]], metrics: Metrics) -> None:
+    def __init__(self, login: Login, sessions: Callable[[], Iterable[Session]], metrics: Metrics) -> None:
         self._login = login
         self._sessions = sessions
         self._metrics = metrics
@@ -86,7 +71,7 @@ class Renewals:
         self._unwatch: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """Does nothing where there is nothing to renew."""
+        """Does nothing without expiring credentials."""
         if not self._login.expires:
             return
         if self._login.tokens is not None:
@@ -94,7 +79,7 @@ class Renewals:
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        """A session that is just away comes back by itself, or is stopped by its own stop."""
+        """A session that is connecting again finishes by itself, or its own stop ends it."""
         if self._unwatch is not None:
             self._unwatch()
         if self._task is not None:
@@ -103,7 +88,7 @@ class Renewals:
                 await self._task
 
     def _told(self, credential: Credential) -> None:
-        """A new token: before the first of the old ones ends, with some time to spare, but not all workers at once."""
+        """A new token: choose when to begin, before the first old token expires, and not with all workers at once."""
         del credential
         spread_s = SPREAD_S
         shown = [one.shown.credential for one in self._sessions() if one.shown is not None]
@@ -125,13 +110,13 @@ class Renewals:
             wait_s = CHECK_S if await self._round() else _RETRY_S
 
     async def _round(self) -> bool:
-        """Renew whatever needs it; whether all of that was done."""
+        """Renew every session that needs it; whether all of that succeeded."""
         done = True
         certificate, credential = self._login.look_at_certificate(), await self._login.token()
         for session in tuple(self._sessions()):
             shown = session.shown
             if shown is None:
-                continue  # it connects just now, or will, with what is good by then
+                continue  # it is connecting, or will, with the credentials of that time
             reason = why_renew(shown, credential, certificate, time.time(), early=self._early)
             if reason is not None:
                 done = await self._renew(session, reason) and done
@@ -145,7 +130,7 @@ class Renewals:
                 )
         return done
 
-    async def _renew(self, session: Renewable, reason: Reason) -> bool:
+    async def _renew(self, session: Session, reason: Reason) -> bool:
         began_ns = time.monotonic_ns()
         renewed = await session.renew(SETTLE_S)
         result = "renewed" if renewed else "postponed"
@@ -159,7 +144,7 @@ class Renewals:
                 repeat_key=session.name,
             )
             return False
-        # However long that takes: as long as this one is not taken back, the others had better stay.
+        # Without a limit: as long as the broker refuses this one, the others stay connected.
         await session.standing.wait()
         away_ms = (time.monotonic_ns() - began_ns) // 1_000_000
         log.info("mqtt_session_renewed", session=session.name, reason=reason, took_ms=away_ms)

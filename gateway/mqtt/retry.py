@@ -1,49 +1,48 @@
-"""When a session tries to connect again: soon while the broker is away, later and later when it refuses this session.
+"""The pause before a session connects again: short while the broker is down, growing after refusals.
 
-EMQX keeps no session over its own restart. Until somebody has subscribed again it drops what is published, so each
+EMQX keeps no session over its own restart. It drops published messages until somebody has subscribed again, so each
 second of waiting costs messages.
 """
 
 from __future__ import annotations
-
-__all__ = ["Pause", "Retry", "Siblings"]
 
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.backoff import Backoff
-from gateway.mqtt.errors import MqttRefusedError
+from config.values.grammar import nanoseconds
+from gateway.mqtt.errors import ConnectError, MqttRefusedError
 
 if TYPE_CHECKING:
     import random
-    from datetime import timedelta
 
     from config.settings import MqttSettings
-    from gateway.mqtt.errors import ConnectError
 
-SOON_NS = 1_000_000_000  # the longest wait for a broker that is away, before the jitter
-RESTART_NS = 30_000_000_000  # so long after a restart a refusal may mean that authenticators are not loaded yet
+SOON_NS = 1_000_000_000  # the longest wait for a broker that is down, before the jitter
+RESTART_NS = 30_000_000_000  # for this time after a restart a refusal may mean that authenticators are not loaded yet
 SHORT_LIVED_IN_A_ROW = 3  # connections that ended soon and without a reason
 
-_AWAY = frozenset({"closed", "keepalive", "server_stopping"})  # labels of a connection's end: the broker went
-_NO_REASON = _AWAY | {"administrative"}  # and: it was kicked; neither says that the next attempt is refused
+_AWAY = frozenset(
+    {"closed", "keepalive", "server_stopping"}
+)  # labels of a connection's end at which the broker was down
+_NO_REASON = _AWAY | {"administrative"}  # also a kick; after these the next attempt may succeed
 _OURS_ALONE = frozenset({0x8A, 0x97, 0x9F})  # CONNACK: banned, quota exceeded, connection rate exceeded
-_CONFIGURATION = frozenset({"tls", "token", "redirected"})  # labels of failures that a wait seldom ends
+_CONFIGURATION = frozenset({"tls", "token", "redirected"})  # labels of failures that seldom end by waiting
 
 
 class Pause(NamedTuple):
-    """How long to wait, and whether a sibling that is subscribed ends the wait."""
+    """The length of a wait, and whether a subscribed sibling ends it."""
 
     wait_ns: int
     is_shared: bool
 
 
 class Siblings:
-    """What the sessions of a worker learn from each other. Belongs to the event loop's thread.
+    """Facts that the sessions of a worker share. Belongs to the event loop's thread.
 
-    ``news`` is set, and replaced by a new one, when a session is subscribed. A session takes it before it tries: what
-    happened during its own attempt then counts too.
+    ``news`` is set, and replaced, when a session is subscribed. A session takes it before its attempt, so that events
+    during the attempt count too.
     """
 
     def __init__(self) -> None:
@@ -51,22 +50,22 @@ class Siblings:
         self._away_ns: int | None = None
 
     def subscribed(self) -> None:
-        """A session is subscribed: those that wait for the broker try at once."""
+        """Note a subscribed session: sessions that wait for the broker try at once."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
     def away(self, now_ns: int) -> None:
-        """The broker ended a connection, or could not be reached."""
+        """Note that the broker ended a connection or was unreachable."""
         self._away_ns = now_ns
 
     def restarted(self, now_ns: int) -> bool:
-        """Whether the broker was away within the last 30 s: EMQX opens its listeners before its authenticators work,
-        and refuses everybody meanwhile."""
+        """Whether the broker was down within the last 30 s. EMQX opens its listeners before its authenticators work,
+        and refuses every login meanwhile."""
         return self._away_ns is not None and now_ns - self._away_ns < RESTART_NS
 
     @staticmethod
     async def wait(pause: Pause, news: asyncio.Event) -> None:
-        """Wait as long as the pause says."""
+        """Wait for the length of the pause."""
         if pause.is_shared:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause.wait_ns / 1e9):
@@ -78,14 +77,14 @@ class Siblings:
 class Retry:
     """The waits of one session. One task owns it.
 
-    Waits for a broker that is away grow to about a second; they end when a sibling is subscribed. Waits grow to
-    ``mqtt.reconnect_max`` when the broker takes others and not this session, or says why it does not.
+    Waits for a broker that is down grow to about a second; a subscribed sibling ends them. Waits grow to
+    ``mqtt.reconnect_max`` when the broker refuses only this session, or gives a reason.
     """
 
     def __init__(self, settings: MqttSettings, siblings: Siblings, *, rng: random.Random | None = None) -> None:
-        initial_ns, max_ns = _ns(settings.reconnect_initial), _ns(settings.reconnect_max)
+        initial_ns, max_ns = nanoseconds(settings.reconnect_initial), nanoseconds(settings.reconnect_max)
         self._siblings = siblings
-        self._stable_after_ns = _ns(settings.stable_after)
+        self._stable_after_ns = nanoseconds(settings.stable_after)
         jitter = settings.reconnect_jitter
         soon_ns = max(initial_ns, min(max_ns, round(SOON_NS * (1 + jitter))))
         self._soon = Backoff(initial_ns, soon_ns, jitter, rng=rng)
@@ -95,11 +94,11 @@ class Retry:
 
     @property
     def short_lived(self) -> bool:
-        """Whether no connection lasts although the broker is there: three in a row ended within ``stable_after``."""
+        """Whether three connections in a row ended within ``stable_after``, although the broker answers."""
         return self._short_lived >= SHORT_LIVED_IN_A_ROW
 
     def subscribed(self, now_ns: int) -> None:
-        """The session is subscribed."""
+        """Note that the session is subscribed."""
         self._since_ns = now_ns
         self._soon.reset()
         self._siblings.subscribed()
@@ -130,12 +129,8 @@ class Retry:
         if label is not None and label not in _NO_REASON:
             return Pause(self._growing.next_ns(now_ns), False)
         self._siblings.away(now_ns)
-        self._short_lived = 0  # the broker went, and no other client took the session
+        self._short_lived = 0  # the broker was down, so no other client took the session
         return self._wait_soon(now_ns)
 
     def _wait_soon(self, now_ns: int) -> Pause:
         return Pause(self._soon.next_ns(now_ns), True)
-
-
-def _ns(length: timedelta) -> int:
-    return round(length.total_seconds() * 1e9)

@@ -1,46 +1,40 @@
-"""Which server a session connects to next: the configured addresses in turn, and those that a server refers us to.
+"""The next server of a session: the configured addresses in turn, or a redirection.
 
-Decides without I/O. A server redirection (MQTT 5.0 section 4.11) is followed within bounds: what a broker says must
-neither send us round in circles nor make us talk to addresses that cannot be meant.
+Decides without I/O. A server redirection (MQTT 5.0 section 4.11) is followed within bounds: no circles, and no
+addresses that cannot be right.
 """
 
-from __future__ import annotations
-
-__all__ = ["MAX_HOPS", "REDIRECTIONS", "SERVER_MOVED", "Redirection", "Servers"]
-
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from config.values.addresses import is_loopback, parse_server_reference
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from config.values.addresses import MqttAddress
+from config.values.addresses import MqttAddress, is_loopback, parse_server_reference
 
 SERVER_MOVED = 0x9D  # for good; for now it is 0x9C, use another server
 REDIRECTIONS = frozenset((0x9C, SERVER_MOVED))
-MAX_HOPS = 3  # a load balancer refers once, a cluster that moves twice; more is a circle
-MAX_REFERENCES = 16  # looked at in one Server Reference
-SETTLED_NS = 10_000_000_000  # a connection that held for so long was where the redirections led to
+MAX_HOPS = 3  # a load balancer redirects once, a moving cluster twice; more is a circle
+MAX_REFERENCES = 16  # most addresses of a Server Reference that are tried
+SETTLED_NS = 10_000_000_000  # a connection of this length ends a row of redirections
 
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """What a CONNACK or a DISCONNECT said: its reason code, and the Server Reference as it came (empty: none)."""
+    """A redirection in CONNACK or DISCONNECT: its reason code and its Server Reference (empty: none)."""
 
     code: int
     reference: str
 
 
 class Servers:
-    """The addresses of one session. One task owns it. It begins with the one at ``place``, counted round.
+    """The addresses of one session. One task owns it. The session begins with the address at ``place``, modulo their
+    number.
 
-    ``policy`` is the setting ``mqtt.redirect``. A redirection is where the session goes next, and where it stays while
-    that address can be reached: what the session holds is there now. After a failure there the configured addresses
-    are tried again. Only so many redirections are followed in a row, that is without a wait between them and without a
-    connection that held for ``settled_ns``.
+    ``policy`` is the setting ``mqtt.redirect``. A session stays at a redirected address while that can be reached: its
+    queue is there. After a failure the configured addresses are tried again.
+
+    The redirections in a row are bounded. A wait between two, or a connection that lasted ``settled_ns``, ends such a
+    row.
     """
 
     def __init__(
@@ -62,11 +56,11 @@ class Servers:
 
     @property
     def only(self) -> bool:
-        """Whether there is a single address, so that a refusal there is final."""
+        """Whether there is a single address, so that its refusal is final."""
         return len(self._configured) == 1
 
     def current(self) -> MqttAddress:
-        """Where to connect."""
+        """The present address."""
         return self._redirected or self._configured[self._index % len(self._configured)]
 
     def subscribed(self, now_ns: int) -> None:
@@ -74,8 +68,8 @@ class Servers:
         self._since_ns = now_ns
 
     def failed(self) -> bool:
-        """The attempt at ``current()`` failed: the next one's turn; from a redirected address back to our own.
-        Whether the next is a configured address that was not tried since the last wait."""
+        """Note a failed attempt, and choose the next address: a configured one. Whether it was not tried since the last
+        wait."""
         self._since_ns = None
         if self._redirected is not None:
             self._redirected = None
@@ -92,14 +86,14 @@ class Servers:
             self._hops = 0
 
     def rested(self) -> None:
-        """A wait has passed since the last attempt."""
+        """Note a wait since the last attempt."""
         self._hops = self._tried = 0
 
     def redirect(self, to: Redirection) -> str | None:
-        """Go where the server says, if that makes sense: None. Otherwise why not, as the end of a sentence."""
+        """Follow a redirection. Returns None, or the objection as the end of a sentence."""
         here = self.current()
         if self._policy == "never":
-            return 'mqtt.redirect is "never"'  # whatever it says
+            return 'mqtt.redirect is "never"'  # for any reference
         if not to.reference.strip():
             return "it did not say which"
         if self._hops >= MAX_HOPS:
@@ -134,9 +128,9 @@ class Servers:
 
 
 def _nowhere(host: str, here: str) -> str | None:
-    """Why no broker can be at ``host`` for us, who reached one at ``here``."""
+    """Why this gateway, connected to ``here``, cannot find a broker at ``host``; None if it may."""
     if is_loopback(host):
-        # From a broker on another machine "localhost" is its own name for itself, a frequent mistake of set-up.
+        # "localhost" from a broker on another machine is that machine's own name, a frequent mistake.
         return None if is_loopback(here) else "which is this machine, not the server's"
     try:
         address = ipaddress.ip_address(host)

@@ -1,16 +1,17 @@
 """One MQTT session: a client id that is kept connected and subscribed, from start to stop.
 
-Packet ids of QoS 2 belong to it across connections, until PUBREL; those of QoS 1 to one connection alone.
+``gateway.mqtt.session_state`` draws its states and their transitions.
+
+Packet ids of QoS 2 belong to the session across connections, until PUBREL. Those of QoS 1 belong to one connection.
 """
 
 from __future__ import annotations
-
-__all__ = ["DataPath", "Session", "SessionPlan"]
 
 import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,22 +21,20 @@ from config.error_words import words
 from config.errors import forget_frames
 from config.values.addresses import parse_mqtt_address
 from gateway.base.lifecycle import StopVerb
-from gateway.data_dir.session_registry import SessionRecord
+from gateway.data_dir.session_registry import SessionRecord, SessionRegistry
 from gateway.mqtt import reasons
-from gateway.mqtt.client import Handshake, either
+from gateway.mqtt.client import Handshake, PahoClient, either
 from gateway.mqtt.connection import MOST_IDS, Connection
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.ingest import Ingest
 from gateway.mqtt.retry import Pause, Retry, Siblings
-from gateway.mqtt.servers import SERVER_MOVED, Servers
+from gateway.mqtt.servers import SERVER_MOVED, Redirection, Servers
+from gateway.mqtt.session_state import ACCEPTED, STOPPING, SUBSCRIBED, TRANSITIONS, SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from paho.mqtt.reasoncodes import ReasonCode
 
     from bridge.certificate import Validity
-    from bridge.ledger import Ledger
     from bridge.produce.accumulator import Accumulator
     from bridge.produce.dead_letter import DeadLetters
     from bridge.produce.dispatch import Dispatcher
@@ -43,27 +42,24 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from gateway.base.metrics import Metrics
     from gateway.data_dir.lost_sessions import LostSessions
-    from gateway.data_dir.session_registry import SessionRegistry
-    from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow
     from gateway.mqtt.login import Login, Shown
-    from gateway.mqtt.servers import Redirection
 
 log = structlog.get_logger("mqtt")
 
 NO_MATCHING_SUBSCRIBERS = 0x10  # PUBACK's reason code (MQTT 5.0 section 3.4.2.1); a retained message was taken
 OVERRUN_SHOWN_NS = 900_000_000_000
 REPEAT_S = 5.0  # from SUBACK to the second SUBSCRIBE of a connection
-_REFUSALS = frozenset({"credentials", "not_authorised"})  # what a broker may say of a token
+_REFUSALS = frozenset({"credentials", "not_authorised"})  # a broker's reasons to refuse a token
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What makes a session this one: its name within the worker, its client id, what it subscribes to.
+    """What identifies a session: its name within the worker, its client id, its subscriptions.
 
-    ``name`` is its number, behind its group's name if it has one. ``status_topic`` is where it announces the worker,
-    None for all sessions but one. ``place``: which of ``mqtt.addresses`` it tries first, counted round; sessions differ
-    in it, so that a node that dies takes few of them.
+    ``name`` is its number, behind the name of its group if it has one. ``status_topic`` is where it announces the
+    worker, None for all sessions but one. ``place`` is the index of its first address in ``mqtt.addresses``, modulo
+    their number. Sessions differ in it, so that one dead node disconnects few of them.
     """
 
     name: str
@@ -81,20 +77,19 @@ class DataPath:
     accumulator: Accumulator
     dispatcher: Dispatcher
     dead_letters: DeadLetters
-    ledger: Ledger
     metrics: Metrics
     login: Login
-    registry: SessionRegistry | None = None  # of the sessions that exist at the broker; None keeps no account of them
+    registry: SessionRegistry | None = None  # sessions that exist at the broker; None: no record is kept
     siblings: Siblings = field(default_factory=Siblings)
-    lost: LostSessions | None = None  # keeps account of those that the broker loses
+    lost: LostSessions | None = None  # records sessions that the broker loses
 
 
 class Session:
     """A component of the service (``gateway.base.lifecycle.Component``).
 
-    ``start`` returns when every filter is granted for the first time. It raises MqttRefusedError if the broker says no
-    before it ever said yes and there is no other address; a broker that cannot be reached is tried until it can.
-    ``verb`` tells at the stop whether the session is to outlive it; ``failed`` is told of a defect of ours.
+    ``start`` returns when every filter is granted for the first time. An unreachable broker is tried until it answers.
+    A first refusal raises MqttRefusedError if there is no other address. ``verb`` says at the stop whether the broker
+    keeps the session; ``failed`` gets a defect of ours.
     """
 
     def __init__(
@@ -109,7 +104,7 @@ class Session:
         self.plan = plan
         self.name = f"session-{plan.name}"
         self._settings = settings
-        self._path = path
+        self._data_path = path
         self._verb = verb
         self._failed = failed
         addresses = [parse_mqtt_address(text) for text in mqtt.addresses]
@@ -130,35 +125,51 @@ class Session:
         self._connections = 0
         self._life = f"{time.time_ns() // 1_000_000:x}"
         self._task: asyncio.Task[None] | None = None
-        self._stopping = False
+        self.state = SessionState.WAITING
         self._acknowledged = 0  # of connections that have ended
         self._received_bytes = 0
         self._window = mqtt.receive_maximum
+        self._unanswered = 0  # status messages on this connection
+        self._may_announce = True
         self.unheard = 0  # status messages that nobody was subscribed to, as the broker's PUBACK said
-        self.left_unacked = 0  # of the messages taken, at the stop
-        self.subscribed = False
-        self._accepted = False  # by CONNACK
-        self._shown: Shown | None = None  # by the present connection, or the last
-        self.server_certificate: Validity | None = None  # how long the broker's is good, by the last that it accepted
+        self.left_unacked = 0  # unacknowledged messages at the stop
+        self.last_shown: Shown | None = None  # at the last attempt, accepted or not
+        self.server_certificate: Validity | None = None  # of the broker, at the last accepted connection
         self._tried_again = False  # with another token, since the last connection that stood
-        self._renewing = False
-        self.standing = asyncio.Event()  # while it is subscribed
+        self.standing = asyncio.Event()  # while its state is RUNNING
         self.problem: str | None = "not connected yet"
 
     # --- what others read --------------------------------------------------------------------------
 
     @property
     def record(self) -> SessionRecord:
-        """What it takes to resume this session without its settings."""
+        """Everything needed to resume this session without its settings."""
         filters = tuple(subscription.filter for subscription in self.plan.subscriptions)
         mqtt = self._settings.mqtt
         return SessionRecord(self.plan.client_id, self.plan.name, filters, mqtt.protocol, tuple(mqtt.addresses))
 
+    def _move(self, to: SessionState) -> None:
+        assert to is self.state or to in TRANSITIONS[self.state], f"{self.name}: {self.state} cannot become {to}"
+        self.state = to
+        if to is SessionState.RUNNING:
+            self.standing.set()
+        else:
+            self.standing.clear()
+
+    @property
+    def _stopping(self) -> bool:
+        return self.state in STOPPING
+
     @property
     def connected(self) -> bool:
-        """Whether the broker has accepted the login and the connection stands. A broker that is frozen takes a
-        connection, and that is all."""
-        return self._accepted and self._connection is not None and not self._connection.ended.done()
+        """Whether the broker has accepted the login and the connection stands. A frozen broker accepts TCP connections,
+        but no login."""
+        return self.state in ACCEPTED and self._connection is not None and not self._connection.ended.done()
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether the broker has granted the filters on the present connection."""
+        return self.state in SUBSCRIBED and self._connection is not None
 
     @property
     def unacked(self) -> int:
@@ -166,20 +177,23 @@ class Session:
 
     @property
     def window(self) -> int:
-        """How many messages the broker sends unacknowledged. CONNACK's number is formally what it takes itself: EMQX
-        means what it sends, mosquitto does not. A broker that has sent more goes by what we asked for."""
+        """How many messages the broker sends unacknowledged.
+
+        CONNACK's number formally limits the other direction. EMQX sends no more than it names; mosquitto does. After
+        more than that, the window is what we asked for.
+        """
         asked = self._settings.mqtt.receive_maximum
         connection, client = self._connection, self._client
         if self._window < asked and connection is not None and client is not None and self.unacked > self._window:
             self._window = asked
             connection.set_window(asked, client.keepalive)
-            self._path.metrics.mqtt_receive_window.child(self.plan.name).value = asked
+            self._data_path.metrics.mqtt_receive_window.child(self.plan.name).value = asked
         return self._window
 
     @property
     def overrun(self) -> int:
-        """The most messages that were unacknowledged on the present connection, if the broker sent more than it may in
-        the last quarter of an hour; else 0."""
+        """The most unacknowledged messages of the present connection, if the broker exceeded the window within the last
+        quarter of an hour; else 0."""
         connection = self._connection
         if connection is None or time.monotonic_ns() - connection.overrun_ns > OVERRUN_SHOWN_NS:
             return 0
@@ -187,9 +201,9 @@ class Session:
 
     @property
     def awaits_suback(self) -> bool:
-        """Whether the broker sends messages, and has not answered SUBSCRIBE yet."""
+        """Whether messages come before the broker has answered SUBSCRIBE."""
         connection = self._connection
-        return self._accepted and not self.subscribed and connection is not None and connection.messages > 0
+        return self.state is SessionState.SUBSCRIBING and connection is not None and connection.messages > 0
 
     @property
     def retained(self) -> int:
@@ -217,7 +231,7 @@ class Session:
         await first
 
     def _report(self, task: asyncio.Task[None], first: asyncio.Future[None]) -> None:
-        """A session that ends by a defect of ours must not do so in silence."""
+        """Report a defect that ended the session's task."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         if first.done():
@@ -226,14 +240,16 @@ class Session:
             first.set_exception(error)
 
     async def stop(self, deadline_ns: int) -> None:
-        """Drain and disconnect as the verb says. After the deadline: drop the connection, acknowledge nothing more."""
-        self._stopping = True
+        """Drain and disconnect, for a restart or for good (``StopVerb``). After the deadline: drop the connection,
+        acknowledge nothing more."""
         task, self._task = self._task, None
         try:
-            # Not only once it is subscribed: a session that is resumed delivers from CONNACK on.
-            if self._accepted and time.monotonic_ns() < deadline_ns:
+            # Also before SUBACK: a resumed session delivers from CONNACK on.
+            if self.state in ACCEPTED and not self._stopping and time.monotonic_ns() < deadline_ns:
                 await self._drain(self._verb())
         finally:
+            if self.state is not SessionState.ENDED:
+                self._move(SessionState.STOPPED)
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):  # reported where it was raised
@@ -243,8 +259,10 @@ class Session:
         connection, client = self._connection, self._client
         assert connection is not None
         assert client is not None
+        retires = verb is StopVerb.RETIRE
+        self._move(SessionState.UNSUBSCRIBING if retires else SessionState.DRAINING)
         self._announce(client, "stopping")
-        if verb is StopVerb.RETIRE:
+        if retires:
             await self._empty(client, connection)
             self._announce(client, "retired")
             await connection.settled()
@@ -258,24 +276,25 @@ class Session:
                 )
         else:
             # No UNSUBSCRIBE: EMQX drops what is published to a group without members.
-            self._path.flow.stop_reading()
+            self._data_path.flow.stop_reading()
             await connection.settled()
             self._announce(client, "stopped")
             await connection.settled()
             await connection.disconnect(end_session=False)
 
     async def _empty(self, client: PahoClient, connection: Connection) -> None:
-        """Unsubscribe, and take in what the broker still holds; returns early when the connection ends.
+        """Unsubscribe, and receive what the broker still holds. Returns early when the connection ends.
 
-        The membership first: what is published from now on goes to the group's others. What the broker holds for this
-        session stays with it, so reading goes on until there is nothing more."""
+        First the membership ends: the group's other members get what is published from now on. The broker keeps this
+        session's queue for it, so reading goes on until the queue is empty.
+        """
         await self._unsubscribe(client, connection, [subscription.filter for subscription in self.plan.subscriptions])
         await connection.drained()
 
     async def _unsubscribe(
         self, client: PahoClient, connection: Connection, filters: Sequence[str], *, patience_s: float | None = None
     ) -> bool:
-        """Unsubscribe, and wait for the broker to have done it; whether it has."""
+        """Unsubscribe, and wait for UNSUBACK; whether it came."""
         if not filters:
             return True
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -293,22 +312,25 @@ class Session:
             gone.set_result(None)
 
     async def _end(self, connection: Connection) -> bool:
-        """End the session at the broker, which holds nothing for it any more; whether that was done.
+        """End the empty session at the broker; whether that succeeded.
 
-        Only now: EMQX loses what is unacknowledged when a session's expiry drops to 0."""
-        if connection.ended.done():  # it broke, so nobody knows what the broker still holds
+        The session must be empty: EMQX loses unacknowledged messages when a session's expiry drops to 0.
+        """
+        if connection.ended.done():  # it broke, so the broker's queue is unknown
             return False
+        self._move(SessionState.ENDING)
         v5 = self._settings.mqtt.protocol == "5"
         await connection.disconnect(end_session=v5)
         if not v5:
             await self._end_by_clean_connect()
-        if self._path.lost is not None:
-            self._path.lost.ended(self.plan.client_id)
-        if self._path.registry is not None:
+        if self._data_path.lost is not None:
+            self._data_path.lost.ended(self.plan.client_id)
+        if self._data_path.registry is not None:
             try:
-                self._path.registry.forget(self.plan.client_id)
+                self._data_path.registry.forget(self.plan.client_id)
             except OSError as error:  # the next start finds no such session at the broker, and forgets it then
                 log.warning("session_record_kept", client_id=self.plan.client_id, error=words(error))
+        self._move(SessionState.ENDED)
         return True
 
     async def _end_by_clean_connect(self) -> None:
@@ -317,7 +339,7 @@ class Session:
         Raises ConnectError."""
         clean = self._settings.mqtt.model_copy(update={"persistent": False})
         address = self._servers.current()
-        shown = await self._path.login.show(encrypted=address.encrypted)
+        shown = await self._data_path.login.show(encrypted=address.encrypted)
         handshake = Handshake(clean, address, self.plan.client_id, None, shown)
         await handshake.connect()
         connection = self._make_connection(handshake)
@@ -329,7 +351,7 @@ class Session:
             connection.close()
 
     async def _run(self, first: asyncio.Future[None]) -> None:
-        siblings = self._path.siblings
+        siblings = self._data_path.siblings
         while not self._stopping:
             pause: Pause | None = None  # None: at once
             news = siblings.news
@@ -343,16 +365,18 @@ class Session:
                 news = siblings.news
                 now_ns = time.monotonic_ns()
                 self._servers.ended(now_ns)
-                pause = None if self._renewing else self._retry.ended(label, now_ns)
+                if label == "not_authorised" and self._unanswered:
+                    self._status_refused(label)
+                pause = None if self.state is SessionState.RENEWING else self._retry.ended(label, now_ns)
                 if label == "closed" and self._retry.short_lived:
                     self.problem = f"{self.problem}; {reasons.SHORT_LIVED}"
-                self._path.metrics.mqtt_disconnects.child(label).value += 1
+                self._data_path.metrics.mqtt_disconnects.child(label).value += 1
                 if label != "requested":
                     log.warning("mqtt_disconnected", session=self.plan.name, reason=label, detail=self.problem)
                 if connection.redirection is not None and self._redirect(connection.redirection):
                     pause = None
             except ConnectError as error:
-                self._path.metrics.mqtt_connect_failures.child(error.reason).value += 1
+                self._data_path.metrics.mqtt_connect_failures.child(error.reason).value += 1
                 self.problem = str(error)
                 if await self._has_other_token(error):
                     continue
@@ -366,19 +390,20 @@ class Session:
                     session=self.plan.name,
                     reason=error.reason,
                     error=str(error),
-                    repeat_key=error.reason,  # four sessions and one broker: one line says it
+                    repeat_key=error.reason,  # four sessions of one broker need one line
                 )
                 pause = self._pause_after(error, now_ns)
                 forget_frames(error)
             finally:
-                self._renewing = False
                 self._close()
+                if not self._stopping:
+                    self._move(SessionState.WAITING)
             if pause is not None and not self._stopping:
                 await siblings.wait(pause, news)
                 self._servers.rested()
 
     def _pause_after(self, error: ConnectError, now_ns: int) -> Pause | None:
-        """Choose the next address; how long to wait before it is tried."""
+        """Choose the next address. Returns the wait before it is tried."""
         early = self._connection  # it may have ended before SUBACK, with a reason of the broker's
         to, label = error.redirection, None
         if early is not None and early.ended.done():
@@ -389,30 +414,31 @@ class Session:
         return None if self._servers.failed() and pause.is_shared else pause
 
     async def _has_other_token(self, error: ConnectError) -> bool:
-        """Whether to try again at once, with another token than the one that was refused: once, for a refusal of the
-        new one too is no matter of tokens."""
-        if error.reason not in _REFUSALS or self._tried_again or self._shown is None:
+        """Whether to try again at once with another token than the refused one. Once only: a second refusal has another
+        cause."""
+        if error.reason not in _REFUSALS or self._tried_again or self.last_shown is None:
             return False
-        if not await self._path.login.other_token(self._shown):
+        if not await self._data_path.login.other_token(self.last_shown):
             return False
         self._tried_again = True
         log.warning("mqtt_token_refused", session=self.plan.name, error=str(error), consequence="a new one is tried")
         return True
 
     async def renew(self, patience_s: float) -> bool:
-        """Connect anew in good order, with what is to be shown by now; whether that was begun.
+        """Connect again with the present credentials; whether that was begun.
 
-        Everything that was read is acknowledged first; the broker keeps the session, and what it has for it, until the
-        next moment. False, and all as it was, when that takes longer than ``patience_s``, or there is no connection."""
+        First every message that was read is acknowledged. The broker keeps the session and its queue meanwhile. False
+        without a connection, or when the acknowledgements take longer than ``patience_s``: then nothing has changed.
+        """
         connection = self._connection
-        if connection is None or not self.subscribed or self._stopping:
+        if connection is None or self.state is not SessionState.RUNNING:
             return False
         connection.hold()
         begun = False
         try:
             async with asyncio.timeout(patience_s):
                 await connection.settled()
-            begun = not (self._stopping or connection.ended.done())
+            begun = self.state is SessionState.RUNNING and not connection.ended.done()
         except TimeoutError:
             pass
         finally:
@@ -421,30 +447,31 @@ class Session:
                 if not self._stopping:  # else a stop waits for the same acknowledgements
                     connection.stopping = False
         if begun:
-            self._renewing = True
-            self.standing.clear()
+            self._move(SessionState.RENEWING)
             await connection.disconnect(end_session=False)
         return begun
 
     def adopt(self, settings: Settings) -> None:
-        """Connect with other settings from the next connection on."""
+        """Use other settings from the next connection on."""
         self._settings = settings
 
     async def subscribe(self, subscriptions: tuple[Subscription, ...]) -> bool:
-        """Want these subscriptions from now on: what is new among them is asked for on the living connection, and
-        nothing is left; that is ``leave_stale``'s. False when there is no connection: the next one asks for them.
+        """Use these subscriptions from now on. New ones are subscribed on the present connection; ``leave_stale``
+        unsubscribes the others.
 
-        Raises MqttRefusedError, or ConnectError when no answer comes; they are wanted all the same."""
+        False without a connection: the next one subscribes. Raises MqttRefusedError, or ConnectError without an answer;
+        the subscriptions stay wanted.
+        """
         before, self.plan = self.plan, replace(self.plan, subscriptions=subscriptions)
         new = [one for one in subscriptions if one not in before.subscriptions]
         connection, handshake = self._connection, self._handshake
         if not new:
             return self.subscribed
-        if (registry := self._path.registry) is not None:
-            # First: whatever happens now, the next life knows which filters the broker may have for this session.
+        if (registry := self._data_path.registry) is not None:
+            # First, so that the next life knows every filter that the broker may have for this session.
             filters = dict.fromkeys(one.filter for one in (*before.subscriptions, *subscriptions))
             registry.record([replace(self.record, filters=tuple(filters))])
-        if connection is None or handshake is None or not self.subscribed or self._stopping:
+        if connection is None or handshake is None or self.state is not SessionState.RUNNING:
             return False
         try:
             await handshake.subscribe(new, connection.ended, connection.silent_s)
@@ -458,23 +485,18 @@ class Session:
         return True
 
     async def leave_stale(self) -> None:
-        """Leave the filters on the living connection that are wanted no more; without one, the next leaves them."""
+        """Unsubscribe unwanted filters on the present connection; without one, the next connection does it."""
         connection = self._connection
-        if connection is not None and self.subscribed and not self._stopping:
+        if connection is not None and self.state is SessionState.RUNNING:
             await self._drop_stale_filters(connection)
 
     @property
     def shown(self) -> Shown | None:
-        """What the present connection has shown; None when there is none."""
-        return self._shown if self.subscribed else None
-
-    @property
-    def last_shown(self) -> Shown | None:
-        """What the last connection that was tried has shown, accepted or not; None before the first."""
-        return self._shown
+        """The credentials of the present connection; None without one."""
+        return self.last_shown if self.subscribed else None
 
     def _redirect(self, to: Redirection) -> bool:
-        """Whether to go on at once, where the broker says; otherwise the next address has its turn after a wait."""
+        """Follow a redirection: True to go on at once. Otherwise the next address is tried after a wait."""
         servers = self._servers
         here = servers.current()
         objection = servers.redirect(to)
@@ -484,13 +506,13 @@ class Session:
                 "mqtt_redirected", session=self.plan.name, broker=str(here), to=str(servers.current()), advice=advice
             )
             return True
-        self.problem = f"{here} tells us to use another server, and {objection}."
+        self.problem = f"{here} redirects to another server, and {objection}."
         log.warning("mqtt_redirect_refused", session=self.plan.name, error=self.problem, repeat_key=str(here))
         servers.failed()
         return False
 
     def _make_connection(self, handshake: Handshake) -> Connection:
-        mqtt, path, client = self._settings.mqtt, self._path, handshake.client
+        mqtt, path, client = self._settings.mqtt, self._data_path, handshake.client
         assert client.stream is not None
         self._connections += 1
         return Connection(
@@ -500,7 +522,7 @@ class Session:
             path.flow,
             path.accumulator,
             path.dispatcher,
-            # The life's start is in it: another life's first connection must not give the same delivery ids again.
+            # The life's start makes the delivery ids of two lives differ.
             label=f"{self.plan.client_id}:{self._life}.{self._connections}:".encode(),
             window=mqtt.receive_maximum,
             keepalive_s=mqtt.keepalive.total_seconds(),
@@ -509,16 +531,17 @@ class Session:
 
     async def _connect(self) -> tuple[Handshake, Connection]:
         """Connect, and wait for CONNACK. Raises ConnectError."""
+        self._move(SessionState.CONNECTING)
         will = (self.plan.status_topic, self._status("offline")) if self.plan.status_topic is not None else None
         address = self._servers.current()
-        shown = self._shown = await self._path.login.show(encrypted=address.encrypted)
+        shown = self.last_shown = await self._data_path.login.show(encrypted=address.encrypted)
         handshake = Handshake(self._settings.mqtt, address, self.plan.client_id, will, shown)
         client = self._client = handshake.client
         await handshake.connect()
         connection = self._connection = self._make_connection(handshake)
         connection.open()
         await handshake.connected(connection.ended)
-        self._accepted = True
+        self._move(SessionState.SUBSCRIBING)
         self._handshake = handshake
         assert client.stream is not None
         self.server_certificate = client.stream.server_certificate()
@@ -526,12 +549,12 @@ class Session:
         self._window = handshake.window
         if not handshake.session_present:
             self._note_absent()
-            self._ingest.qos2.clear()  # a new session knows nothing of the old one's exchanges
+            self._ingest.qos2.clear()  # a new session has none of the old one's exchanges
         return handshake, connection
 
     async def _open(self) -> Connection:
         """Connect, subscribe, announce. Raises ConnectError."""
-        path, name = self._path, self.plan.name
+        path, name = self._data_path, self.plan.name
         handshake, connection = await self._connect()
         path.metrics.mqtt_session_present.child(name).value = int(handshake.session_present)
         path.metrics.mqtt_receive_window.child(name).value = handshake.window
@@ -542,11 +565,11 @@ class Session:
             await handshake.subscribe(more, connection.ended, connection.silent_s)
             asked = wanted
         connection.subscribed()
-        self.subscribed = True
+        if self.state is SessionState.SUBSCRIBING:  # else a stop drains it already
+            self._move(SessionState.RUNNING)
         if path.lost is not None and self._settings.mqtt.persistent:
             path.lost.stands(self.plan.client_id, self._settings.mqtt.addresses)
         self._tried_again = False
-        self.standing.set()
         self.problem = None
         self._servers.subscribed(time.monotonic_ns())
         self._retry.subscribed(time.monotonic_ns())
@@ -565,8 +588,8 @@ class Session:
         return connection
 
     def _note_absent(self) -> None:
-        """The broker has no such session: a loss, if it had to have it."""
-        lost, mqtt = self._path.lost, self._settings.mqtt
+        """The broker does not have the session. That is a loss if the session was to persist."""
+        lost, mqtt = self._data_path.lost, self._settings.mqtt
         if lost is None:
             return
         if mqtt.persistent:
@@ -577,25 +600,28 @@ class Session:
             lost.ended(self.plan.client_id)
 
     async def _repeat_subscriptions(self, connection: Connection) -> None:
-        """Ask for several shared filters once more, some seconds after SUBACK.
+        """Subscribe to several shared filters once more, some seconds after SUBACK.
 
-        HiveMQ CE 2025.5 may mark a member as one without shared filters when it connects while the broker is busy, and
-        asks for several in one SUBSCRIBE. Its acknowledgements then fetch nothing, and messages stay in the queue until
-        it subscribes again. MQTT 5 alone: in 3.1.1 brokers answer each SUBSCRIBE with retained messages."""
+        HiveMQ CE 2025.5 may take a member for one without shared filters, if it subscribes to several while the broker
+        is busy. Then acknowledgements fetch nothing, and messages stay in the queue until the member subscribes again.
+        MQTT 5 alone: with 3.1.1, brokers answer each SUBSCRIBE with retained messages.
+        """
         handshake = self._handshake
         if self._settings.mqtt.protocol != "5" or handshake is None:
             return
         await either({connection.ended}, REPEAT_S)
         shared = [one for one in self.plan.subscriptions if one.filter.startswith("$share/")]
         if len(shared) > 1 and not connection.ended.done() and not self._stopping:
-            with contextlib.suppress(ConnectError):  # there is no connection any more, as its end is about to say
+            with contextlib.suppress(ConnectError):  # the connection has just ended
                 handshake.repeat(shared)
             log.debug("mqtt_subscriptions_repeated", session=self.plan.name)
 
     async def _drop_stale_filters(self, connection: Connection) -> None:
-        """Leave filters of earlier settings, which a session that the broker kept still has: nobody wants their
-        messages any more, and in a shared group they would be taken from those who do."""
-        registry, client = self._path.registry, self._client
+        """Unsubscribe filters of earlier settings that a persistent session still has.
+
+        Their messages have no route any more; in a shared group they would be missing elsewhere.
+        """
+        registry, client = self._data_path.registry, self._client
         record = registry.get(self.plan.client_id) if registry is not None else None
         if registry is None or record is None or client is None:
             return
@@ -605,23 +631,25 @@ class Session:
             client, connection, stale, patience_s=self._settings.mqtt.connect_timeout.total_seconds()
         ):
             log.info("mqtt_filters_left", session=self.plan.name, filters=stale)
-            # Both may have changed meanwhile: what is wanted by now was asked for behind our UNSUBSCRIBE.
+            # Both may have changed meanwhile: later SUBSCRIBEs came behind this UNSUBSCRIBE.
             record = registry.get(self.plan.client_id) or record
             wanted = tuple(subscription.filter for subscription in self.plan.subscriptions)
             left = tuple(text for text in record.filters if text in wanted or text not in stale)
             try:
                 registry.record([replace(record, filters=left)])
-            except OSError as error:  # they are left once more at the next connect
+            except OSError as error:  # the next connect unsubscribes them again
                 log.warning("session_record_kept", client_id=self.plan.client_id, error=words(error))
 
     def _close(self) -> None:
-        if self._path.lost is not None:
-            self._path.lost.left(self.plan.client_id)
-        self.subscribed = self._accepted = False
-        self.standing.clear()
+        """Drop connection and client, and add what they counted to the session's totals.
+
+        The flush ends the open span, which may have packet ids of this connection."""
+        if self._data_path.lost is not None:
+            self._data_path.lost.left(self.plan.client_id)
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         self._handshake = None
+        self._unanswered = 0
         self._leaving.clear()
         if connection is not None:
             connection.close()
@@ -629,34 +657,41 @@ class Session:
                 self.left_unacked += connection.returned
             self._acknowledged += connection.acknowledged
             self._received_bytes += connection.received_bytes
-            self._path.flow.flush()
+            self._data_path.flow.flush()
         elif client is not None and client.stream is not None:
             client.stream.close()
         if client is not None:
-            client.let_go()
+            client.drop_callbacks()
 
     def _announce(self, client: PahoClient, state: str) -> None:
-        if self.plan.status_topic is not None:
+        if self.plan.status_topic is not None and self._may_announce:
             client.on_publish = self._on_announced
+            self._unanswered += 1
             client.publish(self.plan.status_topic, self._status(state), qos=1, retain=True)
             client.loop_write()
 
     def _on_announced(
         self, _client: object, _data: object, _packet_id: int, reason: ReasonCode, _properties: object
     ) -> None:
+        self._unanswered -= 1
         if reason.value == NO_MATCHING_SUBSCRIBERS:
             self.unheard += 1
         if reason.is_failure:
-            log.warning(
-                "mqtt_status_refused",
-                topic=self.plan.status_topic,
-                reason=reasons.words(reason.value),
-                advice="allow this user to publish there, or set mqtt.status.enabled = false",
-                repeat_key=self.plan.status_topic,
-            )
+            self._status_refused(reasons.words(reason.value))
+
+    def _status_refused(self, reason: str) -> None:
+        """Announce nothing more in this life, for some brokers end the connection of who publishes what it may not:
+        mosquitto 2.0.11 behind its PUBACK, EMQX with ``deny_action = disconnect``."""
+        self._may_announce = False
+        log.warning(
+            "mqtt_status_refused",
+            topic=self.plan.status_topic,
+            reason=reason,
+            advice="allow this user to publish there and start again, or set mqtt.status.enabled = false",
+        )
 
     def _status(self, state: str) -> bytes:
-        """The retained status message. The will is written at the connect, so it cannot say when it was sent."""
+        """The retained status message. The will is written at the connect, so it has no time of sending."""
         document: dict[str, object] = {
             "state": state,
             "instance": self._settings.instance,

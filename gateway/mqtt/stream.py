@@ -1,64 +1,58 @@
-"""The seam between paho and the bulk path: a socket that shows paho everything but PUBLISH, PUBREL and PINGRESP.
+"""A socket for paho that has all packets except PUBLISH, PUBREL and PINGRESP, which the bulk path takes.
 
-paho reads one packet at a time and builds objects for each; at 13-60 µs a message that is what makes a bridge slow.
-So paho gets this object in place of its socket (``Client._create_socket`` is the one method overridden; a contract
-test runs it over every transport). Bytes arrive through ``read``, the ingest takes the PUBLISH packets out, and the
-rest is fed to paho through ``control``. Everything written goes through one buffer, so paho's packets and our
-acknowledgements keep their order.
+paho reads one packet at a time and builds objects for each: 13-60 µs a message. So paho gets this object instead of its
+socket (``Client._create_socket`` is the one method overridden). A contract test runs it over every transport.
+
+Bytes arrive through ``read``. The ingest takes the PUBLISH packets out, and ``control`` feeds the rest to paho.
+Everything written goes through one buffer, so paho's packets and our acknowledgements keep their order.
 
 During the connect a helper thread owns the object, afterwards the event loop's thread: never both.
 """
 
-from __future__ import annotations
-
-__all__ = ["PacketStream"]
-
 import contextlib
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from bridge.certificate import shown_by
+from bridge.certificate import Validity, shown_by
 from config.errors import forget_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bridge.certificate import Validity
 
 READ_BYTES = 256 * 1024
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class PacketStream:
-    """Matches paho's ``SocketLike``. ``wrapped`` is what paho would have used itself: a socket, a TLS or a WebSocket
-    one; ``framed`` says that it is one of these two, which give less than has arrived.
+    """Matches paho's ``SocketLike``. ``wrapped`` is the socket that paho would have used: plain, TLS or WebSocket.
 
-    ``want_write`` is called when something could not be written at once; call ``flush`` when the descriptor is
-    writable."""
+    ``framed`` says that it is TLS or a WebSocket: a read of these gives less than has arrived. ``want_write`` is called
+    when something could not be written at once. Call ``flush`` when the descriptor is writable.
+    """
 
     def __init__(self, wrapped: Any, *, framed: bool) -> None:
         self._wrapped = wrapped
         self._framed = framed
-        self.want_write: Callable[[], None] | None = None  # set by whoever waits until the descriptor is writable
+        self.want_write: Callable[[], None] | None = (
+            None  # called when the stream must wait until the descriptor is writable
+        )
         self.control = bytearray()  # whole packets for paho
         self._out = bytearray()
         self.closed = False
         self.failure: OSError | None = None  # why reading or writing ended, for the log
 
     def server_certificate(self) -> Validity | None:
-        """How long the broker's certificate is good; None without TLS. Does not block."""
+        """How long the broker's certificate is valid; None without TLS. Does not block."""
         for one in (self._wrapped, getattr(self._wrapped, "_socket", None)):  # within paho's WebSocket
             if isinstance(one, ssl.SSLSocket):
                 return shown_by(one)
         return None
 
-    # --- ours: the event loop's thread only
+    # --- for the gateway: in the event loop's thread only
     # ------------------------------------------------------------------------------------------------
 
     def read(self) -> bytes | None:
-        """What has arrived, some 256 KiB at most: None when nothing has yet, empty at the end of the stream. Does not
-        block."""
+        """The bytes that have arrived, about 256 KiB at most. None without any, empty at the end of the stream. Does
+        not block."""
         data = self._receive()
         if not self._framed or not data:
             return data
@@ -81,7 +75,7 @@ class PacketStream:
             return b""
 
     def _fail(self, error: OSError) -> None:
-        forget_frames(error)  # one of them knows this stream
+        forget_frames(error)  # one of them refers to this stream
         self.failure = error
 
     def pending(self) -> int:
@@ -96,8 +90,8 @@ class PacketStream:
             self.want_write()
 
     def flush(self) -> bool:
-        """Write what the socket takes; true when nothing is left. A broken socket takes everything: the reader sees
-        its end."""
+        """Write what the socket takes; True when nothing is left. A broken socket takes everything: the reader sees its
+        end."""
         out = self._out
         while out:
             try:
@@ -156,7 +150,7 @@ class PacketStream:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def set_user_timeout(self, milliseconds: int) -> None:
-        """Let the kernel give up on a peer that acknowledges nothing, even while reading is paused (tcp(7):
+        """Make the kernel drop a peer that acknowledges nothing, even while reading is paused (tcp(7):
         TCP_USER_TIMEOUT)."""
         raw = getattr(self._wrapped, "_socket", self._wrapped)
         with contextlib.suppress(OSError, AttributeError):

@@ -1,23 +1,20 @@
-"""The answers of a supervisor's HTTP port, gathered from its workers when a request comes."""
+"""The answers of a supervisor's HTTP port, collected from its workers at each request."""
 
 from __future__ import annotations
-
-__all__ = ["FleetAnswers"]
 
 import asyncio
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.base.reload_state import ConfigState
-from gateway.http.answers import Answer, json_answer
+from gateway.http.answers import Answer, Answers, metrics_encoder
 from gateway.supervisor.exposition import merge
 from gateway.supervisor.fleet_status import SILENT_NS, merged, worker_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.base.problem import Problem
     from gateway.supervisor.fleet import Fleet
     from gateway.supervisor.metrics import SupervisorMetrics
@@ -26,9 +23,9 @@ if TYPE_CHECKING:
 _OWN_NAME: Final = "supervisor"  # the label ``worker`` of this process's own process_* metrics
 
 
-class FleetAnswers:
-    """``doing`` says in a word what the supervisor is about, ``config`` what /status is to say of the settings. A
-    worker that does not answer in time is left out."""
+class FleetAnswers(Answers):
+    """``doing`` is the supervisor's state in a word, ``config`` the part of /status on settings. A worker that does not
+    answer in time is left out: two seconds at most."""
 
     def __init__(
         self,
@@ -40,24 +37,12 @@ class FleetAnswers:
         self._fleet = fleet
         self._metrics = metrics
         self._doing = doing
-        self._unanswered: dict[int, int] = {}  # since when workers have not answered /status
-        self._problems: dict[int, tuple[int | None, list[Any]]] = {}  # by slot: the process that had them last
+        self._unanswered: dict[int, int] = {}  # by worker the time of its first unanswered request for /status
+        self._problems: dict[int, tuple[int | None, list[Any]]] = {}  # by slot: process id and last known problems
         self._config = config or ConfigState(None)
 
-    async def answer(self, path: str, accept: str) -> Answer:
-        """As ``gateway.http.answers.Answers`` says; waits for the workers, at most two seconds."""
-        match path:
-            case "/metrics":
-                return await self._answer_metrics(accept)
-            case "/healthz":
-                return json_answer({"alive": True, "state": self._doing(), "workers": len(self._fleet.slots)})
-            case "/readyz":
-                reasons = await self._reasons()
-                return json_answer({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
-            case "/status":
-                return await self._answer_status()
-            case _:
-                return Answer(404, "text/plain; charset=utf-8", "There is no such path.\n")
+    def health(self) -> dict[str, object]:
+        return {"state": self._doing(), "workers": len(self._fleet.slots)}
 
     async def _ask(self, path: str, accept: str = "") -> list[tuple[Slot, Answer | None]]:
         slots = list(self._fleet.slots.values())
@@ -65,15 +50,10 @@ class FleetAnswers:
         answers = await asyncio.gather(*(_ask_one(worker, path, accept) for worker in workers))
         return list(zip(slots, answers, strict=True))
 
-    async def _answer_metrics(self, accept: str) -> Answer:
+    async def metrics(self, accept: str) -> Answer:
         from prometheus_client import ProcessCollector
-        from prometheus_client.exposition import choose_encoder
 
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version in the Accept header that is none
-            accept = ""
-            encode, content_type = choose_encoder("")
+        encode, content_type = metrics_encoder(accept)
         answers = await self._ask("/metrics", accept)
         metrics, fleet = self._metrics, self._fleet
         metrics.workers.child().value = len(fleet.slots)
@@ -87,7 +67,7 @@ class FleetAnswers:
         texts += [(str(slot.number), answer.body) for slot, answer in answers if answer is not None]
         return Answer(200, content_type, merge(texts))
 
-    async def _reasons(self) -> list[str]:
+    async def reasons(self) -> list[str]:
         reasons: list[str] = []
         for slot, answer in await self._ask("/readyz"):
             said = {} if answer is None else json.loads(answer.body)
@@ -96,7 +76,7 @@ class FleetAnswers:
             )
         return reasons
 
-    async def _answer_status(self) -> Answer:
+    async def status(self) -> dict[str, object]:
         workers: list[dict[str, Any]] = []
         for slot, answer in await self._ask("/status"):
             said = {} if answer is None else json.loads(answer.body)
@@ -106,29 +86,25 @@ class FleetAnswers:
         up = [worker for worker in workers if worker["up"]]
         found = [*self._worker_problems(workers), *self._config.problems()]
         ages = [age for worker in up if (age := worker["oldest_unacked_age_seconds"]) is not None]
-        return json_answer(
-            {
-                "state": self._doing(),
-                "pid": os.getpid(),
-                "ready": len(up) == len(workers) and all(worker["ready"] for worker in up),
-                "reasons": [reason for worker in workers for reason in _why_not_ready(worker)],
-                "unacked": sum(worker["unacked"] for worker in up),
-                "oldest_unacked_age_seconds": max(ages, default=None),
-                "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
-                "routes": _sum_routes([worker["routes"] for worker in up]),
-                "slots_retiring": self._fleet.retiring,
-                **merged(up, found, self._late(workers)),
-                "config": self._config.as_dict(),
-                # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
-                "workers": [
-                    {name: value for name, value in worker.items() if name != "partitions"} for worker in workers
-                ],
-            }
-        )
+        return {
+            "state": self._doing(),
+            "pid": os.getpid(),
+            "ready": len(up) == len(workers) and all(worker["ready"] for worker in up),
+            "reasons": [reason for worker in workers for reason in _why_not_ready(worker)],
+            "unacked": sum(worker["unacked"] for worker in up),
+            "oldest_unacked_age_seconds": max(ages, default=None),
+            "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
+            "routes": _sum_routes([worker["routes"] for worker in up]),
+            "slots_retiring": self._fleet.retiring,
+            **merged(up, found, self._late(workers)),
+            "config": self._config.as_dict(),
+            # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
+            "workers": [{name: value for name, value in worker.items() if name != "partitions"} for worker in workers],
+        }
 
     def _late(self, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Workers that have not answered for a moment, with the problems they had: a page that leaves them out says
-        that all is well because a worker is busy. After that moment their silence is the problem."""
+        """Workers without an answer in time, with their last known problems. Otherwise the page would show that all is
+        well because a worker is busy. After ``SILENT_NS`` their silence is itself a problem."""
         self._problems |= {
             worker["worker"]: (worker["pid"], worker.get("problems", [])) for worker in workers if worker["up"]
         }
@@ -159,7 +135,7 @@ async def _ask_one(worker: Any, path: str, accept: str) -> Answer | None:
 
 
 def _why_not_ready(worker: dict[str, Any]) -> list[str]:
-    """A worker's reasons under its number, or that it says nothing."""
+    """A worker's reasons with its number, or a sentence that it does not answer."""
     number = worker["worker"]
     if not worker["up"]:
         return [f"Worker {number} does not answer. {worker['problem'] or ''}".rstrip()]
@@ -167,13 +143,13 @@ def _why_not_ready(worker: dict[str, Any]) -> list[str]:
 
 
 def _sum_routes(workers: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """What became of each route's messages, in all workers that answer."""
+    """The counts of each route's messages, over all workers that answer."""
     names = dict.fromkeys(name for routes in workers for name in routes)
     return {name: _sum_ledgers([routes[name] for routes in workers if name in routes]) for name in names}
 
 
 def _sum_ledgers(ledgers: list[dict[str, int]]) -> dict[str, int]:
-    """The workers' accounts added up; of those that answer."""
+    """The sum of the ledgers of the workers that answer."""
     total: dict[str, int] = {}
     for ledger in ledgers:
         for term, count in ledger.items():

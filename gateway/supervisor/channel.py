@@ -1,36 +1,34 @@
-"""What a supervisor and a worker say to each other: a JSON object per line, over a pair of connected sockets.
+"""The messages between a supervisor and a worker: a JSON object per line, over a pair of connected sockets.
 
-From the worker, ``say`` being what:
+From the worker, by the value of ``say``:
 
-    up                 it listens to the channel; said again, at most once a second, when it has got on meanwhile: in
-                       its start, or while it is at a step of a reload
+    up                 it listens to the channel; repeated at most once a second while it makes progress in its start
+                       or in a step of a reload
     warm               settings checked, modules loaded, Kafka reached, topics there: it needs only the slot
     ready              it has the slot: spool replayed, sessions subscribed
-    released           the slot is free: sessions disconnected, spool closed, lock given back
-    failed             it ends, of ``sentence``
+    released           the slot is free: sessions disconnected, spool closed, lock released
+    failed             it ends, for the reason in ``sentence``
     stopped            it has stopped, with ``unacked`` messages unacknowledged
     answer             to the question ``number``: ``status``, ``type`` and ``body`` as HTTP has them
-    reloaded           the step ``number`` is done, or not because of ``sentence``; ``remarks`` are for the operator
+    reloaded           the step ``number`` is done, or failed with ``sentence``; ``remarks`` are for the operator
 
 From the supervisor: the settings (before anything else), ``go`` (a successor may take the slot; others take it at
 once), ``ask`` (``number``, ``path`` and ``accept`` of an HTTP request), and ``reload`` (``number``, ``step`` and
 ``settings`` of a reload; ``gateway.worker.reload`` has the steps). Stopping goes by signal, which works from a
 process's first moment on.
 
-The end of the channel is the end of the other: a worker without a supervisor stops in good order.
+The channel ends with either process: a worker without a supervisor stops in order.
 """
 
 from __future__ import annotations
 
-__all__ = ["Channel", "Message", "open_channel", "read_first"]
-
 import asyncio
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
 Message = dict[str, Any]
 
@@ -38,9 +36,9 @@ _LINE_LIMIT: Final = 64 * 1024 * 1024  # metrics of a worker with thousands of t
 
 
 class Channel(asyncio.Protocol):
-    """One end. ``heard`` gets each message in the loop, ``lost`` is called once, when the other end has gone.
+    """One end. ``heard`` receives each message in the loop; ``lost`` is called once, after the other end has closed.
 
-    What comes that is no message ends the channel: the other end is no worker of ours, or broken.
+    An invalid message ends the channel, because the other end is broken or no worker.
     """
 
     def __init__(self, heard: Callable[[Message], None], lost: Callable[[], None]) -> None:
@@ -50,7 +48,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def send(self, **message: object) -> None:
-        """Sends a message; does nothing when the other end has gone. Does not block."""
+        """Sends a message; does nothing after the other end has closed. Does not block."""
         self.send_line(json.dumps(message))
 
     def send_line(self, text: str) -> None:
@@ -67,7 +65,7 @@ class Channel(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         self._lost()
 
     def data_received(self, data: bytes) -> None:
@@ -99,8 +97,8 @@ async def open_channel(sock: socket.socket, heard: Callable[[Message], None], lo
 
 
 def read_first(sock: socket.socket) -> str:
-    """The channel's first line, read before there is a loop; blocks until it is there. Empty when the other end has
-    gone. Nothing may follow it until this end has said ``up``."""
+    """The channel's first line, read before there is a loop; blocks until it arrives. Empty if the other end has
+    closed. Nothing may follow it before this end has sent ``up``."""
     received = bytearray()
     while not received.endswith(b"\n"):
         data = sock.recv(65_536)

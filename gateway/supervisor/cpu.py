@@ -1,8 +1,6 @@
-"""How many CPUs this process may really use: the machine's, less what an affinity or a container's quota leaves."""
+"""How many CPUs this process may use: the machine's, limited by affinity and the container's quota."""
 
 from __future__ import annotations
-
-__all__ = ["available_cpus", "cgroup_cpus", "cpu_ticks", "parse_cpu_max", "worker_count"]
 
 import contextlib
 import os
@@ -18,10 +16,10 @@ _ROOT: Final = Path("/")
 
 
 def worker_count(settings: Settings) -> int:
-    """``workers``, or a worker for each CPU where it is not set; 0 means that there is to be no supervisor.
+    """``workers``, else a worker for each CPU; 0 means no supervisor.
 
-    Where several workers could not share the work (client ids that are the same in each, filters dealt out to the
-    sessions of one) the count that nobody chose is 1.
+    The default is 1 where several workers could not share the work: with equal client ids, or with filters distributed
+    over the sessions of one worker.
     """
     if settings.workers is not None:
         return settings.workers
@@ -34,7 +32,7 @@ def available_cpus() -> int:
     """Whole CPUs that this process may use at a time, at least 1. Reads a few small files of /proc and /sys."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpus()
-    # Rounded down: a worker with half a CPU to itself is late for every other message.
+    # Rounded down, because a worker with half a CPU would delay messages.
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 
 
@@ -54,7 +52,7 @@ def cgroup_cpus(root: Path = _ROOT) -> float | None:
 
 
 def cpu_ticks(pid: int, root: Path = _ROOT) -> int | None:
-    """The CPU time a process has used, in the system's ticks of usually 10 ms; None where the system does not tell."""
+    """The CPU time of a process in the system's ticks of usually 10 ms; None if unknown."""
     try:
         # The name in parentheses may have spaces and parentheses of its own; utime and stime are fields 14 and 15.
         fields = (root / f"proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -64,8 +62,8 @@ def cpu_ticks(pid: int, root: Path = _ROOT) -> int | None:
 
 
 def parse_cpu_max(text: str) -> list[float]:
-    """The CPUs that ``QUOTA PERIOD`` allows (``200000 100000`` is 2); nothing for ``max`` and -1. ValueError for what
-    is neither."""
+    """The CPUs that ``QUOTA PERIOD`` allows (``200000 100000`` is 2); empty for ``max`` and -1. Raises ValueError for
+    other texts."""
     quota, period = text.split()
     if quota == "max" or int(quota) <= 0:
         return []

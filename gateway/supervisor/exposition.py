@@ -1,17 +1,11 @@
-"""Several workers' metrics as one text: a label says whose each sample is, and each family is described once.
+"""Merges several workers' metrics into one text: a label names each sample's worker, each family is described once.
 
-Both of Prometheus' formats are lines: comments that describe a family, then its samples. So lines are what is merged
-here; no value is parsed, and none changes.
+Both of Prometheus' formats are lines: comments that describe a family, then its samples. So lines are merged here;
+no value is parsed or changed.
 """
 
-from __future__ import annotations
-
-__all__ = ["merge"]
-
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Final
 
 _EOF: Final = "# EOF"
 
@@ -27,9 +21,9 @@ class _Family:
 def merge(texts: Iterable[tuple[str | None, str]]) -> str:
     """One exposition out of several: pairs of a worker's name and its text, all in the same format.
 
-    Every sample gets the label ``worker``, before its own labels; under the name None they stay as they are. A family
-    that several have is there once, with the description of the first, and the samples of each together, as both
-    formats demand. OpenMetrics' end mark comes last when any text had it.
+    Every sample gets the label ``worker``, before its own labels; under the name None they stay as they are. A shared
+    family appears once, with the first description and all samples together, as both formats demand. OpenMetrics' end
+    mark comes last if any text had it.
     """
     families: dict[str, _Family] = {}
     ends = False

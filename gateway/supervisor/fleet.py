@@ -1,34 +1,28 @@
-"""All slots together: opened, rolled one after the other, closed for good, and stopped under one deadline."""
-
-from __future__ import annotations
-
-__all__ = ["Fleet", "Stopped"]
+"""All slots of a supervisor: opens them, rolls them one by one, retires them, and stops them under one deadline."""
 
 import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from bridge.backoff import Backoff
 from config.errors import ExitStatus
+from config.settings import Settings
 from gateway.base.lifecycle import StopVerb
-from gateway.data_dir.identity import IdentityError, slots
+from gateway.data_dir.directory import slots
+from gateway.data_dir.meta_properties import IdentityError
+from gateway.supervisor.process import Spawner, WorkerProcess
 from gateway.supervisor.slot import Slot, describe, end
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from config.settings import Settings
-    from gateway.supervisor.process import Spawner, WorkerProcess
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 
-# Unanswered in a row, each a whole _PING_S of this loop's own time: a machine that slept, and this process with it,
-# accuses nobody. One that loads has no event loop yet, and its interceptors may wait for something.
+# Unanswered pings in a row, each a whole _PING_S of this loop's own time: a sleeping machine pauses this process too
+# and accuses no worker. A loading worker has no event loop yet, and its interceptors may wait for something.
 _PING_S: Final = 10.0
 _PINGS: Final = 3
 _PINGS_LOADING: Final = 6
@@ -36,21 +30,21 @@ _PINGS_LOADING: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How the workers ended: exit statuses with their slots, and a sentence for each that left something behind."""
+    """How the workers ended: exit statuses with their slots, and a sentence for each unclean end."""
 
     statuses: tuple[tuple[int, int], ...]
     remarks: tuple[str, ...]
 
     @property
     def clean(self) -> bool:
-        """Whether all of them stopped in good order."""
+        """Whether all of them stopped in order."""
         return not self.remarks
 
 
 class Fleet:
     """The workers of one instance. Belongs to the supervisor's loop; its operations are called one after another.
 
-    ``failed`` gets the exception that ends the gateway: a VainError, or a defect of ours.
+    ``failed`` gets the exception that ends the gateway: a VainError, or a defect.
     """
 
     def __init__(self, spawner: Spawner, settings: Settings) -> None:
@@ -64,11 +58,11 @@ class Fleet:
 
     @property
     def retiring(self) -> tuple[int, ...]:
-        """Slots that are being ended for good."""
+        """Slots that are being retired."""
         return tuple(sorted(self._retirements))
 
     def start(self, count: int) -> None:
-        """Opens slots 0 to ``count`` - 1, and ends those that an earlier life had beyond them. Raises IdentityError."""
+        """Opens slots 0 to ``count`` - 1 and retires further ones of an earlier run. Raises IdentityError."""
         orphans = [number for number in sorted(slots(self.settings.data_dir)) if number >= count]
         for number in range(count):
             self._open(number, first_start=True)
@@ -89,10 +83,10 @@ class Fleet:
     # --- rolling ---
 
     async def roll(self, settings: Settings) -> str | None:
-        """Gives every slot a new worker, one after the other. None, or why it was broken off.
+        """Gives every slot a new worker, one after the other. Returns None, or why it stopped early.
 
-        When other settings than the present ones do not work out, the slots that have them already get the old ones
-        back: workers of one instance should not differ.
+        If changed settings fail, the slots that already have them get the former ones back: the workers of one instance
+        must not differ.
         """
         for slot in list(self.slots.values()):
             problem = await slot.replace(settings)
@@ -121,23 +115,23 @@ class Fleet:
         for number in [number for number in self.slots if number >= count]:
             _log.info("slot_closing", slot=number)
             slot = self.slots.pop(number)
-            await _cancel(self._keepers.pop(number))
+            await cancel(self._keepers.pop(number))
             self._retire(number, slot.current)
 
-    # --- ending slots for good ---
+    # --- retiring slots ---
 
     def _retire(self, number: int, worker: WorkerProcess | None) -> None:
         task = self._retirements[number] = asyncio.create_task(self._end_slot(number, worker), name=f"retire {number}")
         task.add_done_callback(self._note_failure)
 
     async def _end_slot(self, number: int, worker: WorkerProcess | None) -> None:
-        """Until nothing of the slot waits at a broker or on the disk; a worker that cannot finish gets successors."""
+        """Drains the slot's leftover sessions and spool, then ends it; a worker that cannot finish gets successors."""
         if worker is not None and worker.alive:
             worker.stop(signal.SIGUSR1)
             await end(worker, worker.settings)
         backoff = Backoff(1_000_000_000, 300_000_000_000)
         while number in _known(self.settings):
-            with contextlib.suppress(OSError):  # no process to be had: later perhaps
+            with contextlib.suppress(OSError):  # the system refuses a process; tried again later
                 worker = await self._spawner.spawn(number, self.settings, "retiring")
                 if await worker.reached("warm"):
                     worker.go()
@@ -153,14 +147,14 @@ class Fleet:
     async def _stop_retirement(self, number: int) -> None:
         task = self._retirements.pop(number, None)
         if task is not None:
-            await _cancel(task)
+            await cancel(task)
             await self._stop_all([worker for worker in self._spawner if worker.slot == number], StopVerb.RESTART)
 
     # --- watching ---
 
     async def _ping(self) -> None:
-        """Kills a worker that has long stood still, from its process's start on: nothing else would end it, and its
-        messages wait. Whoever waits for it starts another."""
+        """Kills a worker that does not respond for long, from the start of its process on: nothing else would end it,
+        and its messages wait. ``keep`` or ``replace`` of its slot then starts another."""
         missed: dict[int, int] = {}
         while True:
             await asyncio.sleep(_PING_S)
@@ -181,16 +175,17 @@ class Fleet:
     # --- the end ---
 
     async def stop(self, verb: StopVerb) -> Stopped:
-        """Ends every worker, under the settings' one deadline: each keeps it by itself, and all are told at once.
+        """Ends every worker under the one deadline of the settings. All are told at once, and each keeps the deadline
+        itself.
 
-        What is being replaced, or retired in the background, is only stopped: it goes on at the next start.
+        Workers that are being replaced or retired are only stopped: the next start continues with them.
         """
         tasks = [*self._keepers.values(), *self._retirements.values(), *([self._watch] if self._watch else [])]
-        await asyncio.gather(*map(_cancel, tasks))
+        await asyncio.gather(*map(cancel, tasks))
         return await self._stop_all(list(self._spawner), verb)
 
     def hasten(self) -> None:
-        """Ends them at once, without draining: for a stop that is under way."""
+        """Ends them at once, without draining; for a stop in progress."""
         for worker in self._spawner:
             worker.stop(signal.SIGTERM)
 
@@ -198,7 +193,7 @@ class Fleet:
         told = list(workers)
         holders = {id(slot.current) for slot in self.slots.values()}
         for worker in told:
-            if not worker.left:  # one that leaves already would take another signal for a wish to hurry
+            if not worker.left:  # a second signal would force a stopping worker to end at once
                 retire = verb is StopVerb.RETIRE and id(worker) in holders
                 worker.stop(signal.SIGUSR1 if retire else signal.SIGTERM)
         await asyncio.gather(*(end(worker, worker.settings) for worker in told))
@@ -207,7 +202,7 @@ class Fleet:
 
 
 def _remark(worker: WorkerProcess) -> str:
-    """What is to be said of a worker that has stopped; nothing when all went well."""
+    """A sentence on a worker's unclean end; empty after a clean one."""
     if worker.status in (ExitStatus.OK, -signal.SIGTERM) or worker.status is None:
         return ""
     waiting = f" with {worker.unacked} messages unacknowledged" if worker.unacked else ""
@@ -215,14 +210,15 @@ def _remark(worker: WorkerProcess) -> str:
 
 
 def _known(settings: Settings) -> set[int]:
-    """The slots the data directory knows; none when it cannot be read, which the workers themselves complain about."""
+    """The slots in the data directory; none if it is unreadable, which the workers report themselves."""
     try:
         return slots(settings.data_dir)
     except IdentityError:
         return set()
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def cancel(task: asyncio.Task[None]) -> None:
+    """Ends a task and waits for its end; its error is left to whoever watches it."""
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):  # what it failed of is in ``failed``
+    with contextlib.suppress(asyncio.CancelledError, Exception):
         await task

@@ -1,36 +1,34 @@
-"""The workers' views of health as one: what /status says of a whole gateway."""
+"""Merges the workers' health for /status."""
 
 from __future__ import annotations
 
-__all__ = ["merged", "worker_problem"]
-
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.base.metrics import LATENCIES
 from gateway.base.problem import Problem
-from gateway.base.vitals import quantile
+from gateway.base.vitals import latency
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.supervisor.slot import Slot
 
 MOST_PARTITIONS: Final = 2000
 LAST: Final = 10
+BUSIEST: Final = 5
 SILENT_NS: Final = 30_000_000_000
 RECENT_NS: Final = 600_000_000_000
-# What is worse wins where workers differ.
+# If workers differ, the worst state is shown.
 _BROKERS: Final = ("idle", "ok", "unreachable", "silent")
 _LATENCIES: Final = ("produce", "end_to_end")
+_COMMAND_COUNTS: Final = ("consumed", "waiting", "under_way", "given_up", "imbalance")
 _PARTITIONS: Final = ("idle", "ok", "waiting", "spooling", "held", "leaderless", "silent")
 
 Row = dict[str, Any]
 
 
 def worker_problem(slot: Slot, now_ns: int, unanswered_ns: int | None) -> Problem | None:
-    """What is wrong with a worker's process itself. ``unanswered_ns``: since when it has not answered, if it does
-    not."""
-    check = "The log's worker_ended says how each one ended. A kill by the kernel: the container's memory."
+    """The problem of a worker's process itself. ``unanswered_ns``: since when it has not answered, or None."""
+    check = "The log's worker_ended says how each one ended. After a kill by the kernel: the container's memory limit."
     subject = f"worker {slot.number}"
     silent_ns = 0 if unanswered_ns is None else now_ns - unanswered_ns
     if unanswered_ns is not None and slot.problem:
@@ -38,21 +36,26 @@ def worker_problem(slot: Slot, now_ns: int, unanswered_ns: int | None) -> Proble
         return Problem("worker-down", "critical", text, check, subject)
     if silent_ns > SILENT_NS:
         text = f"Worker {slot.number} runs, and has not answered for {silent_ns / 1e9:.0f} s."
-        check = "Is the process stopped, or without CPU? Its MQTT sessions time out, and EMQX queues for them."
+        check = (
+            "Check whether the process is stopped or without CPU. Its MQTT sessions time out, and EMQX queues for them."
+        )
         return Problem("worker-down", "critical", text, check, subject)
     if slot.ended_ns and now_ns - slot.ended_ns < RECENT_NS:
-        minutes = (now_ns - slot.ended_ns) / 60e9
-        times = "once" if slot.restarts == 1 else f"{slot.restarts} times"
-        text = f"Worker {slot.number} has ended by itself {times}, the last time {minutes:.0f} minutes ago."
+        minutes = round((now_ns - slot.ended_ns) / 60e9)
+        when = "less than a minute ago" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)} ago"
+        times = "" if slot.restarts == 1 else f"{slot.restarts} times, the last time "
+        text = f"Worker {slot.number} has ended by itself {times}{when}."
         return Problem("worker-restarting", "warning", text, check, subject)
     return None
 
 
 def merged(workers: list[Row], own: list[Problem], late: Sequence[Row] = ()) -> Row:
-    """``kafka.brokers``, ``partitions``, ``problems``, ``latency``, ``rates``, ``spool`` and ``dead_letters`` of the
-    workers that answer: waiting records and rates added up, ages the youngest (somebody is acknowledged), silence the
-    longest, a problem that several have once, with ``workers`` saying which; and ``own``, what the supervisor has
-    found. ``late`` are workers that have not answered this time, with the problems they had the last time."""
+    """``kafka.brokers``, ``partitions``, ``problems``, ``latency``, ``rates``, ``spool``, ``dead_letters`` and, where a
+    worker has them, ``commands`` of the workers that answer.
+
+    Waiting records and rates are added up. Of ages the youngest is shown, of silences the longest. A problem of several
+    workers is shown once, with their numbers in ``workers``. ``own`` are the supervisor's problems, ``late`` workers
+    without an answer, with their last known problems."""
     problems = [worker for worker in (*workers, *late) if "problems" in worker]
     workers = [worker for worker in workers if "problems" in worker]
     partitions = _rows([row for worker in workers for row in worker["partitions"]], ("topic", "partition"), _PARTITIONS)
@@ -64,7 +67,10 @@ def merged(workers: list[Row], own: list[Problem], late: Sequence[Row] = ()) -> 
         },
         "partitions": partitions[:MOST_PARTITIONS],
         "partitions_total": max([len(partitions), *(worker["partitions_total"] for worker in workers)]),
-        "problems": _sorted([*_problems(problems), *(problem.as_dict() for problem in own)]),
+        "problems": sorted(
+            [*_problems(problems), *(problem.as_dict() for problem in own)],
+            key=lambda problem: problem["severity"] != "critical",
+        ),
         "latency": {kind: _latency([worker["latency"][kind] for worker in workers]) for kind in _LATENCIES},
         "rates": _sum([worker["rates"] for worker in workers]),
         "spool": _spool(workers),
@@ -77,11 +83,12 @@ def merged(workers: list[Row], own: list[Problem], late: Sequence[Row] = ()) -> 
                 reverse=True,
             )[:LAST],
         },
+        **_commands(workers),
     }
 
 
 def _rows(rows: list[Row], key: tuple[str, ...], order: tuple[str, ...]) -> list[Row]:
-    """Rows of several workers about the same thing as one."""
+    """Merges rows of several workers with equal keys."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         place = tuple(row[name] for name in key)
@@ -103,7 +110,7 @@ def _rows(rows: list[Row], key: tuple[str, ...], order: tuple[str, ...]) -> list
 
 
 def _problems(workers: list[Row]) -> list[Row]:
-    """Each problem once: of those that several workers have, the worst and longest text."""
+    """Each problem once; of several workers' problems the worst with the longest text."""
     found: dict[tuple[str, str], Row] = {}
     for worker in workers:
         for problem in worker["problems"]:
@@ -118,7 +125,7 @@ def _problems(workers: list[Row]) -> list[Row]:
                 len(one["text"]),
             ):
                 one.update(problem)
-    # Whoever has nothing that waits for it sees the same broker as missing only: one is enough.
+    # A worker with no batch for that broker reports it as missing. One report per broker is enough.
     for key in [key for key in found if key[0] == "broker-unreachable" and ("broker-silent", key[1]) in found]:
         del found[key]
     every = len(workers)
@@ -129,12 +136,8 @@ def _problems(workers: list[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _sorted(problems: list[Row]) -> list[Row]:
-    return sorted(problems, key=lambda problem: problem["severity"] != "critical")
-
-
 def _spool(workers: list[Row]) -> Row | None:
-    """The workers' spools as one, each of which has its own room; None where there is none."""
+    """The sum of the workers' spools; None without a spool."""
     spools = [(worker["worker"], worker["spool"]) for worker in workers if worker["spool"]]
     if not spools:
         return None
@@ -151,18 +154,47 @@ def _spool(workers: list[Row]) -> Row | None:
     }
 
 
+def _commands(workers: list[Row]) -> Row:
+    """``commands`` of all workers; nothing where no worker has them."""
+    found = [worker["commands"] for worker in workers if "commands" in worker]
+    if not found:
+        return {}
+    names = dict.fromkeys(name for one in found for name in one["routes"])
+    return {
+        "commands": {
+            "connected": sum(one["connected"] for one in found),
+            "connections": len(found),
+            "problem": next((one["problem"] for one in found if one["problem"] and not one["connected"]), None),
+            "routes": {
+                name: _one_commands([one["routes"][name] for one in found if name in one["routes"]]) for name in names
+            },
+        }
+    }
+
+
+def _one_commands(rows: list[Row]) -> Row:
+    """One ``[[commands]]`` of several workers: counts are added, of ages the oldest is shown."""
+    busiest = sorted(_sum([row["busiest"] for row in rows]).items(), key=lambda one: -one[1])[:BUSIEST]
+    ages = [row["oldest_seconds"] for row in rows if row["oldest_seconds"] is not None]
+    return {
+        "open": any(row["open"] for row in rows),
+        "partitions": sorted(partition for row in rows for partition in row["partitions"]),
+        **_sum([{name: row[name] for name in _COMMAND_COUNTS} for row in rows]),
+        **{name: _sum([row[name] for row in rows]) for name in ("finished", "states", "unmatched")},
+        "oldest_seconds": max(ages, default=None),
+        "busiest": dict(busiest),
+        "settle": rows[0]["settle"],
+        "errors": {part: error for row in rows for part, error in row["errors"].items()},
+    }
+
+
 def _latency(workers: list[Row]) -> Row:
     counts: list[int] = []
     for one in workers:
         buckets = one["buckets"]
         if buckets:
             counts = [a + b for a, b in zip(counts, buckets, strict=True)] if counts else list(buckets)
-    p50, p99 = quantile(counts, LATENCIES, 0.5), quantile(counts, LATENCIES, 0.99)
-    return {
-        "p50": None if p50 is None else round(p50, 5),
-        "p99": None if p99 is None else round(p99, 5),
-        "buckets": counts,
-    }
+    return latency(counts, LATENCIES)
 
 
 def _sum(rows: list[dict[str, float]]) -> dict[str, float]:

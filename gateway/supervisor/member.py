@@ -1,14 +1,13 @@
-"""A worker's side of its supervisor: the channel, and the wait between being warm and having the slot."""
+"""A worker's end of the channel to its supervisor, and its wait for the slot once it is warm."""
 
 from __future__ import annotations
-
-__all__ = ["WORKER_NAME", "Membership", "name_process"]
 
 import asyncio
 import contextlib
 import ctypes
 import json
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,18 +17,15 @@ from config.error_words import words
 from config.errors import GatewayError
 from config.loading.transfer import from_json
 from gateway.base import memory
-from gateway.base.lifecycle import StopVerb
-from gateway.data_dir.identity import holder
-from gateway.supervisor.channel import Channel, open_channel
+from gateway.base.lifecycle import StopRequest, StopVerb
+from gateway.data_dir.directory import holder
+from gateway.supervisor.channel import Channel, Message, open_channel
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine
 
     from config.settings import Settings
-    from gateway.base.lifecycle import StopRequest
     from gateway.http.answers import Answers
-    from gateway.supervisor.channel import Message
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("worker")
 
@@ -37,18 +33,18 @@ WORKER_NAME: Final = "gateway-worker"  # 15 bytes at most
 _PR_SET_NAME: Final = 15  # linux/prctl.h
 _PROC: Final = Path("/proc")
 _LOOK_S: Final = 0.02
-_MOVED_S: Final = 1.0  # between two looks whether there is progress
-_GRACE_S: Final = 3.0  # beyond the deadline of whoever has the slot still
+_MOVED_S: Final = 1.0  # between two checks for progress
+_GRACE_S: Final = 3.0  # beyond the deadline of the process that still has the slot
 
 
 class Membership:
-    """A component between Kafka and all that only one process of a slot may have: lock, spool, MQTT sessions.
+    """A component between Kafka and the parts that only one process of a slot may have: lock, spool, MQTT sessions.
 
-    Its ``start`` says that the worker is warm and returns when the slot is free for it. Its ``stop`` comes after all
-    of that has stopped, and says that the slot is free for another; what needs longer to close comes later.
+    Its ``start`` reports the worker as warm and returns when the slot is free. Its ``stop`` runs after those parts have
+    stopped and reports the slot as free; slower parts close later.
 
-    ``retiring``: the worker is there only to end what its slot has left behind, and stops when that is done.
-    ``successor``: another worker has the slot, until the supervisor says ``go``.
+    ``retiring``: the worker only drains and ends the slot's sessions and spool, then stops. ``successor``: another
+    worker has the slot until the supervisor sends ``go``.
     """
 
     name: Final = "slot"
@@ -62,7 +58,7 @@ class Membership:
         self._channel: Channel | None = None
         self._go = asyncio.Event()
         if not successor:
-            self._go.set()  # the supervisor may be loading still
+            self._go.set()  # the supervisor may still be loading
         self._answering: set[asyncio.Task[None]] = set()
         self._reload: Callable[[str, Settings | None], Awaitable[list[str]]] | None = None
         self._progress: Callable[[], object] = lambda: None
@@ -75,17 +71,17 @@ class Membership:
         reload: Callable[[str, Settings | None], Awaitable[list[str]]],
         progress: Callable[[], object],
     ) -> None:
-        """Listens to the supervisor from now on; its end asks ``stop`` for a stop that keeps the sessions. ``reload``
-        does the steps of a reload, and raises GatewayError for one that cannot be done. What ``progress`` returns
-        changes while the worker gets on."""
+        """Listens to the supervisor from now on; if that ends, requests a stop that keeps the sessions. ``reload`` does
+        the steps of a reload, and raises GatewayError for a failed one. The value of ``progress`` changes while the
+        worker makes progress."""
         self._stop, self._answers, self._reload, self._progress = stop, answers, reload, progress
         self._channel = await open_channel(self._socket, self._heard, self._lost)
         self._say("up")
         self._telling = asyncio.create_task(self._tell_progress(), name="tell progress")
 
     async def start(self) -> None:
-        """Raises nothing: a slot that somebody else still has is the identity's to complain about."""
-        # What the first scrape and the first collection would cost is paid before there are messages to hold up.
+        """Raises nothing: a slot that another process still has is reported by the identity."""
+        # The cost of the first scrape and the first collection is paid before messages arrive.
         import prometheus_client.exposition  # noqa: F401
 
         memory.settle()
@@ -98,7 +94,7 @@ class Membership:
         self._say("released")
 
     async def _wait_for_slot(self) -> None:
-        """A worker whose supervisor has died still drains: its slot is free soon, or when its deadline is over."""
+        """A worker whose supervisor died still drains: its slot becomes free by its deadline."""
         directory, slot = self._settings.data_dir, self._settings.worker
         patience_s = self._settings.shutdown_timeout.total_seconds() + _GRACE_S
         began = time.monotonic()
@@ -112,15 +108,15 @@ class Membership:
                 _log.info("slot_busy", process=process, patience_s=patience_s)
             await asyncio.sleep(_LOOK_S)
 
-    # --- what is said ---
+    # --- messages to the supervisor ---
 
     def ready(self) -> None:
-        """The worker has the slot and bridges."""
+        """The worker has the slot and delivers messages."""
         self._end_telling()
         self._say("ready")
 
     def failed(self, error: BaseException) -> None:
-        """The worker ends because of this, perhaps before it has listened to the supervisor at all."""
+        """The worker ends because of this error, perhaps before ``open``."""
         sentence = str(error) if isinstance(error, GatewayError) else words(error)
         if self._channel is None:
             self._socket.sendall(json.dumps({"say": "failed", "sentence": sentence}).encode() + b"\n")
@@ -128,11 +124,11 @@ class Membership:
             self._say("failed", sentence=sentence)
 
     def stopped(self, unacked: int) -> None:
-        """The worker has stopped; so many messages come again."""
+        """The worker has stopped; ``unacked`` messages will be sent again."""
         self._say("stopped", unacked=unacked)
 
     async def _tell_progress(self) -> None:
-        """The supervisor has patience with a start, or a step of a reload, that is long and not stuck."""
+        """Reports progress, so that the supervisor waits for a long start or step of a reload."""
         seen = self._progress()
         while True:
             await asyncio.sleep(_MOVED_S)
@@ -149,7 +145,7 @@ class Membership:
         if self._channel is not None:
             self._channel.send(say=word, **more)
 
-    # --- what is heard ---
+    # --- messages from the supervisor ---
 
     def _heard(self, message: Message) -> None:
         match message:
@@ -175,7 +171,7 @@ class Membership:
             remarks = await self._reload(step, None if text is None else from_json(text))
         except GatewayError as error:
             sentence = str(error)
-        except Exception as error:  # noqa: BLE001 - the supervisor waits for an answer, and rolls back for this one
+        except Exception as error:  # noqa: BLE001 - the supervisor waits for an answer, and rolls back after this one
             _log.exception("reload_step_failed", step=step)
             sentence = f"the step {step!r} failed by a defect ({words(error)}): see its traceback in the log."
         finally:
@@ -195,10 +191,10 @@ class Membership:
 
 
 def _is_member(pid: int) -> bool:
-    """Whether a process is a supervisor's worker: one that has the slot still must be losing its supervisor, or be told
-    to go. A gateway of another kind keeps the slot, so that waiting for it is vain."""
+    """Whether a process is a supervisor's worker, which will release the slot soon: its supervisor died or stops it.
+    Any other process keeps the slot, so waiting is useless."""
     if not _PROC.exists():
-        return True  # a system that does not tell
+        return True  # unknown on this system
     process = _PROC / str(pid)
     try:
         named = (process / "comm").read_text().strip() == WORKER_NAME
@@ -208,6 +204,6 @@ def _is_member(pid: int) -> bool:
 
 
 def name_process() -> None:
-    """Have the system's tools call this process a worker: a forked one has its supervisor's command line. On Linux."""
+    """Name this process for the system's tools: a forked one has its supervisor's command line. On Linux."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_NAME, WORKER_NAME.encode(), 0, 0, 0)

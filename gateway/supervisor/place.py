@@ -1,62 +1,44 @@
-"""The supervisor's place in the data directory: a lock that says which process it is, and reports of what it did."""
+"""The supervisor's files in the data directory: a lock with its process id, and reports of its operations."""
 
-from __future__ import annotations
-
-__all__ = ["NAME", "Place", "PlaceError", "find_supervisor"]
-
+import contextlib
 import os
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from bridge import process_lock
 from config.errors import ConfigError
 from gateway.base.reports import Reports
 from gateway.data_dir.directory import explained
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 NAME: Final = "supervisor"  # in the data directory
 _LOCK: Final = "supervisor.lock"
 
 
 class PlaceError(ConfigError):
-    """The data directory has a supervisor already."""
+    """Another supervisor uses the data directory."""
 
 
 def find_supervisor(directory: Path) -> int | None:
-    """The process that supervises the workers of this data directory; None if none does. Takes nothing."""
+    """The id of the process that supervises this data directory; None if there is none. Takes no lock."""
     found = process_lock.holder(directory / _LOCK)
     return int(found) if found.isdigit() else None
 
 
-class Place:
-    """The lock, held while the ``with`` block runs, and the reports, which stay behind for whoever asks later."""
-
-    def __init__(self, directory: Path, instance: str) -> None:
-        self._directory = directory
-        self._instance = instance
-        self._lock: int | None = None
-        self.reports = Reports(directory, NAME)
-
-    def __enter__(self) -> Self:
-        """Raises PlaceError, IdentityError."""
-        where = self._directory.absolute()
-        try:
-            with explained(self._directory):
-                self._directory.mkdir(parents=True, exist_ok=True)
-                self._lock = process_lock.take(self._directory / _LOCK)
-        except process_lock.HeldError as held:
-            raise PlaceError(
-                f"data_dir {where} is in use: process {held.process} supervises the workers of an instance there. Stop "
-                f"it, or give {self._instance!r} another instance and another data_dir. To change the number of "
-                "workers: set workers and send it SIGHUP."
-            ) from None
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)  # the lock goes with it; the file stays, for removing it would race with the next
-            self._lock = None
+@contextlib.contextmanager
+def held_place(directory: Path, instance: str) -> Iterator[Reports]:
+    """Hold the lock while the block runs; the reports stay afterwards. Raises PlaceError, IdentityError."""
+    try:
+        with explained(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = process_lock.take(directory / _LOCK)
+    except process_lock.HeldError as held:
+        raise PlaceError(
+            f"data_dir {directory.absolute()} is in use: process {held.process} supervises the workers of an instance "
+            f"there. Stop it, or give {instance!r} another instance and another data_dir. To change the number of "
+            "workers: set workers and send it SIGHUP."
+        ) from None
+    try:
+        yield Reports(directory, NAME)
+    finally:
+        os.close(lock)  # releases the lock; the file stays, because its removal would race with the next process

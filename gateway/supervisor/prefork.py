@@ -1,14 +1,10 @@
-"""The first workers as forks of a process that has loaded what they need.
+"""The first workers, forked from a process with loaded code.
 
-Loading a worker takes 0.6 s of CPU. Started as programs of their own the supervisor and each worker would all pay it,
-the workers after the supervisor has read the settings. That is before there is an event loop, a thread, a lock or a
-port: nothing that a fork must not inherit. Later workers are programs of their own (``gateway.supervisor.process``):
-by then the supervisor has all of these, and a replaced worker is to run the package as it is installed now.
+Loading a worker takes 0.6 s of CPU, which the supervisor and each worker would otherwise all spend. The fork comes
+before there is an event loop, a thread, a lock or a port, which a fork must not inherit. Later workers are programs of
+their own (``gateway.supervisor.process``): by then the supervisor has all of these, and a replacement must run the
+presently installed package.
 """
-
-from __future__ import annotations
-
-__all__ = ["Prepared", "fork_workers"]
 
 import os
 import socket
@@ -19,17 +15,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A worker process that waits for its settings, and our end of its channel."""
+    """A worker process that waits for its settings, and the supervisor's end of its channel."""
 
     pid: int
     channel: socket.socket
 
 
 def fork_workers(count: int) -> tuple[dict[int, Prepared], socket.socket | None]:
-    """Workers by slot, and None; in each worker nothing, and its end of the channel.
+    """In the supervisor: the workers by slot, and None. In each worker: an empty dict, and its end of the channel.
 
-    None are made where a fork is not safe (another system than Linux, a thread), fewer where the system gives no more:
-    the supervisor then starts programs. A worker ends by itself when the supervisor does so before it says anything.
+    There are none where a fork is unsafe (no Linux, a thread), and fewer if the system refuses more: the supervisor
+    then starts programs. A worker ends by itself if the supervisor ends before sending anything.
     """
     prepared: dict[int, Prepared] = {}
     if sys.platform != "linux" or threading.active_count() > 1:

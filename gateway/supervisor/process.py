@@ -1,8 +1,4 @@
-"""A worker process as its supervisor sees it: started with settings, told to go, asked, signalled, and its end."""
-
-from __future__ import annotations
-
-__all__ = ["MOST_S", "Mark", "Reaper", "Reloaded", "Spawner", "WorkerProcess", "patience"]
+"""The supervisor's view of one worker process: its start, messages, signals and end."""
 
 import asyncio
 import contextlib
@@ -11,32 +7,28 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import structlog
 
 from config.loading.transfer import to_json
+from config.settings import Settings
 from gateway.http.answers import Answer
-from gateway.supervisor.channel import Channel, open_channel
+from gateway.supervisor.channel import Channel, Message, open_channel
 from gateway.supervisor.cpu import cpu_ticks
 from gateway.supervisor.prefork import Prepared
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
-
-    from config.settings import Settings
-    from gateway.supervisor.channel import Message
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """A worker's answer to a step of a reload: why it could not be done, or None; and what else there is to say."""
+    """A worker's answer to a step of a reload: the reason of a failure, or None; and remarks for the operator."""
 
     sentence: str | None = None
     remarks: tuple[str, ...] = ()
@@ -44,14 +36,14 @@ class Reloaded:
 
 Mark = Literal["up", "warm", "ready", "released"]
 _PACKAGES: Final = Path(__file__).parents[2]
-# However much a worker gets on: who waits for it keeps other operations waiting, and while settings are exchanged no
-# worker that dies is started again. A reload could not end the flow that keeps this one busy.
+# Even with progress: the wait delays other operations, and during a reload no dead worker is restarted. A reload could
+# not end the load that keeps this worker busy.
 MOST_S: Final = 600.0
-_LOOKS: Final = 6  # at a worker's progress, in the time of silence that ends the waiting
+_LOOKS: Final = 6  # checks for progress within the time of silence that ends the wait
 
 
 class Reaper:
-    """Collects the children that have ended, also those this process inherited as PID 1 of a container.
+    """Collects ended child processes, also those inherited as PID 1 of a container.
 
     While its ``with`` block runs, no other code may wait for children. Needs the main thread and a running loop.
     """
@@ -67,7 +59,7 @@ class Reaper:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
     def watch(self, pid: int, ended: Callable[[int], None]) -> None:
-        """Calls ``ended`` with the exit status (negative: the signal) when that child of ours ends, or has ended."""
+        """Calls ``ended`` with the exit status (negative: the signal) when that child ends or has ended."""
         self._waiting[pid] = ended
         asyncio.get_running_loop().call_soon(self._reap)  # before the signal had a handler, perhaps
 
@@ -85,8 +77,8 @@ class Reaper:
 class WorkerProcess:
     """One process of a slot. Made by a Spawner; belongs to the supervisor's loop.
 
-    ``sentence`` is why it says it failed, ``unacked`` what it says it left behind. ``left`` becomes true when it was
-    told to stop, so that its end is no failure.
+    ``sentence`` is its reported failure, ``unacked`` its reported number of unacknowledged messages. ``left`` becomes
+    true when it was told to stop, so that its end is no failure.
     """
 
     def __init__(self, slot: int, settings: Settings) -> None:
@@ -100,18 +92,17 @@ class WorkerProcess:
         self._channel: Channel | None = None
         self._marks: set[Mark] = set()
         self._changed: list[asyncio.Future[None]] = []
-        self._questions: dict[int, asyncio.Future[Answer]] = {}
-        self._steps: dict[int, asyncio.Future[Reloaded]] = {}
+        self._requests: dict[int, asyncio.Future[Message | None]] = {}  # without an answer, by number
         self._numbers = count(1)
-        self._moves = 0  # how often it said that it has got on
-        self._ticks: int | None = None  # of the CPU, at the last question whether it lives
+        self._moves = 0  # how often it reported progress
+        self._ticks: int | None = None  # CPU time at the last check whether it responds
 
     def __repr__(self) -> str:
         return f"<WorkerProcess slot={self.slot} pid={self.pid} {sorted(self._marks)} status={self.status}>"
 
     @property
     def marks(self) -> frozenset[Mark]:
-        """What it has said so far."""
+        """The marks it has reported."""
         return frozenset(self._marks)
 
     @property
@@ -121,11 +112,12 @@ class WorkerProcess:
 
     @property
     def progress(self) -> object:
-        """Changes while it gets on. It says so itself once it can; until then the CPU that it uses shows it."""
+        """Changes while it makes progress: by its reports, and before the first one by its CPU time."""
         return self._moves, None if "up" in self._marks else cpu_ticks(self.pid)
 
     async def reached(self, mark: Mark, silence_s: float | None = None) -> bool:
-        """Waits until it has said so. False: it ended before, or has not got on for ``silence_s``, or MOST_S passed."""
+        """Waits until it has reported ``mark``. False: it ended, made no progress for ``silence_s``, or MOST_S
+        passed."""
 
         async def there(timeout_s: float | None) -> bool:
             return await self._until(lambda: mark in self._marks, timeout_s)
@@ -135,19 +127,18 @@ class WorkerProcess:
         return await self._while_it_gets_on(there, silence_s)
 
     async def responds(self, timeout_s: float) -> bool:
-        """Whether its event loop answers in time. Before it has one: whether it has used the CPU since the last call.
-        True where the system does not tell that."""
+        """Whether its event loop answers in time. Before it has one: whether it has used the CPU since the last call,
+        or the system does not report that."""
         if "up" in self._marks:
             return await self.ask("/healthz", timeout_s=timeout_s) is not None
         before, self._ticks = self._ticks, cpu_ticks(self.pid)
         return self._ticks is None or self._ticks != before
 
     async def _while_it_gets_on(self, come: Callable[[float], Awaitable[bool]], silence_s: float) -> bool:
-        """Awaits ``come`` again and again, each time for a part of ``silence_s``. False: that time has passed without
-        progress, or MOST_S in all, or it has ended.
+        """Awaits ``come`` repeatedly, each time for a part of ``silence_s``. False: ``silence_s`` passed without
+        progress, or MOST_S in all, or it ended.
 
-        Parts are counted, not the clock: of a time in which this process stood still itself, the worker is accused of
-        one part only."""
+        Parts are counted, not clock time: a pause of this process itself then counts as one part at most."""
         seen, quiet = self.progress, 0
         for _ in range(max(_LOOKS, round(MOST_S / silence_s * _LOOKS))):
             if await come(silence_s / _LOOKS):
@@ -179,7 +170,7 @@ class WorkerProcess:
             if not changed.done():
                 changed.set_result(None)
 
-    # --- what it is told ---
+    # --- messages and signals to it ---
 
     def go(self) -> None:
         """The slot is free: take it."""
@@ -187,67 +178,60 @@ class WorkerProcess:
             self._channel.send(say="go")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Sends it a signal; it is then expected to end. Does nothing when it has ended."""
+        """Sends it a signal and expects its end. Does nothing after its end."""
         self.left = True
         if self.alive:
-            os.kill(self.pid, number)  # not reaped yet, so the number is no other process's
+            os.kill(self.pid, number)  # it is not reaped yet, so no other process has its id
 
     def kill(self) -> None:
         """Ends it at once, as a failure."""
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
 
+    def _request(self, channel: Channel, **message: object) -> asyncio.Future[Message | None]:
+        """Sends a request. Returns its answer to come: None if the process ends first."""
+        number = next(self._numbers)
+        answer = self._requests[number] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: self._requests.pop(number, None))
+        channel.send(number=number, **message)
+        return answer
+
     async def ask(self, path: str, accept: str = "", timeout_s: float = 2.0) -> Answer | None:
-        """Its answer to an HTTP path; None when it gives none in time, or has ended."""
+        """Its answer to an HTTP path; None if none comes in time or it has ended."""
         if self._channel is None or not self.alive or "up" not in self._marks:
             return None
-        number = next(self._numbers)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._questions[number] = answer
-        self._channel.send(say="ask", number=number, path=path, accept=accept)
         try:
             async with asyncio.timeout(timeout_s):
-                return await answer
+                said = await self._request(self._channel, say="ask", path=path, accept=accept)
         except TimeoutError:
             return None
-        except asyncio.CancelledError:
-            if answer.cancelled():  # by its end
-                return None
-            raise
-        finally:
-            self._questions.pop(number, None)
+        return None if said is None else Answer(said["status"], said["type"], said["body"])
 
     async def reload(self, step: str, settings: Settings | None, silence_s: float) -> Reloaded:
-        """Its answer to a step of a reload (``gateway.worker.reload``), waited for as in ``reached``. One that has
-        ended
-        agrees: the next one of its slot has whatever settings the slot has then."""
+        """Its answer to a step of a reload (``gateway.worker.reload``), waited for as in ``reached``. An ended worker
+        counts as done: the next one of its slot gets the slot's settings."""
         if self._channel is None or not self.alive:
             return Reloaded()
-        number = next(self._numbers)
-        answer: asyncio.Future[Reloaded] = asyncio.get_running_loop().create_future()
-        self._steps[number] = answer
         text = None if settings is None else to_json(settings.model_copy(update={"worker": self.slot}))
-        self._channel.send(say="reload", number=number, step=step, settings=text)
+        answer = self._request(self._channel, say="reload", step=step, settings=text)
 
         async def there(timeout_s: float) -> bool:
             await asyncio.wait({answer}, timeout=timeout_s)
             return answer.done()
 
-        await self._while_it_gets_on(there, silence_s)
-        self._steps.pop(number, None)
-        if answer.cancelled():  # by its end
-            return Reloaded()
-        if not answer.done():
+        if not await self._while_it_gets_on(there, silence_s) and not answer.done():
+            answer.cancel()
             return Reloaded(f"Worker {self.slot} has not answered {patience(silence_s)}.")
         said = answer.result()
-        if said.sentence is None:
-            return said
-        return Reloaded(f"Worker {self.slot}: {said.sentence}", said.remarks)
+        if said is None:
+            return Reloaded()
+        sentence = said["sentence"]
+        return Reloaded(None if sentence is None else f"Worker {self.slot}: {sentence}", tuple(said["remarks"]))
 
-    # --- what it says ---
+    # --- messages from it ---
 
     async def attach(self, sock: socket.socket) -> None:
-        """Opens the channel and hands over the settings; the rest is the worker's."""
+        """Opens the channel and sends the settings."""
         self._channel = await open_channel(sock, self._heard, self._hung_up)
         self._channel.send_line(to_json(self.settings))
 
@@ -260,49 +244,48 @@ class WorkerProcess:
                 self.sentence = sentence
             case {"say": "stopped", "unacked": int(unacked)}:
                 self.unacked = unacked
-            case {"say": "answer", "number": number, "status": int(status), "type": str(kind), "body": str(body)}:
-                answer = self._questions.pop(number, None)
-                if answer is not None and not answer.done():
-                    answer.set_result(Answer(status, kind, body))
-            case {"say": "reloaded", "number": number, "sentence": sentence, "remarks": list(remarks)}:
-                step = self._steps.pop(number, None)
-                if step is not None and not step.done():
-                    step.set_result(Reloaded(sentence, tuple(remarks)))
+            case {"say": "answer", "number": number, "status": int(), "type": str(), "body": str()} | {
+                "say": "reloaded",
+                "number": number,
+                "sentence": str() | None,
+                "remarks": list(),
+            }:
+                self._settle(number, message)
             case _:
                 _log.warning("worker_said_nonsense", slot=self.slot, pid=self.pid, keys=sorted(map(str, message)))
         self._wake()
 
+    def _settle(self, number: int, answer: Message | None) -> None:
+        request = self._requests.get(number)
+        if request is not None and not request.done():
+            request.set_result(answer)
+
     def _hung_up(self) -> None:
-        """It closed its end: it is about to end, or has."""
-        self._cancel_questions()
+        """It closed its end of the channel: it is ending or has ended, and answers nothing more."""
+        for number in tuple(self._requests):
+            self._settle(number, None)
 
     def finish(self, status: int) -> None:
         """It has ended with this status."""
         self.status = status
-        self._cancel_questions()
+        self._hung_up()
         if self._channel is not None:
             self._channel.close()
         self._wake()
 
-    def _cancel_questions(self) -> None:
-        for answer in self._questions.values():
-            answer.cancel()
-        for step in self._steps.values():
-            step.cancel()
-
 
 def patience(silence_s: float) -> str:
-    """How long a worker was waited for, as the end of a sentence."""
+    """The limits of the wait for a worker, as the end of a sentence."""
     return f"(it is waited for while it gets on, {MOST_S:g} s at most; {silence_s:g} s without progress end that)"
 
 
 class Spawner:
-    """Starts worker processes and knows those that run. ``prepared`` are the first of their slots."""
+    """Starts worker processes and lists the running ones. ``prepared`` are the first of their slots."""
 
     def __init__(self, reaper: Reaper, prepared: Mapping[int, Prepared] | None = None) -> None:
         self._reaper = reaper
         self._prepared = dict(prepared or {})
-        self._lost: set[int] = set()  # of the prepared, those that ended before their turn
+        self._lost: set[int] = set()  # prepared processes that ended before they were used
         for one in self._prepared.values():
             reaper.watch(one.pid, partial(self._lose, one.pid))
         self._running: dict[int, WorkerProcess] = {}
@@ -317,13 +300,13 @@ class Spawner:
     async def spawn(
         self, slot: int, settings: Settings, role: Literal["worker", "successor", "retiring"] = "worker"
     ) -> WorkerProcess:
-        """A new process for a slot. Raises OSError when the system gives none.
+        """A new process for a slot. Raises OSError if the system refuses one.
 
-        A ``successor`` gets warm without taking the CPU from those that work; a ``retiring`` one ends what the slot
-        has left behind, and then itself.
+        A ``successor`` gets warm at a lower CPU priority than running workers. A ``retiring`` one drains the slot's
+        leftover sessions and spool, then ends.
 
-        It has a session of its own: a terminal's Ctrl-C reaches the supervisor alone, which then stops the workers; a
-        worker that got both would take the second for a wish to be stopped at once.
+        It has a session of its own, so that a terminal's Ctrl-C reaches only the supervisor, which stops the workers. A
+        second signal would force an immediate stop.
         """
         worker = WorkerProcess(slot, settings.model_copy(update={"worker": slot}))
         prepared = self._prepared.pop(slot, None)
@@ -363,5 +346,5 @@ def _start(slot: int, role: str) -> Prepared:
     except OSError:
         ours.close()
         raise
-    child.returncode = 0  # the reaper waits for it, and Popen would complain that nobody has
+    child.returncode = 0  # the reaper waits for it; otherwise Popen would warn
     return Prepared(child.pid, ours)

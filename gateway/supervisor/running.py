@@ -1,26 +1,23 @@
-"""The running gateway of a data directory, as a command on the same machine sees it: found, asked, waited for."""
+"""The running gateway of a data directory, for commands on the same machine: find it, ask it, wait for it."""
 
 from __future__ import annotations
-
-__all__ = ["NotRunningError", "Running", "find_running"]
 
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus, GatewayError
-from gateway.base.reports import Outcome, ask, read_outcome
-from gateway.data_dir.identity import holder
+from gateway.base.reports import Operation, Outcome, ask, read_outcome
+from gateway.data_dir.directory import holder
 from gateway.supervisor.place import NAME, find_supervisor
 
 if TYPE_CHECKING:
     import signal
-    from pathlib import Path
 
     from config.settings import Settings
     from gateway.base.reload_plan import Wish
-    from gateway.base.reports import Operation
 
 _POLL_S: Final = 0.05
 
@@ -47,7 +44,7 @@ class Running:
     def command(self, number: signal.Signals, operation: Operation, wish: Wish | None = None) -> Outcome:
         """Send the signal, with a wish if it takes one, and wait for the outcome; blocks for as long as that takes.
 
-        Raises GatewayError when the process ends meanwhile, or another command is just asking."""
+        Raises GatewayError if the process ends meanwhile, or another command's request is pending."""
         before = read_outcome(self.directory, self.who, self.pid, operation)
         try:
             if wish is not None:

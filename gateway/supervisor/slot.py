@@ -1,17 +1,13 @@
-"""One slot: a number that client ids and files are made of, and the worker processes that hold it one after another.
+"""One slot: a number in client ids and files, and the worker processes that hold it one after another.
 
-At most one process has the slot; while it is handed over a second is already warm. All of it belongs to the
-supervisor's loop. ``changing`` is held by whoever decides which process is the slot's:
+At most one process has the slot; during a replacement a second is already warm. All of it belongs to the supervisor's
+loop. The lock ``changing`` is held while the slot's process is chosen:
 
-    keep     watches the present one and starts another when it has ended
-    replace  warms another beside it, lets the present one go, and gives the slot to the other
+    keep     watches the present process and starts another after its end
+    replace  warms another beside it, stops the present one, and gives the slot to the other
 
-A process that dies while it is being replaced is so left to ``replace``, and ``keep`` finds its successor.
+If a process dies while it is being replaced, ``replace`` handles it, and ``keep`` finds its successor.
 """
-
-from __future__ import annotations
-
-__all__ = ["READY_S", "WARM_S", "Slot", "VainError", "Verdict", "describe", "end", "judge"]
 
 import asyncio
 import contextlib
@@ -19,29 +15,26 @@ import json
 import signal
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import Final
 
 import structlog
 
 from bridge.backoff import Backoff
 from config.errors import ExitStatus, GatewayError
-from gateway.supervisor.process import patience
-
-if TYPE_CHECKING:
-    from config.settings import Settings
-    from gateway.supervisor.process import WorkerProcess
+from config.settings import Settings
+from gateway.supervisor.process import Spawner, WorkerProcess, patience
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 
 # Without progress (gateway.supervisor.process): messages that move, or a recovery that goes on, may take much longer.
-WARM_S: Final = 60.0  # a successor that has not reached Kafka is given up; the present worker stays
-READY_S: Final = 30.0  # and one that has the slot, but no subscriptions, ends the rolling
+WARM_S: Final = 60.0  # a successor that has not reached Kafka is stopped; the present worker stays
+READY_S: Final = 30.0  # a successor with the slot but without subscriptions ends the rolling
 _GRACE_S: Final = 2.0  # beyond its own deadline, before it is killed
 _VAIN: Final = frozenset({ExitStatus.CONFIG, ExitStatus.REFUSED, ExitStatus.UNAVAILABLE})
 
 
 class VainError(GatewayError):
-    """A worker ended at the first start for a reason that another start would not change; with its exit status."""
+    """A worker ended at the first start, and another start would end the same way; with its exit status."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -52,15 +45,15 @@ class Verdict(Enum):
     """What the end of a worker means."""
 
     EXPECTED = "expected"  # it was told to
-    RETRY = "retry"  # start another, after a while
-    VAIN = "vain"  # nothing would be different another time
+    RETRY = "retry"  # start another after a pause
+    VAIN = "vain"  # another start would end the same way
 
 
 def judge(status: int, *, told: bool, ever_ready: bool) -> Verdict:
     """What to do about a worker that ended with ``status``.
 
-    Bad settings, a refusal and a missing topic end the gateway while it has never run, as they do without a supervisor;
-    whoever started it is then told. Later they may pass (a password is being changed), and other workers run.
+    Bad settings, a refusal and a missing topic end a gateway that has never been ready, as without a supervisor. Later
+    they may be temporary (a password change), and other workers run.
     """
     if told:
         return Verdict.EXPECTED
@@ -69,31 +62,22 @@ def judge(status: int, *, told: bool, ever_ready: bool) -> Verdict:
     return Verdict.RETRY
 
 
-class Spawns(Protocol):
-    """What starts processes."""
-
-    async def spawn(
-        self, slot: int, settings: Settings, role: Literal["worker", "successor"] = "worker"
-    ) -> WorkerProcess:
-        """A new process; raises OSError when the system gives none."""
-
-
 class Slot:
-    """A slot and its worker. ``settings`` are those its worker has, and the next one gets.
+    """A slot and its worker. ``settings`` are those of its worker and of the next one.
 
-    ``restarts`` counts workers that were started because one had ended by itself, ``ended_ns`` is when the last did.
-    ``changing`` is locked while its worker is being exchanged, or told of other settings.
+    ``restarts`` counts workers that ended by themselves, ``ended_ns`` is the time of the last such end. ``changing`` is
+    locked while its worker is being replaced or reloaded.
     """
 
-    def __init__(self, number: int, settings: Settings, spawns: Spawns, *, first_start: bool) -> None:
+    def __init__(self, number: int, settings: Settings, spawner: Spawner, *, first_start: bool) -> None:
         self.number = number
         self.settings = settings
         self.current: WorkerProcess | None = None
         self.successor: WorkerProcess | None = None
         self.restarts = 0
-        self.ended_ns = 0  # when a worker ended by itself, the last one
+        self.ended_ns = 0
         self.problem: str | None = None
-        self._spawns = spawns
+        self._spawner = spawner
         self._ever_ready = not first_start
         self._backoff = Backoff(500_000_000, 30_000_000_000)
         self.changing = asyncio.Lock()
@@ -121,7 +105,7 @@ class Slot:
         async with self.changing:
             if self.current is None:
                 try:
-                    self.current = await self._spawns.spawn(self.number, self.settings)
+                    self.current = await self._spawner.spawn(self.number, self.settings)
                 except OSError as error:
                     self.problem = f"The system starts no process: {error.strerror}."
                     _log.error("worker_not_started", slot=self.number, error=self.problem)
@@ -129,7 +113,7 @@ class Slot:
 
     async def _admit(self, worker: WorkerProcess) -> None:
         if await worker.reached("warm"):
-            worker.go()  # again, if it was a successor: said twice is understood once
+            worker.go()  # a successor gets it twice, which is harmless
         if await worker.reached("ready"):
             self._ever_ready = True
             self.problem = None
@@ -153,7 +137,7 @@ class Slot:
                 )
 
     async def _wait(self) -> None:
-        """The backoff between two starts; cut short when the slot gets a worker meanwhile."""
+        """The backoff between two starts; ends early if the slot gets a worker."""
         delay_s = self._backoff.next_ns(time.monotonic_ns()) / 1e9
         _log.info("worker_restarts", slot=self.number, in_s=round(delay_s, 1), attempt=self._backoff.attempts)
         self._changed.clear()
@@ -164,8 +148,8 @@ class Slot:
     async def replace(self, settings: Settings) -> str | None:
         """Gives the slot to a new worker with these settings; returns when it is ready and the old one has ended.
 
-        None, or the sentence that says why it was not done. If the new one does not get warm the old one has not been
-        touched. If it fails when it has the slot already, the next is started with the settings of before.
+        Returns None, or a sentence with the reason of a failure. If the new worker does not get warm, the old one is
+        unaffected. If it fails after it got the slot, the next worker starts with the former settings.
         """
         async with self.changing:
             problem = await self._replace(settings)
@@ -175,7 +159,7 @@ class Slot:
     async def _replace(self, settings: Settings) -> str | None:
         old, before = self.current, self.settings
         try:
-            new = self.successor = await self._spawns.spawn(self.number, settings, "successor")
+            new = self.successor = await self._spawner.spawn(self.number, settings, "successor")
         except OSError as error:
             return f"worker {self.number}: the system starts no process: {error.strerror}."
         try:
@@ -212,7 +196,7 @@ class Slot:
         return sentence
 
     async def _explain(self, new: WorkerProcess, what: str, silence_s: float) -> str:
-        """Why a new worker did not come so far."""
+        """Why a new worker did not get warm or ready."""
         if not new.alive:
             assert new.status is not None
             return (
@@ -224,7 +208,7 @@ class Slot:
 
 
 async def end(worker: WorkerProcess, settings: Settings) -> None:
-    """Waits for a worker that was told to stop, until its deadline has passed; then it is killed."""
+    """Waits for a stopping worker; kills it after its deadline."""
     if await worker.ended(_patience_s(settings)) is None:
         _log.error("worker_killed", slot=worker.slot, pid=worker.pid, why="it did not stop within shutdown_timeout")
         worker.stop(signal.SIGKILL)

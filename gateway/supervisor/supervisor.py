@@ -1,92 +1,67 @@
-"""The process above the workers: it starts them, does what signals ask, and ends when they have ended.
+"""The process above the workers: it starts them, handles signals, and ends after them.
 
     SIGTERM, SIGINT    stop, keeping the MQTT sessions; a second one stops at once
-    SIGUSR1            stop for good: every worker unsubscribes, drains and ends its sessions
+    SIGUSR1            retire: every worker unsubscribes, drains and ends its sessions
     SIGUSR2            replace the workers one after the other
-    SIGHUP             read the settings again and have the running workers take them; with a request of
-                       ``gateway restart --reload`` replace the workers with such as have them
+    SIGHUP             read the settings again and apply them in the running workers; with a request of
+                       ``gateway restart --reload`` replace the workers by new ones with these settings
 
-It carries no message, so whatever a worker does, this process goes on; and if it is killed the workers notice and stop
-in good order, so that the next supervisor finds their slots free.
+It carries no message, so a failing worker does not affect it. If it is killed, the workers stop in order, and the next
+supervisor finds their slots free.
 """
-
-from __future__ import annotations
-
-__all__ = ["Supervisor", "supervise"]
 
 import asyncio
 import contextlib
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
 from config.errors import ConfigError, ExitStatus
+from config.loading.load import Loaded
+from config.settings import Settings
 from gateway.base import logs, memory
 from gateway.base.lifecycle import StopRequest
-from gateway.base.reload_plan import plan_reload
-from gateway.base.reload_state import ConfigState, details_of, say, status_of
-from gateway.base.reports import take_request
+from gateway.base.reload_plan import Wish
+from gateway.base.reload_state import ConfigState
+from gateway.base.reports import Operation, Reports, take_request
 from gateway.base.signals import StopSignals
 from gateway.http.server import HttpServer
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.cpu import worker_count
-from gateway.supervisor.fleet import Fleet
+from gateway.supervisor.fleet import Fleet, Stopped, cancel
 from gateway.supervisor.metrics import SupervisorMetrics
-from gateway.supervisor.place import NAME, Place
+from gateway.supervisor.place import NAME, held_place
+from gateway.supervisor.prefork import Prepared
 from gateway.supervisor.process import Reaper, Spawner
 from gateway.supervisor.reload import FleetReload
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from config.loading.load import Loaded
-    from config.settings import Settings
-    from gateway.base.reload_plan import Wish
-    from gateway.base.reports import Operation
-    from gateway.supervisor.fleet import Stopped
-    from gateway.supervisor.prefork import Prepared
-
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
-
-
-class _Logs:
-    """How this process logs, which a reload may change."""
-
-    def __init__(self) -> None:
-        self._undo: Callable[[], None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._undo is not None:
-            self._undo()
-
-    def configure(self, settings: Settings) -> None:
-        """The supervisor's lines carry ``worker = "supervisor"``, where a worker's have its number."""
-        if self._undo is not None:
-            self._undo()
-        self._undo = logs.configure(settings.log, context={"instance": settings.instance, "worker": "supervisor"})
 
 
 class Supervisor:
     """One run of it. Make it inside the running loop."""
 
     def __init__(
-        self, loaded: Loaded, load: Callable[[], Loaded], place: Place, spawner: Spawner, own_logs: _Logs
+        self,
+        loaded: Loaded,
+        load: Callable[[], Loaded],
+        reports: Reports,
+        spawner: Spawner,
+        own_logs: contextlib.ExitStack,
     ) -> None:
         settings = self._settings = loaded.settings
         self._load = load
         self._logs = own_logs
         _warn(loaded)
-        self._place = place
+        self._reports = reports
         self.fleet = Fleet(spawner, settings)
         self._metrics = SupervisorMetrics()
-        self._metrics.last_reload.child().value = time.time()
         self._doing = "running"
         self.config = ConfigState(loaded.file)
+        self._metrics.watch_config(self.config)
         self._http = HttpServer(
             settings.http,
             FleetAnswers(self.fleet, self._metrics, lambda: self._doing, self.config),
@@ -96,20 +71,20 @@ class Supervisor:
         self._restart_asked = False
 
     def ask_restart(self) -> None:
-        """Have the workers replaced after what is being done now; several wishes for that are one."""
+        """Request a replacement of the workers after the present operation; repeated requests count once."""
         if not self._restart_asked:
             self._restart_asked = True
             self._asked.put_nowait(None)
         _log.info("operation_asked", operation="restart")
 
     def ask_reload(self) -> None:
-        """Have the settings read again, as the request says that came with the signal, after what is being done."""
+        """Request a reload, by the request of the signal, after the present operation."""
         wish = take_request(self._settings.data_dir, NAME)
         _log.info("operation_asked", operation="roll" if wish.rolling else "reload", dry_run=wish.dry_run)
         self._asked.put_nowait(wish)
 
     async def run(self, stop: StopRequest) -> Stopped:
-        """Until ``stop`` is requested. Raises what ends a gateway at its first start, after everything has stopped."""
+        """Runs until ``stop`` is requested. Raises the error of a failed first start after everything has stopped."""
         operator: asyncio.Task[None] | None = None
         wanted = asyncio.create_task(stop.wait_requested(), name="stop")
         try:
@@ -123,11 +98,11 @@ class Supervisor:
             waiting: set[asyncio.Future[None]] = {wanted, self.fleet.failed, operator}
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if operator.done():
-                operator.result()  # a defect of ours
+                operator.result()  # a defect
         finally:
             wanted.cancel()
             if operator is not None:
-                await _end(operator)
+                await cancel(operator)
             stopped = await self._stop(stop)
         if self.fleet.failed.done():
             self.fleet.failed.result()
@@ -136,7 +111,7 @@ class Supervisor:
     async def _stop(self, stop: StopRequest) -> Stopped:
         stop.request()
         self._doing = "stopping"
-        self._place.reports.begin("stop")
+        self._reports.begin("stop")
         _log.info("supervisor_stopping", verb=stop.verb.value)
         stopping = asyncio.create_task(self.fleet.stop(stop.verb), name="stop workers")
         forced = asyncio.create_task(stop.wait_forced(), name="forced")
@@ -144,15 +119,13 @@ class Supervisor:
         if not stopping.done():
             self.fleet.hasten()
         stopped = await stopping
-        await _end(forced)
+        await cancel(forced)
         await self._http.stop(time.monotonic_ns())
-        self._place.reports.finish(
-            "stop", " ".join(stopped.remarks) or None, "All workers have stopped; nothing remained."
-        )
+        self._reports.finish("stop", " ".join(stopped.remarks) or None, "All workers have stopped; nothing remained.")
         _log.info("supervisor_stopped", clean=stopped.clean, remained=stopped.remarks)
         return stopped
 
-    # --- what signals ask for ---
+    # --- operations requested by signals ---
 
     async def _operate(self) -> None:
         while True:
@@ -174,11 +147,11 @@ class Supervisor:
         self._finish("restart", problem, self._replaced(began))
 
     async def _roll(self, wish: Wish) -> None:
-        """New settings by new workers."""
+        """Applies changed settings by replacing the workers."""
         self._begin("roll", "reloading", wish)
         began = time.monotonic()
         problem = await self._roll_settings()
-        self._note(wish, problem)
+        self.config.ended(wish, problem)
         problem = problem and f"The settings stay as they were: {problem}"
         self._finish("roll", problem, self._replaced(began))
 
@@ -192,73 +165,59 @@ class Supervisor:
         _warn(loaded)
         problem = await self.fleet.roll(settings)
         if problem is None:
-            self._logs.configure(settings)
+            _configure_logs(self._logs, settings)
             self.config.took(loaded.file)
             await self.fleet.scale(count)
         return problem
 
     async def _reload(self, wish: Wish) -> None:
-        """New settings in the same workers."""
+        """Applies changed settings in the running workers."""
         self._begin("reload", "reloading", wish)
-        problem, done, details = await self._reload_settings(wish)
-        self._note(wish, problem)
-        self._finish("reload", problem, done, **details)
 
-    async def _reload_settings(self, wish: Wish) -> tuple[str | None, str, dict[str, Any]]:
-        """What went wrong or None, what was done, and what else there is to say of it."""
-        try:
-            loaded = await asyncio.to_thread(self._load)
-        except ConfigError as error:
-            return str(error), "", {"status": int(ExitStatus.CONFIG)}
-        details = details_of(self.fleet.settings, loaded, wish)
-        try:
-            plan = plan_reload(self.fleet.settings, loaded, wish)
-        except ConfigError as error:
-            return str(error), "", details | {"status": int(ExitStatus.CONFIG)}
-        reload = FleetReload(self.fleet, plan.settings)
-        problem = await reload.run(dry_run=wish.dry_run)
-        details["remarks"] = [*loaded.warnings, *reload.remarks]
-        if problem is not None:
-            return f"The settings stay as they were: {problem}", "", details | {"status": int(ExitStatus.FAILED)}
-        if not wish.dry_run:
-            self._logs.configure(plan.settings)
-            self._http.adopt(plan.settings.http)
-            self.config.took(loaded.file)
-        return None, say(plan, wish, len(self.fleet.slots)), details | {"status": status_of(plan, wish)}
+        async def use(settings: Settings) -> tuple[str | None, list[str]]:
+            reload = FleetReload(self.fleet, settings)
+            problem = await reload.run(dry_run=wish.dry_run)
+            if problem is None and not wish.dry_run:
+                _configure_logs(self._logs, settings)
+                self._http.adopt(settings.http)
+            return problem, reload.remarks
+
+        problem, done, details = await self.config.reload(
+            wish, self._load, self.fleet.settings, len(self.fleet.slots), use
+        )
+        self.config.ended(wish, problem)
+        self._finish("reload", problem, done, **details)
 
     def _begin(self, operation: Operation, doing: str, wish: Wish | None = None) -> None:
         self._doing = doing
-        self._place.reports.begin(operation, wish.number if wish is not None else 0)
+        self._reports.begin(operation, wish.number if wish is not None else 0)
 
     def _finish(self, operation: Operation, problem: str | None, done: str, **details: Any) -> None:
-        self._place.reports.finish(operation, problem, done, **details)
+        self._reports.finish(operation, problem, done, **details)
         name = "restart" if operation == "restart" else "reload"
         if problem is None:
             _log.info(f"{name}_done", workers=len(self.fleet.slots), what=done, **_loggable(details))
         else:
             _log.error(f"{name}_failed", error=problem, **_loggable(details))
 
-    def _note(self, wish: Wish, problem: str | None) -> None:
-        """For the metrics and /status: a trial is no reload."""
-        if wish.dry_run:
-            return
-        self.config.reloaded(problem)
-        self._metrics.reload_success.child().value = int(problem is None)
-        if problem is None:
-            self._metrics.last_reload.child().value = time.time()
-
     def _replaced(self, began: float) -> str:
         return f"All {len(self.fleet.slots)} workers were replaced in {time.monotonic() - began:.1f} s."
 
 
 def _loggable(details: dict[str, Any]) -> dict[str, Any]:
-    """Of a reload's details what a log line has room for."""
+    """The details of a reload for a log line."""
     fields: dict[str, Any] = {}
     if changed := details.get("changes"):
         fields["changed"] = [change["path"] for change in changed]
     if remarks := details.get("remarks"):
         fields["remarks"] = remarks
     return fields
+
+
+def _configure_logs(own: contextlib.ExitStack, settings: Settings) -> None:
+    """The supervisor's lines have ``worker = "supervisor"``; a worker's have its number. ``own`` undoes it."""
+    own.close()
+    own.callback(logs.configure(settings.log, context={"instance": settings.instance, "worker": "supervisor"}))
 
 
 def _warn(loaded: Loaded) -> None:
@@ -287,12 +246,6 @@ def _check_change(before: Settings, after: Settings) -> int:
     return count
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await task
-
-
 async def supervise(
     loaded: Loaded, load: Callable[[], Loaded], prepared: Mapping[int, Prepared]
 ) -> tuple[ExitStatus, StopSignals]:
@@ -305,13 +258,13 @@ async def supervise(
     stop = StopRequest()
     loop = asyncio.get_running_loop()
     with (
-        _Logs() as own_logs,
+        contextlib.ExitStack() as own_logs,
         StopSignals(stop) as signals,
-        Place(settings.data_dir, settings.instance) as place,
+        held_place(settings.data_dir, settings.instance) as reports,
         Reaper() as reaper,
     ):
-        own_logs.configure(settings)
-        supervisor = Supervisor(loaded, load, place, Spawner(reaper, prepared), own_logs)
+        _configure_logs(own_logs, settings)
+        supervisor = Supervisor(loaded, load, reports, Spawner(reaper, prepared), own_logs)
         loop.add_signal_handler(signal.SIGUSR2, supervisor.ask_restart)
         loop.add_signal_handler(signal.SIGHUP, supervisor.ask_reload)
         try:

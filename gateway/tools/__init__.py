@@ -1,8 +1,9 @@
-"""What commands do beside running a gateway. The service imports nothing of it.
+"""Commands that do not run a gateway. The service imports nothing of it.
 
-doctor/      ``gateway doctor``
-migration/   from another bridge to this one
-trial/       ``gateway trial``
-verify/      the comparison of the ledger topic with what Kafka holds
-explain.py   what would become of one message: sent through the data path's own parts
+doctor/              ``gateway doctor``
+migration/           imports from another bridge, and comparison with it
+trial/               ``gateway trial``
+verify/              compares the ledger topic with Kafka
+explain.py           ``gateway explain``: the way of one message through the data path's own parts
+explain_command.py   ``gateway explain --command``: the way of one command through the dispatcher
 """

@@ -1,42 +1,39 @@
-"""What would become of one message: sent through the data path's own parts, with something to listen at each of them.
+"""The way of one message, sent through the data path's own parts with a recorder at each of them.
 
 Nothing is connected. Routing, templates, interceptors, dead letters and the choice of the partition are the objects of
-the running gateway (`bridge.produce.dispatch`, its slow lane), fed with one message; what is written here is only what
-they were asked and what they answered.
+the running gateway (`bridge.produce.dispatch`, its slow lane), fed with one message. This module records their inputs
+and outputs.
 """
 
 from __future__ import annotations
 
-__all__ = ["Delivery", "Explanation", "Message", "RouteView", "Step", "Written", "explain"]
-
 import asyncio
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bridge.intercept.loading import load_chains
-from bridge.interceptors import Chain, Chains, Drop
-from bridge.message import NO_PROPERTIES, MessageView
-from bridge.produce.accumulator import Accumulator
-from bridge.produce.dead_letter import DeadLetters
-from bridge.produce.dispatch import Dispatcher, TopicNameError
+from bridge.interceptors import Chain, Chains, Drop, Stage
+from bridge.message import NO_PROPERTIES, MessageView, Properties
+from bridge.produce.dispatch import TopicNameError
+from bridge.produce.partitions import Partitions
+from bridge.produce.pipeline import Pipeline, PipelineHooks
+from bridge.produce.sender import SenderObserver, SenderPolicy
 from bridge.record import Record
 from bridge.routing.filters import difference, matches
-from bridge.routing.router import RESERVED_FILTER, Router
+from bridge.routing.router import RESERVED_FILTER, Route, Router
 from bridge.routing.topic_rule import RouteError
-from gateway.base.group_plan import group_plans
+from gateway.base.group_plan import client_id, group_plans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bridge.interceptors import Stage
-    from bridge.message import Properties
-    from bridge.ports import Append, Headers
-    from bridge.routing.router import Route
+    from bridge.ports import Append, BatchBuilder, Headers, Producer
     from config.settings import Settings
 
+    _Taken = tuple[int, bytes | None, bytes | None, Headers]
+
 _DELAYED: Final = "$delayed/"
-_UNKNOWN: Final = 1  # partitions to go on with where nobody knows
+_UNKNOWN: Final = 1  # assumed number of partitions if it is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class RouteView:
-    """A route that was asked: ``why`` it does not match, by filter; empty for the one that does."""
+    """A route. ``why`` has by filter the reason why it does not match; empty for the matching route."""
 
     name: str
     matched: str | None
@@ -61,8 +58,8 @@ class RouteView:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Sessions that the broker delivers a copy to. ``sessions`` are client ids of one worker; ``one_of`` whether one of
-    them gets it (a shared subscription), else each does."""
+    """Sessions to which the broker delivers a copy. ``sessions`` are client ids of one worker. With ``one_of`` one of
+    them gets it (a shared subscription), else each."""
 
     group: str
     filter: str
@@ -74,7 +71,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one interceptor did with one record: ``outcome``, and what it changed, part by part."""
+    """The result of an interceptor for a record: ``outcome``, and the changed parts."""
 
     interceptor: str
     outcome: Literal["pass", "change", "split", "drop", "error"]
@@ -84,8 +81,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A record as it would be written. ``partitions`` is how many the topic has, None when nobody knows; ``partition``
-    then is None too, as it is without a key."""
+    """A record that would be written. ``partitions`` is the topic's number, None if unknown; ``partition`` is then None
+    too, as it is without a key."""
 
     topic: str
     partition: int | None
@@ -99,10 +96,10 @@ class Written:
 
 @dataclass(slots=True)
 class Explanation:
-    """Everything that was found out, in the order it happens. ``notes`` are what is worth knowing beside."""
+    """All results in order of the message's way, with ``notes``."""
 
     message: Message
-    before: list[str] = field(default_factory=list)  # what EMQX does first
+    before: list[str] = field(default_factory=list)  # EMQX's steps before
     deliveries: list[Delivery] = field(default_factory=list)
     routes: list[RouteView] = field(default_factory=list)
     route: str | None = None
@@ -116,10 +113,24 @@ class Explanation:
     notes: list[str] = field(default_factory=list)
 
 
-class _Builder:
-    """A batch that remembers what is put into it."""
+class _Recorder:
+    """A producer that sends nothing. ``taken`` receives the records of each batch, by its builder's id."""
 
-    def __init__(self, taken: list[tuple[int, bytes | None, bytes | None, Headers]]) -> None:
+    def __init__(self, taken: dict[int, list[_Taken]]) -> None:
+        self._taken = taken
+
+    def create_batch(self, *, compressed: bool) -> BatchBuilder:
+        del compressed
+        records: list[_Taken] = []
+        builder = _Builder(records)
+        self._taken[id(builder)] = records
+        return builder
+
+
+class _Builder:
+    """A batch that records what is put into it."""
+
+    def __init__(self, taken: list[_Taken]) -> None:
         self._taken = taken
         self.append: Append = self._append
 
@@ -131,7 +142,7 @@ class _Builder:
         return len(self._taken)
 
     def close(self, count: int) -> None:
-        """Nothing is sent."""
+        """Does nothing: the batch is not sent."""
 
     def record_count(self) -> int:
         return len(self._taken)
@@ -141,7 +152,7 @@ class _Builder:
 
 
 class _Locator:
-    """Knows as many partitions of a topic as ``count`` says, and goes on with some number where it does not."""
+    """Numbers of partitions from ``count``; an assumed number if it is unknown."""
 
     def __init__(self, count: Callable[[str], int | None]) -> None:
         self._count = count
@@ -157,7 +168,7 @@ class _Locator:
 
 
 def explain(settings: Settings, message: Message, partitions: Callable[[str], int | None]) -> Explanation:
-    """Send one message through. ``partitions`` tells how many a Kafka topic has, None when it cannot.
+    """Send one message through the data path. ``partitions`` returns the number of a topic's partitions, or None.
 
     Raises ConfigError for routes or interceptors that a start would refuse. Not for use inside a running loop."""
     return asyncio.run(_explain(settings, message, partitions))
@@ -174,7 +185,7 @@ async def _explain(settings: Settings, message: Message, partitions: Callable[[s
         told.routes = list(_asked(router, message.topic, route))
         told.deliveries = list(_deliveries(settings, router, message, route))
         if told.deliveries:
-            # A subscription's QoS is a ceiling; of several copies the one that is taken counts.
+            # A subscription's QoS is a limit. Of several copies the one that is not dropped counts.
             taken = next((one for one in told.deliveries if one.taken), told.deliveries[0])
             message = replace(message, qos=min(message.qos, taken.qos))
         _note_deliveries(told)
@@ -205,7 +216,7 @@ def _note_deliveries(told: Explanation) -> None:
 
 
 def _at_broker(message: Message, told: Explanation) -> Message:
-    """What EMQX does with it before anybody gets it."""
+    """The message as EMQX delivers it, with notes about EMQX's changes."""
     topic = message.topic
     if topic.startswith(_DELAYED):
         delay, slash, rest = topic.removeprefix(_DELAYED).partition("/")
@@ -230,7 +241,7 @@ def _at_broker(message: Message, told: Explanation) -> Message:
 
 
 def _asked(router: Router, topic: str, winner: Route | None) -> Iterator[RouteView]:
-    """Every route up to the one that takes it."""
+    """All routes up to the matching one."""
     if matches(RESERVED_FILTER, topic):
         yield RouteView("(the gateways' own messages)", RESERVED_FILTER)
         return
@@ -243,7 +254,7 @@ def _asked(router: Router, topic: str, winner: Route | None) -> Iterator[RouteVi
 
 
 def _deliveries(settings: Settings, router: Router, message: Message, route: Route | None) -> Iterator[Delivery]:
-    """Which subscriptions bring it, of one worker."""
+    """The subscriptions of one worker that receive the message."""
     for plan in group_plans(settings):
         mqtt = plan.settings.mqtt
         shared = mqtt.distribution == "shared"
@@ -255,25 +266,20 @@ def _deliveries(settings: Settings, router: Router, message: Message, route: Rou
             )  # fmt: skip
             text = f"$share/{mqtt.share_group}/{subscription.filter}" if shared else subscription.filter
             holders = [n for n, wanted in enumerate(dealt) if any(one.filter == text for one in wanted)]
-            names = tuple(_client_id(settings, plan.session_name(number)) for number in holders)
+            worker = "N" if settings.workers != 0 else settings.worker  # unknown if there are several workers
+            names = tuple(client_id(settings, worker, plan.session_name(number)) for number in holders)
             taken = route is None or route.group == plan.name
             yield Delivery(plan.name, text, subscription.qos, shared, names, taken)
 
 
-def _client_id(settings: Settings, session: str) -> str:
-    """With the worker's place left open."""
-    text = settings.mqtt.client_id.replace("${instance}", settings.instance).replace("${session}", session)
-    return text.replace("${worker}", "N") if settings.workers != 0 else text.replace("${worker}", str(settings.worker))
-
-
 def _identify(route: Route, message: Message, told: Explanation) -> None:
-    """The device and the message id that the route sees."""
+    """Add the device and the message id by the route's templates."""
     view = _view(message)
     told.device = route.device_of(view)
     try:
         resolved = route.for_message(route.for_topic(message.topic), view)
     except RouteError:
-        return  # a dead letter, which says so itself
+        return  # a dead letter, which has the reason
     told.message_id = resolved.message_id
     told.message_id_kind = None if resolved.message_id_kind is None else resolved.message_id_kind.value
     if resolved.message_id_kind is not None and resolved.message_id_kind.value == "delivery":
@@ -294,24 +300,8 @@ def _flags(message: Message) -> int:
 async def _dispatch(
     settings: Settings, router: Router, chains: Chains, message: Message, told: Explanation, locator: _Locator
 ) -> None:
-    """Through the slow lane, into slots that keep what enters them."""
-    taken: dict[int, list[tuple[int, bytes | None, bytes | None, Headers]]] = {}
-
-    def create(_compressed: bool) -> _Builder:
-        records: list[tuple[int, bytes | None, bytes | None, Headers]] = []
-        builder = _Builder(records)
-        taken[id(builder)] = records
-        return builder
-
-    accumulator = Accumulator(create, lambda _span: None)
-    letters = DeadLetters(
-        accumulator,
-        settings.dead_letter.topic,
-        instance=settings.instance,
-        partition_count=locator.partition_count,
-        max_record_bytes=settings.kafka.max_record_bytes,
-        routes=settings.routes,
-    )
+    """Send the message through the slow lane into slots that record it."""
+    taken: dict[int, list[_Taken]] = {}
 
     def stop(error: BaseException) -> None:
         told.stopped = str(error)
@@ -319,21 +309,24 @@ async def _dispatch(
     def filtered(_route: str, reason: str) -> None:
         told.filtered = reason
 
-    dispatcher = Dispatcher(
-        router,
-        accumulator,
-        locator,
-        letters,
-        group=None,  # the copy that is taken, whichever sessions bring it
+    hooks = PipelineHooks(
+        topics=locator,
         parse_properties=lambda _raw: message.properties,
         filtered=filtered,
-        max_record_bytes=settings.kafka.max_record_bytes,
-        cache_entries=2,
-        property_entries=1,
-        pump=lambda: None,
         failed=stop,
+        observer=cast("SenderObserver", None),  # nothing is sent
+    )
+    pipeline = Pipeline(
+        Partitions(), lambda: cast("Producer", _Recorder(taken)), SenderPolicy.from_settings(settings.kafka), hooks
+    )
+    path = pipeline.group(
+        settings,
+        router,
+        lambda _span: None,
+        group=None,  # takes the copy of any session
         chains=Chains({chain.route: _listening(chain, told.steps) for chain in chains}),
     )
+    accumulator, dispatcher = path.accumulator, path.dispatcher
     dispatcher.received_ms = time.time_ns() // 1_000_000
     accumulator.now_ns = time.monotonic_ns()
     dispatcher.delivery_prefix = b"delivery-id:"
@@ -359,7 +352,7 @@ async def _dispatch(
 
 
 def _listening(chain: Chain, steps: list[Step]) -> Chain:
-    """The same chain, whose stages tell what they are given and what they make of it."""
+    """The same chain, with stages that record their inputs and outputs."""
     for stage in chain.stages:
         stage.on_send = _told(stage, stage.on_send, steps)
     return Chain(chain.route, chain.stages)
@@ -411,7 +404,7 @@ def _changes(before: Record, after: Record) -> Iterator[tuple[str, str, str]]:
 
 
 def shown(value: object, limit: int = 200) -> str:
-    """A value for people: text as it is where it is printable, else bytes as Python writes them."""
+    """A value for people: printable text unchanged, else bytes in Python's notation."""
     if value is None:
         return "none"
     if isinstance(value, bytes):

@@ -1,8 +1,6 @@
-"""What a worker says of itself beside its metrics: on ``/status``, and at its end."""
+"""Facts of a worker beside its metrics: for ``/status``, and for the log at its end."""
 
 from __future__ import annotations
-
-__all__ = ["facts", "say_what_is_left"]
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +15,10 @@ log = structlog.get_logger("worker")
 
 
 def facts(worker: WorkerView, judged: dict[str, Any], outside: dict[str, object]) -> dict[str, object]:
-    """Who it is, what runs, and what of earlier lives it still has to do. ``judged`` is what its diagnosis says,
-    ``outside`` what its lookouts do. Does not block."""
+    """The ``/status`` document: who the worker is, what runs, what earlier lives left. Does not block.
+
+    ``judged`` comes from its diagnosis, ``outside`` from its lookouts.
+    """
     identity, settings = worker.identity, worker.settings
     brokers = judged.pop("brokers")
     return {
@@ -28,7 +28,7 @@ def facts(worker: WorkerView, judged: dict[str, Any], outside: dict[str, object]
         "last_shutdown": identity.last_ending.value if identity.last_ending is not None else None,
         "versions": versions(),
         "kafka": {
-            "cluster_id": worker.sender.producer.cluster_id() or identity.cluster_id,
+            "cluster_id": worker.kafka.sender.producer.cluster_id() or identity.cluster_id,
             "incarnation": int(worker.metrics.kafka_incarnations.child().value),
             "brokers": brokers,
         },
@@ -40,10 +40,11 @@ def facts(worker: WorkerView, judged: dict[str, Any], outside: dict[str, object]
                 "unacked": orphan.unacked,
                 "problem": orphan.problem,
             }
-            for orphan in worker.orphans.sessions
+            for orphan in worker.mqtt.orphans.sessions
             if not orphan.gone
         ],
         "lost_sessions": worker.lost_sessions.facts(),
+        **({} if worker.commanding is None else {"commands": worker.commanding.facts()}),
         **outside,
         "routes": _routes(worker),
         **judged,
@@ -52,7 +53,7 @@ def facts(worker: WorkerView, judged: dict[str, Any], outside: dict[str, object]
 
 
 def _routes(worker: WorkerView) -> dict[str, dict[str, int]]:
-    """What became of each route's messages; the empty name is where no route took them."""
+    """Counts of each route's messages. The empty name counts messages without a route."""
     intervals = worker.ledger_log.intervals
     terms = ("received", "delivered", "filtered", "dead_lettered")
     rows = {route.name: dict.fromkeys(terms, 0) for route in worker.settings.routes}
@@ -61,29 +62,25 @@ def _routes(worker: WorkerView) -> dict[str, dict[str, int]]:
         row = rows.setdefault(route, dict.fromkeys(terms, 0))
         row[term] += int(count)
 
-    for (route, _qos), count in worker.received_rows().items():
-        add(route, "received", count)
+    for (route, _qos), received in worker.mqtt.received().items():
+        add(route, "received", received)
     for route, count in intervals.messages(dead_letter=False).items():
         add(route, "delivered", count)
     for route, count in intervals.messages(dead_letter=True).items():
         add(route, "dead_lettered", count)
-    for (route, _reason), count in worker.metrics.messages_filtered.read().items():
-        if count:
-            add(route, "filtered", count)
+    for (route, _reason), filtered in worker.metrics.messages_filtered.read().items():
+        if filtered:
+            add(route, "filtered", filtered)
     return rows
 
 
 def say_what_is_left(worker: WorkerView) -> None:
-    """After a stop: what was taken and is not acknowledged by MQTT session, and not written by Kafka topic."""
-    sessions = {s.plan.client_id: s.left_unacked for s in worker.all_sessions() if s.left_unacked}
-    topics: dict[str, int] = {}
-    for (topic, _), queue in worker.partitions.queues.items():
-        if waiting := queue.messages():
-            topics[topic] = topics.get(topic, 0) + waiting
+    """Log what a stop left: unacknowledged messages by session, unwritten ones by topic."""
+    sessions, topics = worker.mqtt.unacked_by_client(), worker.kafka.waiting_by_topic()
     if sessions or topics:
         log.warning(
             "stopped_undrained",
             unacknowledged_by_session=sessions,
             unwritten_by_topic=topics,
-            consequence="the broker delivers again what was not acknowledged; what was of QoS 0 is lost",
+            consequence="the broker sends unacknowledged messages again; those of QoS 0 are lost",
         )

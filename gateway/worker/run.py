@@ -1,26 +1,22 @@
-"""Runs one worker from its start to its end: signals, reloads, and what is said when it stops."""
+"""The run of one worker from start to end: signals, reloads, and the last lines of its log."""
 
 from __future__ import annotations
 
-__all__ = ["run_worker"]
-
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from gateway.base import memory
-from gateway.base.lifecycle import State, StopRequest
+from gateway.base.lifecycle import State, StopReport, StopRequest
 from gateway.base.signals import StopSignals
 from gateway.worker.facts import say_what_is_left
 from gateway.worker.reload import Reloader
 from gateway.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from config.settings import Settings
-    from gateway.base.lifecycle import StopReport
     from gateway.supervisor.member import Membership
     from gateway.worker.reload_alone import AloneReload
 
@@ -34,8 +30,9 @@ async def run_worker(
     retiring: bool = False,
     reload: Callable[[], AloneReload] | None = None,
 ) -> tuple[StopReport, StopSignals]:
-    """Run a worker until a signal, a failure or the end of its supervisor ends it, or, ``retiring``, until nothing is
-    left to do for its slot. ``reload`` makes what SIGHUP is for, without a supervisor. Raises what it failed of.
+    """Run a worker until a signal, a failure or its supervisor ends it. A ``retiring`` one ends when its slot is empty.
+
+    ``reload`` handles SIGHUP where no supervisor does. Raises the error that the worker failed with.
     """
     stop = StopRequest()
     alone = None if reload is None else reload()
@@ -47,7 +44,7 @@ async def run_worker(
             if membership is not None:
                 membership.failed(error)
             raise
-        for warning in worker.router.warnings:
+        for warning in worker.mqtt.router.warnings:
             log.warning("routes_doubtful", warning=warning)
         worker.service.lifecycle.listen(partial(_on_state, membership))
         if membership is not None:
@@ -64,7 +61,7 @@ async def run_worker(
             if alone is not None:
                 await alone.close()
             say_what_is_left(worker)
-            worker.chains.close()
+            worker.mqtt.chains.close()
     left = worker.ledger.snapshot()
     if membership is not None:
         membership.stopped(left.returned)

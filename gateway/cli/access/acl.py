@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
 from gateway.cli.access import acl_check as auth_acl_check
 from gateway.cli.access import acl_files as auth_acl_files
-from gateway.cli.access.common import AdminError, add_common, database, operator, print_json, print_list, shown, table
+from gateway.cli.access.common import answer_list, database, operator, print_list
 from gateway.cli.access.rule_text import only, sentence, whom
-from gateway.cli.arguments import positive
-from gateway.cli.table import tell
+from gateway.cli.arguments import UsageError, complete, positive
+from gateway.cli.table import answer, shown, tell
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
 
     from auth.model import Rule, SubjectKind
     from auth.store.records import StoredRule
 
 _DESCRIPTION = """\
-The rules say who may publish to which topics and subscribe to which filters. They are one list, asked from the first to
-the last; the first that matches a request decides, and what none matches is denied. The running service goes by a
-change at once; what EMQX was told of it when a device logged in, at the device's next login.
+The rules say who may publish to which topics and subscribe to which filters. They are one list: the first rule that
+matches a request decides, and a request without a match is denied. The running service takes a change at once. For the
+rules that EMQX got at a device's login, a change counts at the next login.
 """
 _TOPICS = """\
 topics
-  A filter, with + and #, and with ${clientid}, ${username}, ${tenant}, ${cert_common_name} or ${client_attrs.NAME},
-  which stand for what the client has. A rule matches nothing for a client without that value, or with one that holds
-  +, # or /. ${$} is a dollar sign. Topics that begin with $ are beyond # and +: name them ($SYS/#).
+  A filter, with + and #, and with ${clientid}, ${username}, ${tenant}, ${cert_common_name} or ${client_attrs.NAME} for
+  the client's own values. A rule matches nothing for a client without that value, or with +, # or / in it. ${$} is a
+  dollar sign. # and + do not match topics that begin with $: name them ($SYS/#).
 
-  A rule that allows is for subscriptions that it covers whole: a/# does not allow #. One that denies is for all that
-  share a topic with it: after "deny a/b" nobody subscribes to a/#, but with a rule before it. Shared subscriptions are
-  judged by their filter.
+  An allow rule holds for subscriptions that it covers completely: a/# does not allow #. A deny rule holds for every
+  subscription that shares a topic with it: after "deny a/b" nobody subscribes to a/#, except by an earlier rule. Shared
+  subscriptions are judged by their filter.
 
 examples
   gateway auth acl add allow 'devices/${username}/#' --everybody --action publish
@@ -43,7 +41,7 @@ examples
   gateway auth acl add allow 'plant/#' --group operators --tenant acme
   gateway auth acl add deny 'plant/+/valve' --address 10.9.0.0/16 --first
 """
-# The option, the kind of condition, what it is followed by, and the help.
+# The option, the kind of condition, the metavar, and the help.
 _CONDITIONS: tuple[tuple[str, SubjectKind, str, str], ...] = (
     ("--username", "username", "NAME", "with this user name"),
     ("--clientid", "clientid", "ID", "with this client id"),
@@ -57,9 +55,9 @@ _CONDITIONS: tuple[tuple[str, SubjectKind, str, str], ...] = (
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth acl`` and its commands."""
-
-    parser = commands.add_parser("acl", help="add, list, try, import and export access rules", description=_DESCRIPTION)
-    parsers = parser.add_subparsers(dest="acl_command", required=True, metavar="COMMAND")
+    parsers = commands.add_parser(
+        "acl", help="add, list, try, import and export access rules", description=_DESCRIPTION
+    ).add_subparsers(required=True, metavar="COMMAND")
     add = parsers.add_parser(
         "add",
         help="add a rule",
@@ -67,15 +65,13 @@ def add_parser(commands: Any) -> None:
         epilog=_TOPICS,
     )
     add.add_argument("permission", choices=("allow", "deny"))
-    add.add_argument("topic", metavar="TOPIC", help="what it is about; see below")
+    add.add_argument("topic", metavar="TOPIC", help="a topic or filter; see below")
     add.add_argument(
         "--action",
         choices=("publish", "subscribe", "all"),
-        help="default: all, which is both; publish with --retain, as a rule for all would be for every subscription",
+        help="default: all, which is both; publish with --retain, which has no meaning for subscriptions",
     )
-    add.add_argument(
-        "--eq", action="store_true", help="compare the topic as text, wildcards included: a/# is then that filter alone"
-    )
+    add.add_argument("--eq", action="store_true", help="compare the topic as text: a/# is then that filter alone")
     add.add_argument("--qos", metavar="QOS", help="only for this QoS, or these: 0, 1, 2 or a list such as 0,1")
     add.add_argument(
         "--retain", choices=("true", "false"), help="only for messages published with, or without, the retain flag"
@@ -83,20 +79,17 @@ def add_parser(commands: Any) -> None:
     place = add.add_mutually_exclusive_group()
     place.add_argument("--first", action="store_true", help="at the front of the list")
     place.add_argument("--before", type=positive, metavar="ID", help="before this rule")
-    add.set_defaults(run=_add)
     _add_conditions(add, "for clients that meet all of these (one at least)")
     who = add.add_argument_group("or")
     who.add_argument("--everybody", action="store_true", help="for all clients")
 
-    remove = parsers.add_parser("remove", help="remove rules", description="Remove rules: all of these, or none.")
+    remove = parsers.add_parser("remove", help="remove rules", description="Remove all of these rules, or none.")
     remove.add_argument("ids", type=positive, nargs="+", metavar="ID", help="as `list` shows them")
-    remove.set_defaults(run=_remove)
 
     listing = parsers.add_parser("list", help="list rules", description="List rules, in the order they are asked.")
     _add_conditions(listing, "only rules with all of these conditions")
-    listing.set_defaults(run=_list)
-    for command in (add, remove, listing):
-        add_common(command)
+    for command, run in ((add, _add), (remove, _remove), (listing, _list)):
+        complete(command, run)
     auth_acl_check.add_parser(parsers)
     auth_acl_files.add_parsers(parsers)
 
@@ -120,24 +113,21 @@ def _add(arguments: argparse.Namespace) -> int:
             number = editor.rules.insert(rule, arguments.before)
         else:
             number = editor.rules.append(rule)
-    if arguments.json:
-        print_json({"id": number, **rule_as_json(rule)})
-    else:
-        tell(f"Added rule {number}: {sentence(rule)}.")
+    answer(arguments, {"id": number, **rule_as_json(rule)}, f"Added rule {number}: {sentence(rule)}.")
     _warn_of_attributes(rule, settings.auth.client_attributes)
     return ExitStatus.OK
 
 
 def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
-    """Say so when a rule asks for attributes that EMQX is not told, and so cannot send back with its questions."""
+    """Warn of a rule with attributes that EMQX does not get and so cannot send with its questions."""
     from auth.rules.topics import parse_topic
 
     asked = {name.removeprefix("client_attrs.") for name in parse_topic(rule.topic).parts[1::2] if "." in name}
     asked |= {value.partition("=")[0] for kind, value in rule.who if kind == "attribute"}
     if missing := sorted(asked - {*told, "tenant", "groups"}):
         tell(
-            f"gateway: the rule asks for {', '.join(missing)}, and auth.client_attributes does not name "
-            f"{'it' if len(missing) == 1 else 'them'}: it matches nobody as long as EMQX is not told.",
+            f"gateway: the rule needs {', '.join(missing)}, but auth.client_attributes does not name "
+            f"{'it' if len(missing) == 1 else 'them'}. EMQX does not get it then, and the rule matches nobody.",
             to=sys.stderr,
         )
 
@@ -150,13 +140,13 @@ def _rule(arguments: argparse.Namespace) -> Rule:
 
     who = _conditions(arguments)
     if bool(who) == arguments.everybody:
-        raise AdminError(
-            "Say whom the rule concerns: either --everybody, or conditions such as --username or --group (see --help)."
+        raise UsageError(
+            "Name the clients of the rule: --everybody, or conditions such as --username or --group (see --help)."
         )
     try:
         qos = qos_of(arguments.qos)
     except RuleFormatError as error:
-        raise AdminError(f"--qos {shown(arguments.qos)}: {error}.") from None
+        raise UsageError(f"--qos {shown(arguments.qos)}: {error}.") from None
     rule = Rule(
         arguments.permission,
         arguments.topic,
@@ -168,7 +158,7 @@ def _rule(arguments: argparse.Namespace) -> Rule:
     )
     problem = rule_problem(rule)
     if problem:
-        raise AdminError(f"{problem[0].upper()}{problem[1:]}.")
+        raise UsageError(f"{problem[0].upper()}{problem[1:]}.")
     return rule
 
 
@@ -188,12 +178,8 @@ def _list(arguments: argparse.Namespace) -> int:
     wanted = set(_conditions(arguments))
     with database(arguments) as (_settings, store):
         found = (stored for stored in store.rules() if wanted <= set(stored.rule.who))
-        if arguments.json:
-            print_list(map(_as_data, found))
-        else:
-            for line in table(("ID", "PERMISSION", "ACTION", "TOPIC", "WHO", "ONLY"), _rows(found)):
-                print(line)
-    return ExitStatus.OK
+        head = ("ID", "PERMISSION", "ACTION", "TOPIC", "WHO", "ONLY")
+        return answer_list(arguments, map(_as_data, found), head, _rows(found))
 
 
 def _as_data(stored: StoredRule) -> dict[str, object]:

@@ -1,15 +1,14 @@
-"""``gateway auth acl test``: what the rules of the built-in database say of a client and a topic."""
+"""``gateway auth acl test``: the decision of the built-in rules on a client and a topic."""
 
 from __future__ import annotations
-
-__all__ = ["add_parser"]
 
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.access.common import AdminError, add_attributes, add_common, attributes, database, print_json, shown
+from gateway.cli.access.common import add_attributes, add_client, attributes, database, login_of
 from gateway.cli.access.rule_text import sentence
-from gateway.cli.table import tell
+from gateway.cli.arguments import UsageError, complete
+from gateway.cli.table import print_json, shown, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -20,18 +19,17 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Says whether the rules allow a client to publish or subscribe, and which rule decides. Tenant, groups and attributes are
-those of the user in the database that the client would be found as, unless they are given; of the attributes, those in
-auth.client_attributes, which are all that EMQX sends back. Nobody else in auth.chain is asked, and no rules of a token
-are known: `gateway auth explain` does all that.
+those of the client's user in the database, unless they are given. Only the attributes of auth.client_attributes count,
+since EMQX sends no others. No other source of auth.chain is asked, and rules of a token are unknown: `gateway auth
+explain` has both.
 """
 _EPILOG = """\
-exit status: 0 it is allowed, 77 it is denied, anything else: it could not be found out
+exit status: 0 allowed, 77 denied, anything else: unknown
 """
 
 
 def add_parser(parsers: Any) -> None:
     """Add the command to those of ``gateway auth acl``."""
-
     parser = parsers.add_parser(
         "test",
         help="say whether a client may do something, and by which rule",
@@ -40,17 +38,13 @@ def add_parser(parsers: Any) -> None:
     )
     parser.add_argument("action", choices=("publish", "subscribe"))
     parser.add_argument("topic", metavar="TOPIC", help="a topic, or the filter of a subscription")
-    parser.add_argument("--username", default="", metavar="NAME")
-    parser.add_argument("--clientid", default="", metavar="ID")
-    parser.add_argument("--address", default="", metavar="IP", help="where it connects from, as EMQX sees it")
-    parser.add_argument("--common-name", default="", metavar="NAME", help="of its verified certificate")
+    add_client(parser)
     parser.add_argument("--tenant", metavar="NAME", help="instead of the user's")
     parser.add_argument("--group", dest="groups", action="append", metavar="NAME", help="instead of the user's groups")
     add_attributes(parser)
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
     parser.add_argument("--retain", action="store_true", help="it publishes a retained message")
-    add_common(parser)
-    parser.set_defaults(run=_run)
+    complete(parser, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -59,14 +53,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from auth.rules.rules import decide
 
     if arguments.retain and arguments.action == "subscribe":
-        raise AdminError("--retain is about publishing: a subscription has no retain flag.")
+        raise UsageError("--retain is for publishing: a subscription has no retain flag.")
     with database(arguments) as (settings, store):
         subject, superuser = _subject(arguments, settings.auth, store)
         request = AccessRequest(subject, arguments.action, arguments.topic, arguments.qos, arguments.retain)
         decision = decide(store.rules_for(subject), request)
     allowed = superuser or decision.allowed
     rule = None if superuser else decision.rule
-    reason = "the user is a superuser, about whom EMQX asks no rules" if superuser else decision.reason
+    reason = "the user is a superuser, for whom EMQX asks no rules" if superuser else decision.reason
     if arguments.json:
         source = {} if rule is None else {"source": rule.source}
         print_json(
@@ -81,21 +75,16 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     else:
         tell(f"{'Allowed' if allowed else 'Denied'}: {reason}{'' if rule is None else f': {sentence(rule)}'}.")
-        tell(f"It was asked for {_of(subject)}.")
+        tell(f"The client: {_of(subject)}.")
     return ExitStatus.OK if allowed else ExitStatus.REFUSED
 
 
 def _subject(arguments: argparse.Namespace, settings: AuthSettings, store: Store) -> tuple[Subject, bool]:
-    """Who the client is for the rules, and whether it is a superuser."""
+    """The client as the rules see it, and whether it is a superuser."""
     from auth.backends.local_users import asked_identities
-    from auth.model import LoginRequest, Subject
+    from auth.model import Subject
 
-    request = LoginRequest(
-        username=arguments.username,
-        clientid=arguments.clientid,
-        peerhost=arguments.address,
-        cert_common_name=arguments.common_name,
-    )
+    request = login_of(arguments)
     users = (store.find_user(*identity) for identity in asked_identities(request, settings.database.identities))
     user = next((user for user in users if user is not None), None)
     tenant = arguments.tenant if arguments.tenant is not None else "" if user is None else user.tenant
@@ -128,4 +117,4 @@ def _of(subject: Subject) -> str:
         ("groups", ", ".join(sorted(subject.groups))),
         ("attributes", ", ".join(f"{name}={value}" for name, value in sorted(subject.attributes.items()))),
     ]
-    return "; ".join(f"{name} {shown(value)}" for name, value in parts if value) or "a client that nothing is known of"
+    return "; ".join(f"{name} {shown(value)}" for name, value in parts if value) or "nothing is known of it"

@@ -2,71 +2,60 @@
 
 from __future__ import annotations
 
-__all__ = ["add_parsers"]
-
-import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.access.common import AdminError, add_common, database, operator, print_json, shown
-from gateway.cli.table import tell
+from gateway.cli.access.common import database, new_file, operator
+from gateway.cli.arguments import complete
+from gateway.cli.table import print_json, shown, tell
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from auth.model import Rule
     from auth.rules.acl_conf import AclFile
 
 _FORMATS = ("auto", "json", "acl.conf")
 _IMPORT = """\
-Take over the rules of a file, at the end of the list: EMQX's acl.conf, what EMQX's REST API gives out for its built-in
-database (JSON), or an export of this command. All of them or none.
+Add the rules of a file at the end of the list: EMQX's acl.conf, the answer of EMQX's REST API for its built-in database
+(JSON), or an export of this command. All of them or none.
 
-What acl.conf can say and rules here cannot is printed with its line, and the file is then refused: a denial that was
-left out would let more through than EMQX did. With --partial the rest is taken over all the same.
+A rule of acl.conf without a counterpart is printed with its line, and the file is refused: without a denial, more would
+be allowed than in EMQX. With --partial the other rules are added.
 """
 
 
 def add_parsers(parsers: Any) -> None:
     """Add the two commands to those of ``gateway auth acl``."""
-
     import_ = parsers.add_parser(
         "import",
-        help="take over rules from a file",
+        help="add rules from a file",
         description=_IMPORT,
-        epilog="exit status: 0 all was taken over, 5 something was left out (--partial), 78 the file was refused",
+        epilog="exit status: 0 all were added, 5 some were left out (--partial), 78 the file was refused",
     )
     import_.add_argument("file", metavar="FILE", help="- is the input")
-    import_.add_argument(
-        "--format",
-        choices=_FORMATS,
-        default="auto",
-        help="auto: acl.conf when the file's name ends in .conf, else json",
-    )
-    import_.add_argument("--replace", action="store_true", help="remove all rules that there are, in the same moment")
-    import_.add_argument("--partial", action="store_true", help="take over what can be, and leave the rest out")
+    import_.add_argument("--replace", action="store_true", help="remove all present rules in the same step")
+    import_.add_argument("--partial", action="store_true", help="leave out rules without a counterpart")
     import_.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
-    import_.set_defaults(run=_import)
 
     export = parsers.add_parser(
         "export",
         help="write all rules into a file",
         description="Write all rules into a file that `import` reads.",
-        epilog="exit status: 0 all were written, 5 acl.conf has no words for some, which stand in it as comments",
+        epilog="exit status: 0 all were written, 5 acl.conf cannot express some, which are comments in it",
     )
     export.add_argument("file", metavar="FILE", help="a new file; - is the output")
-    export.add_argument(
-        "--format",
-        choices=_FORMATS,
-        default="auto",
-        help="auto: acl.conf when the file's name ends in .conf, else json",
-    )
-    export.set_defaults(run=_export)
-    for command in (import_, export):
-        add_common(command)
+    for command, run in ((import_, _import), (export, _export)):
+        command.add_argument(
+            "--format",
+            choices=_FORMATS,
+            default="auto",
+            help="auto: acl.conf when the file's name ends in .conf, else json",
+        )
+        complete(command, run)
 
 
 def _is_conf(arguments: argparse.Namespace) -> bool:
@@ -101,7 +90,7 @@ def _import(arguments: argparse.Namespace) -> int:
     if left_out and not arguments.partial:
         _say_untranslated(arguments.file, found)
         raise ImportFormatError(
-            f"{shown(arguments.file)}: {len(left_out)} of its rules cannot be taken over (see above). Change them, or "
+            f"{shown(arguments.file)}: {len(left_out)} of its rules have no counterpart (see above). Change them, or "
             "leave them out with --partial. Nothing was imported."
         )
     removed = 0
@@ -145,7 +134,8 @@ def _export(arguments: argparse.Namespace) -> int:
         text, left_out = write_acl_conf(rules)
     else:
         text = write_rules(rules)
-    _write(arguments.file, text)
+    with new_file(arguments.file) as file:
+        file.write(text)
     for rule, reason in left_out:
         tell(f"{rule.source} was left out: {shown(reason)}", to=sys.stderr)
     if arguments.file != "-":
@@ -154,17 +144,3 @@ def _export(arguments: argparse.Namespace) -> int:
         else:
             print(f"{len(rules) - len(left_out)} rules are in {shown(arguments.file)}.")
     return ExitStatus.INCOMPLETE if left_out else ExitStatus.OK
-
-
-def _write(name: str, text: str) -> None:
-    if name == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise AdminError(f"{shown(name)} cannot be written: {error.strerror}.") from error

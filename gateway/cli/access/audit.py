@@ -1,16 +1,11 @@
-"""``gateway auth audit``: who changed what in the built-in database."""
+"""``gateway auth audit``: the changes of the built-in database."""
 
-from __future__ import annotations
+import argparse
+from typing import Any
 
-__all__ = ["add_parser"]
-
-from typing import TYPE_CHECKING, Any
-
-from config.errors import ExitStatus
-from gateway.cli.access.common import AdminError, add_common, database, print_list, shown, table
-
-if TYPE_CHECKING:
-    import argparse
+from gateway.cli.access.common import answer_list, database
+from gateway.cli.arguments import complete, positive
+from gateway.cli.table import shown
 
 _LIMIT = 50
 
@@ -23,35 +18,30 @@ def add_parser(commands: Any) -> None:
         description="List changes of users, rules, tenants and bans, the newest last. The database keeps the last "
         "million; no password or hash is among them.",
     )
-    parser.add_argument("--limit", type=int, default=_LIMIT, metavar="N", help="the N newest (default: %(default)s)")
-    add_common(parser)
-    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "--limit", type=positive, default=_LIMIT, metavar="N", help="the N newest (default: %(default)s)"
+    )
+    complete(parser, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from auth.moments import format_moment
 
-    if arguments.limit < 1:
-        raise AdminError("--limit is a number of at least 1.")
     with database(arguments) as (_settings, store):
         entries = store.audit(arguments.limit)[::-1]
-    if arguments.json:
-        print_list(
-            {
-                "id": entry.id,
-                "at": entry.at_s,
-                "by": entry.by,
-                "action": entry.action,
-                "subject": entry.subject,
-                "detail": entry.detail,
-            }
-            for entry in entries
-        )
-        return ExitStatus.OK
+    data = (
+        {
+            "id": entry.id,
+            "at": entry.at_s,
+            "by": entry.by,
+            "action": entry.action,
+            "subject": entry.subject,
+            "detail": entry.detail,
+        }
+        for entry in entries
+    )
     rows = (
         (format_moment(entry.at_s), shown(entry.by), entry.action, shown(entry.subject), shown(entry.detail))
         for entry in entries
     )
-    for line in table(("WHEN", "WHO", "WHAT", "OF", "DETAIL"), rows):
-        print(line)
-    return ExitStatus.OK
+    return answer_list(arguments, data, ("WHEN", "WHO", "WHAT", "OF", "DETAIL"), rows)

@@ -1,28 +1,17 @@
-"""``gateway auth ban``: who is kept out, whatever it shows."""
+"""``gateway auth ban``: clients that are refused."""
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
 import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from config.errors import ExitStatus
-from gateway.cli.access.common import (
-    AdminError,
-    add_common,
-    database,
-    moment,
-    operator,
-    print_json,
-    print_list,
-    shown,
-    table,
-)
+from gateway.cli.access.common import answer_list, database, moment, operator
+from gateway.cli.arguments import UsageError, complete
+from gateway.cli.table import answer, shown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
 
     from auth.model import Ban
 
@@ -31,15 +20,14 @@ _KINDS: Final = ("clientid", "username", "address")
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth ban`` and its commands."""
-    parser = commands.add_parser(
+    parsers = commands.add_parser(
         "ban",
-        help="keep clients out, and let them in again",
-        description="Bans: by client id, user name, or address. A running service takes changes over at once; whoever "
-        "is connected stays so until it logs in anew.",
-    )
-    parsers = parser.add_subparsers(dest="ban_command", required=True, metavar="COMMAND")
+        help="ban clients, and lift bans",
+        description="Bans by client id, user name or address. A running service takes changes at once. A connected "
+        "client stays connected until its next login.",
+    ).add_subparsers(required=True, metavar="COMMAND")
 
-    add = parsers.add_parser("add", help="ban somebody", description="Ban somebody, or change a ban that is there.")
+    add = parsers.add_parser("add", help="ban a client", description="Ban a client, or change its ban.")
     remove = parsers.add_parser("remove", help="lift a ban", description="Lift a ban.")
     for command in (add, remove):
         command.add_argument("kind", choices=_KINDS, metavar="KIND", help=f"{', '.join(_KINDS)}")
@@ -47,14 +35,11 @@ def add_parser(commands: Any) -> None:
     add.add_argument(
         "--until", default="never", metavar="WHEN", help='its end: "1h", "2027-01-31" or "never" (default: %(default)s)'
     )
-    add.add_argument("--reason", default="", metavar="TEXT", help="why, for those who look later")
-    add.set_defaults(run=_add)
-    remove.set_defaults(run=_remove)
+    add.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the list")
 
-    listing = parsers.add_parser("list", help="list bans", description="List the bans that are not over.")
-    listing.set_defaults(run=_list)
-    for command in (add, remove, listing):
-        add_common(command)
+    listing = parsers.add_parser("list", help="list bans", description="List the present bans.")
+    for command, run in ((add, _add), (remove, _remove), (listing, _list)):
+        complete(command, run)
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -63,36 +48,25 @@ def _add(arguments: argparse.Namespace) -> int:
 
     until_s = moment(arguments.until)
     if until_s is not None and until_s <= time.time():
-        raise AdminError(f"--until {shown(arguments.until)} is over already.")
+        raise UsageError(f"--until {shown(arguments.until)} is in the past.")
     with database(arguments, create=True) as (_settings, store), store.edit(operator()) as editor:
         ban = editor.bans.add(Ban(arguments.kind, arguments.value, arguments.reason, until_s))
-    if arguments.json:
-        print_json(_as_data(ban))
-    else:
-        until = "for good" if until_s is None else f"until {format_moment(until_s)}"
-        print(f"Banned the {ban.kind} {shown(ban.value)} {until}.")
-    return ExitStatus.OK
+    until = "for good" if until_s is None else f"until {format_moment(until_s)}"
+    return answer(arguments, _as_data(ban), f"Banned the {ban.kind} {shown(ban.value)} {until}.")
 
 
 def _remove(arguments: argparse.Namespace) -> int:
     with database(arguments) as (_settings, store), store.edit(operator()) as editor:
         ban = editor.bans.remove(arguments.kind, arguments.value)
-    if arguments.json:
-        print_json(_as_data(ban))
-    else:
-        print(f"Lifted the ban of the {ban.kind} {shown(ban.value)}.")
-    return ExitStatus.OK
+    return answer(arguments, _as_data(ban), f"Lifted the ban of the {ban.kind} {shown(ban.value)}.")
 
 
 def _list(arguments: argparse.Namespace) -> int:
     with database(arguments) as (_settings, store):
         bans = store.bans(now_s=time.time())
-        if arguments.json:
-            print_list(_as_data(ban) for ban in bans)
-        else:
-            for line in table(("KIND", "WHO", "UNTIL", "SINCE", "BY", "REASON"), _rows(bans)):
-                print(line)
-    return ExitStatus.OK
+        return answer_list(
+            arguments, map(_as_data, bans), ("KIND", "WHO", "UNTIL", "SINCE", "BY", "REASON"), _rows(bans)
+        )
 
 
 def _rows(bans: Iterable[Ban]) -> Iterator[tuple[str, ...]]:

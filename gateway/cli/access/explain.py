@@ -1,32 +1,32 @@
-"""``gateway auth explain``: who decides about a client and a topic, and why the others did not."""
+"""``gateway auth explain``: the decision on a client and a topic, with its reasons."""
 
 from __future__ import annotations
-
-__all__ = ["add_parser"]
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config.errors import ExitStatus, GatewayError
+from config.errors import ExitStatus
 from config.prose import fitted
-from gateway.cli.arguments import add_config, add_json, load_noted
+from gateway.cli.access.common import add_attributes, add_client, attributes, login_of, password_in
+from gateway.cli.arguments import complete, load_noted, run_quietly
+from gateway.cli.table import coloured
 
 if TYPE_CHECKING:
     import argparse
 
     from auth.logins.explain import Explanation
-    from auth.logins.protection import LockedNow
-    from auth.model import Allow, LoginRequest
+    from auth.logins.lockouts import LockedNow
+    from auth.model import Allow
     from config.settings import Settings
 
-_ASK_S = 2.0  # the service's operator port answers in a millisecond, or not at all
+_ASK_S = 2.0  # the service's operator port answers in a millisecond
 _DESCRIPTION = """\
-Says what the service decides about a client, and why: who in auth.chain knows it, what stands in its way, what EMQX is
-told when it logs in, and with --topic which rule decides and why those before it do not.
+Says what the service decides about a client, and why: the source of auth.chain that knows it, obstacles, and the answer
+to EMQX at its login. With --topic also the rule that decides, and why earlier rules do not.
 
-Nothing is changed or counted by asking. Without a password, each source says what it would say if the password were
-right; tokens and LDAP cannot be asked so, and need --password-file.
+The question changes and counts nothing. Without a password, each source answers as for the right password. Tokens and
+LDAP need --password-file.
 """
 _EPILOG = """\
 examples:
@@ -38,39 +38,29 @@ examples:
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth explain`` to the commands of ``gateway auth``."""
     parser = commands.add_parser(
-        "explain",
-        help="say who decides about a client and a topic, and why",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        "explain", help="explain the decision on a client and a topic", description=_DESCRIPTION, epilog=_EPILOG
     )
-    client = parser.add_argument_group("the client")
-    client.add_argument("--username", default="", metavar="NAME")
-    client.add_argument("--clientid", default="", metavar="ID")
-    client.add_argument("--address", default="", metavar="IP", help="where it connects from, as EMQX sees it")
-    client.add_argument("--common-name", default="", metavar="NAME", help="of its verified certificate")
+    client = parser.add_argument_group("client")
+    add_client(client)
     client.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="holds its password or token; - reads standard input"
+        "--password-file", type=Path, metavar="FILE", help="its first line is the password or token; - is the input"
     )
     known = parser.add_argument_group(
-        "what is known of it", "For a client whose source cannot be asked, or to try what would be if."
+        "known facts", "For a client whose source cannot be asked, or to try other values."
     )
     known.add_argument("--tenant", default="", metavar="NAME")
     known.add_argument("--group", action="append", default=[], metavar="NAME", help="may be given several times")
-    known.add_argument("--attribute", action="append", default=[], metavar="NAME=VALUE")
-    access = parser.add_argument_group("what it wants")
+    add_attributes(known)
+    access = parser.add_argument_group("request")
     access.add_argument("--topic", metavar="TOPIC", help="a topic, or the filter of a subscription")
     access.add_argument("--action", choices=("publish", "subscribe"), help="needed with --topic")
     access.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
     access.add_argument("--retain", action="store_true", help="it publishes a retained message")
-    add_json(parser)
-    add_config(parser)
-    parser.set_defaults(run=_run, usage=parser.error)
+    complete(parser, _run)
+    parser.set_defaults(usage=parser.error)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import asyncio
-
-    from gateway.base import logs
     from gateway.cli.access.explain_text import as_json, as_text
 
     if not (arguments.username or arguments.clientid or arguments.common_name or arguments.address):
@@ -78,22 +68,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if bool(arguments.topic) != bool(arguments.action):
         arguments.usage("--topic and --action go together")
     settings = load_noted(arguments.config).settings
-    undo = logs.configure(settings.log.model_copy(update={"level": "error"}))  # what is to be said, the page says
-    try:
-        explanation = asyncio.run(_explain(settings, arguments))
-    finally:
-        undo()
+    explanation = run_quietly(_explain(settings, arguments), settings.log)
     if arguments.json:
         print(as_json(explanation))
     else:
-        print(fitted(as_text(explanation, settings.auth, color=_color()), sys.stdout))
+        print(fitted(as_text(explanation, settings.auth, color=coloured(sys.stdout)), sys.stdout))
     return ExitStatus.OK
-
-
-def _color() -> bool:
-    import os
-
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explanation:
@@ -106,7 +86,7 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
     from auth.logins.explain import TrustingHasher, explain
     from auth.store.store import Store, database_path
 
-    request = _request(arguments)
+    request = login_of(arguments, "" if arguments.password_file is None else password_in(arguments.password_file))
     access = None
     if arguments.topic is not None:
         access = (arguments.action, arguments.topic, arguments.qos, arguments.retain)
@@ -135,10 +115,10 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
 
 
 def _lock_outs(settings: Settings) -> list[LockedNow] | None:
-    """What the running service says of them; None when none answers, or it does not tell us."""
+    """The lock-outs of the running service; None when no service reports them."""
     import json
 
-    from auth.logins.protection import LockedNow
+    from auth.logins.lockouts import LockedNow
     from gateway.http.asking import ask
 
     auth = settings.auth
@@ -150,44 +130,13 @@ def _lock_outs(settings: Settings) -> list[LockedNow] | None:
             for one in json.loads(body)["lock_outs"]
         ]
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # no service, something else's port, or one that wants a token which the settings do not have
-
-
-def _request(arguments: argparse.Namespace) -> LoginRequest:
-    from auth.model import LoginRequest
-
-    return LoginRequest(
-        username=arguments.username,
-        clientid=arguments.clientid,
-        password=_password(arguments.password_file),
-        peerhost=arguments.address,
-        cert_common_name=arguments.common_name,
-    )
-
-
-def _password(file: Path | None) -> str:
-    if file is None:
-        return ""
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise GatewayError(f"--password-file {file} cannot be read: {why}.") from error
-    password = text.removesuffix("\n").removesuffix("\r")
-    if not password:
-        raise GatewayError(f"--password-file {file} is empty.")
-    return password
+        return None  # no service, another program's port, or a missing token
 
 
 def _known(arguments: argparse.Namespace) -> Allow | None:
     from auth.model import Allow
 
-    if not (arguments.tenant or arguments.group or arguments.attribute):
+    given = attributes(arguments.attributes)
+    if not (arguments.tenant or arguments.group or given):
         return None
-    attributes = {}
-    for pair in arguments.attribute:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            arguments.usage(f"--attribute {pair}: write NAME=VALUE")
-        attributes[name] = value
-    return Allow(source="", tenant=arguments.tenant, groups=frozenset(arguments.group), attributes=attributes)
+    return Allow(source="", tenant=arguments.tenant, groups=frozenset(arguments.group), attributes=given)

@@ -1,19 +1,16 @@
-"""An explanation as people and programs read it."""
+"""An explanation as text and JSON."""
 
 from __future__ import annotations
 
-__all__ = ["as_json", "as_text"]
-
 import json
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from auth.logins.reasons import LOGIN_REASONS
-from auth.wording import shown
+from auth.moments import format_moment
+from auth.names import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from auth.logins.chain import Step
     from auth.logins.explain import AccessStory, Explanation
     from auth.model import AccessRequest, Rule
@@ -28,7 +25,7 @@ _SAID: Final = {
     "shed": "has no room",
     "timeout": "did not answer in time",
 }
-_NEEDS_PASSWORD: Final = frozenset({"ldap", "jwt"})  # they check it themselves, so nothing is known without it
+_NEEDS_PASSWORD: Final = frozenset({"ldap", "jwt"})  # these check it themselves
 _RULES_SHOWN: Final = 40
 
 
@@ -75,7 +72,7 @@ def _login(explanation: Explanation, paint: _Paint) -> Iterator[str]:
         yield f"  {paint('It is not let in.', _RED)} {obstacle}"
         return
     source = explanation.outcome.source or "auth.anonymous"
-    condition = "" if explanation.checked or source == "anonymous" else ", if what it shows is right"
+    condition = "" if explanation.checked or source == "anonymous" else ", if its password or certificate is right"
     yield f"  {paint('It is let in', _GREEN)} by {source}{condition}."
 
 
@@ -102,10 +99,10 @@ def _conditions(explanation: Explanation, settings: AuthSettings, paint: _Paint)
     if ban is None:
         yield "  ban         none"
     else:
-        until = f"until {_moment(ban.until_s)}" if ban.until_s is not None else "until it is lifted"
+        until = f"until {format_moment(ban.until_s)}" if ban.until_s is not None else "until it is lifted"
         yield f"  ban         {paint(f'{ban.kind} {shown(ban.value)} {until}', _RED)}"
     if explanation.expire_at_s is not None:
-        yield f"  logged in   until {_moment(explanation.expire_at_s)} at the latest; then it has to log in again"
+        yield f"  logged in   until {format_moment(explanation.expire_at_s)} at the latest; then it has to log in again"
     yield from _lock_out(explanation, settings, paint)
 
 
@@ -134,7 +131,7 @@ def _tenant(explanation: Explanation, settings: AuthSettings) -> str:
     if tenant is None:
         named = "not laid down, so nothing of its own holds" if explanation.subject.tenant else ""
         return f"  ({'; '.join(one for one in (named, limit) if one)})" if named else ""
-    return f"  ({'; '.join(one for one in ('' if tenant.enabled else 'switched off', limit) if one) or 'no limits'})"
+    return f"  ({'; '.join(one for one in ('' if tenant.enabled else 'disabled', limit) if one) or 'no limits'})"
 
 
 def _access(explanation: Explanation, story: AccessStory, paint: _Paint) -> Iterator[str]:
@@ -154,9 +151,9 @@ def _access(explanation: Explanation, story: AccessStory, paint: _Paint) -> Iter
         else:
             yield f"{line}\n         {paint('decides', _BOLD)}"
     if story.rest:
-        yield paint(f"  … {story.rest} more behind it, which nobody looks at", _DIM)
+        yield paint(f"  … {story.rest} later rules, which are not asked", _DIM)
     if not judgements:
-        yield paint("  There is no rule that could concern this client.", _DIM)
+        yield paint("  No rule concerns this client.", _DIM)
     allow = explanation.allow
     if allow is not None and allow.is_superuser:
         yield f"  {paint('Allowed', _GREEN)}: it is a superuser, so EMQX does not ask."
@@ -181,7 +178,7 @@ def _cells(rule: Rule) -> tuple[str, str, str, str, str]:
 
 
 def _told(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> Iterator[str]:
-    yield paint("What EMQX is told at its login", _BOLD)
+    yield paint("The answer to EMQX at its login", _BOLD)
     told = explanation.told
     if told is None or explanation.obstacle:
         yield "  nothing: it is not let in"
@@ -193,7 +190,7 @@ def _told(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> It
         if body["is_superuser"]:
             yield "  acl           none: EMQX asks nothing about a superuser"
         else:
-            yield "  acl           none, so it asks topic by topic (auth.hand_over_rules is off, or none can be told)"
+            yield "  acl           none, so it asks topic by topic (auth.hand_over_rules is off, or no rule fits EMQX)"
         return
     whole = acl[-1] == {"permission": "deny", "action": "all", "topic": "#"}
     for entry in acl[:_RULES_SHOWN]:
@@ -213,7 +210,7 @@ def _told(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> It
 
 
 def as_json(explanation: Explanation) -> str:
-    """The same as a JSON object."""
+    """The explanation as a JSON object."""
     outcome, told, allow = explanation.outcome, explanation.told, explanation.allow
     subject = explanation.subject
     document: dict[str, Any] = {
@@ -244,7 +241,7 @@ def as_json(explanation: Explanation) -> str:
             "kind": explanation.ban.kind,
             "value": explanation.ban.value,
             "reason": explanation.ban.reason,
-            "until": None if explanation.ban.until_s is None else _moment(explanation.ban.until_s),
+            "until": None if explanation.ban.until_s is None else format_moment(explanation.ban.until_s),
         },
         "lock_out": None
         if explanation.lock_out is None
@@ -291,10 +288,3 @@ def _rule_document(rule: Rule) -> dict[str, Any]:
         "qos": sorted(rule.qos),
         "retain": rule.retain,
     }
-
-
-def _moment(seconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return f"{seconds} s after 1970"

@@ -1,24 +1,24 @@
-"""``gateway auth forget``: erase a device."""
+"""``gateway auth forget``: erases a device."""
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.access.common import add_common, as_rule, database, operator, print_json, shown
+from gateway.cli.access.common import as_rule, database, operator
+from gateway.cli.arguments import complete
+from gateway.cli.table import print_json, shown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from auth.store.forget import Forgotten
 
 _DESCRIPTION = (
-    "Remove everything that the built-in database holds under a device's name: the user of this user name, client id "
-    "or certificate name, the rules for it, its bans; its name in the audit is replaced. What is removed is "
-    "overwritten in the file. Exports, copies and EMQX's own data are not touched."
+    "Remove all entries of a device in the built-in database: the user of this user name, client id or certificate "
+    "name, its rules and bans. Its name in the audit is replaced. Removed entries are overwritten in the file. "
+    "Exports, copies and EMQX's own data stay."
 )
 
 
@@ -29,8 +29,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("device", metavar="DEVICE", help="the name, compared byte for byte")
     parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
-    add_common(parser)
-    parser.set_defaults(run=_run)
+    complete(parser, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -80,14 +79,14 @@ def _lines(arguments: argparse.Namespace, found: Forgotten, *, wiped: bool) -> I
         yield f"  {found.bans} bans"
         yield f"  its name in {found.audit} entries of the audit, which call it {found.pseudonym!r}"
     for stored in found.topics:
-        yield f"Left, since it is for others; remove it with `gateway auth acl remove {stored.id}`: {as_rule(stored)}"
+        yield f"Left, since it concerns others; `gateway auth acl remove {stored.id}` removes it: {as_rule(stored)}"
     if not wiped:
         yield (
-            "The database's log still has old pages, since the service was reading: run this again in a moment, or "
-            "restart the service."
+            "The database's log still has old pages, since the service was reading: repeat the command, or restart "
+            "the service."
         )
     elif not arguments.dry_run and found.users:
         yield (
-            "A running service has forgotten its login; failures and lock-outs that it counts in memory end by "
-            "themselves (auth.protection). EMQX disconnects it when it is told to, or at its next login."
+            "A running service has forgotten its login. Counted failures and lock-outs end by themselves "
+            "(auth.protection). A connected device stays connected until its next login."
         )

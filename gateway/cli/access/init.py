@@ -1,29 +1,27 @@
-"""``gateway auth init``: what is needed before the service and EMQX can run, made once."""
+"""``gateway auth init``: the first database, users and secrets."""
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
+from collections.abc import Collection
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import add_config, load_noted
+from gateway.cli.arguments import complete, load_noted
 from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection
 
     from config.settings import Settings
 
 _MADE = ("auth.shared_secret", "mqtt.password", "emqx.api_secret")
 _STANDS_IN = "stands-in-for-a-secret-to-be-made"
 _DESCRIPTION = """\
-Makes what the service and EMQX need before they can run: the database of users and rules with the gateway's own user,
-the secret that EMQX shows to the service, and first devices. What is there is left as it is, so the command can stand
-before every start. A route that was added since gives the gateway's user the right to subscribe to it.
+Makes what the service and EMQX need to run: the database of users and rules with the gateway's own user, EMQX's secret
+for the service, and first devices. Existing parts stay as they are, so the command can run before every start. The
+gateway's user gets the right to subscribe to new routes.
 """
 _EPILOG = """\
 Secrets are made at random and written to files in DIR, each folder for one reader:
@@ -36,20 +34,15 @@ Secrets are made at random and written to files in DIR, each folder for one read
   devices/devices.csv        names and secrets of the devices made here
   grafana/admin_password     Grafana's first password, where the folder grafana is there
 
-They are nowhere else: the database holds hashes.
+No other place has them: the database has hashes.
 """
 
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth init`` to the command's parser."""
-
     parser = commands.add_parser(
-        "init",
-        help="make the database, first users and secrets, once",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        "init", help="make the database, first users and secrets, once", description=_DESCRIPTION, epilog=_EPILOG
     )
-    add_config(parser)
     parser.add_argument(
         "--secrets", type=Path, metavar="DIR", help="folder for the secrets (default: auth/secrets below data_dir)"
     )
@@ -60,16 +53,16 @@ def add_parser(commands: Any) -> None:
         default=[],
         metavar="NAME",
         help="make this device, with a secret of its own; may be given several times (default: one called device-1, "
-        "when the database has nobody yet)",
+        "when the database has no user)",
     )
     parser.add_argument(
         "--users",
         type=Path,
         metavar="FILE",
-        help="when the database is new, take over the users of this file, if it is there: what `user import` reads, "
+        help="when the database is new, add the users of this file, if it exists, in a format of `user import`, "
         "such as CSV with the first line user_id,password,is_superuser",
     )
-    parser.set_defaults(run=_run)
+    complete(parser, _run, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -79,14 +72,14 @@ def _run(arguments: argparse.Namespace) -> int:
     settings, missing = _settings(arguments.config)
     folder = (arguments.secrets or settings.data_dir / "auth" / "secrets").absolute()
     said = FirstStart(settings, folder, mention).run(arguments.devices, arguments.users)
-    tell("\n".join(said) if said else "Everything is there already: nothing was made.")
+    tell("\n".join(said) if said else "Everything exists already: nothing was made.")
     if missing:
-        load(arguments.config)  # says so if they name other files than those that were made
+        load(arguments.config)  # raises if the settings name other files
     return ExitStatus.OK
 
 
 def _settings(config: Path | None) -> tuple[Settings, bool]:
-    """The settings, and whether they name files of secrets that are still to be made. Raises ConfigError."""
+    """The settings, and whether they name files of missing secrets. Raises ConfigError."""
     from config.errors import ConfigError
     from config.loading.load import load
 
@@ -104,7 +97,7 @@ def _settings(config: Path | None) -> tuple[Settings, bool]:
 
 
 def _without(settings: Settings, names: Collection[str]) -> Settings:
-    """The settings without the secrets of these names: they are still to be made."""
+    """The settings without the missing secrets of these names."""
     for name in names:
         table, _, field = name.partition(".")
         emptied = getattr(settings, table).model_copy(update={field: None})

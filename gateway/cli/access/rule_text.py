@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["only", "sentence", "whom"]
-
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gateway.cli.access.common import shown
+from gateway.cli.table import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from auth.model import Rule
 
 
 def whom(rule: Rule) -> str:
-    """The clients that a rule is about."""
+    """The clients of a rule."""
     from auth.rules.files import condition_text
 
     return shown(

@@ -1,16 +1,10 @@
 """``gateway auth serve``: the service itself."""
 
-from __future__ import annotations
-
-__all__ = ["add_parser"]
-
-from typing import TYPE_CHECKING, Any
+import argparse
+from typing import Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import add_config
-
-if TYPE_CHECKING:
-    import argparse
+from gateway.cli.arguments import complete
 
 
 def add_parser(commands: Any) -> None:
@@ -19,15 +13,14 @@ def add_parser(commands: Any) -> None:
         "serve",
         help="answer EMQX until stopped",
         description=(
-            "Answer EMQX's questions about logins and topics until stopped. SIGTERM finishes the answers under way, a "
-            "second signal ends it at once. Changes of users, rules and bans are noticed without a restart."
+            "Answer EMQX's questions about logins and topics until stopped. SIGTERM finishes open answers, a second "
+            "signal ends the service at once. Changes of users, rules and bans need no restart."
         ),
         epilog=f"exit status: {int(ExitStatus.FAILED)} when the database cannot be used, "
         f"{int(ExitStatus.UNAVAILABLE)} when a port is taken, {int(ExitStatus.CONFIG)} for bad "
         "settings or missing packages, else as the signal says.",
     )
-    add_config(parser)
-    parser.set_defaults(run=_run)
+    complete(parser, _run, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,28 +1,16 @@
-"""``gateway auth tenant``: customers or sites, and what holds for all of their users."""
+"""``gateway auth tenant``: customers or sites, with limits and attributes of their users."""
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from config.errors import ExitStatus
-from gateway.cli.access.common import (
-    AdminError,
-    add_attributes,
-    add_common,
-    attributes,
-    database,
-    operator,
-    print_json,
-    print_list,
-    shown,
-    table,
-)
+from gateway.cli.access.common import add_attributes, answer_list, attributes, database, operator
+from gateway.cli.arguments import UsageError, complete
+from gateway.cli.table import answer, shown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from auth.model import Tenant
     from auth.store.store import Store
@@ -30,26 +18,23 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth tenant`` and its commands."""
-    parser = commands.add_parser(
+    parsers = commands.add_parser(
         "tenant",
         help="add, change, list and remove tenants",
-        description="Tenants: users that belong together, with limits, attributes and rules of their own.",
-    )
-    parsers = parser.add_subparsers(dest="tenant_command", required=True, metavar="COMMAND")
+        description="Tenants: groups of users with limits, attributes and rules of their own.",
+    ).add_subparsers(required=True, metavar="COMMAND")
 
     add = parsers.add_parser("add", help="add a tenant", description="Add a tenant.")
-    set_ = parsers.add_parser("set", help="change a tenant", description="Change what is given, and nothing else.")
+    set_ = parsers.add_parser("set", help="change a tenant", description="Change the given values.")
     for command in (add, set_):
         command.add_argument("name", metavar="NAME", help="its name; it can stand in topics as ${tenant}")
         command.add_argument(
             "--logins-per-second",
             metavar="N",
-            help='logins a second that are verified for it; 0 is no limit, "default" what '
-            "auth.limits.tenant_logins_per_second says",
+            help='logins verified for it per second; 0 is no limit, "default" is auth.limits.tenant_logins_per_second',
         )
-        command.add_argument("--users-max", metavar="N", help='users that it may have; "none" is no limit')
+        command.add_argument("--users-max", metavar="N", help='its most users; "none" is no limit')
         add_attributes(command)
-    add.set_defaults(run=_add)
     set_.add_argument(
         "--no-attribute", dest="without", action="append", default=[], metavar="NAME", help="take an attribute away"
     )
@@ -58,25 +43,22 @@ def add_parser(commands: Any) -> None:
         "--disable", dest="enabled", action="store_false", default=None, help="let none of its users in"
     )
     switch.add_argument("--enable", dest="enabled", action="store_true", help="let its users in again")
-    set_.set_defaults(run=_set)
 
     remove = parsers.add_parser(
-        "remove", help="remove a tenant without users", description="Remove a tenant, which has no users any more."
+        "remove", help="remove a tenant without users", description="Remove a tenant that has no users."
     )
     remove.add_argument("name", metavar="NAME", help="the tenant")
-    remove.set_defaults(run=_remove)
 
     listing = parsers.add_parser("list", help="list tenants", description="List tenants and how many users they have.")
-    listing.set_defaults(run=_list)
-    for command in (add, set_, remove, listing):
-        add_common(command)
+    for command, run in ((add, _add), (set_, _set), (remove, _remove), (listing, _list)):
+        complete(command, run)
 
 
 def _number(option: str, text: str | None, unlimited: str) -> int | None:
     if text is None or text == unlimited:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise AdminError(f"{option} {shown(text)} is neither a number nor {unlimited}.")
+        raise UsageError(f"{option} {shown(text)} is neither a number nor {unlimited}.")
     return int(text)
 
 
@@ -92,10 +74,16 @@ def _add(arguments: argparse.Namespace) -> int:
     from auth.model import Tenant
 
     rate, users_max = _limits(arguments)
-    tenant = Tenant(arguments.name, True, rate, users_max, attributes(arguments.attributes))
+    tenant = Tenant(
+        arguments.name,
+        enabled=True,
+        logins_per_second=rate,
+        users_max=users_max,
+        attributes=attributes(arguments.attributes),
+    )
     with database(arguments, create=True) as (_settings, store), store.edit(operator()) as editor:
         editor.tenants.add(tenant)
-    return _say(arguments, tenant, f"Added the tenant {shown(tenant.name)}.")
+    return answer(arguments, _as_data(tenant), f"Added the tenant {shown(tenant.name)}.")
 
 
 def _set(arguments: argparse.Namespace) -> int:
@@ -105,14 +93,14 @@ def _set(arguments: argparse.Namespace) -> int:
         fields["enabled"] = arguments.enabled
     given = attributes(arguments.attributes)
     if not (fields or given or arguments.without):
-        raise AdminError("Nothing says what to change: see --help.")
+        raise UsageError("Give a value to change: see --help.")
     with database(arguments) as (_settings, store), store.edit(operator()) as editor:
         known = editor.tenants.get(arguments.name)
         if known is not None and (given or arguments.without):
             merged = {**known.attributes, **given}
             fields["attributes"] = {name: merged[name] for name in merged if name not in arguments.without}
         tenant = editor.tenants.change(arguments.name, **fields)
-    return _say(arguments, tenant, f"Changed the tenant {shown(tenant.name)}.")
+    return answer(arguments, _as_data(tenant), f"Changed the tenant {shown(tenant.name)}.")
 
 
 def _remove(arguments: argparse.Namespace) -> int:
@@ -121,15 +109,7 @@ def _remove(arguments: argparse.Namespace) -> int:
             tenant = editor.tenants.remove(arguments.name)
         rules = [one.id for one in store.rules(kind="tenant", value=arguments.name)]
     left = f" Rules that still name it: {', '.join(map(str, rules))}." if rules else ""
-    return _say(arguments, tenant, f"Removed the tenant {shown(tenant.name)}.{left}")
-
-
-def _say(arguments: argparse.Namespace, tenant: Tenant, sentence: str) -> int:
-    if arguments.json:
-        print_json(_as_data(tenant))
-    else:
-        print(sentence)
-    return ExitStatus.OK
+    return answer(arguments, _as_data(tenant), f"Removed the tenant {shown(tenant.name)}.{left}")
 
 
 def _as_data(tenant: Tenant) -> dict[str, Any]:
@@ -144,12 +124,8 @@ def _as_data(tenant: Tenant) -> dict[str, Any]:
 
 def _list(arguments: argparse.Namespace) -> int:
     with database(arguments) as (_settings, store):
-        if arguments.json:
-            print_list({**_as_data(one), "users": store.count_users(one.name)} for one in list(store.tenants()))
-        else:
-            for line in table(("NAME", "USERS", "AT MOST", "LOGINS/S", "ATTRIBUTES", ""), _rows(store)):
-                print(line)
-    return ExitStatus.OK
+        data = ({**_as_data(one), "users": store.count_users(one.name)} for one in list(store.tenants()))
+        return answer_list(arguments, data, ("NAME", "USERS", "AT MOST", "LOGINS/S", "ATTRIBUTES", ""), _rows(store))
 
 
 def _rows(store: Store) -> Iterator[tuple[str, ...]]:

@@ -1,34 +1,28 @@
-"""``gateway auth user``: who is in the built-in database."""
+"""``gateway auth user``: the users of the built-in database."""
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
-
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus
 from gateway.cli.access import user_files as auth_user_files
 from gateway.cli.access.common import (
-    AdminError,
     add_attributes,
-    add_common,
     add_password_options,
+    answer_list,
     attributes,
     database,
     moment,
     operator,
     password_cost,
-    print_json,
-    print_list,
     read_password,
-    shown,
-    table,
 )
-from gateway.cli.table import tell
+from gateway.cli.arguments import UsageError, complete
+from gateway.cli.table import answer, print_json, shown, tell
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
 
     from auth.store.edit import Editor
     from auth.store.records import User
@@ -40,15 +34,14 @@ _KINDS: Final = ("username", "clientid", "common_name", "address")
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth user`` and its commands."""
-    parser = commands.add_parser(
+    parsers = commands.add_parser(
         "user",
         help="add, change, list, import and export users",
-        description="Users of the built-in database. A running service takes changes over at once.",
-    )
-    parsers = parser.add_subparsers(dest="user_command", required=True, metavar="COMMAND")
+        description="Users of the built-in database. A running service takes changes at once.",
+    ).add_subparsers(required=True, metavar="COMMAND")
 
     add = parsers.add_parser("add", help="add a user", description="Add a user: a device or a person.")
-    add.add_argument("name", metavar="NAME", help="how it is found: its user name, unless --kind says otherwise")
+    add.add_argument("name", metavar="NAME", help="the name it logs in with: its user name, or by --kind")
     _add_kind(add)
     add_password_options(add, none=True)
     add.add_argument("--tenant", default="", metavar="NAME", help="the tenant that it belongs to")
@@ -56,24 +49,23 @@ def add_parser(commands: Any) -> None:
         "--group", dest="groups", action="append", default=[], metavar="NAME", help="may be given several times"
     )
     add_attributes(add)
-    add.add_argument("--superuser", action="store_true", help="may publish and subscribe everywhere: no rule is asked")
-    add.add_argument("--disabled", action="store_true", help="is not let in until it is enabled")
+    add.add_argument("--superuser", action="store_true", help="may publish and subscribe everywhere, without rules")
+    add.add_argument("--disabled", action="store_true", help="cannot log in until it is enabled")
     add.add_argument(
         "--expires", default="never", metavar="WHEN", help='"30d", "2027-01-31" or "never" (default: %(default)s)'
     )
-    add.set_defaults(run=_add)
 
     passwd = parsers.add_parser("passwd", help="give a user another password", description="Give it another password.")
     passwd.add_argument("name", metavar="NAME", help="the user")
     _add_kind(passwd)
     add_password_options(passwd, none=True)
-    passwd.set_defaults(run=_passwd)
 
     for word, disabled in (("disable", True), ("enable", False)):
         switch = parsers.add_parser(word, help=f"{word} users", description=f"{word.capitalize()} users.")
         switch.add_argument("names", nargs="+", metavar="NAME", help="the users")
         _add_kind(switch)
-        switch.set_defaults(run=_switch, disabled=disabled)
+        switch.set_defaults(disabled=disabled)
+        complete(switch, _switch)
 
     remove = parsers.add_parser(
         "remove",
@@ -82,20 +74,17 @@ def add_parser(commands: Any) -> None:
     )
     remove.add_argument("names", nargs="+", metavar="NAME", help="the users")
     _add_kind(remove)
-    remove.set_defaults(run=_remove)
 
-    listing = parsers.add_parser("list", help="list users", description="List users, without anything secret.")
-    listing.add_argument("--kind", choices=_KINDS, default="", help="only those that are found by this")
+    listing = parsers.add_parser("list", help="list users", description="List users, without secrets.")
+    listing.add_argument("--kind", choices=_KINDS, default="", help="only those of this kind")
     listing.add_argument("--tenant", default="", metavar="NAME", help="only those of this tenant")
-    listing.set_defaults(run=_list)
 
     show = parsers.add_parser("show", help="show a user", description="Show a user, its rules and its bans.")
     show.add_argument("name", metavar="NAME", help="the user")
     _add_kind(show)
-    show.set_defaults(run=_show)
 
-    for command in (add, passwd, remove, listing, show, *(parsers.choices[word] for word in ("disable", "enable"))):
-        add_common(command)
+    for command, run in ((add, _add), (passwd, _passwd), (remove, _remove), (listing, _list), (show, _show)):
+        complete(command, run)
     auth_user_files.add_parsers(parsers)
 
 
@@ -104,18 +93,20 @@ def _add_kind(parser: argparse.ArgumentParser) -> None:
         "--kind",
         choices=_KINDS,
         default="username",
-        help="by what the user is found (default: %(default)s). A common_name (of a verified client certificate) or an "
-        "address (a network) suffices without a password",
+        help="what identifies the user (default: %(default)s). A common_name (of a verified client certificate) or an "
+        "address (a network) needs no password",
     )
 
 
 def _password(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
-    """The stored password, as far as it can be made before the database is locked, and the secret to print."""
+    """The password to store, as far as it can be made without the database's lock, and the secret to print."""
     from auth.passwords import generate_secret, hash_argon2id
 
     if arguments.no_password or arguments.kind not in {"username", "clientid"}:
         if arguments.generate or arguments.password_file or arguments.password_stdin:
-            raise AdminError(f"A user found by {arguments.kind} has no password: its certificate or address suffices.")
+            raise UsageError(
+                f"A user of the kind {arguments.kind} has no password: its certificate or address suffices."
+            )
         return "", ""
     if arguments.generate:
         return "", generate_secret()
@@ -129,13 +120,11 @@ def _stored(editor: Editor, stored: str, secret: str) -> str:
 
 
 def _say_done(arguments: argparse.Namespace, sentence: str, secret: str, **facts: object) -> int:
-    if arguments.json:
-        print_json({**facts, "name": arguments.name, "kind": arguments.kind, **({"secret": secret} if secret else {})})
-    elif secret:
-        tell(f"{sentence} Its secret is printed this once, and can be had nowhere else:\n{secret}")
-    else:
-        tell(sentence)
-    return ExitStatus.OK
+    data = {**facts, "name": arguments.name, "kind": arguments.kind}
+    if secret:
+        data["secret"] = secret
+        sentence += f" Its secret is printed only this once:\n{secret}"
+    return answer(arguments, data, sentence)
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -176,12 +165,12 @@ def _switch(arguments: argparse.Namespace) -> int:
     with database(arguments) as (_settings, store), store.edit(operator()) as editor:
         for name in arguments.names:
             editor.users.change(arguments.kind, name, f"user {word}", disabled=arguments.disabled)
-    if arguments.json:
-        print_json({"kind": arguments.kind, "names": arguments.names, "disabled": arguments.disabled})
-    else:
-        after = " A connected one stays so until it logs in anew (auth.session_max)." if arguments.disabled else ""
-        tell(f"{word.capitalize()}d: {', '.join(map(shown, arguments.names))}.{after}")
-    return ExitStatus.OK
+    after = " A connected one stays connected until its next login (auth.session_max)." if arguments.disabled else ""
+    return answer(
+        arguments,
+        {"kind": arguments.kind, "names": arguments.names, "disabled": arguments.disabled},
+        f"{word.capitalize()}d: {', '.join(map(shown, arguments.names))}.{after}",
+    )
 
 
 def _remove(arguments: argparse.Namespace) -> int:
@@ -207,12 +196,8 @@ def _rules_of(store: Store, kind: str, name: str) -> list[int]:
 def _list(arguments: argparse.Namespace) -> int:
     with database(arguments) as (_settings, store):
         users = store.users(kind=arguments.kind, tenant=arguments.tenant)
-        if arguments.json:
-            print_list(_as_data(user) for user in users)
-        else:
-            for line in table(("KIND", "NAME", "PASSWORD", "TENANT", "GROUPS", "EXPIRES", ""), _rows(users)):
-                print(line)
-    return ExitStatus.OK
+        head = ("KIND", "NAME", "PASSWORD", "TENANT", "GROUPS", "EXPIRES", "")
+        return answer_list(arguments, map(_as_data, users), head, _rows(users))
 
 
 def _rows(users: Iterable[User]) -> Iterator[tuple[str, ...]]:
@@ -232,7 +217,7 @@ def _rows(users: Iterable[User]) -> Iterator[tuple[str, ...]]:
 
 
 def _hash_kind(user: User) -> str:
-    """How the password is stored, never what."""
+    """The kind of the stored password, never the password."""
     from auth.passwords import parse
 
     if not user.password:
@@ -267,8 +252,8 @@ def _show(arguments: argparse.Namespace) -> int:
         user = store.user(arguments.kind, arguments.name)
         if user is None:
             raise NotStoredError(
-                f"There is no {arguments.kind} {shown(arguments.name)}. Names are compared byte for byte; --kind asks "
-                "for users that are found by something else."
+                f"There is no {arguments.kind} {shown(arguments.name)}. Names are compared byte for byte; --kind names "
+                "other kinds."
             )
         name = user.identity
         clientid, username = (name if user.kind == kind else "" for kind in ("clientid", "username"))

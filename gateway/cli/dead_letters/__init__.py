@@ -1,8 +1,9 @@
-"""What ``gateway dlq`` and its neighbours share: reading, choosing, printing and replaying dead letters.
+"""``gateway dlq``: reading, choosing, printing and replaying dead letters.
 
-path.py        the data path of a replay: routes and interceptors as they are now
-reader.py      reads dead-letter topics for ``gateway dlq``: everything in them, or single places
+dlq.py         ``gateway dlq``: shows dead letters, and replays them through the present routes
+path.py        the data path of a replay, with the present routes and interceptors
+reader.py      reads dead-letter topics: all records, or single places
 replay.py      ``gateway dlq replay``: claim, route, wait, mark; in that order, some hundred dead letters at a time
-selection.py   which dead letters a ``gateway dlq`` command is about: everything read once, then filters or places
-text.py        dead letters as people and programs read them: a table, one in full, JSON
+selection.py   the dead letters that a command is about, by filters or places
+text.py        dead letters as text and JSON
 """

@@ -1,47 +1,51 @@
-"""The data path of a replay: routes and interceptors as they are now, an accumulator and a sender of its own.
+"""The data path of a replay: the present routes and interceptors, with an accumulator and a sender of its own.
 
-A message takes the way it would take in ``gateway run``, each in a span of its own, so that one knows what became of
-each. Only a dead letter is none here: the message is one already, so it is told what is wrong and stays where it is.
+A message takes the path of ``gateway run``, in a span of its own, which shows its fate. A message that would be a dead
+letter again is not written: it stays where it is, and the reason is reported. A command goes back to its Kafka topic as
+it was.
 """
 
 from __future__ import annotations
 
-__all__ = ["Destination", "Fate", "ReplayPath"]
-
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from bridge.commands.plan import CommandPlan
+from bridge.commands.reading import BadCommandError, read_request
+from bridge.dead_letters.reading import LoggedRecord
 from bridge.errors import BridgeError, RetriableError, UnreachableError
 from bridge.intercept.loading import load_chains
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.topics import Topics
-from bridge.produce.accumulator import Accumulator
-from bridge.produce.batch import Span
-from bridge.produce.dead_letter import DeadLetters
-from bridge.produce.dispatch import Dispatcher, TopicNameError
-from bridge.produce.sender import Sender, SenderPolicy
+from bridge.produce.batch import Batch, Span
+from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
+from bridge.produce.dispatch import TopicNameError
+from bridge.produce.partitioner import partition_for
+from bridge.produce.partitions import Partitions
+from bridge.produce.pipeline import Pipeline, PipelineHooks
+from bridge.produce.sender import SenderPolicy
 from bridge.routing.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bridge.dead_letters.reading import DeadLetter, Place
     from bridge.dead_letters.replay_marks import Mark
     from bridge.kafka.login import KafkaLogin
     from bridge.message import Properties
-    from bridge.ports import BatchBuilder, StoredRecord
+    from bridge.ports import StoredRecord
     from bridge.produce.accumulator import Slot
-    from bridge.produce.batch import Batch
     from bridge.wire import DeadLetterReason
+    from config.commands import CommandSettings
     from config.settings import Settings
 
 LOOK_S = 0.2
 
 
 class Destination(NamedTuple):
-    """Where a record of a message goes, or would go. ``partition`` None: any, or not known before the topic is made."""
+    """The place of a record. ``partition`` is None for any, or while the topic does not exist."""
 
     topic: str
     partition: int | None
@@ -50,7 +54,7 @@ class Destination(NamedTuple):
 
 @dataclass(slots=True)
 class Fate:
-    """What becomes of one message. ``refused`` and ``filtered`` say why not; ``destinations`` are what it became."""
+    """The fate of one message: the ``destinations`` of its records, or why it was ``refused`` or ``filtered``."""
 
     span: Span
     destinations: list[Destination] = field(default_factory=list)
@@ -59,68 +63,72 @@ class Fate:
     filtered: str | None = None
 
 
-class _Refusals(DeadLetters):
-    """Stands where dead letters are made: notes what would have become one."""
+def commands_of(letter: DeadLetter, settings: Settings) -> CommandSettings | None:
+    """The ``[[commands]]`` whose command this is; None for a message. A route may have the same name, but its dead
+    letters have an MQTT topic, or another Kafka topic."""
+    if letter.mqtt_topic is not None and any(route.name == letter.route for route in settings.routes):
+        return None
+    mine = (one for one in settings.commands if one.name == letter.route and letter.kafka_topic in one.topics)
+    return next(mine, None)
 
-    def __init__(self, path: ReplayPath, settings: Settings) -> None:
-        super().__init__(
-            path.accumulator,
-            settings.dead_letter.topic,
-            instance=settings.instance,
-            partition_count=path.partition_count,
-            max_record_bytes=settings.kafka.max_record_bytes,
-        )
-        self._path = path
+
+class _Refusals(DeadLetters):
+    """Notes the messages that would become dead letters, and writes none."""
+
+    def __init__(
+        self, refused: Callable[[Span, DeadLetterReason, BaseException], None], *parts: Any, **more: Any
+    ) -> None:
+        super().__init__(*parts, **more)
+        self._refused = refused
 
     def take(self, batch: Batch, record: StoredRecord, reason: DeadLetterReason, error: BaseException) -> None:
         del record
         for span, count in batch.parts:
             span.filtered += count
-            self._path.refuse(span, reason, error)
+            self._refused(span, reason, error)
 
-    def bury(self, route: str, qos: int, *message: Any, span: Span | None = None, **details: Any) -> Slot:
-        accumulator = self._path.accumulator
-        # Route, QoS, time, key, value, headers, reason, error, Kafka topic, span: as the dispatcher says them.
-        reason, error = details.get("reason") or message[4], details.get("error") or message[5]
-        span = span or (message[7] if len(message) > 7 else None) or accumulator.current
-        span.filtered += details.get("whole", True)  # a message of several records is counted with one of them
-        self._path.refuse(span, reason, error)
-        return accumulator.slot(route, qos, self.topic, 0, dead_letter=True)
+    def bury(self, letter: DeadLetterDraft, span: Span | None = None, *, whole: bool = True) -> Slot:
+        accumulator = self._accumulator
+        span = span or accumulator.current
+        span.filtered += whole  # a message of several records is counted with one of them
+        self._refused(span, letter.reason, letter.error)
+        return accumulator.slot(letter.route, letter.qos, self.topic, 0, dead_letter=True)
 
 
 class ReplayPath:
-    """``async with`` connects it. ``dry``: nothing is written and no topic made. Belongs to the event loop's thread."""
+    """``async with`` connects it. ``dry``: it writes nothing and makes no topic. Belongs to the event loop's thread."""
 
     def __init__(self, settings: Settings, *, dry: bool, login: KafkaLogin) -> None:
         self._settings = settings
         self._login = login
         self._dry = dry
         self._client_id = f"{settings.instance}-dlq"
-        # Session groups say which sessions fetch a message; here it is fetched already.
+        # Session groups only decide which sessions fetch a message.
         routes = [route.model_copy(update={"group": ""}) for route in settings.routes]
         self.router = Router(routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
         self._topics = Topics(settings.kafka, self._client_id, login)
-        self.accumulator = Accumulator(self._create_batch, lambda _span: None)
         self._fates: dict[Span, Fate] = {}
         self._failure: BaseException | None = None
         self._moved = asyncio.Event()
-        self.unknown: set[str] = set()  # topics that a dry run has met and Kafka does not have
+        self.unknown: set[str] = set()  # topics of a dry run that Kafka does not have
         self._properties: Properties | None = None
-        seconds = settings.kafka.delivery_timeout.total_seconds()
-        self._patience_s = seconds
-        request_ns = round(settings.kafka.request_timeout.total_seconds() * 1e9)
-        self._sender = Sender(
-            self.accumulator.partitions, self._make_producer,
-            SenderPolicy(delivery_timeout_ns=round(seconds * 1e9), settle_ns=2 * request_ns),
-            self, time.monotonic_ns, self._fail,
-        )  # fmt: skip
+        self._patience_s = settings.kafka.delivery_timeout.total_seconds()
+        hooks = PipelineHooks(
+            topics=self,
+            parse_properties=self._parse,
+            filtered=self._filtered,
+            failed=self._fail,
+            observer=self,
+            dead_letters=partial(_Refusals, self.refuse),
+        )
+        policy = SenderPolicy.from_settings(settings.kafka)
+        pipeline = Pipeline(Partitions(), self._make_producer, policy, hooks)
+        self._sender = pipeline.sender
+        if dry:
+            pipeline.partitions.pump = _write_nothing
         self._chains = load_chains(settings)
-        self.dispatcher = Dispatcher(
-            self.router, self.accumulator, self, _Refusals(self, settings),
-            parse_properties=self._parse, filtered=self._filtered,
-            max_record_bytes=settings.kafka.max_record_bytes, cache_entries=1, property_entries=1000,
-            pump=self._pump, failed=self._fail, chains=self._chains,
-        )  # fmt: skip
+        path = pipeline.group(settings, self.router, lambda _span: None, chains=self._chains)
+        self.accumulator, self.dispatcher = path.accumulator, path.dispatcher
 
     async def __aenter__(self) -> Self:
         try:
@@ -130,6 +138,8 @@ class ReplayPath:
                 await self.look_for(topics)
             else:
                 await self._topics.ensure(self._producer, topics)
+            if commanded := {topic for one in self._settings.commands for topic in one.topics}:
+                await self.look_for(commanded)  # a topic of commands is not made here
         except BaseException:
             await self._close()
             raise
@@ -143,7 +153,7 @@ class ReplayPath:
         await self._sender.close(patience_s=1.0)
         self._chains.close()
 
-    # --- what the parts ask for
+    # --- hooks of the pipeline
 
     @property
     def _producer(self) -> KafkaProducer:
@@ -154,13 +164,6 @@ class ReplayPath:
     def _make_producer(self) -> KafkaProducer:
         topics = self.router.kafka_topics.union(self._settings.dead_letter_topics)
         return KafkaProducer(self._settings.kafka, self._client_id, topics, login=self._login)
-
-    def _create_batch(self, compressed: bool) -> BatchBuilder:
-        return self._sender.create_batch(compressed)
-
-    def _pump(self) -> None:
-        if not self._dry:
-            self._sender.pump()
 
     def _parse(self, _raw: bytes) -> Properties:
         assert self._properties is not None
@@ -174,7 +177,7 @@ class ReplayPath:
         self._fate(self.accumulator.current).filtered = reason
 
     def partition_count(self, topic: str) -> int | None:
-        """Partitions by the last metadata; a dry run takes an unknown topic for one that will be there."""
+        """The number of partitions by the last metadata; in a dry run 1 for an unknown topic."""
         count = self._producer.partition_count(topic)
         if count is None and self._dry:
             self.unknown.add(topic)
@@ -189,7 +192,7 @@ class ReplayPath:
         return count
 
     async def look_for(self, topics: Iterable[str]) -> None:
-        """Ask Kafka for topics without making any."""
+        """Ask Kafka for topics without creating any."""
         for topic in topics:
             self._producer.watch_topic(topic)
         if not await self._producer.refresh_metadata():
@@ -202,12 +205,12 @@ class ReplayPath:
         for span, _ in batch.parts:
             if (fate := self._fates.get(span)) is not None:
                 fate.written = True
-                fate.destinations.append(Destination(batch.slot.queue.topic, partition, None))
+                fate.destinations.append(Destination(batch.slot.topic, partition, None))
         self._moved.set()
 
     def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
         del batch, partition, error
-        # A refused record's spans are let go of right behind this.
+        # The sender releases the spans of the refused record after this call.
         asyncio.get_running_loop().call_soon(self._moved.set)
 
     def incarnation_started(self, number: int) -> None: ...
@@ -221,17 +224,19 @@ class ReplayPath:
         return fate
 
     def refuse(self, span: Span, reason: DeadLetterReason, error: BaseException) -> None:
-        """Note what would have been a dead letter."""
+        """Note a message that would be a dead letter."""
         self._fate(span).refused = f"{reason.value}: {error}"
 
     def send(self, letter: DeadLetter) -> Fate:
-        """Send a whole dead letter's message on its way. ``settled`` says when its fate is certain."""
+        """Send the message of a whole dead letter. After ``settled`` its fate is certain."""
         fate = self._route(letter)
         self.accumulator.flush()
-        self._pump()
+        self.accumulator.partitions.pump()
         return fate
 
     def _route(self, letter: DeadLetter) -> Fate:
+        if (commands := commands_of(letter, self._settings)) is not None:
+            return self._return(letter, commands)
         topic = letter.mqtt_topic
         assert topic is not None
         dispatcher, accumulator = self.dispatcher, self.accumulator
@@ -247,16 +252,43 @@ class ReplayPath:
             fate.refused = str(error)
         return fate
 
+    def _return(self, letter: DeadLetter, commands: CommandSettings) -> Fate:
+        """Put a command back into its topic: key, payload and headers as they were, and the present time."""
+        accumulator = self.accumulator
+        accumulator.now_ns = time.monotonic_ns()
+        fate = self._fate(accumulator.current)
+        topic, now_ms = letter.kafka_topic, time.time_ns() // 1_000_000
+        assert topic is not None
+        record = LoggedRecord(letter.place, now_ms, letter.key, letter.value, list(letter.headers))
+        count = self._producer.partition_count(topic)
+        try:
+            read_request(record, CommandPlan.from_settings(commands), now_ms)
+        except BadCommandError as error:
+            fate.refused = f"{error.reason.value}: {error}"
+        else:
+            if count is None:
+                fate.refused = f"Kafka has no topic {topic}"
+        if count is None or fate.refused is not None:
+            accumulator.current.filtered += 1
+            return fate
+        if letter.key is None:
+            slot = accumulator.keyless_slot(commands.name, commands.qos, topic, count)
+        else:
+            slot = accumulator.slot(commands.name, commands.qos, topic, partition_for(letter.key, count))
+        accumulator.append(slot, timestamp=now_ms, key=letter.key, value=letter.value, headers=list(letter.headers))
+        return fate
+
     def preview(self, letter: DeadLetter) -> Fate:
-        """What a message would become; only of a dry path."""
+        """The fate that a message would have. Only for a dry path."""
         fate = self._route(letter)
         accumulator = self.accumulator
+        keyless = {slot for slot in accumulator.slots if slot.choose is not None}
         for slot in accumulator.slots:
             if slot.batch is not None:
                 slot.seal()
         for queue in accumulator.partitions.queues.values():
             for batch in queue.sealed:
-                anywhere = batch.slot.choose is not None or queue.topic in self.unknown
+                anywhere = batch.slot in keyless or queue.topic in self.unknown
                 partition = None if anywhere else queue.partition
                 records = self._producer.records(batch.builder)
                 fate.destinations += (Destination(queue.topic, partition, record.key) for record in records)
@@ -268,38 +300,42 @@ class ReplayPath:
         return fate
 
     def mark(self, marks: Iterable[tuple[Place, Mark]]) -> Span:
-        """Write marks beside their dead letters; the span is settled when Kafka has them all."""
+        """Write marks to the partitions of their dead letters. The span is settled when Kafka has all."""
         span = self.accumulator.current
         now_ms = time.time_ns() // 1_000_000
         for place, mark in marks:
             slot = self.accumulator.slot("", 0, place.topic, place.partition, dead_letter=True)
             self.accumulator.append(slot, timestamp=now_ms, key=mark.key, value=None, headers=mark.headers())
         self.accumulator.flush()
-        self._pump()
+        self.accumulator.partitions.pump()
         return span
 
     async def settled(self, spans: Iterable[Span]) -> None:
-        """Wait until nothing of these is on its way any more.
-
-        Raises UnreachableError when Kafka has taken nothing for ``kafka.delivery_timeout``."""
+        """Wait until these spans are settled. Raises UnreachableError when Kafka has taken nothing for
+        ``kafka.delivery_timeout``."""
         waiting = [span for span in spans if span.pending]
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._patience_s
         while waiting:
             self._moved.clear()
             try:
-                await asyncio.wait_for(self._moved.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await self._moved.wait()
                 deadline_s = loop.time() + self._patience_s
             except TimeoutError:
                 if loop.time() > deadline_s:
                     raise UnreachableError(
                         f"Kafka has acknowledged nothing for kafka.delivery_timeout ({self._patience_s:g} s). "
-                        "Is it up, and may we write to the topics?"
+                        "Does it run, and may the gateway write to the topics?"
                     ) from None
             if self._failure is not None:
                 raise self._failure
             waiting = [span for span in waiting if span.pending]
 
     def forget(self) -> None:
-        """Let go of fates that are certain."""
+        """Forget the fates that are certain."""
         self._fates = {span: fate for span, fate in self._fates.items() if span.pending}
+
+
+def _write_nothing() -> None:
+    """The pump of a dry run."""

@@ -1,18 +1,9 @@
-"""Reads dead-letter topics for ``gateway dlq``: everything in them, or single places."""
+"""Reads dead-letter topics for ``gateway dlq``: all records, or single places."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-__all__ = ["DeadLetterReader", "Partition", "TopicFacts"]
-
-from typing import TYPE_CHECKING
-
-from bridge.dead_letters.reading import Assembler
-from bridge.kafka.reader import Partition, TopicFacts, TopicReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bridge.dead_letters.reading import DeadLetter, Place
+from bridge.dead_letters.reading import Assembler, DeadLetter, Place
+from bridge.kafka.reader import Partition, TopicReader
 
 
 class DeadLetterReader(TopicReader):
@@ -25,7 +16,7 @@ class DeadLetterReader(TopicReader):
         )
 
     async def fetch(self, letters: Iterable[DeadLetter]) -> dict[Place, DeadLetter]:
-        """The same dead letters with their payloads, by place; those that have expired meanwhile are left out."""
+        """These dead letters with their payloads, by place, without those that have expired meanwhile."""
         starts: dict[Partition, int] = {}
         ends: dict[Partition, int] = {}
         wanted = set()

@@ -1,40 +1,36 @@
-"""``gateway dlq replay``: claim, route, wait, mark; in that order, some hundred dead letters at a time."""
+"""``gateway dlq replay``: claims, routes, awaits and marks dead letters, 200 at a time."""
 
 from __future__ import annotations
 
-__all__ = ["Outcome", "ReplayRun", "Result"]
-
 import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from bridge.dead_letters.replay_marks import Mark, MarkKind
 from gateway.cli.dead_letters import text as dlq_text
-from gateway.cli.dead_letters.path import ReplayPath
+from gateway.cli.dead_letters.path import Destination, Fate, ReplayPath, commands_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-
     from bridge.dead_letters.reading import DeadLetter, Place
     from config.settings import Settings
-    from gateway.cli.dead_letters.path import Destination, Fate
     from gateway.cli.dead_letters.reader import DeadLetterReader
     from gateway.cli.dead_letters.selection import Selection
 
-# So many are claimed at a time; if we die, so many at most are undecided. Their payloads are in memory.
+# Claimed at a time, with the payloads in memory. After a crash, at most these are undecided.
 CHUNK = 200
 CHUNK_BYTES = 8 << 20
 
 
 class Outcome(StrEnum):
-    """What became of a dead letter."""
+    """The outcome of a dead letter."""
 
     REPLAYED = "replayed"
     WOULD_BE = "would be replayed"
-    FILTERED = "filtered"  # a route's interceptor, or no route, says that it goes nowhere
+    FILTERED = "filtered"  # by an interceptor, or since no route takes it
     REFUSED = "refused"  # it would be a dead letter again
-    PARTLY = "written in part"  # some of its records are in Kafka, others never will be
+    PARTLY = "written in part"  # Kafka has some of its records and refused others
     SKIPPED = "skipped"
 
 
@@ -65,10 +61,10 @@ class Result:
 
 
 class ReplayRun:
-    """One replay of some dead letters. ``again``: also of those that have been replayed, or begun.
+    """One replay of some dead letters. ``again``: also of those that were replayed or begun before.
 
-    A crash leaves what it had claimed marked as begun: whether Kafka has it is not known, and only ``again``
-    replays it.
+    After a crash, the claimed dead letters stay marked as begun. Whether Kafka has them is unknown, so only ``again``
+    replays them.
     """
 
     def __init__(self, settings: Settings, reader: DeadLetterReader, selection: Selection, *, again: bool) -> None:
@@ -80,7 +76,7 @@ class ReplayRun:
         self._again = again
 
     async def preview(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:
-        """What each would become. Writes nothing and makes no topic."""
+        """The result that each would have. Writes nothing and makes no topic."""
         async with ReplayPath(self._settings, dry=True, login=self._reader.login) as path:
             for chunk in _chunks(letters):
                 whole = await self._reader.fetch(chunk)
@@ -99,7 +95,7 @@ class ReplayRun:
         unknown = set(path.unknown)
         fate = path.preview(letter)
         if new := path.unknown - unknown:
-            await path.look_for(new)  # a template made a topic that nobody has asked Kafka for yet
+            await path.look_for(new)  # a template gave a topic that Kafka was not asked for
             path.unknown -= new
             fate = path.preview(letter)
         return _result(letter, fate, Outcome.WOULD_BE, path.unknown)
@@ -132,23 +128,23 @@ class ReplayRun:
         return [results[one.place] for one in chunk]
 
     def _why_not(self, letter: DeadLetter) -> str | None:
-        """Why a dead letter cannot, or should not, be replayed; None if it may."""
+        """Why a dead letter is not replayed; None if it is."""
         replay = self._marks.of(*letter.place)
         if not letter.complete:
             return f"only {len(letter.places)} of its {letter.parts} parts are there"
         if not letter.route:
-            return "no route took it: its MQTT topic is one that MQTT forbids"
-        if letter.mqtt_topic is None:
-            return "its MQTT topic is not known, for its route's metadata_headers leave it out"
+            return "no route took it: MQTT forbids its topic"
+        if letter.mqtt_topic is None and commands_of(letter, self._settings) is None:
+            return "its MQTT topic is unknown: its route's metadata_headers leave it out"
         if replay is not None and not self._again:
             at = dlq_text.moment(replay.at_ms)
             if replay.done:
-                return f"it was replayed at {at}; --again insists"
-            return f"a replay began with it at {at}, and whether it was written is not known; --again insists"
+                return f"it was replayed at {at}; --again replays it"
+            return f"a replay began with it at {at}, and its result is unknown; --again replays it"
         return None
 
     async def _claim(self, path: ReplayPath, letters: Sequence[DeadLetter]) -> None:
-        """Write that we begin, and read what Kafka has made of it: the first mark in the log wins."""
+        """Mark these as begun, and read the marks back: the first mark in the log decides between two replays."""
         if not letters:
             return
         marks = []
@@ -167,7 +163,7 @@ class ReplayRun:
         return replay is not None and replay.id == self.id
 
     async def _mark(self, path: ReplayPath, outcomes: dict[Place, Outcome]) -> None:
-        """Write what became of each. One that is written in part stays begun: it is neither done nor untouched."""
+        """Mark the outcomes. A dead letter that is written in part stays marked as begun."""
         kinds = {at: MarkKind.DONE if what is Outcome.REPLAYED else MarkKind.UNDONE for at, what in outcomes.items()}
         marks = [
             (at, Mark(kind, at.offset, self.id)) for at, kind in kinds.items() if outcomes[at] is not Outcome.PARTLY

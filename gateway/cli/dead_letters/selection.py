@@ -1,31 +1,28 @@
-"""Which dead letters a ``gateway dlq`` command is about: everything read once, then filters or places."""
+"""The dead letters that a ``gateway dlq`` command is about, by filters or places."""
 
 from __future__ import annotations
 
-__all__ = ["Filter", "Selection", "find", "look_through", "parse_place"]
-
 import heapq
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bridge.dead_letters.reading import Assembler, Place
+from bridge.dead_letters.reading import Assembler, DeadLetter, Place
 from bridge.dead_letters.replay_marks import Marks
 from bridge.routing.filters import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bridge.dead_letters.reading import DeadLetter
-    from gateway.cli.dead_letters.reader import DeadLetterReader, Partition
+    from bridge.kafka.reader import Partition
+    from gateway.cli.dead_letters.reader import DeadLetterReader
 
 _PLACE = re.compile(r"(?:([A-Za-z0-9._-]{1,249})/)?(\d+):(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a dead letter must be like; an empty tuple or None asks nothing. Times are milliseconds since 1970, of the
-    message's receipt: ``since_ms`` included, ``until_ms`` not."""
+    """Conditions of a dead letter; an empty tuple or None is no condition. Times are the message's receipt in
+    milliseconds since 1970: ``since_ms`` is included, ``until_ms`` is not."""
 
     reasons: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
@@ -35,7 +32,7 @@ class Filter:
     until_ms: int | None = None
 
     def takes(self, letter: DeadLetter) -> bool:
-        """Whether a dead letter is meant."""
+        """Whether a dead letter meets all conditions."""
         return (
             (not self.reasons or letter.reason in self.reasons)
             and (not self.routes or letter.route in self.routes)
@@ -51,9 +48,9 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Dead letters without payloads, oldest first; what the marks say of them; and how far was read.
+    """Dead letters without payloads, oldest first, their marks, and the ends of reading.
 
-    ``total``: dead letters there are; ``matching``: those that were wanted, of which ``letters`` may be the newest."""
+    ``total``: all dead letters; ``matching``: the wanted ones, of which ``letters`` may be only the newest."""
 
     total: int
     matching: int
@@ -65,9 +62,8 @@ class Selection:
 async def look_through(
     reader: DeadLetterReader, wanted: Callable[[DeadLetter], bool] = lambda _letter: True, *, newest: int | None = None
 ) -> Selection:
-    """Read all dead letters that are there now, and keep the ``wanted`` ones, or so many of the ``newest`` of them.
-
-    Takes the time of reading the topics. Holds no payload, but about a kilobyte for each that it keeps."""
+    """Read all present dead letters once, and keep the ``wanted`` ones, or the ``newest`` of them. Keeps no payload,
+    but about a kilobyte for each."""
     starts, ends = await reader.beginnings(), await reader.ends()
     assembler, marks = Assembler(keep_values=False), Marks()
     kept: list[tuple[int, Place, DeadLetter]] = []  # with ``newest`` a heap: the oldest goes first
@@ -98,7 +94,7 @@ async def look_through(
 
 
 def find(letters: Sequence[DeadLetter], place: Place) -> DeadLetter | None:
-    """The dead letter that has a record at this place, whichever of its parts that is."""
+    """The dead letter with a part at this place."""
     return next((letter for letter in letters if place in letter.places), None)
 
 

@@ -1,21 +1,19 @@
-"""Dead letters as people and programs read them: a table, one in full, JSON."""
+"""Dead letters as text and JSON."""
 
 from __future__ import annotations
 
-__all__ = ["as_json", "describe", "moment", "one_line", "readable", "replay_state", "retention", "short_place", "table"]
-
 import string
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from config.values.grammar import format_duration
+from gateway.cli.table import shown, table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from bridge.dead_letters.reading import DeadLetter
     from bridge.dead_letters.replay_marks import Marks, Replay
-    from gateway.cli.dead_letters.reader import TopicFacts
+    from bridge.kafka.reader import TopicFacts
 
 _PRINTABLE = frozenset(string.printable) - frozenset("\r\x0b\x0c")
 _HEX_WIDTH = 16
@@ -28,7 +26,7 @@ def moment(ms: int) -> str:
 
 
 def short_place(letter: DeadLetter, default_topic: str) -> str:
-    """As short as ``dlq show`` understands it."""
+    """The shortest form that ``dlq show`` takes."""
     at = letter.place
     return f"{at.partition}:{at.offset}" if at.topic == default_topic else str(at)
 
@@ -42,37 +40,33 @@ def replay_state(replay: Replay | None) -> str:
 
 def table(letters: Sequence[DeadLetter], marks: Marks, default_topic: str, width: int | None) -> Iterator[str]:
     """Lines with a heading; cut to ``width`` characters if given."""
-    rows = [_COLUMNS]
-    for letter in letters:
-        size = str(letter.size) if letter.complete else f"{letter.size} ({len(letter.places)}/{letter.parts})"
-        rows.append(
-            (
-                short_place(letter, default_topic),
-                moment(letter.first_seen_ms)[:19],
-                letter.route or "-",
-                letter.reason,
-                size,
-                replay_state(marks.of(*letter.place)),
-                one_line(letter.mqtt_topic or "-"),
-                one_line(letter.error),
-            )
+    rows = [
+        (
+            short_place(letter, default_topic),
+            moment(letter.first_seen_ms)[:19],
+            letter.route or None,
+            letter.reason,
+            f"{letter.size}" if letter.complete else f"{letter.size} ({len(letter.places)}/{letter.parts})",
+            replay_state(marks.of(*letter.place)),
+            shown(letter.mqtt_topic or "-"),
+            shown(letter.error),
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    widths[6] = min(widths[6], 48)
-    for row in rows:
-        cells = [
-            text.rjust(size) if column == 4 else text.ljust(size)
-            for column, (text, size) in enumerate(zip(row, widths, strict=True))
-        ]
-        line = "  ".join(cells).rstrip()
-        yield line if width is None or len(line) <= width else line[: width - 1] + "…"
+        for letter in letters
+    ]
+    for line in table_lines(_COLUMNS, rows):
+        yield cut(line.rstrip("\n"), width)
+
+
+def cut(line: str, width: int | None) -> str:
+    """The line, cut to ``width`` characters if given, with "…" at its end."""
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
 
 
 def retention(facts: Iterable[TopicFacts]) -> Iterator[str]:
-    """A sentence for each topic: how long dead letters live there."""
+    """A sentence for each topic on the retention of dead letters."""
     for topic in facts:
         if topic.retention_ms is None:
-            life = "Kafka does not say how long it keeps records (the right DescribeConfigs is missing)"
+            life = "its retention is unknown (the right DescribeConfigs is missing)"
         elif topic.retention_ms < 0:
             life = "it keeps records for ever (retention.ms = -1)"
         else:
@@ -80,12 +74,14 @@ def retention(facts: Iterable[TopicFacts]) -> Iterator[str]:
             life = f"dead letters expire {length} after receipt (retention.ms = {topic.retention_ms}), replayed or not"
         compacted = ""
         if "compact" in (topic.cleanup_policy or ""):
-            compacted = f"; it is COMPACTED ({topic.cleanup_policy}), so only the last of each key stays: change that"
+            compacted = (
+                f"; it is COMPACTED ({topic.cleanup_policy}), so Kafka keeps only the last of each key: change that"
+            )
         yield f"{topic.name}: {life}{compacted}."
 
 
 def as_json(letter: DeadLetter, marks: Marks) -> dict[str, Any]:
-    """Everything but the payload."""
+    """A dead letter for JSON, without the payload."""
     replay = marks.of(*letter.place)
     return {
         "place": str(letter.place),
@@ -109,27 +105,29 @@ def as_json(letter: DeadLetter, marks: Marks) -> dict[str, Any]:
     }
 
 
-def describe(letter: DeadLetter, marks: Marks) -> Iterator[str]:
-    """One dead letter in full, line by line."""
+def describe(letter: DeadLetter, marks: Marks, *, is_command: bool = False) -> Iterator[str]:
+    """One dead letter in full, line by line. A command came from a Kafka topic, so it has no MQTT topic and QoS."""
     replay = marks.of(*letter.place)
+    qos_and_retain = f"{letter.flags >> 1 & 3}, {'yes' if letter.flags & 1 else 'no'}"
     rows = [
         ("place", ", ".join(map(str, letter.places))),
         ("received", moment(letter.first_seen_ms)),
         ("reason", letter.reason),
         ("error", f"{letter.error_class}: {letter.error}"),
         ("attempts", str(letter.attempts)),
-        ("route", letter.route or "(none matched)"),
+        ("commands" if is_command else "route", letter.route or "(none matched)"),
         ("gateway", letter.gateway),
         ("kafka topic", letter.kafka_topic or "(was not known)"),
         ("mqtt topic", letter.mqtt_topic or "(not known: the route's metadata_headers leave it out)"),
-        ("qos, retain", f"{letter.flags >> 1 & 3}, {'yes' if letter.flags & 1 else 'no'}"),
+        ("qos, retain", qos_and_retain),
         ("key", "(none)" if letter.key is None else readable(letter.key)),
         ("replayed", _replayed(replay)),
     ]
-    yield from (f"{name:<12} {one_line(text)}" for name, text in rows)
+    left_out = ("mqtt topic", "qos, retain") if is_command else ()
+    yield from (f"{name:<12} {shown(text)}" for name, text in rows if name not in left_out)
     yield "headers"
     for name, value in letter.headers:
-        yield f"  {one_line(name)}: {'(null)' if value is None else readable(value)}"
+        yield f"  {shown(name)}: {'(null)' if value is None else readable(value)}"
     if not letter.complete:
         yield f"payload: {len(letter.places)} of {letter.parts} parts are there, so it is not whole"
     if letter.value is None:
@@ -170,9 +168,4 @@ def _as_text(value: bytes) -> str | None:
 def readable(value: bytes) -> str:
     """Bytes on one line: as text, or in hexadecimal digits."""
     text = _as_text(value)
-    return one_line(text) if text is not None else f"0x{value.hex()}"
-
-
-def one_line(text: str) -> str:
-    """On one line, and without what would move a terminal's cursor."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return shown(text) if text is not None else f"0x{value.hex()}"

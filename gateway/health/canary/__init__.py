@@ -1,7 +1,7 @@
-"""A synthetic device whose messages go the whole way, and are looked for at its end.
+"""A synthetic device whose messages are read back from Kafka.
 
-account.py    what became of each of the canary's messages
-canary.py     the canary: publishes as a device would, and reads its messages back from Kafka
-problems.py   a failing canary in sentences: at which leg of its way, and what to look at
-reader.py     reads the end of one Kafka topic: all its partitions, in no consumer group, leaving no offsets behind
+account.py    the fate of each of the canary's messages
+canary.py     the canary: publishes as a device does, and reads its messages back from Kafka
+problems.py   a failing canary in sentences: the leg of its way, and what to check
+reader.py     reads the end of one Kafka topic: all partitions, without a consumer group or committed offsets
 """

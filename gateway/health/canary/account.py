@@ -1,26 +1,19 @@
-"""What became of each of the canary's messages. Pure: events and times go in.
+"""The account of the canary's messages. Pure: events and times go in.
 
-A message is sent, then received in time or lost; what arrives after it was called lost is late, what arrives again is a
-duplicate. So sent = received + lost + on the way, always.
+A message is sent, then received in time or lost. A lost message that arrives is late; a second arrival is a duplicate.
+So sent = received + lost + waiting, always.
 """
-
-from __future__ import annotations
-
-__all__ = ["LEGS", "CanaryAccount", "Leg", "Lost"]
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final, Literal
 
-Leg = Literal["publish", "acknowledge", "kafka", "read"]
-LEGS: Final[tuple[Leg, ...]] = ("publish", "acknowledge", "kafka", "read")
-
-_REMEMBERED: Final = 10_000  # lost messages that may still come, late
+from gateway.base.lookout_metrics import LEGS, Leg
+from gateway.devices.account import Arrival, Seen
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A message that did not come back in time: the leg it stayed on, and what is known of the reason."""
+    """A message that was not read back in time: its last leg, and the known reason."""
 
     number: int
     leg: Leg
@@ -32,22 +25,22 @@ class _Message:
     sent_ns: int
     leg: Leg = "publish"
     why: str = ""
-    passed_over: bool = False  # sent before there was a place to read from
+    passed_over: bool = False  # sent before reading began, so perhaps never read
 
 
 class CanaryAccount:
-    """Of one life. ``timeout_ns`` is how long a message may take."""
+    """The account of one life. ``timeout_ns`` is how long a message may take."""
 
     def __init__(self, timeout_ns: int) -> None:
         self.sent = self.received = self.late = self.duplicates = 0
         self.lost: dict[Leg, int] = dict.fromkeys(LEGS, 0)
-        self.success: bool | None = None  # of the last message that was judged
+        self.success: bool | None = None  # whether the last judged message arrived in time
         self.failures = 0  # in a row
         self.last_lost: Lost | None = None
-        self.last_ns: int | None = None  # how long the last one that came took
+        self.last_ns: int | None = None  # how long the last received message took
         self._timeout_ns = timeout_ns
         self._waiting: OrderedDict[int, _Message] = OrderedDict()
-        self._given_up: OrderedDict[int, None] = OrderedDict()
+        self._seen = Seen()
 
     @property
     def waiting(self) -> int:
@@ -67,21 +60,19 @@ class CanaryAccount:
             message.leg = leg
 
     def failed(self, number: int, why: str) -> Lost | None:
-        """The message goes no further than the leg that it is on: it is lost now; None if it was judged before."""
+        """Call the message lost on its present leg; None if it was judged before."""
         if (message := self._waiting.pop(number, None)) is None:
             return None
         message.why = why
         return self._lose(number, message)
 
     def arrived(self, number: int, now_ns: int) -> int | None:
-        """The message was read back; how long it took, or None when it is late or a duplicate."""
+        """The message was read back. Returns how long it took, or None when it is late or a duplicate."""
+        is_copy = self._seen.add(number) is Arrival.COPY
         message = self._waiting.pop(number, None)
         if message is None:
-            if number in self._given_up:
-                del self._given_up[number]
-                self.late += 1
-            else:
-                self.duplicates += 1
+            self.duplicates += is_copy
+            self.late += not is_copy
             return None
         self.received += 1
         self.success = True
@@ -90,13 +81,16 @@ class CanaryAccount:
         return self.last_ns
 
     def passed_over(self) -> None:
-        """What is on the way now may have been written where nobody reads."""
+        """The waiting messages may be at offsets that are never read."""
         for message in self._waiting.values():
             message.passed_over = True
 
     def expire(self, now_ns: int, *, unreadable: str | None = None) -> list[Lost]:
-        """What has taken too long. ``unreadable`` says why Kafka cannot be read now, if it cannot: a message that MQTT
-        has acknowledged may then be there all the same."""
+        """The messages that took too long.
+
+        ``unreadable`` says why Kafka cannot be read now, if so. An acknowledged message may then be in Kafka
+        nevertheless.
+        """
         found = []
         while self._waiting:
             number, message = next(iter(self._waiting.items()))
@@ -114,7 +108,4 @@ class CanaryAccount:
         self.success = False
         self.failures += 1
         self.last_lost = Lost(number, message.leg, message.why)
-        self._given_up[number] = None
-        if len(self._given_up) > _REMEMBERED:
-            self._given_up.popitem(last=False)
         return self.last_lost

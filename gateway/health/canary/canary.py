@@ -1,19 +1,18 @@
-"""The canary: publishes as a device would, and reads its messages back from Kafka.
+"""The canary: publishes as a device does, and reads its messages back from Kafka.
 
-Its messages are ordinary ones: they take their route, are counted in the ledger, and stay in Kafka until retention
-takes them. It runs in worker 0 alone, on a connection of its own; what it does to the others is a message every
-``canary.interval`` and a request a second to Kafka.
+Its messages are ordinary: they take their route, count in the ledger, and stay in Kafka until retention deletes them.
+It runs in worker 0 alone, on a connection of its own. It costs a message every ``canary.interval`` and one request a
+second to Kafka.
 """
 
 from __future__ import annotations
-
-__all__ = ["Canary", "canary_client_id", "canary_topic"]
 
 import asyncio
 import json
 import re
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -21,35 +20,33 @@ import structlog
 from bridge.backoff import Backoff
 from bridge.errors import UnreachableError
 from bridge.message import MessageView
-from bridge.routing.router import RouteError
+from bridge.routing.topic_rule import RouteError
 from config.errors import GatewayError, forget_frames
-from config.values.grammar import format_duration
-from gateway.health.canary.account import LEGS, CanaryAccount
+from config.values.grammar import format_duration, nanoseconds
+from gateway.base.lookout_metrics import LEGS
+from gateway.health.canary.account import CanaryAccount, Lost
 from gateway.health.canary.problems import canary_problem
 from gateway.health.canary.reader import EndReader
 from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.publisher import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bridge.kafka.login import KafkaLogin
     from bridge.routing.router import Router
     from config.settings import Settings
     from gateway.base.metrics import Metrics
     from gateway.base.problem import Problem
-    from gateway.health.canary.account import Lost
     from gateway.mqtt.login import Login
 
 log = structlog.get_logger("canary")
 
 _NOBODY: Final = 0x10
 _MARK: Final = re.compile(rb"canary-([0-9a-f]{16})-(\d{1,18})")
-_LOOK_S: Final = 0.5  # how often what has taken too long is looked for
+_LOOK_S: Final = 0.5  # between two checks for late messages
 
 
 def canary_topic(settings: Settings) -> str:
-    """The MQTT topic it publishes to."""
+    """The MQTT topic that the canary publishes to."""
     return settings.canary.topic.replace("${instance}", settings.instance)
 
 
@@ -59,11 +56,10 @@ def canary_client_id(settings: Settings) -> str:
 
 
 class Canary:
-    """A component of the service, among what takes messages in. Belongs to the event loop's thread; whatever fails here
-    is its finding, and ends nothing.
+    """A component of the service, started with the sessions. Belongs to the event loop's thread. Its failures are
+    problems of the gateway and end nothing.
 
-    ``router`` says which routes there are now: a reload may change them. ``go`` is set when the gateway takes messages
-    in.
+    ``router`` gives the present routes, which a reload may change. ``go`` is set when the gateway receives messages.
     """
 
     name: Final = "canary"
@@ -86,7 +82,7 @@ class Canary:
         self._go = go
         self._run_id = secrets.token_hex(8)
         self.mqtt_topic = canary_topic(settings)
-        self.account = CanaryAccount(round(settings.canary.timeout.total_seconds() * 1e9))
+        self.account = CanaryAccount(nanoseconds(settings.canary.timeout))
         self.kafka_topic = self._resolve()
         self._reader = self._make_reader()
         self._unreadable: str | None = "Kafka has not been read yet"
@@ -102,7 +98,7 @@ class Canary:
         return EndReader(settings.kafka, canary_client_id(settings), self._kafka_login, self.kafka_topic)
 
     def _resolve(self) -> str:
-        """The Kafka topic that its messages come to now; empty when no route takes them, or theirs cannot say."""
+        """The present Kafka topic of its messages; empty without a route, or when the route's topic is unknown."""
         route = self._router().match(self.mqtt_topic)
         if route is None:
             return ""
@@ -115,7 +111,7 @@ class Canary:
             return ""
 
     def _follow_route(self) -> None:
-        """After a reload its messages may come to another topic."""
+        """Read another topic, if a reload has changed the route."""
         topic = self._resolve()
         if topic != self.kafka_topic:
             log.info("canary_moved", topic=topic, before=self.kafka_topic)
@@ -151,7 +147,7 @@ class Canary:
         if tasks:
             await asyncio.wait(tasks)
         await self._reader.stop()
-        self._metrics.canary_success.watch(lambda: 0)  # where a reload ends it, its last word would stand for ever
+        self._metrics.canary_success.watch(lambda: 0)  # after a reload ends it, its last value would stay
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
@@ -183,8 +179,8 @@ class Canary:
                 account.advance(number, "acknowledge")
                 code = await publisher.publish(self.mqtt_topic, self._payload(number))
         except TimeoutError:
-            self._hang_up()  # what does not answer in time is not asked again
-            return  # the judge says how far it came
+            self._hang_up()
+            return  # _judge reports how far the message came
         except (ConnectError, GatewayError) as error:
             self._hang_up()
             forget_frames(error)
@@ -193,7 +189,7 @@ class Canary:
         if code >= 0x80:
             self._tell(account.failed(number, f"it answers {code:#04x} (MQTT 5.0 section 3.4.2.1)"))
         elif code == _NOBODY:
-            self._tell(account.failed(number, f"it says that nobody is subscribed to it ({code:#04x})"))
+            self._tell(account.failed(number, f"it says that the topic has no subscriber ({code:#04x})"))
         else:
             account.advance(number, "kafka")
 
@@ -234,17 +230,15 @@ class Canary:
                 forget_frames(error)
             finally:
                 await self._reader.stop()
-            # A topic that its first message is to make, or a Kafka that is away: messages are sent all the same.
+            # The canary publishes also without a readable topic: its first message may create the topic.
             self._readable.set()
             await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
 
     async def _read_topic(self, backoff: Backoff) -> None:
-        """Until its messages come to another one. Raises GatewayError."""
+        """Read until a reload changes the topic. Raises GatewayError."""
         reader = self._reader
         if not reader.topic:
-            raise UnreachableError(
-                f"No route takes {self.mqtt_topic}, or its Kafka topic cannot be told from a canary."
-            )
+            raise UnreachableError(f"No route takes {self.mqtt_topic}, or its Kafka topic is unknown for a canary.")
         if await reader.start():
             self.account.passed_over()
         self._unreadable = None
@@ -255,7 +249,7 @@ class Canary:
                 self._look_at(record)
 
     def _look_at(self, record: Any) -> None:
-        """Ours is found wherever an interceptor may have put it."""
+        """Take a record of this canary. An interceptor may have moved the mark to the key or a header."""
         for place in (record.value, record.key, *(value for _, value in record.headers)):
             found = _MARK.search(place) if place is not None else None
             if found is not None and found[1].decode() == self._run_id:
@@ -274,7 +268,7 @@ class Canary:
                 self._tell(lost)
 
     def _tell(self, lost: Lost | None) -> None:
-        """One line when it begins to fail, one when it is well again."""
+        """Log the first failure, and the recovery."""
         if lost is not None and not self._alarmed:
             self._alarmed = True
             log.warning("canary_lost", leg=lost.leg, why=lost.why or None, number=lost.number)
@@ -283,7 +277,7 @@ class Canary:
             log.info("canary_well", lost=sum(self.account.lost.values()))
 
     def problems(self) -> tuple[Problem, ...]:
-        """What is wrong now. Does not block."""
+        """The present problem, if any. Does not block."""
         timeout = format_duration(self._settings.canary.timeout)
         problem = canary_problem(self.account, self.mqtt_topic, self.kafka_topic, timeout)
         return () if problem is None else (problem,)

@@ -1,9 +1,9 @@
-"""What EMQX knows of this gateway's sessions, and what it lost before the gateway got it.
+"""EMQX's view of this gateway's sessions, and EMQX's losses of messages for them.
 
-api.py        a client of EMQX 5's REST API, for looking alone: it changes nothing there
-cluster.py    nodes of EMQX's cluster that are stopped
-losses.py     what EMQX lost of one session's messages, counted over EMQX's own resets
-model.py      what EMQX's REST API tells, as far as the gateway asks
-problems.py   what is wrong between EMQX and a worker, in sentences: one for each kind of trouble
-watch.py      looks at this worker's sessions in EMQX every ``emqx.interval``
+api.py        a client of EMQX 5's REST API that only reads
+cluster.py    stopped nodes of EMQX's cluster, and their sessions that still get messages
+losses.py     EMQX's losses of one session's messages, counted over EMQX's own resets
+model.py      the answers of EMQX's REST API, as far as the gateway uses them
+problems.py   problems between EMQX and a worker, in sentences
+watch.py      the watch of this worker's sessions in EMQX, every ``emqx.interval``
 """

@@ -1,27 +1,25 @@
-"""A client of EMQX 5's REST API, for looking alone: it changes nothing there, so the role ``viewer`` suffices.
+"""A client of EMQX 5's REST API that only reads, so the role ``viewer`` suffices.
 
-Each question is a connection of its own: there is one in seconds, and TLS files and the key's secret may have changed
-by the next. aiohttp is imported by the first question, in a thread.
+Each request has a connection of its own: requests are seconds apart, and TLS files and the key's secret may change in
+between. The first request imports aiohttp, in a thread.
 """
 
 from __future__ import annotations
 
-__all__ = ["EmqxApi", "EmqxApiError", "EmqxRefusedError", "Trouble"]
-
 import base64
 import json
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from bridge.fresh_secret import fresh
 from config.errors import ExitStatus, GatewayError
-from gateway.health.emqx.model import FIELDS, Ban, EmqxClient, EmqxNode, EmqxSubscription, EmqxZone, number, text
+from gateway.health.emqx.model import FIELDS, Ban, EmqxClient, EmqxNode, EmqxZone, number, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from auth.jwt.fetching import Answer
     from config.settings import EmqxSettings
+    from gateway.base.lookout_metrics import Trouble
 
 T = TypeVar("T")
 
@@ -30,24 +28,15 @@ _LARGEST: Final = 4 << 20  # 1,000 clients of all fields are 2 MB
 _PAGE: Final = 1000
 _MAX_PAGES: Final = 100
 _MAX_ROWS: Final = _PAGE * _MAX_PAGES
-_ROWS_PER_CLIENT: Final = 4  # a session that moves stands in the list of each node
+_ROWS_PER_CLIENT: Final = 4  # a session that moves is in the list of each node
 _QUERY_BYTES: Final = 4000  # EMQX's HTTP server refuses request lines of more than 8,000
 _SHARED: Final = ("$share/", "$queue/")
 _NO_CLIENT: Final = frozenset({"CLIENTID_NOT_FOUND", "RESOURCE_NOT_FOUND"})  # the second in the first 5.0
 _STARTS_OF_4: Final = ("/api/v4/brokers", "/api/v4/nodes")
 
-Trouble = Literal[
-    "unreachable",  # no such host, connection refused, no TLS, no answer in time
-    "refused",  # the key is wrong, expired or switched off
-    "forbidden",  # the key's role or scope does not allow this
-    "not_emqx",  # whatever answers there is no EMQX
-    "emqx_4",  # EMQX, but of a version with another API
-    "answer",  # EMQX answers, and not as its documentation says
-]
-
 
 class EmqxApiError(GatewayError):
-    """EMQX's REST API could not be asked, or its answer is none. The sentence holds nothing secret."""
+    """EMQX's REST API gave no usable answer. The sentence holds nothing secret."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
@@ -57,14 +46,14 @@ class EmqxApiError(GatewayError):
 
 
 class EmqxRefusedError(EmqxApiError):
-    """EMQX answered, and does not let us look."""
+    """EMQX refused the gateway's key."""
 
     exit_status = ExitStatus.REFUSED
 
 
 class EmqxApi:
-    """Asks EMQX at ``emqx.url``, which must be set. Every method raises EmqxApiError, and ConfigError when the files of
-    ``emqx.tls`` cannot be used; none retries. Belongs to one event loop; needs no closing."""
+    """Asks EMQX at ``emqx.url``, which must be set. Every method raises EmqxApiError, or ConfigError for files of
+    ``emqx.tls``; none retries. Belongs to one event loop; needs no closing."""
 
     def __init__(self, settings: EmqxSettings) -> None:
         assert settings.url is not None, "emqx.url is not set"
@@ -73,8 +62,8 @@ class EmqxApi:
         self._names_fields = True  # until EMQX refuses a name among FIELDS
 
     async def clients(self, client_ids: Iterable[str]) -> dict[str, EmqxClient]:
-        """Those of the client ids that EMQX has a session of. One question for some 50 of them, and one for each that
-        is not in the answer: before 5.7 EMQX looked at the last of several ids alone."""
+        """The sessions of these client ids that EMQX has. One request for some 50 ids, and one for each id that is not
+        in the answer: before 5.7 EMQX took only the last of several ids."""
         wanted = list(dict.fromkeys(client_ids))
         found: dict[str, EmqxClient] = {}
         for some in _chunks(wanted):
@@ -96,17 +85,9 @@ class EmqxApi:
         return self._parsed(EmqxClient.parse, await self._document(answer, "/clients", dict), "/clients")
 
     async def clients_like(self, part: str) -> list[EmqxClient]:
-        """Those with ``part`` somewhere in their client id."""
+        """The sessions with ``part`` somewhere in their client id."""
         rows = await self._pages("/clients", [("like_clientid", part)], FIELDS)
         return [self._parsed(EmqxClient.parse, values, "/clients") for values in rows]
-
-    async def subscriptions(self, client_id: str) -> list[EmqxSubscription] | None:
-        """What a client has subscribed to; None if EMQX has no session of it."""
-        answer = await self._ask(f"/clients/{quote(client_id, safe='')}/subscriptions")
-        if answer.status == 404 and _code(answer) in _NO_CLIENT:
-            return None
-        rows = await self._document(answer, "/clients", list)
-        return [self._parsed(EmqxSubscription.parse, row, "/clients") for row in rows]
 
     async def nodes(self) -> list[EmqxNode]:
         """The nodes of the cluster, with their versions."""
@@ -114,38 +95,48 @@ class EmqxApi:
         return [self._parsed(EmqxNode.parse, row, "/nodes") for row in rows]
 
     async def shared_members(self) -> int:
-        """Members of all shared subscriptions, as the cluster's table has them: also of sessions that are dead."""
+        """The number of members of all shared subscriptions in the cluster's table, dead sessions included."""
         document = await self._document(await self._ask("/stats", [("aggregate", "true")]), "/stats", dict)
         return number(document, "subscriptions.shared.count")
 
     async def shared_subscriptions(self) -> int | None:
-        """Shared subscriptions in memory that the nodes that run have, each of a session that lives; None when they
-        are among too many to be gone through. A durable session's are in no such table."""
-        found = seen = 0
+        """The number of shared subscriptions of live sessions on the running nodes; None when there are too many to
+        count. Durable sessions are in no such table."""
+        rows = await self._subscriptions()
+        if rows is None:
+            return None
+        return sum(text(row, "topic").startswith(_SHARED) and row.get("durable") is not True for row in rows)
+
+    async def subscriptions(self) -> list[tuple[str, str]] | None:
+        """Client id and filter of each subscription, of shared ones without the group; None when there are too many."""
+        rows = await self._subscriptions()
+        return None if rows is None else [(text(row, "clientid"), _plain(text(row, "topic"))) for row in rows]
+
+    async def _subscriptions(self) -> list[Mapping[str, Any]] | None:
+        found: list[Mapping[str, Any]] = []
         for page in range(1, _MAX_PAGES + 1):
             answer = await self._ask("/subscriptions", [("limit", str(_PAGE)), ("page", str(page))])
             document = await self._document(answer, "/subscriptions", dict)
             rows = document.get("data")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise self._strange("/subscriptions", "no list of data")
-            found += sum(text(row, "topic").startswith(_SHARED) and row.get("durable") is not True for row in rows)
-            seen += len(rows)
-            if not rows or not _has_more(document.get("meta"), seen):
+            found += [{name: row.get(name) for name in ("topic", "clientid", "durable")} for row in rows]
+            if not rows or not _has_more(document.get("meta"), len(found)):
                 return found
         return None
 
     async def zone(self) -> EmqxZone:
-        """Windows, queues and expiry of sessions: the global zone."""
+        """The global zone: windows, queues and expiry of sessions."""
         path = "/configs/global_zone"
         return self._parsed(EmqxZone.parse, await self._document(await self._ask(path), path, dict), path)
 
     async def bans(self) -> list[Ban]:
-        """Who is banned."""
+        """EMQX's list of bans."""
         return [self._parsed(Ban.parse, row, "/banned") for row in await self._pages("/banned", [])]
 
     async def metrics(self) -> dict[str, int]:
-        """The cluster's counters by EMQX's own names, such as ``messages.dropped.no_subscribers``. They begin anew when
-        a node restarts."""
+        """The cluster's counters by EMQX's own names, such as ``messages.dropped.no_subscribers``. A node's restart
+        resets its part."""
         document = await self._document(await self._ask("/metrics", [("aggregate", "true")]), "/metrics", dict)
         return {name: number(document, name) for name in document}
 
@@ -173,8 +164,8 @@ class EmqxApi:
     async def _pages(
         self, path: str, query: Sequence[tuple[str, str]], fields: Sequence[str] = (), *, most: int = _MAX_ROWS
     ) -> list[dict[str, Any]]:
-        """The rows of a list that EMQX gives page by page; more than ``most`` are an error. Something between us that
-        leaves the query out would have all of a million clients go through a worker's memory."""
+        """The rows of a list, read page by page. More than ``most`` are an error: a proxy that removes the query would
+        make EMQX list a million clients."""
         limit = min(_PAGE, most + 1)
         rows: list[dict[str, Any]] = []
         for page in range(1, _MAX_PAGES + 1):
@@ -182,7 +173,7 @@ class EmqxApi:
             named = [("fields", ",".join(fields))] if fields and self._names_fields else []
             answer = await self._ask(path, shown + named)
             if answer.status == 400 and named:
-                self._names_fields = False  # all of them then, as before 5.7
+                self._names_fields = False  # EMQX then lists all fields, as before 5.7
                 answer = await self._ask(path, shown)
             document = await self._document(answer, path, dict)
             data, meta = document.get("data"), document.get("meta")
@@ -190,7 +181,7 @@ class EmqxApi:
                 raise self._strange(path, "no list of data")
             rows += data
             if len(rows) > most:
-                raise self._strange(path, f"more than {most} rows, as if it did not see what is asked for")
+                raise self._strange(path, f"more than {most} rows, as if the query were missing")
             if not data or not _has_more(meta, len(rows)):
                 return rows
         raise self._strange(path, f"more than {_MAX_PAGES} pages")
@@ -203,8 +194,8 @@ class EmqxApi:
             document = json.loads(answer.body)
         except (ValueError, RecursionError):  # UnicodeDecodeError among them
             raise EmqxApiError(
-                f"{self._where} answers {_BASE}{path} with something else than JSON. Is this EMQX's dashboard port "
-                "(18083), and not that of another service?",
+                f"The answer of {self._where} to {_BASE}{path} is no JSON. Is this EMQX's dashboard port "
+                "(18083), or another service's?",
                 "not_emqx",
             ) from None
         if not isinstance(document, kind):
@@ -243,20 +234,18 @@ class EmqxApi:
                 "forbidden",
             )
         if status >= 500 and code:
-            return EmqxApiError(
-                f"EMQX at {self._where} has trouble of its own with {path} ({status} {code}).", "answer"
-            )
+            return EmqxApiError(f"EMQX at {self._where} failed on {path} ({status} {code}).", "answer")
         if code and code != "NOT_FOUND":
             return EmqxApiError(f"EMQX at {self._where} answers {path} with {status} {code}.", "answer")
         if await self._is_emqx_4():
             return EmqxApiError(
-                f"{self._where} is an EMQX 4, whose REST API is another one (/api/v4). Only EMQX 5 and later can be "
-                "asked; leave emqx.url out.",
+                f"{self._where} is an EMQX 4, which has another REST API (/api/v4). The gateway needs EMQX 5 or later: "
+                "remove emqx.url.",
                 "emqx_4",
             )
         return EmqxApiError(
-            f"{self._where} answers {_BASE}{path} with status {status}, which EMQX 5 does not. Is this EMQX's "
-            "dashboard port (18083), and not MQTT's or another service's?",
+            f"{self._where} answers {_BASE}{path} with status {status}, unlike EMQX 5. Is this EMQX's dashboard port "
+            "(18083), or the port of MQTT or another service?",
             "not_emqx",
         )
 
@@ -274,7 +263,7 @@ class EmqxApi:
 
 
 def _code(answer: Answer) -> str:
-    """The code of an error as EMQX gives it; empty where there is none."""
+    """EMQX's code of an error; empty without one."""
     try:
         document = json.loads(answer.body)
     except (ValueError, RecursionError):
@@ -284,7 +273,7 @@ def _code(answer: Answer) -> str:
 
 
 def _has_more(meta: object, so_far: int) -> bool:
-    """EMQX says so, or, before 5.0.8, how many there are."""
+    """Whether the list has more rows. EMQX says so; before 5.0.8 it says how many there are."""
     if not isinstance(meta, dict):
         return False
     if isinstance(more := meta.get("hasnext"), bool):
@@ -293,14 +282,14 @@ def _has_more(meta: object, so_far: int) -> bool:
 
 
 def _keep(found: dict[str, EmqxClient], client: EmqxClient) -> None:
-    """While a session moves to another node both list it: the one that is connected, or newer, is it."""
+    """Keep one row for each session. While it moves, two nodes list it: the connected or newer row is right."""
     other = found.get(client.client_id)
     if other is None or (client.connected, client.connection_ms) >= (other.connected, other.connection_ms):
         found[client.client_id] = client
 
 
 def _chunks(client_ids: Sequence[str]) -> Iterator[list[str]]:
-    """As many at a time as fit a request line."""
+    """Client ids in groups that fit a request line."""
     some: list[str] = []
     size = 0
     for client_id in client_ids:
@@ -312,3 +301,10 @@ def _chunks(client_ids: Sequence[str]) -> Iterator[list[str]]:
         size += more
     if some:
         yield some
+
+
+def _plain(filter_: str) -> str:
+    """A filter without the beginning of a shared subscription."""
+    if filter_.startswith("$share/"):
+        return filter_.split("/", 2)[-1]
+    return filter_.removeprefix("$queue/")

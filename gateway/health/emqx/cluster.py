@@ -1,14 +1,12 @@
-"""Nodes of EMQX's cluster that are stopped, and sessions on them that shared subscriptions still give messages to.
+"""Stopped nodes of EMQX's cluster, and their sessions that shared subscriptions still give messages to.
 
-A core node that dies (SIGKILL, power) leaves its sessions in the table of shared subscriptions, which every node has
-whole. EMQX goes on picking them: their share of new messages goes to nobody, and the publishers get PUBACK 0, until the
-node is back or was forced to leave. No counter of EMQX's moves. What tells is that the table has more members than the
-nodes that run have subscriptions of.
+A killed core node (SIGKILL, power) leaves its sessions in the table of shared subscriptions, which every node has
+whole. EMQX goes on choosing them. Their share of new messages is lost, and publishers get PUBACK 0, until the node is
+back or was forced to leave. No counter of EMQX's grows. The sign is a table with more members than the running nodes
+have subscriptions.
 """
 
 from __future__ import annotations
-
-__all__ = ["ClusterView", "cluster_problem", "look_at_cluster"]
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """``stopped``: nodes that do not run. ``members`` of shared subscriptions of all groups, as the cluster has them,
-    and how many of these are ``dead``; None where they are too many to be counted. Looked at while a node is stopped
-    alone."""
+    """``stopped``: nodes that do not run. ``members``: members of all shared subscriptions in the cluster's table.
+    ``dead``: those of stopped nodes; None when there are too many to count. Members are counted only while a node is
+    stopped."""
 
     stopped: tuple[str, ...] = ()
     members: int = 0
@@ -36,7 +34,7 @@ async def look_at_cluster(api: EmqxApi) -> ClusterView:
     if not stopped:
         return ClusterView()
     views = []
-    for _ in range(2):  # sessions come and go between the two counts of one look: the smaller difference is the dead's
+    for _ in range(2):  # sessions come and go between the two counts, so the smaller difference counts
         members = await api.shared_members()
         alive = await api.shared_subscriptions()
         if alive is None:
@@ -48,7 +46,7 @@ async def look_at_cluster(api: EmqxApi) -> ClusterView:
 
 
 def cluster_problem(view: ClusterView) -> Problem | None:
-    """What is wrong with the cluster, in a sentence."""
+    """The cluster's problem, in a sentence."""
     if not view.stopped:
         return None
     nodes = " and ".join(view.stopped)
@@ -56,21 +54,21 @@ def cluster_problem(view: ClusterView) -> Problem | None:
     away = is_stopped.format(nodes)
     if not view.dead:
         counted = "" if view.dead is not None else (
-            f" Whether shared subscriptions still give messages to its sessions is not judged: there are too many "
-            f"subscriptions to count ({view.members} shared)."
+            f" Whether its sessions still get messages is unknown: there are too many subscriptions to count "
+            f"({view.members} shared)."
         )  # fmt: skip
         return Problem(
             "emqx-node-stopped",
             "warning",
             f"{away} stopped.{counted}",
-            "emqx ctl cluster status; start it, or take it out of the cluster if it is gone for good.",
+            "emqx ctl cluster status; start it, or remove it from the cluster if it is gone for good.",
         )
     leave = "; ".join(f"emqx ctl cluster force-leave {node}" for node in view.stopped)
     return Problem(
         "emqx-members-dead",
         "critical",
-        f"New messages are vanishing now: {away} stopped, and {view.dead} of the {view.members} members of shared "
-        "subscriptions died with it. EMQX goes on giving them their share, and tells the publishers that all is well.",
-        f"start the node; or, if it is gone for good and not only cut off, on a node that runs: {leave}. It takes some "
-        "15 s.",
+        f"New messages are being lost: {away} stopped, and {view.dead} of the {view.members} members of shared "
+        "subscriptions died with it. EMQX still sends them their share, and acknowledges it to the publishers.",
+        f"start the node; or, if it is gone for good and not only disconnected, on a running node: {leave}. It takes "
+        "about 15 s.",
     )

@@ -1,32 +1,28 @@
-"""What EMQX lost of one session's messages, counted over EMQX's own resets. Pure: readings and times go in.
+"""EMQX's losses of one session's messages, counted over EMQX's own resets. Pure: readings and times go in.
 
-EMQX counts what a full queue drops for as long as the session lives, and what it drops for its age or size for as long
-as the connection does. Both begin at 0 again with the next one; what is counted here only grows.
+EMQX counts messages dropped by a full queue for the session's life, and those dropped for age or size for the
+connection's. Both begin at 0 again with the next one; the counts here only grow.
 """
 
 from __future__ import annotations
 
-__all__ = ["REASONS", "Episode", "Marks", "Reason", "SessionLosses"]
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from gateway.base.lookout_metrics import REASONS, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gateway.health.emqx.model import EmqxClient
 
-Reason = Literal["queue_full", "expired", "too_large"]
-REASONS: Final[tuple[Reason, ...]] = ("queue_full", "expired", "too_large")
-
-CALM_MS: Final = 10 * 60_000  # after so long without another loss it is no longer going on
+CALM_MS: Final = 10 * 60_000  # a pause of this length ends an episode of losses
 FILLING_FROM: Final = 0.5  # of the queue
-FILLING_LOOKS: Final = 2  # in a row: a single one may be what a restart of ours left, seen late
+FILLING_LOOKS: Final = 2  # in a row: a single one may show the end of our own restart
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """EMQX's counts at the last look, and whose they were: those of the session and the connection that began then."""
+    """EMQX's counts at the last look, with the begin of their session and of their connection."""
 
     session_ms: int
     connection_ms: int
@@ -47,22 +43,12 @@ class Marks:
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """From JSON. Raises KeyError, TypeError or ValueError."""
-        return cls(
-            int(values["session_ms"]),
-            int(values["connection_ms"]),
-            int(values["queue_full"]),
-            int(values["expired"]),
-            int(values["too_large"]),
-        )
-
-    def as_dict(self) -> dict[str, int]:
-        """Ready for JSON."""
-        return asdict(self)
+        return cls(**{field.name: int(values[field.name]) for field in fields(cls)})
 
 
 @dataclass(slots=True)
 class Episode:
-    """Losses with less than ``CALM_MS`` between them. ``began_ms``: the last look before the first of them."""
+    """Losses with pauses below ``CALM_MS``. ``began_ms``: the last look before the first loss."""
 
     began_ms: int
     last_ms: int
@@ -70,9 +56,9 @@ class Episode:
 
 
 class SessionLosses:
-    """One session's. ``marks`` are those of an earlier life, whose last look was at ``looked_ms``; None when there were
-    none: then what EMQX has counted so far is where counting begins, unless the session is younger than ``since_ms``,
-    when this life began.
+    """The losses of one session. ``marks`` are those of an earlier life, whose last look was at ``looked_ms``. Without
+    marks, counting begins at EMQX's present counts; at 0 for a session younger than ``since_ms``, the begin of this
+    life.
     """
 
     def __init__(
@@ -80,9 +66,9 @@ class SessionLosses:
     ) -> None:
         self.name = name
         self.client_id = client_id
-        self.client: EmqxClient | None = None  # as last seen; None when EMQX has no such session
+        self.client: EmqxClient | None = None  # at the last look; None when EMQX has no such session
         self.lost: dict[Reason, int] = dict.fromkeys(REASONS, 0)
-        self.before = 0  # what EMQX had counted of the queue before anybody looked
+        self.before = 0  # EMQX's count of the queue before the first look
         self.marks = marks
         self._since_ms = since_ms
         self._looked_ms = since_ms if marks is None or looked_ms is None else looked_ms
@@ -90,7 +76,7 @@ class SessionLosses:
         self._episodes: dict[Reason, Episode] = {}
 
     def look(self, client: EmqxClient | None, now_ms: int) -> dict[Reason, int]:
-        """Take a reading in; returns what was lost since the last one, by reason, nothing where nothing was."""
+        """Take a reading. Returns the losses since the last one, by reason; empty without any."""
         self.client = client
         began_ms, self._looked_ms = self._looked_ms, now_ms
         if client is None:
@@ -126,7 +112,7 @@ class SessionLosses:
             episode.count += count
 
     def episode(self, reason: Reason, now_ms: int) -> Episode | None:
-        """The losses for this reason that are going on, or ended less than ``CALM_MS`` ago."""
+        """The losses for this reason that continue, or ended less than ``CALM_MS`` ago."""
         episode = self._episodes.get(reason)
         return episode if episode is not None and now_ms - episode.last_ms < CALM_MS else None
 
@@ -137,5 +123,5 @@ class SessionLosses:
 
 
 def _grown(before: int, now: int) -> int:
-    """A count that is smaller than it was has begun anew."""
+    """The growth of a count; a smaller count has begun at 0 again."""
     return now - before if now >= before else now

@@ -1,25 +1,21 @@
-"""What is wrong between EMQX and a worker, in sentences: one for each kind of trouble, whatever the number of sessions.
-Pure.
-"""
+"""Problems between EMQX and a worker, in sentences: one for each kind, whatever the number of sessions. Pure."""
 
 from __future__ import annotations
 
-__all__ = ["emqx_problems", "said_of_counts"]
-
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.base.moments import moment
 from gateway.base.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from gateway.base.lookout_metrics import Reason
+    from gateway.health.emqx.losses import Episode, SessionLosses
 
-    from gateway.health.emqx.losses import Episode, Reason, SessionLosses
-
-FAILED_LOOKS: Final = 2  # in a row: one falls into the restart of an EMQX node
+FAILED_LOOKS: Final = 2  # in a row: a restart of an EMQX node fails one
 _NAMED: Final = 4
 _RAISE: Final = (
-    "whether Kafka takes messages at full rate; then raise mqtt.max_inflight and mqtt.max_mqueue_len in EMQX, "
+    "check that Kafka takes messages at full rate; then raise mqtt.max_inflight and mqtt.max_mqueue_len in EMQX, "
     "mqtt.receive_maximum and mqtt.sessions here."
 )
 
@@ -27,8 +23,10 @@ _RAISE: Final = (
 def emqx_problems(
     sessions: Iterable[SessionLosses], now_ms: int, *, subject: str = "", failed_looks: int = 0, failure: str = ""
 ) -> Iterator[Problem]:
-    """Losses before us and what leads to them, and that nobody can look: ``failure`` is why, since ``failed_looks``.
-    ``subject`` is whose sessions they are."""
+    """Losses before the gateway, their precursors, and failing looks. ``failure`` is the reason since ``failed_looks``.
+
+    ``subject`` is the owner of the sessions.
+    """
     sessions = list(sessions)
     if dropping := _episodes(sessions, "queue_full", now_ms):
         yield Problem("emqx-queue-dropping", "critical", _dropping(dropping), _RAISE, subject)
@@ -38,25 +36,27 @@ def emqx_problems(
     if large := _episodes(sessions, "too_large", now_ms):
         text = (
             f"EMQX has dropped {_count(large)} of {_who(large)} because their packets are larger than "
-            "mqtt.max_packet_bytes: devices have had their acknowledgement."
+            "mqtt.max_packet_bytes. The devices have an acknowledgement."
         )
-        check = "mqtt.max_packet_bytes: it must be at least EMQX's mqtt.max_packet_size."
+        check = "raise mqtt.max_packet_bytes to EMQX's mqtt.max_packet_size at least."
         yield Problem("emqx-too-large", "critical", text, check, subject)
     if failed_looks >= FAILED_LOOKS:
-        text = f"What EMQX drops before the gateway gets it, and whether its nodes run, is not seen: {failure}"
-        check = "emqx.url, emqx.api_key and emqx.api_secret; traffic is not affected."
+        text = f"EMQX's drops and the state of its nodes are unknown: {failure}"
+        check = "check emqx.url, emqx.api_key and emqx.api_secret; messages flow."
         yield Problem("emqx-unwatched", "warning", text, check)
 
 
 def said_of_counts(before: Mapping[str, int], now: Mapping[str, int]) -> str:
-    """What EMQX counted while a session was lost: counts of the cluster, at the last look that found all well and at
-    the first one after. Whole sentences."""
+    """EMQX's counts while a session was lost, in whole sentences.
+
+    The counts are the cluster's: at the last look before the loss, and at the first one after.
+    """
     if not before:
-        return "What EMQX had counted before is not known."
+        return "EMQX's earlier counts are unknown."
     anew = any(now.get(name, 0) < count for name, count in before.items())
     grown = {name: count - (0 if anew else before.get(name, 0)) for name, count in now.items()}
     said = ", ".join(f"{name} +{count}" for name, count in sorted(grown.items()) if count > 0)
-    begun = "EMQX's counters began anew, so a node was restarted. " if anew else ""
+    begun = "EMQX's counters restarted, so a node was restarted. " if anew else ""
     if not said:
         return f"{begun}EMQX counted none of it (delivery.dropped, messages.dropped.no_subscribers)."
     return f"{begun}EMQX counted meanwhile, of all clients: {said}."
@@ -75,8 +75,8 @@ def _dropping(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
     queue = "the full queue" if len(losing) == 1 else "the full queues"
     return (
         f"EMQX has dropped {_count(losing)} from {queue} of {_who(losing)}, the last before "
-        f"{moment(last / 1000)}{limits}: "
-        "devices have had their acknowledgement, and the gateway never got them."
+        f"{moment(last / 1000)}{limits}. "
+        "The devices have an acknowledgement, but the gateway never received the messages."
     )
 
 
@@ -87,8 +87,8 @@ def _filling(sessions: Sequence[SessionLosses]) -> str:
         if session.client is not None
     ]
     return (
-        f"EMQX's queue of session {_listed(each)} messages: when one is full EMQX drops its oldest, although their "
-        "devices have had their acknowledgement."
+        f"EMQX's queue of session {_listed(each)} messages. A full queue drops its oldest messages, although the "
+        "devices have an acknowledgement."
     )
 
 

@@ -1,56 +1,55 @@
-"""Looks at this worker's sessions in EMQX every ``emqx.interval``, and keeps account of what was lost before us.
+"""The watch of this worker's sessions in EMQX, every ``emqx.interval``, with an account of EMQX's losses.
 
-Each worker looks at its own client ids: one question of a few kilobytes, whatever the number of sessions. It needs no
-supervisor, a worker that is away takes nobody else's account with it, and metrics stay where their sessions are. What
-EMQX had counted at the last look is kept in the data directory, so that what is dropped while the worker is away is
-counted when it is back.
+Each worker looks at its own client ids: one question of a few kilobytes, whatever the number of sessions. So it needs
+no supervisor, and the metrics stay with their sessions. EMQX's counts at the last look are kept in the data directory,
+so losses during the worker's absence are counted afterwards.
 """
 
 from __future__ import annotations
 
-__all__ = ["EmqxWatch"]
-
 import asyncio
 import json
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from config.error_words import words
 from config.errors import ConfigError, forget_frames
+from gateway.base.lookout_metrics import REASONS
 from gateway.base.moments import moment
 from gateway.data_dir import durable
 from gateway.health.emqx.api import EmqxApi, EmqxApiError
 from gateway.health.emqx.cluster import ClusterView, cluster_problem, look_at_cluster
-from gateway.health.emqx.losses import REASONS, Marks, SessionLosses
+from gateway.health.emqx.losses import Marks, SessionLosses
+from gateway.health.emqx.model import EmqxClient
 from gateway.health.emqx.problems import emqx_problems, said_of_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from config.settings import EmqxSettings
     from gateway.base.metrics import Metrics
     from gateway.base.problem import Problem
     from gateway.data_dir.lost_sessions import LostSessions
-    from gateway.health.emqx.model import EmqxClient
 
 log = structlog.get_logger("emqx")
 
 _FORMAT: Final = 1
-_FIRST_LOOK_S: Final = 5.0  # a start has better things to do than to load an HTTP client
+_FIRST_LOOK_S: Final = 5.0  # the start does not wait for the HTTP client's import
 _NO_SUBSCRIBERS: Final = "messages.dropped.no_subscribers"
-_BESIDE: Final = ("delivery.dropped", _NO_SUBSCRIBERS)  # what may grow when a session is lost
+_BESIDE: Final = ("delivery.dropped", _NO_SUBSCRIBERS)  # may grow when a session is lost
+_NONE: Final = EmqxClient("", connected=False)  # stands for a session that EMQX does not have
 
 
 class EmqxWatch:
-    """A component of the service; belongs to the event loop's thread. A failure is a line of the log and a problem, and
-    never anything to the traffic.
+    """A component of the service; belongs to the event loop's thread. A failure is a line in the log and a problem, and
+    never affects messages.
 
-    ``sessions`` are the names and client ids of ``worker``; ``path`` is where the counts of the last look are kept.
-    Worker 0 also counts what is no session's. ``own_unheard`` counts those of the gateway's own messages that nobody
-    was subscribed to.
+    ``sessions`` are the names and client ids of ``worker``; ``path`` is the file with the counts of the last look.
+    Worker 0 also counts losses outside sessions. ``own_unheard`` counts the gateway's own messages without a
+    subscriber.
     """
 
     name: Final = "emqx watch"
@@ -84,8 +83,8 @@ class EmqxWatch:
         self._failed = 0  # looks in a row
         self._failure = ""
         self._cluster = ClusterView()
-        self._unheard: int | None = None  # messages that had no subscriber, at the last look
-        self._counts: dict[str, int] = {}  # EMQX's, when no session of ours was away; for what is lost after that
+        self._unheard: int | None = None  # messages without a subscriber, at the last look
+        self._counts: dict[str, int] = {}  # EMQX's, at the last look with all sessions connected
         metrics.emqx_watched.child().value = 1
 
     async def start(self) -> None:
@@ -104,11 +103,11 @@ class EmqxWatch:
             return
         task.cancel()
         await asyncio.wait([task])
-        if self._writing is not None:  # whoever has the slot next writes the same file
+        if self._writing is not None:  # the slot's next worker writes the same file
             await asyncio.wait([self._writing])
         if self._looked_ms:
-            await self._keep()  # when the last look was: what is dropped from now on came after it
-        self._metrics.emqx_up.child().value = 0  # where a reload ends it, its last figures would stand for ever
+            await self._keep()  # the time of the last look: the next worker counts drops after it
+        self._metrics.emqx_up.child().value = 0  # after a reload ends it, its last figures would stay
         self._metrics.emqx_dead_members.child().value = 0
         for session in self._sessions:
             self._show(session.name, None)
@@ -122,7 +121,7 @@ class EmqxWatch:
             await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
 
     async def look(self) -> None:
-        """Ask EMQX once, and take in what it says. Raises nothing."""
+        """Ask EMQX once, and note its answer. Raises nothing."""
         try:
             clients = await self._api.clients(session.client_id for session in self._sessions)
             counts = await self._api.metrics()
@@ -159,7 +158,7 @@ class EmqxWatch:
             log.warning(
                 "emqx_not_watched",
                 error=str(error),
-                consequence="what EMQX drops before the gateway gets it is not seen; traffic goes on",
+                consequence="messages that EMQX drops are not counted meanwhile; messages flow",
             )
         self._failed += 1
         self._failure = str(error)
@@ -172,7 +171,7 @@ class EmqxWatch:
                 "emqx_members_dead",
                 nodes=view.stopped,
                 members=view.dead,
-                consequence="their share of new messages goes to nobody, though publishers get an acknowledgement",
+                consequence="their share of new messages is lost, although publishers have an acknowledgement",
             )
 
     def _take(self, session: SessionLosses, new: dict[Any, int], now_ms: int) -> None:
@@ -181,22 +180,22 @@ class EmqxWatch:
         for reason, count in new.items():
             self._metrics.emqx_dropped.child(name, reason).value += count
             episode = session.episode(reason, now_ms)
-            if episode is not None and episode.count == count:  # its first; the rest is in the metrics
+            if episode is not None and episode.count == count:  # the episode's first loss; metrics have the others
                 log.error(
                     "emqx_dropped",
                     session=name,
                     client_id=session.client_id,
                     reason=reason,
                     messages=count,
-                    consequence="devices have had their acknowledgement; the gateway never got these messages",
+                    consequence="the devices have an acknowledgement; the gateway never received these messages",
                 )
 
     def _show(self, name: str, client: EmqxClient | None) -> None:
-        metrics = self._metrics
-        metrics.emqx_queue_length.child(name).value = client.mqueue_len if client is not None else 0
-        metrics.emqx_queue_limit.child(name).value = client.mqueue_max if client is not None else 0
-        metrics.emqx_inflight.child(name).value = client.inflight_cnt if client is not None else 0
-        metrics.emqx_inflight_limit.child(name).value = client.inflight_max if client is not None else 0
+        metrics, client = self._metrics, client or _NONE
+        metrics.emqx_queue_length.child(name).value = client.mqueue_len
+        metrics.emqx_queue_limit.child(name).value = client.mqueue_max
+        metrics.emqx_inflight.child(name).value = client.inflight_cnt
+        metrics.emqx_inflight_limit.child(name).value = client.inflight_max
 
     def _count_unheard(self, counts: dict[str, int]) -> None:
         if (now := counts.get(_NO_SUBSCRIBERS)) is None:
@@ -207,13 +206,13 @@ class EmqxWatch:
             self._own_seen = own
             return
         grown = now - before if now >= before else now
-        # The gateway's status messages are retained: nobody has to be subscribed, and none of them is lost.
+        # The gateway's own status messages are retained, so none is lost without a subscriber.
         ours = min(grown, own - self._own_seen)
         self._own_seen += ours
         self._metrics.emqx_no_subscribers.child().value += grown - ours
 
     def _explain(self, counts: dict[str, int]) -> bool:
-        """What EMQX counted beside the loss of a session; whether there is something new to keep."""
+        """Explain lost sessions with EMQX's counters. Returns whether the counts to keep have changed."""
         counts = {name: count for name, count in counts.items() if name.startswith(_BESIDE)}
         lost = self._lost
         if lost is None:
@@ -221,14 +220,14 @@ class EmqxWatch:
         if lost.unexplained():
             lost.explain(said_of_counts(self._counts, counts))
         if lost.away():
-            return False  # what is dropped until it is back belongs to its absence
+            return False  # drops until the session is back belong to its absence
         before, self._counts = self._counts, counts
         return before != counts
 
-    # --- what is kept over a restart ---------------------------------------------------------------------------------
+    # --- the file with EMQX's counts ------------------------------------------------------------------------------
 
     def _load(self) -> tuple[dict[str, Marks], int | None]:
-        """What EMQX had counted by client id, and when."""
+        """EMQX's earlier counts by client id, and their time."""
         try:
             document = json.loads(self._path.read_bytes())
             if document["version"] != _FORMAT:
@@ -243,12 +242,12 @@ class EmqxWatch:
                 "emqx_counts_not_read",
                 file=str(self._path),
                 error=words(error),
-                consequence="what EMQX dropped while this worker was away is not counted",
+                consequence="messages that EMQX dropped during this worker's absence are not counted",
             )
             return {}, None
 
     async def _keep(self) -> None:
-        sessions = {one.client_id: one.marks.as_dict() for one in self._sessions if one.marks is not None}
+        sessions = {one.client_id: asdict(one.marks) for one in self._sessions if one.marks is not None}
         document = {"version": _FORMAT, "looked_ms": self._looked_ms, "sessions": sessions, "counts": self._counts}
         text = json.dumps(document, indent=1) + "\n"
         self._writing = asyncio.ensure_future(asyncio.to_thread(durable.write, self._path, text))
@@ -257,10 +256,10 @@ class EmqxWatch:
         except OSError as error:
             log.warning("emqx_counts_not_kept", file=str(self._path), error=words(error), repeat_key="emqx_counts")
 
-    # --- what it says ------------------------------------------------------------------------------------------------
+    # --- problems and facts -------------------------------------------------------------------------------------------
 
     def problems(self) -> tuple[Problem, ...]:
-        """What is wrong now. Does not block."""
+        """The present problems. Does not block."""
         cluster = cluster_problem(self._cluster)
         return (() if cluster is None else (cluster,)) + tuple(
             emqx_problems(
@@ -287,19 +286,19 @@ class EmqxWatch:
 
 
 def _facts(session: SessionLosses) -> dict[str, object]:
-    client = session.client
+    client = session.client or _NONE
     return {
         "session": session.name,
         "client_id": session.client_id,
-        "known": client is not None,
-        "connected": client.connected if client is not None else False,
-        "queue_length": client.mqueue_len if client is not None else 0,
-        "queue_limit": client.mqueue_max if client is not None else 0,
-        "inflight": client.inflight_cnt if client is not None else 0,
-        "inflight_limit": client.inflight_max if client is not None else 0,
+        "known": session.client is not None,
+        "connected": client.connected,
+        "queue_length": client.mqueue_len,
+        "queue_limit": client.mqueue_max,
+        "inflight": client.inflight_cnt,
+        "inflight_limit": client.inflight_max,
         "dropped": {reason: session.lost[reason] for reason in REASONS},
-        "dropped_by_emqx": client.mqueue_dropped if client is not None else 0,
-        "since": _moment(client.session_ms if client is not None else 0),
+        "dropped_by_emqx": client.mqueue_dropped,
+        "since": _moment(client.session_ms),
     }
 
 

@@ -8,8 +8,6 @@ types keep every string out of the HTML parser.
     runbook.py   the runbook as a page, so that a problem's link leads to what to do about it
 """
 
-from __future__ import annotations
-
 __all__ = ["Document", "load", "read", "style_hash"]
 
 import base64
@@ -32,7 +30,7 @@ class Document:
     policy: str
 
 
-def load() -> Document:
+def status_page() -> Document:
     """The page, from its files. Blocks for a few small files."""
     html, style = read("page.html"), read("page.css")
     script = "\n".join(map(read, _SCRIPTS))

@@ -113,13 +113,15 @@ function showFlow(view) {
   put("kafka-title", "Kafka");
   const well = brokers.length - sick;
   const known = counted(brokers.length, "broker", "brokers");
-  put("kafka-first", brokers.length ? `${count(well)} of ${known} ${well === 1 ? "answers" : "answer"}` : "");
+  const answer = well === 1 || brokers.length === 1 ? "answers" : "answer";
+  put("kafka-first", brokers.length ? `${count(well)} of ${known} ${answer}` : "");
   put("kafka-second", quantiles(latency.produce));
   gauge(parts, "kafka", null);
   tone("kafka", brokers.some((one) => one.health === "silent"), sick);
 
   put("spool-title", "Spool");
-  put("spool-first", spool ? `${count(spool.messages)}, ${bytes(spool.bytes)}` : "off");
+  const spooled = spool && (spool.messages ? `${count(spool.messages)}, ${bytes(spool.bytes)}` : "empty");
+  put("spool-first", spooled || "off");
   tone("spool", spool && spool.problem, spool && spool.messages);
   put("dead-title", "Dead letters");
   put("dead-first", count(dead.total));
@@ -127,7 +129,7 @@ function showFlow(view) {
   put("label-in", `${rate(rates.received)}/s`);
   put("small-in", number(rates.received_bytes) === null ? "" : `${bytes(rates.received_bytes)}/s`);
   put("label-out", `${rate(rates.delivered)}/s`);
-  put("small-out", "");
+  put("small-out", number(rates.sent_bytes) === null ? "" : `${bytes(rates.sent_bytes)}/s`);
   put("back-in", "acknowledged");
   put("back-out", "acks=all");
   moving(parts["pipe-in"], rates.received > 0);
@@ -141,7 +143,7 @@ function showFlow(view) {
 function latencyText({ produce, end_to_end: whole }) {
   const known = [];
   if (quantiles(produce)) known.push(`a batch until Kafka’s acknowledgement ${quantiles(produce)}`);
-  if (quantiles(whole)) known.push(`a message from MQTT to there ${quantiles(whole)}`);
+  if (quantiles(whole)) known.push(`a message from MQTT to Kafka ${quantiles(whole)}`);
   return known.length ? `Over the last minute: ${known.join("; ")}.` : "";
 }
 

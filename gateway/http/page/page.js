@@ -34,6 +34,7 @@ function read(status, now) {
     problems: list(status.problems),
     spool: status.spool ? asTable(status.spool) : null,
     routes: asTable(status.routes),
+    commands: asTable(asTable(status.commands).routes),
     dead: { total: ledger.dead_lettered, by_reason: {}, last: [], ...asTable(status.dead_letters) },
     latency: { produce: null, end_to_end: null, ...asTable(status.latency) },
     rates: ratesOf(asTable(status.rates), ledger, now),
@@ -51,6 +52,7 @@ function ratesOf(said, ledger, now) {
     received: number(said.received_per_second) ?? between("received"),
     delivered: number(said.delivered_per_second) ?? between("delivered"),
     received_bytes: number(said.received_bytes_per_second),
+    sent_bytes: number(said.sent_bytes_per_second),
     dead_lettered: number(said.dead_lettered_per_second) ?? between("dead_lettered"),
   };
 }
@@ -135,7 +137,9 @@ function prose(sentence) {
   return textOf(sentence).split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part));
 }
 
-const PARTS = [showBrokers, showSessions, showRoutes, showSpool, showLedger, showDead, showWorkers, showLife];
+const PARTS = [
+  showBrokers, showSessions, showRoutes, showCommands, showSpool, showLedger, showDead, showWorkers, showLife,
+];
 
 function show(status) {
   const now = performance.now();

@@ -4,10 +4,6 @@
 paragraphs, lists, tables, code in blocks and in lines, bold words and links.
 """
 
-from __future__ import annotations
-
-__all__ = ["load", "render"]
-
 import html
 import re
 from pathlib import Path
@@ -39,7 +35,7 @@ _PAGE: Final = """<!doctype html>
 """
 
 
-def load() -> Document | None:
+def runbook_page() -> Document | None:
     """The page; None where the installation has no runbook. Blocks for two files."""
     for place in _PLACES:
         try:

@@ -5,7 +5,8 @@ const TERMS = [
   ["filtered", "filtered"], ["dead_lettered", "dead-lettered"],
   ["copies", "copies"], ["in_flight", "in flight"], ["returned", "returned"], ["lost", "lost"],
 ];
-const SESSIONS = 24; // so many are shown, those that are away first
+const DONE = ["succeeded", "delivered", "sent"]; // outcomes of commands
+const SESSIONS = 24; // shown rows, disconnected sessions first
 const ROUTES = 50;
 const DEAD_LETTERS = 10;
 const NAMES = 20; // so many of a list in a sentence
@@ -26,7 +27,8 @@ function showBrokers({ brokers }) {
 }
 
 function healthCell({ health, silent_seconds: silence, mute_seconds: muteness }) {
-  const silent = silence || (health === "unreachable" && muteness);
+  // A healthy broker is silent for the milliseconds of each batch.
+  const silent = health === "silent" ? silence || muteness : health === "unreachable" && muteness;
   const tones = new Map([["ok", ""], ["idle", "soft"], ["unreachable", "warning"]]);
   return {
     text: silent ? `${textOf(health)} for ${span(silent)}` : textOf(health),
@@ -75,7 +77,7 @@ function sessionCell({ connected, subscribed, problem }) {
   const because = problem ? `: ${problem}` : "";
   if (subscribed) return { text: "subscribed" };
   if (connected) return { text: `not subscribed${because}`, tone: "warning" };
-  return { text: `away${because}`, tone: "critical" };
+  return { text: `not connected${because}`, tone: "critical" };
 }
 
 function showRoutes({ routes }) {
@@ -87,6 +89,50 @@ function showRoutes({ routes }) {
     { text: count(one.dead_lettered), tone: one.dead_lettered ? "warning" : "" },
   ]);
   fill(find("routes"), columns, rows, { head: true, most: ROUTES });
+}
+
+// Of [[commands]]; without any the part stays hidden.
+function showCommands({ commands, status }) {
+  const columns = [
+    words("commands"), words("state"), figures("consumed"), figures("done"), figures("not done"), figures("waiting"),
+    figures("under way"), figures("oldest"),
+  ];
+  const rows = Object.entries(commands).map(([name, one]) => {
+    const done = DONE.reduce((all, outcome) => all + (number(asTable(one.finished)[outcome]) ?? 0), 0);
+    const failed = total(one.finished) - done;
+    return [
+      name, commandsCell(one, asTable(status.commands)), count(one.consumed), count(done),
+      { text: count(failed), tone: failed ? "warning" : "" }, count(one.waiting), count(one.under_way),
+      number(one.oldest_seconds) === null ? "–" : span(one.oldest_seconds),
+    ];
+  });
+  fill(find("commands"), columns, rows, { head: true, most: ROUTES, note: commandsWords(commands) });
+}
+
+function commandsCell({ open, partitions, errors, imbalance }, { problem }) {
+  const error = Object.values(asTable(errors))[0];
+  if (error) return { text: textOf(error), tone: "critical" };
+  if (imbalance) return { text: `does not balance: ${count(imbalance)}`, tone: "critical" };
+  if (!open) return { text: problem ? `not sent: ${textOf(problem)}` : "not sent yet", tone: "warning" };
+  return { text: `sent, from ${count(list(partitions).length)} partitions` };
+}
+
+// What was not done, and for which devices most commands wait.
+function commandsWords(commands) {
+  const all = Object.values(commands);
+  const outcomes = new Map();
+  for (const one of all) {
+    for (const [outcome, many] of Object.entries(asTable(one.finished))) {
+      if (!DONE.includes(outcome)) outcomes.set(outcome, (outcomes.get(outcome) ?? 0) + (number(many) ?? 0));
+    }
+  }
+  const missed = [...outcomes].filter(([, many]) => many).map(([outcome, many]) => `${outcome} ${count(many)}`);
+  const busiest = all.flatMap((one) => Object.entries(asTable(one.busiest)));
+  const waiting = busiest.map(([device, many]) => `${device} ${count(many)}`);
+  return [
+    missed.length ? `Not done: ${few(missed, ", ")}.` : "",
+    waiting.length ? `Most wait for: ${few(waiting, ", ")}.` : "",
+  ].filter(Boolean).join(" ");
 }
 
 function showWorkers({ workers }) {

@@ -3,19 +3,21 @@
 _sweeper.py       ends what Spark leaves running when it or the demo is killed
 access.py         ``--auth``: the access service of a demo, asked by its MQTT broker, with a secret for each device
 account.py        what became of every message, by the devices' own names and sequence numbers
-chaos.py          what ``--chaos`` does and when, what it found, and how that is told
+alerts.py         makes commands of the alerts of the Spark job ``anomalies``, and notes what came of them
+chaos.py          the faults of ``--chaos``, their times, their result and its text
 children.py       the demo's own Python processes (fleet, witness, plain bridge), spoken to in JSON lines
+commanded.py      what became of every command, by the records of its topic and the status topic
+commander.py      sends commands to the devices through Kafka, and reads back what became of them
 faults.py         does what the plan of ``--chaos`` says, at its times, to the running demo
 latency.py        latency percentiles, over the whole run and over the last seconds, in bounded memory
 options.py        what a run of the demo is asked to do
 plain.py          keeps the plain bridge's process running, as a process manager would, and kills it when told to
 plain_bridge.py   the bridge most of us write first, as a process (``python -m gateway.local.demo.plain_bridge``)
-records.py        reads the messages back: from Kafka with a consumer, from Parquet with Arrow
-report.py         the page with plots that a demo ends with, made from the tables that its Spark job has written
-result.py         what a whole run of the demo comes to
-run.py            the demo from its first line to its account: start, flow, stop in an order that loses nothing
-scrape.py         asks the gateway's HTTP port what the demo shows: whether it is ready
-services.py       the servers of the demo: Kafka, the MQTT broker, the gateway and the Spark job, each started
+records.py        reads the messages back: from Kafka with a consumer, from the lake without Spark
+result.py         what a whole run of the demo comes to, and the page with plots made from its Spark job's tables
+run.py            the demo from its first line to its account: start, flow, stop without a loss, read back
+scrape.py         asks the gateway's HTTP port what the demo shows: whether it is ready, and its counts
+services.py       the demo's servers: Kafka, the MQTT broker, the gateway and the Spark job; started, watched, stopped
 spark_events.py   turns the Spark job's progress lines into the numbers the demo shows and waits for
 state.py          what the demo knows of itself at a moment; the views draw it, the stages write it
 sweeper.py        the process that ends what Spark would leave running; see ``_sweeper.py``

@@ -8,8 +8,6 @@ our word or our death, and then kills every process whose environment has the ma
 Arguments: the mark (``NAME=value``), then directories to delete at the end. Where there is no /proc it only deletes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["AccessCounts", "DemoAccess"]
-
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -14,17 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from config.errors import GatewayError
 from gateway.devices.physics import build_fleet
 from gateway.local.demo.children import in_thread
-from gateway.local.demo.options import FILTERS, INSTANCE
-from gateway.local.demo.state import Step, StepState
+from gateway.local.demo.options import FILTERS, INSTANCE, DemoOptions, commands_toml
+from gateway.local.demo.state import DemoState, Step, StepState
 from gateway.local.embedded.access_process import AccessProcess
 from gateway.local.runtime.process import last_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from gateway.local.demo.options import DemoOptions
-    from gateway.local.demo.state import DemoState
     from gateway.local.demo.view import View
     from gateway.local.embedded.access import AccessEndpoint
 
@@ -83,7 +78,11 @@ class DemoAccess:
         self._view.note(f"{self._step.label}: {self._step.detail}")
         root = self._root()
         self._process = process = AccessProcess(
-            root / "auth", filters=FILTERS, instance=INSTANCE, remove=[] if options.keep else [root]
+            root / "auth",
+            filters=FILTERS,
+            instance=INSTANCE,
+            more=commands_toml(),
+            remove=[] if options.keep else [root],
         )
         names = [model.device for model in build_fleet(options.devices, options.seed)]
 

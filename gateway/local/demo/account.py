@@ -1,63 +1,24 @@
 """What became of every message, by the devices' own names and sequence numbers. Decides without I/O.
 
 The devices say what they published and what was acknowledged to them (:class:`~gateway.devices.outbox.DeviceLedger`);
-each stage behind the gateway is read back into a :class:`Tally`. What was acknowledged must be in every stage.
-Duplicates are allowed (delivery is at least once) and counted; so is what arrived behind a later message of its device.
+each stage behind the gateway is read back into a :class:`~gateway.devices.account.Tally`. What was acknowledged must be
+in every stage. Duplicates are allowed (delivery is at least once) and counted. So is what arrived behind a later
+message of its device.
 """
 
 from __future__ import annotations
 
-__all__ = ["Account", "Stage", "Tally", "examine", "render"]
-
-from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from gateway.devices.account import Tally
     from gateway.devices.outbox import DeviceLedger
 
 _EXAMPLES = 5
-
-
-class Tally:
-    """The messages one stage was seen to hold, in the order they were read."""
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.unreadable = 0
-        """Records that name no device and sequence number."""
-        self.reordered = 0
-        """First occurrences behind a later message of their device. Means something for ordered sources only."""
-        self.seen: defaultdict[str, set[int]] = defaultdict(set)
-        self.repeats: Counter[tuple[str, int]] = Counter()
-        self._highest: dict[str, int] = {}
-
-    @property
-    def distinct(self) -> int:
-        """Different messages."""
-        return self.records - self.unreadable - self.repeats.total()
-
-    def add(self, device: str, sequence: int) -> None:
-        """One record of this message was found."""
-        self.records += 1
-        numbers = self.seen[device]
-        if sequence in numbers:
-            self.repeats[device, sequence] += 1
-            return
-        numbers.add(sequence)
-        if sequence < self._highest.get(device, -1):
-            self.reordered += 1
-        else:
-            self._highest[device] = sequence
-
-    def add_unreadable(self) -> None:
-        """One record was found that no device of ours can have written."""
-        self.records += 1
-        self.unreadable += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +57,11 @@ class Account:
     acknowledged: int
     received: int
     unheard: int
-    """Acknowledged by the MQTT broker although nobody was subscribed at that moment."""
+    """Acknowledged by the MQTT broker while it had no subscriber."""
     stages: tuple[Stage, ...] = field(default=())
     killed: bool = False
-    """Whether the gateway was killed: what it received in the moment before is then in nobody's count, and only the
-    stages behind it can tell what is missing."""
+    """Whether the gateway was killed. Its count then lacks the messages received just before. Only the stages behind
+    it can tell what is missing."""
     wanted: int = 0
     """How many devices there were to be; 0: as many as published."""
 
@@ -144,24 +105,23 @@ class Account:
         }
 
 
-def examine(name: str, tally: Tally, ledger: Mapping[str, DeviceLedger], *, ordered: bool) -> Stage:
+def examine(name: str, tally: Tally[str], ledger: Mapping[str, DeviceLedger], *, ordered: bool) -> Stage:
     """Measures what a stage holds against what the devices say; every record is accounted for in the result.
 
     ``ordered`` says whether the order it was read in is the order it came in.
     """
-    nothing: set[int] = set()
     found = missing = 0
     examples: list[tuple[str, int]] = []
     for device, entry in ledger.items():
-        numbers = tally.seen.get(device, nothing)
-        found += sum(0 <= number < entry.published for number in numbers)
-        absent = [n for n in range(entry.published) if n not in numbers and entry.has_acknowledged(n)]
+        if device in tally.seen:
+            found += tally.seen[device].found(entry.published)
+        absent = tally.missing(device, entry.published, entry.has_acknowledged)
         missing += len(absent)
         examples.extend((device, number) for number in absent[: _EXAMPLES - len(examples)])
     duplicates = sum(
         count
-        for (device, number), count in tally.repeats.items()
-        if device in ledger and 0 <= number < ledger[device].published
+        for (device, number), count in tally.copies.items()
+        if device in ledger and number < ledger[device].published
     )
     foreign = tally.records - found - duplicates
     reordered = tally.reordered if ordered else None

@@ -1,22 +1,10 @@
-"""What ``--chaos`` does and when, what it found, and how that is told. Decides without I/O and without a clock.
+"""The faults of ``--chaos``, their times, their result and its text. Decides without I/O and without a clock.
 
 Two bridges get the same messages from the same brokers: the gateway, and the plain one that most of us write first
 (``gateway.local.demo.plain_bridge``). Both are killed at the same moments; Kafka freezes for both.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "MIN_DURATION_S",
-    "ChaosPlan",
-    "ChaosResult",
-    "ChaosState",
-    "Fault",
-    "FaultKind",
-    "PlainCounts",
-    "SpoolTrace",
-    "render_chaos",
-]
 
 from collections import deque
 from dataclasses import dataclass, field

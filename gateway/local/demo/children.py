@@ -1,21 +1,15 @@
 """The demo's own Python processes (fleet, witness, plain bridge), spoken to in JSON lines; threads for what blocks."""
 
-from __future__ import annotations
-
-__all__ = ["Child", "ChildError", "in_thread"]
-
 import asyncio
 import contextlib
 import json
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from config.errors import GatewayError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 _T = TypeVar("_T")
 _LINE_LIMIT = 64 * 1024 * 1024  # the fleet's ledger is one line: 30 bytes a device and 8 per unacknowledged message
@@ -28,7 +22,7 @@ class ChildError(GatewayError):
 class Child:
     """A Python module of ours as a process: JSON lines come out of it, words go in.
 
-    It is told of our end by the end of its standard input, so it never outlives us, whatever ends us.
+    Our end closes its standard input, which ends it. So it never outlives us.
     """
 
     def __init__(self, module: str, label: str, log: Path) -> None:
@@ -131,7 +125,7 @@ async def in_thread(work: Callable[[], _T]) -> _T:
             result = work()
         except BaseException as caught:  # noqa: BLE001 - carried to the caller
             error = caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not needed
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, daemon=True).start()

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["Faults"]
-
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gateway.local.demo.account import examine
-from gateway.local.demo.chaos import ChaosResult, Fault, FaultKind
+from gateway.local.demo.chaos import ChaosResult, ChaosState, Fault, FaultKind, PlainCounts
 from gateway.local.demo.options import PARTITIONS
 from gateway.local.demo.plain import PLAIN_TOPIC, PlainBridge
 from gateway.local.demo.records import count_kafka
-from gateway.local.demo.services import DemoError
-from gateway.local.demo.state import StepState
+from gateway.local.demo.services import DemoError, Services
+from gateway.local.demo.state import DemoState, StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gateway.devices.outbox import DeviceLedger
-    from gateway.local.demo.chaos import ChaosState, PlainCounts
-    from gateway.local.demo.services import Services
-    from gateway.local.demo.state import DemoState
     from gateway.local.demo.view import View
 
 _BACK_S = 60.0
@@ -32,8 +26,16 @@ _LOOK_S = 0.1
 class Faults:
     """The faults of one run, and the plain bridge that meets them too. One task runs it, its owner may :meth:`calm`."""
 
-    def __init__(self, services: Services, state: DemoState, view: View) -> None:
+    def __init__(
+        self,
+        services: Services,
+        state: DemoState,
+        view: View,
+        before_kill: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``before_kill`` is awaited just before the gateway is killed."""
         assert state.chaos is not None
+        self._before_kill = before_kill
         self._services = services
         self._state = state
         self._chaos: ChaosState = state.chaos
@@ -99,11 +101,13 @@ class Faults:
         plan = self._chaos.plan
         if await self._until(plan.kill_s):
             await self._kill()
-        if await self._until(plan.freeze_s):
+        if await self._until(plan.freeze_s) and await self._until_spark_runs():
             await self._freeze()
 
     async def _kill(self, *, while_frozen: bool = False) -> None:
         assert self._plain is not None
+        if self._before_kill is not None and not while_frozen:  # frozen, Kafka would take nothing
+            await self._before_kill()
         pid = await self._services.kill_worker()
         fault = Fault(FaultKind.KILLED, self._now_s(), while_frozen=while_frozen)
         self._chaos.faults.append(fault)
@@ -128,7 +132,7 @@ class Faults:
                 await self._services.freeze_kafka()
                 self._chaos.faults.append(fault)
                 self._tell(fault)
-                if await self._until(plan.kill_frozen_s):
+                if await self._until(fault.at_s + plan.kill_frozen_s - plan.freeze_s):
                     group.create_task(self._kill(while_frozen=True))
                 await self._until(fault.at_s + plan.frozen_for_s)
             finally:
@@ -146,6 +150,15 @@ class Faults:
         except TimeoutError:
             return not self._calm.is_set()
         return False
+
+    async def _until_spark_runs(self) -> bool:
+        """Spark's jobs end where Kafka does not answer at their start; later they wait. False if it is to be calm
+        before."""
+        spark = self._state.steps.get("spark")
+        while spark is not None and spark.state is not StepState.READY:
+            if not await self._until(self._now_s() + _LOOK_S):
+                return False
+        return True
 
     def _now_s(self) -> float:
         return self._state.flow_seconds(time.monotonic())

@@ -1,9 +1,5 @@
 """Latency percentiles, over the whole run and over the last seconds, in bounded memory."""
 
-from __future__ import annotations
-
-__all__ = ["Latencies"]
-
 from collections import Counter, deque
 
 _CEILING_MS = 600_000  # later than this is counted here; it bounds the number of different values

@@ -1,18 +1,18 @@
 """What a run of the demo is asked to do, and the settings file it gives to the gateway and the Spark job."""
 
-from __future__ import annotations
-
-__all__ = ["FILTERS", "INSTANCE", "PARTITIONS", "ROUTE", "TOPIC", "DemoOptions", "gateway_toml"]
-
 import json
+import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from gateway.devices.physics import FAULTY_SIGNAL, UNITS
 
 TOPIC = "telemetry"
 STATUS_TOPIC = "device-status"
+COMMANDS_TOPIC = "commands"
+STATUSES_TOPIC = "command-status"
+ANSWERS_TOPIC = "command-answers"
+ALERTS_TOPIC = "anomalies"
 ROUTE = "telemetry"
 INSTANCE = "demo"
 FILTERS = ("devices/+/telemetry", "devices/+/status")
@@ -20,6 +20,12 @@ FILTERS = ("devices/+/telemetry", "devices/+/status")
 PARTITIONS = 6
 """Enough to show that they are used in parallel; each costs Spark a task per batch, and there are two cores."""
 SPARK_TRIGGER = "3s"
+WARM_UP = 20
+"""Readings after which the job ``anomalies`` judges a signal; fewer than its default, for a run of a minute."""
+FAULTY_FROM = 25
+"""The reading from which on the first device measures wrong, until it is told to recalibrate."""
+LAKE = "lake"
+"""Folder of the tables, in that of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class DemoOptions:
     """Whether the gateway is killed and Kafka frozen meanwhile, beside a plain bridge to compare with."""
     auth: bool = False
     """Whether the MQTT broker asks an access service, and each device logs in with a secret of its own."""
+
     keep: Path | None = None
     """Folder to leave data and logs in; None removes them."""
 
@@ -55,6 +62,31 @@ sessions = 1
 """
 
 
+def commands_toml() -> str:
+    """The tables of commands and their answers: for the gateway, and for the access service, which makes rules of
+    them."""
+    return f"""\
+[[routes]]
+name = "answers"
+filters = ["devices/+/res"]
+topic = "{ANSWERS_TOPIC}"
+device = "${{topic[1]}}"
+key = "${{device}}"
+metadata_headers = ["topic", "properties", "device"]
+
+[[commands]]
+name = "demo"
+topics = ["{COMMANDS_TOPIC}"]
+status_topic = "{STATUSES_TOPIC}"
+answers = "answers"
+secret = "{secrets.token_hex(32)}"
+expiry = "20s"
+answer_timeout = "5s"
+settle = "1s"
+
+"""
+
+
 def gateway_toml(
     root: Path,
     *,
@@ -66,7 +98,8 @@ def gateway_toml(
 ) -> str:
     """The settings file of this run: everything not said here is the gateway's default.
 
-    ``password_file``: of the gateway's user at the MQTT broker; None where it lets everybody in.
+    ``password_file``: of the gateway's user at the MQTT broker; None where it
+    lets everybody in.
     """
     text = json.dumps  # a JSON string is a TOML basic string
     login = ""
@@ -110,13 +143,26 @@ topic = "{STATUS_TOPIC}"
 device = "${{topic[1]}}"
 key = "${{device}}"
 
-[http]
+{commands_toml()}[http]
 port = {http_port}
 
 [stream]
 topics = ["{TOPIC}"]
-output = {text(str(root / "telemetry"))}
-quarantine = {text(str(root / "quarantine"))}
 checkpoint = {text(str(root / "checkpoints"))}
+trigger = "{SPARK_TRIGGER}"
+
+[stream.lake]
+path = {text(str(root / LAKE))}
+
+[stream.anomalies]
+topic = "{ALERTS_TOPIC}"
+warm_up = {WARM_UP}
+# A day of the simulated weather takes four minutes, so other signals change faster than any real ones.
+threshold = 3
+score_from = 10
+skip = {text(sorted(set(UNITS) - {FAULTY_SIGNAL}))}
+
+[stream.gold]
+windows = ["10s tumbling"]
 trigger = "{SPARK_TRIGGER}"
 """

@@ -1,21 +1,15 @@
 """Keeps the plain bridge's process running, as a process manager would, and kills it when told to."""
 
-from __future__ import annotations
-
-__all__ = ["PLAIN_TOPIC", "PlainBridge"]
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from config.error_words import words
 from config.errors import GatewayError
 from gateway.local.demo.chaos import PlainCounts
 from gateway.local.demo.children import Child, ChildError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 PLAIN_TOPIC = "telemetry-plain"
 _CLIENT_ID = "plain-bridge"

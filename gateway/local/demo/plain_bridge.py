@@ -12,8 +12,6 @@ standard input ends it in order: disconnect, and flush the producer; the end of 
 
 from __future__ import annotations
 
-__all__ = ["main"]
-
 import asyncio
 import contextlib
 import json
@@ -110,7 +108,7 @@ async def _run(arguments: dict[str, Any]) -> int:
         bridge.report()
         await asyncio.wait({stop}, timeout=_PROGRESS_S)
     if not stop.result():
-        return 1  # the parent is gone: nobody is left to tell
+        return 1  # the parent has ended: no one reads a report
     await bridge.stop()
     return 0
 

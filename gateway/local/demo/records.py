@@ -1,20 +1,15 @@
-"""Reads the messages back: from Kafka with a consumer, from Parquet with Arrow; never by the gateway's headers."""
-
-from __future__ import annotations
-
-__all__ = ["ReadBackError", "count_kafka", "count_parquet", "read_identity"]
+"""Reads the messages back: from Kafka with a consumer, from the lake without Spark; never by the gateway's headers."""
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from config.error_words import words
 from config.errors import ExitStatus, GatewayError
-from gateway.local.demo.account import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from gateway.devices.account import Tally
+from gateway.local.demo.state import Window
 
 _POLL_MS = 500
 _RECORDS_PER_POLL = 5_000
@@ -48,7 +43,7 @@ def read_identity(value: bytes | None) -> Identity | None:
 
 async def count_kafka(
     bootstrap: str, topic: str, partitions: int, on_progress: Callable[[int, int], None]
-) -> tuple[Tally, dict[int, int]]:
+) -> tuple[Tally[str], dict[int, int]]:
     """Reads a whole topic, up to where it ends now; also where each partition ends.
 
     ``on_progress`` gets the records read and the records there are. Raises ReadBackError if Kafka cannot be read or
@@ -57,14 +52,15 @@ async def count_kafka(
     from aiokafka import AIOKafkaConsumer, TopicPartition  # a third of a second, while the brokers could be starting
     from aiokafka.errors import KafkaError
 
-    tally = Tally()
+    tally: Tally[str] = Tally()
     parts = [TopicPartition(topic, number) for number in range(partitions)]
     consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
     try:
         await consumer.start()
         consumer.assign(parts)
         await consumer.seek_to_beginning(*parts)
-        ends = cast("dict[Any, int]", await asyncio.wait_for(consumer.end_offsets(parts), _STALL_S))
+        async with asyncio.timeout(_STALL_S):
+            ends = cast("dict[Any, int]", await consumer.end_offsets(parts))
         total, unread = sum(ends.values()), {part for part in parts if ends[part] > 0}
         while unread:
             async with asyncio.timeout(_STALL_S):
@@ -88,7 +84,7 @@ async def count_kafka(
     return tally, {part.partition: end for part, end in ends.items()}
 
 
-def _add(tally: Tally, value: bytes | None) -> None:
+def _add(tally: Tally[str], value: bytes | None) -> None:
     identity = read_identity(value)
     if identity is None:
         tally.add_unreadable()
@@ -96,28 +92,46 @@ def _add(tally: Tally, value: bytes | None) -> None:
         tally.add(identity.device, identity.sequence)
 
 
-def count_parquet(folder: Path) -> tuple[Tally, list[Path]]:
-    """Reads device and sequence number of every row under ``folder``; also the files that are broken. Blocks.
+def count_silver(lake: Path) -> Tally[str]:
+    """Device and sequence number of every row of the table silver. Blocks."""
+    tally: Tally[str] = Tally()
+    for row in _rows(lake / "silver", ["device", "seq"]):
+        if row["device"] is None or row["seq"] is None:
+            tally.add_unreadable()
+        else:
+            tally.add(row["device"], row["seq"])
+    return tally
 
-    It reads what any reader of the folder would see, not only what Spark's own log of it lists.
-    """
-    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-    from pyarrow import parquet
 
-    tally = Tally()
-    broken: list[Path] = []
-    for path in sorted(folder.rglob("*.parquet")):
-        if any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts):
-            continue  # Spark's own, by the convention of all Parquet readers
-        try:
-            with parquet.ParquetFile(path) as file:
-                columns = file.read(columns=["device", "seq"]).to_pydict()
-        except pa.ArrowException:
-            broken.append(path)  # cut off while it was written: Spark was killed
-            continue
-        for device, sequence in zip(columns["device"], columns["seq"], strict=True):
-            if device is None or sequence is None:
-                tally.add_unreadable()
-            else:
-                tally.add(device, sequence)
-    return tally, broken
+def read_signal(lake: Path, device: str, signal: str, after_ms: int) -> tuple[float, ...]:
+    """A device's readings of a signal in the table silver that were measured after a moment. Blocks."""
+    rows = (row for row in _rows(lake / "silver", ["device", "event_time", signal]) if row["device"] == device)
+    return tuple(row[signal] for row in rows if row["event_time"].timestamp() * 1000 > after_ms)
+
+
+def read_windows(lake: Path, most: int = 2) -> tuple[Window, ...]:
+    """The newest windows of the table gold, by device type; of equal ones by name. Blocks."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    columns = ["window_start", "window_end", "key", "signal", "readings", "mean"]
+    for row in _rows(lake / "gold", columns, "level = 'type'"):
+        found.setdefault((round(row["window_start"].timestamp() * 1000), row["key"]), {})[row["signal"]] = row
+    newest = sorted({start for start, _ in found}, reverse=True)[:most]
+    return tuple(
+        Window(
+            start,
+            round(next(iter(signals.values()))["window_end"].timestamp() * 1000),
+            kind,
+            max(row["readings"] for row in signals.values()),
+            {name: row["mean"] for name, row in signals.items()},
+        )
+        for (start, kind), signals in sorted(found.items(), key=lambda item: (-item[0][0], item[0][1]))
+        if start in newest
+    )
+
+
+def _rows(table: Path, columns: list[str], where: str | None = None) -> list[dict[str, Any]]:
+    """The rows of a Delta table; none while there is no table."""
+    from streaming.lake.delta_files import read_rows  # late: Arrow is half a second, while the brokers could start
+
+    found = read_rows(str(table), columns, where)
+    return [] if found is None else cast("list[dict[str, Any]]", found.to_pylist())

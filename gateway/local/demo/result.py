@@ -1,19 +1,26 @@
-"""What a whole run of the demo comes to."""
+"""What a whole run of the demo comes to, and the page with plots that it ends with."""
 
 from __future__ import annotations
 
-__all__ = ["DemoResult"]
-
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from config.error_words import words
+from config.errors import GatewayError
+from gateway.local.demo.options import LAKE
+from gateway.local.runtime.cache import cache_directory
 
+if TYPE_CHECKING:
     from gateway.local.demo.access import AccessCounts
     from gateway.local.demo.account import Account
+    from gateway.local.demo.alerts import Loop
     from gateway.local.demo.chaos import ChaosResult
+    from gateway.local.demo.commanded import CommandAccount
     from gateway.local.demo.watchdog import Standstill
+
+_PAGE = "demo-report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,12 @@ class DemoResult:
     """With faults: what was done, and how the plain bridge fared. The account is the gateway's alone."""
     access: AccessCounts | None = None
     """With an access service: what it answered."""
+
+    commands: CommandAccount | None = None
+    """What became of the commands to devices."""
+
+    loop: Loop | None = None
+    """With Spark: what its alerts led to."""
 
     report: Path | None = None
     """The page with plots, if one was made."""
@@ -58,5 +71,21 @@ class DemoResult:
             "late": bool(self.late),
             "standstills": [one.as_json() for one in self.standstills],
             **({} if self.chaos is None else {"chaos": self.chaos.as_json()}),
+            **({} if self.commands is None else {"commands": self.commands.as_json()}),
+            **({} if self.loop is None else {"loop": self.loop.as_json()}),
             **({} if self.access is None else {"access": self.access.as_json()}),
         }
+
+
+def write_report(root: Path, keep: Path | None, warn: Callable[[str], None]) -> Path | None:
+    """Writes the page into the kept folder or, since the demo's own is removed, into the cache, in the place of the
+    last one's. Its path; None, and a warning, if it could not be made: the account matters more. Blocks for seconds."""
+    try:
+        from streaming.report.page import write_page
+        from streaming.report.silver import read_silver
+
+        report = read_silver(root / LAKE, "the tables of the demo's Spark job")
+        return write_page(report, (keep or cache_directory()) / _PAGE)
+    except (GatewayError, ImportError, OSError, ValueError) as error:
+        warn(f"There is no report: {words(error)}.")
+        return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["run_demo"]
-
 import asyncio
 import contextlib
 import os
@@ -11,30 +9,29 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
-from gateway.devices.outbox import ledger_from_json
+from gateway.devices.outbox import DeviceLedger, ledger_from_json
+from gateway.devices.physics import build_fleet
 from gateway.local.demo.access import DemoAccess
 from gateway.local.demo.account import Account, Stage, examine
+from gateway.local.demo.alerts import Alerts, Loop
 from gateway.local.demo.children import Child, in_thread
+from gateway.local.demo.commander import Commander, make_topics
 from gateway.local.demo.faults import Faults
-from gateway.local.demo.options import PARTITIONS, TOPIC
-from gateway.local.demo.records import count_kafka, count_parquet
-from gateway.local.demo.report import write_report
-from gateway.local.demo.result import DemoResult
+from gateway.local.demo.options import FAULTY_FROM, LAKE, PARTITIONS, TOPIC, DemoOptions
+from gateway.local.demo.records import count_kafka, count_silver, read_signal, read_windows
+from gateway.local.demo.result import DemoResult, write_report
 from gateway.local.demo.services import DemoError, Services
-from gateway.local.demo.state import DemoState, StepState, WitnessCounts
+from gateway.local.demo.state import DemoState, GatewayCounts, StepState, Window, WitnessCounts
 from gateway.local.demo.watchdog import Watchdog, lateness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from gateway.devices.outbox import DeviceLedger
-    from gateway.local.demo.options import DemoOptions
-    from gateway.local.demo.state import GatewayCounts
     from gateway.local.demo.view import View
 
 _REFRESH_S = 0.25
@@ -62,11 +59,14 @@ class _Demo:
         self._state = state
         self._view = view
         self._root: Path | None = None
-        self._access = DemoAccess(state, view, self._folder) if options.auth else None
+        self._access = DemoAccess(state, view, lambda: self._services.root) if options.auth else None
         self._services = Services(state, view, self._make_root, keep=options.keep is not None, access=self._access)
         self._fleet: Child | None = None
         self._witness: Child | None = None
-        self._faults = None if state.chaos is None else Faults(self._services, state, view)
+        self._commander: Commander | None = None
+        self._alerts: Alerts | None = None
+        self._devices = [model.device for model in build_fleet(options.devices, options.seed)]
+        self._faults = None if state.chaos is None else Faults(self._services, state, view, self._before_kill)
         self._ledger: Mapping[str, DeviceLedger] | None = None
         self._unheard = 0
         self._watchdog = Watchdog(options.devices * options.rate)
@@ -102,6 +102,7 @@ class _Demo:
         if self._access is not None:
             await self._access.start(self._options)
         await self._services.start_brokers()
+        await make_topics(self._services.bootstrap)
         self._say("starting the gateway")
         await self._services.start_gateway()
         if self._faults is not None:
@@ -113,8 +114,13 @@ class _Demo:
 
     async def _flow(self) -> None:
         self._say("messages flow; Ctrl-C ends")
+        bootstrap = self._services.bootstrap
+        self._commander = commander = Commander(bootstrap, self._devices)
+        await commander.begin()
         if self._options.spark:
             self._background.append(asyncio.create_task(self._services.start_spark()))
+            self._alerts = Alerts(bootstrap, commander.tell, self._view.warn)
+            self._alerts.begin()
         if self._faults is not None:
             self._faults.begin()
         assert self._state.flow_started_s is not None
@@ -130,9 +136,18 @@ class _Demo:
 
     async def _finish(self) -> DemoResult:
         """Stops in the order that loses nothing: devices, gateway, then Spark when it has read what Kafka has."""
-        state, services = self._state, self._services
+        state, services, commander = self._state, self._services, self._commander
+        assert commander is not None
+        self._say("the last commands are answered")
+        if self._alerts is not None:
+            await self._alerts.end()
+        await commander.end()
+        commands = await commander.finished()
         self._say("the devices stop, and wait for their last acknowledgements")
         ledger = await self._stop_fleet()
+        commands = commands.with_devices(
+            received=state.commands, copies=state.command_copies, answers=state.command_answers
+        )
         self._say("the gateway takes in what is left, and drains")
         await self._await_received()
         state.drained = True
@@ -144,11 +159,11 @@ class _Demo:
         await self._stop_witness()
         self._say("reading every message back from Kafka")
         kafka, ends = await count_kafka(services.bootstrap, TOPIC, PARTITIONS, lambda _read, _total: None)
-        state.witness = _with_ends(state.witness, ends)
+        state.witness = replace(state.witness, ends=ends)
         stages = [examine("kafka", kafka, ledger, ordered=True)]
         chaos = None if self._faults is None else await self._faults.examine(ledger)
-        report = None
-        if self._options.spark:
+        report = loop = None
+        if self._alerts is not None:
             self._say("Spark catches up with Kafka")
             state.catching_up = True
             await self._await_spark(ends)
@@ -156,8 +171,9 @@ class _Demo:
             await services.stop_spark()
             unread = state.spark.lag(ends)
             self._background.append(asyncio.create_task(services.stop_kafka()))
-            self._say("reading every message back from Parquet")
-            stages.append(replace(await self._count_parquet(ledger), unread=unread))
+            self._say("reading every message back from silver")
+            stages.append(replace(await self._count_silver(ledger), unread=unread))
+            loop = await self._close_loop(self._alerts, commander, ledger)
             self._say("drawing the report")
             report = await in_thread(
                 lambda: write_report(services.root, self._options.keep and services.root, self._view.warn)
@@ -190,6 +206,8 @@ class _Demo:
             state.witness.p99_ms,
             chaos,
             access,
+            commands,
+            loop,
             report,
             late,
             tuple(self._watchdog.found),
@@ -202,6 +220,10 @@ class _Demo:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._faults is not None:
             await self._faults.abandon()
+        if self._alerts is not None:
+            await self._alerts.end()
+        if self._commander is not None:
+            await self._commander.abandon()
         for child in (self._fleet, self._witness):
             if child is not None:
                 await child.kill()
@@ -226,6 +248,8 @@ class _Demo:
             "rate": options.rate,
             "seed": options.seed,
             "secrets_file": "" if self._access is None else str(self._access.devices_file),
+            "commands": True,
+            "faulty_from": FAULTY_FROM if options.spark else 0,
         }
         await self._fleet.start(arguments, self._on_fleet)
         deadline_s = time.monotonic() + _CONNECT_S
@@ -243,6 +267,8 @@ class _Demo:
             case "progress":
                 state.connected, state.published = line["connected"], line["published"]
                 state.acknowledged, state.device_error = line["acknowledged"], line["last_error"]
+                state.commands, state.command_copies = line["commands"], line["command_copies"]
+                state.command_answers = line["answers"]
                 state.fleet_moments.note((state.published, state.acknowledged), line["at_s"], line["at_s"])
                 if state.published and state.flow_started_s is None:
                     state.flow_started_s = time.monotonic()
@@ -318,7 +344,7 @@ class _Demo:
         )
 
     async def _await_spark(self, ends: Mapping[int, int]) -> None:
-        """Until Parquet has what Kafka has, or Spark makes no progress for too long."""
+        """Until silver has what Kafka has, or Spark makes no progress for too long."""
         deadline_s, rows = time.monotonic() + _SPARK_START_S, -1
         while self._state.spark.lag(ends) > 0:
             self._check()
@@ -331,19 +357,36 @@ class _Demo:
                 return
             await asyncio.sleep(_REFRESH_S)
 
-    async def _count_parquet(self, ledger: Mapping[str, DeviceLedger]) -> Stage:
-        folder = self._services.root / "telemetry"
-        tally, broken = await in_thread(lambda: count_parquet(folder))
-        if broken:
-            self._view.warn(f"{len(broken)} Parquet files are cut off and not counted, for example {broken[0]}")
+    async def _count_silver(self, ledger: Mapping[str, DeviceLedger]) -> Stage:
+        tally = await in_thread(lambda: count_silver(self._services.root / LAKE))
         if self._state.spark.quarantined:
             self._view.warn(f"Spark put {self._state.spark.quarantined:,} records into quarantine as unreadable.")
-        return examine("parquet", tally, ledger, ordered=False)
+        return examine("silver", tally, ledger, ordered=False)
+
+    async def _close_loop(self, alerts: Alerts, commander: Commander, ledger: Mapping[str, DeviceLedger]) -> Loop:
+        """What the alerts led to, by the records of Kafka and of silver."""
+        for _, value in commander.statuses:
+            alerts.status(value)
+        device = self._devices[0]
+        found = [
+            one
+            if one.finished_ms is None
+            else replace(
+                one,
+                after=await in_thread(
+                    partial(read_signal, self._services.root / LAKE, one.device, one.signal, one.finished_ms)
+                ),
+            )
+            for one in alerts.found
+        ]
+        return Loop(device if ledger[device].published > FAULTY_FROM else None, tuple(found))
 
     async def _watch(self) -> None:
         """Keeps the state fresh and the view drawn."""
         scrape_due_s = 0.0
         scraping: asyncio.Task[None] | None = None  # one that does not answer must not hold up the view
+        reading: asyncio.Task[tuple[Window, ...]] | None = None
+        gold_batches = 0
         while True:
             now_s = time.monotonic()
             if scraping is not None and scraping.done():
@@ -352,6 +395,13 @@ class _Demo:
                 scrape_due_s = now_s + _SCRAPE_S
                 scraping = asyncio.create_task(self._scrape(now_s))
             self._services.read_spark()
+            if reading is not None and reading.done():
+                if reading.exception() is None:  # of what is only looked at, the next batch brings the next chance
+                    self._state.windows = reading.result()
+                reading = None
+            if reading is None and self._state.spark.gold_batches > gold_batches:
+                gold_batches = self._state.spark.gold_batches
+                reading = asyncio.create_task(in_thread(lambda: read_windows(self._services.root / LAKE)))
             self._state.update_rates(now_s)
             self._look_for_standstills()
             self._view.refresh()
@@ -384,8 +434,15 @@ class _Demo:
             at_s = state.flow_seconds(time.monotonic())
             state.chaos.spool.add(at_s, counts.spool_messages, counts.spool_bytes)
 
+    async def _before_kill(self) -> None:
+        if self._commander is not None:
+            await self._commander.burst()
+
     def _check(self) -> None:
         self._services.check()
+        for part in (self._commander, self._alerts):
+            if part is not None:
+                part.check()
         if self._access is not None:
             self._access.check()
         if self._faults is not None:
@@ -406,9 +463,6 @@ class _Demo:
         else:
             self._root = Path(tempfile.mkdtemp(prefix="gateway-demo-"))
         return self._root
-
-    def _folder(self) -> Path:
-        return self._services.root
 
     def _say(self, headline: str) -> None:
         self._state.headline = headline
@@ -432,12 +486,6 @@ def _devices_detail(line: Mapping[str, Any], options: DemoOptions) -> str:
     if line["refused"]:
         text += f", {line['refused']} messages refused by the MQTT broker and sent again"
     return text
-
-
-def _with_ends(witness: WitnessCounts, ends: dict[int, int]) -> WitnessCounts:
-    return WitnessCounts(
-        witness.read, ends, witness.recent_p50_ms, witness.recent_p99_ms, witness.p50_ms, witness.p99_ms
-    )
 
 
 def _require_empty(folder: Path) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["GatewayClient", "WorkerFacts", "read_counts", "read_worker"]
-
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.local.demo.options import ROUTE, TOPIC
+from gateway.local.demo.options import ROUTE
 from gateway.local.demo.state import GatewayCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from prometheus_client.samples import Sample
 
 
@@ -49,7 +46,7 @@ class GatewayClient:
         try:
             async with self._session.get(f"{self._url}/metrics") as response:
                 response.raise_for_status()
-                return read_counts(await response.text(), route=ROUTE, topic=TOPIC)
+                return read_counts(await response.text())
         except (aiohttp.ClientError, TimeoutError):
             return None
 
@@ -65,22 +62,22 @@ class GatewayClient:
         await self._session.close()
 
 
-def read_counts(page: str, *, route: str, topic: str) -> GatewayCounts:
-    """The counts of one telemetry route and its Kafka topic; what the page does not have is 0."""
+def read_counts(page: str) -> GatewayCounts:
+    """The counts of the telemetry route; what the page does not have is 0."""
     samples: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             samples.setdefault(sample.name, []).append(sample)
 
     def total(name: str, **labels: str) -> int:
-        return int(sum(sample.value for sample in _matching(samples.get(name, ()), labels)))
+        found = (s for s in samples.get(name, ()) if all(s.labels.get(label) == it for label, it in labels.items()))
+        return int(sum(sample.value for sample in found))
 
     return GatewayCounts(
-        received=total("gateway_mqtt_messages_received_total", route=route),
+        received=total("gateway_mqtt_messages_received_total", route=ROUTE),
         acknowledged=total("gateway_mqtt_acks_total"),
         unacked=total("gateway_mqtt_unacked"),
         in_flight=total("gateway_ledger_in_flight"),
-        records_sent=total("gateway_kafka_records_sent_total", topic=topic),
         redelivered=total("gateway_mqtt_redelivered_total"),
         imbalance=total("gateway_ledger_imbalance"),
         dead_letters=total("gateway_dlq_records_total"),
@@ -96,7 +93,3 @@ def read_worker(status: Mapping[str, Any]) -> WorkerFacts:
     (worker,) = status["workers"]
     sessions = worker.get("sessions", ())
     return WorkerFacts(worker["pid"], bool(sessions) and all(session["subscribed"] for session in sessions))
-
-
-def _matching(samples: Iterable[Sample], labels: dict[str, str]) -> Iterable[Sample]:
-    return (s for s in samples if all(s.labels.get(name) == value for name, value in labels.items()))

@@ -5,8 +5,6 @@ With faults the gateway runs under its supervisor, whose worker can then be kill
 
 from __future__ import annotations
 
-__all__ = ["DemoError", "Services"]
-
 import asyncio
 import contextlib
 import os
@@ -15,6 +13,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.error_words import words
@@ -22,25 +22,20 @@ from config.errors import ExitStatus, GatewayError
 from gateway.local.demo.children import in_thread
 from gateway.local.demo.options import TOPIC, gateway_toml
 from gateway.local.demo.spark_events import LineTail, SparkEvents
-from gateway.local.demo.state import GatewayCounts, GatewayLives, Step, StepState
+from gateway.local.demo.state import DemoState, GatewayCounts, GatewayLives, Step, StepState
 from gateway.local.demo.sweeper import Sweeper
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.cache import cache_directory, format_bytes
-from gateway.local.runtime.jars import pending_bytes, resolve
+from gateway.local.runtime.jars import Bundle, pending_bytes, resolve
 from gateway.local.runtime.java import ensure_java, pending_java_bytes
 from gateway.local.runtime.ports import reserve_ports
 from gateway.local.runtime.process import GuardedProcess, last_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from gateway.local.demo.access import DemoAccess
     from gateway.local.demo.scrape import GatewayClient
-    from gateway.local.demo.state import DemoState
     from gateway.local.demo.view import View
-    from gateway.local.runtime.jars import Bundle
     from gateway.local.runtime.progress import Download, ProgressCallback
 
 _READY_S = 60.0
@@ -48,7 +43,10 @@ _GATEWAY_STOP_S = 40.0  # its own shutdown_timeout is 25 s
 _SPARK_STOP_S = 60.0
 _POLL_S = 0.1
 _GUARD_S = 10.0
-_TABLE_QUERY = "ingest"
+_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"
+"""The JVM compiles lightly: a demo ends before the time that a thorough compiler takes is won back. Its room for code
+is 48 MB then, which four jobs fill; it stops compiling when it is full."""
+_JOBS = ["--jobs", "bronze,silver,gold,anomalies", "--conf", f"spark.driver.extraJavaOptions={_JVM}"]
 _OURSELVES = [sys.executable, "-m", "gateway.cli.main"]
 _KEPT = ("GATEWAY_CACHE", "GATEWAY_MAVEN_MIRROR")  # where jars come from and are kept; no settings
 _BUNDLE_STEPS: dict[Bundle, str] = {"kafka": "kafka", "hivemq": "mqtt", "spark": "spark"}
@@ -94,7 +92,7 @@ class Services:
         self._abandonable: list[Callable[[], bool]] = []
         """Says of each broker whether its guard would clean up after it now."""
         self._reserved = reserve_ports(1)
-        self.spark_events = SparkEvents(_TABLE_QUERY, TOPIC)
+        self.spark_events = SparkEvents(TOPIC)
         for key, label in (("kafka", "Kafka"), ("mqtt", "MQTT broker"), ("gateway", "gateway"), ("devices", "devices")):
             state.steps[key] = Step(label)
         if state.with_spark:
@@ -204,12 +202,12 @@ class Services:
         self._ready("gateway", f"http://127.0.0.1:{http_port}/metrics", begun_s)
 
     async def start_spark(self) -> None:
-        """Starts ``gateway stream ingest``; :meth:`read_spark` tells when it is up."""
+        """Starts ``gateway stream all``; :meth:`read_spark` tells when it is up."""
         if self._spark_jars is not None:
             await self._spark_jars
         self._working("spark", "starting while messages already flow")
         progress = self.root / "spark-progress.jsonl"
-        command = [*_OURSELVES, "stream", "ingest", "--config", str(self.root / "gateway.toml")]
+        command = [*_OURSELVES, "stream", "all", *_JOBS, "--config", str(self.root / "gateway.toml")]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
         shell = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress)]
         environment = {**self._sweeping(), **self._spark_scratch()}

@@ -1,20 +1,11 @@
 """Turns the Spark job's progress lines into the numbers the demo shows and waits for."""
 
-from __future__ import annotations
-
-__all__ = ["LineTail", "SparkEvents"]
-
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from gateway.local.demo.state import SparkCounts
-from streaming.progress import BatchEvent, FailedEvent, StartedEvent, WindowEvent, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-_WINDOWS_SHOWN = 2
+from streaming.progress import BatchEvent, FailedEvent, StartedEvent, parse
 
 
 class LineTail:
@@ -38,12 +29,10 @@ class LineTail:
 
 
 class SparkEvents:
-    """What the job has said so far. ``table_query`` names the query that writes Parquet, ``topic`` what it reads."""
+    """What the jobs have said so far. ``topic`` is what silver reads."""
 
-    def __init__(self, table_query: str, topic: str) -> None:
-        self._table_query = table_query
+    def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._windows: dict[tuple[int, str], WindowEvent] = {}
         self.counts = SparkCounts()
         self.startup_s: float | None = None
         self.failure: str | None = None
@@ -56,10 +45,10 @@ class SparkEvents:
                 case StartedEvent() as event:
                     self.startup_s = event.startup_s
                     self._set(started=True)
-                case BatchEvent() as event if event.query == self._table_query:
+                case BatchEvent(query="silver") as event:
                     self._add_batch(event)
-                case WindowEvent() as event:
-                    self._add_window(event)
+                case BatchEvent(query="gold"):
+                    self._set(gold_batches=self.counts.gold_batches + 1)
                 case FailedEvent() as event:
                     self.failure = event.error
                 case _:
@@ -75,12 +64,6 @@ class SparkEvents:
             batch_ms=event.duration_ms,
             offsets={**counts.offsets, **{int(partition): offset for partition, offset in ends.items()}},
         )
-
-    def _add_window(self, event: WindowEvent) -> None:
-        self._windows[event.start_ms, event.type] = event
-        newest = sorted({start for start, _ in self._windows}, reverse=True)[:_WINDOWS_SHOWN]
-        self._windows = {key: window for key, window in self._windows.items() if key[0] in newest}
-        self._set(windows=tuple(self._windows[key] for key in sorted(self._windows, key=lambda key: (-key[0], key[1]))))
 
     def _set(self, **changes: object) -> None:
         self.counts = replace(self.counts, **changes)  # type: ignore[arg-type]  # names and types are those above

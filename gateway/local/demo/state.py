@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "DemoState",
-    "GatewayCounts",
-    "GatewayLives",
-    "Moments",
-    "Rate",
-    "Shown",
-    "SparkCounts",
-    "Step",
-    "StepState",
-    "WitnessCounts",
-]
-
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gateway.local.demo.chaos import ChaosState
-    from streaming.progress import WindowEvent
 
 
 class StepState(Enum):
@@ -82,7 +67,6 @@ class GatewayCounts:
     acknowledged: int = 0
     unacked: int = 0
     in_flight: int = 0
-    records_sent: int = 0
     redelivered: int = 0
     imbalance: int = 0
     dead_letters: int = 0
@@ -115,7 +99,7 @@ class GatewayLives:
         return replace(counts, **{name: getattr(counts, name) + getattr(self._before, name) for name in _COUNTERS})
 
 
-_COUNTERS = ("received", "acknowledged", "records_sent", "redelivered", "dead_letters")
+_COUNTERS = ("received", "acknowledged", "redelivered", "dead_letters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +122,35 @@ class WitnessCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """A window of the table gold, of one device type."""
+
+    start_ms: int
+    end_ms: int
+    type: str
+    messages: int
+    means: Mapping[str, float]
+    """Of each signal that the window has."""
+
+
+@dataclass(frozen=True, slots=True)
 class SparkCounts:
     """What the Spark job says of itself."""
 
     started: bool = False
     batches: int = 0
-    """Micro-batches written to Parquet and committed."""
+    """Micro-batches of silver, written and committed."""
     rows: int = 0
     quarantined: int = 0
     batch_ms: int | None = None
     """How long the last micro-batch took."""
     offsets: dict[int, int] = field(default_factory=dict)
-    """Up to where each partition is committed to Parquet."""
-    windows: tuple[WindowEvent, ...] = ()
-    """The latest windows, newest first and by device type within a window."""
+    """Up to where each partition is committed to silver."""
+    gold_batches: int = 0
+    """How often gold has changed."""
 
     def lag(self, ends: Mapping[int, int]) -> int:
-        """Records in Kafka that are not in Parquet yet."""
+        """Records in Kafka that are not in silver yet."""
         return sum(max(0, end - self.offsets.get(partition, 0)) for partition, end in ends.items())
 
 
@@ -213,10 +209,14 @@ class DemoState:
     published: int = 0
     acknowledged: int = 0
     device_error: str = ""
-    reconnects: int = 0
+    commands: int = 0
+    command_copies: int = 0
+    command_answers: int = 0
     gateway: GatewayCounts = field(default_factory=GatewayCounts)
     witness: WitnessCounts = field(default_factory=WitnessCounts)
     spark: SparkCounts = field(default_factory=SparkCounts)
+    windows: tuple[Window, ...] = ()
+    """The latest windows of gold, newest first and by device type within a window."""
     fleet_moments: Moments[tuple[int, int]] = field(default_factory=Moments)
     gateway_moments: Moments[GatewayCounts] = field(default_factory=Moments)
     witness_moments: Moments[WitnessCounts] = field(default_factory=Moments)

@@ -1,17 +1,10 @@
 """The process that ends what Spark would leave running; see ``_sweeper.py``."""
 
-from __future__ import annotations
-
-__all__ = ["Sweeper"]
-
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SCRIPT = Path(__file__).with_name("_sweeper.py")
 _MARK_NAME = "DEMO_RUN"

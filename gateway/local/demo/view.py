@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["LiveView", "PlainView", "View", "draw", "status_line"]
-
 import contextlib
 import sys
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from gateway.local.demo.state import DemoState, Shown, Step, StepState
+from gateway.local.demo.state import DemoState, Shown, Step, StepState, Window
 from gateway.local.runtime.cache import format_bytes
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gateway.local.demo.chaos import ChaosState
-    from streaming.progress import WindowEvent
 
 _STATUS_LINE_S = 5.0
 _STATUS_LINE_SPOOLING_S = 1.0  # its rise and drain take seconds
@@ -37,7 +34,7 @@ _SHOWN_MEASUREMENTS = ("temperature", "humidity", "voltage", "rssi")
 class View(Protocol):
     """How the demo tells what is going on, on standard error: standard output belongs to the account.
 
-    A terminal or pipe that is gone stops nothing: nobody reads, and the messages still have to be accounted for.
+    A closed terminal or pipe does not end the demo: the messages still have to be accounted for.
     """
 
     def start(self) -> None: ...
@@ -116,8 +113,10 @@ class LiveView:
         pass  # the tables show it
 
     def warn(self, text: str) -> None:
+        from rich.text import Text
+
         with contextlib.suppress(OSError):
-            self._console.print(text, style="yellow", markup=False)
+            self._console.print(Text(text, style="yellow"))  # markup=False would be for the picture below it too
 
     def refresh(self) -> None:
         if self._live is not None:
@@ -172,8 +171,8 @@ def draw(state: DemoState, now_s: float) -> RenderableType:
     if state.chaos is not None:
         if state.chaos.faults:
             parts += [Text(""), _faults(state.chaos)]
-    elif state.spark.windows:  # with faults there is no room for them in a small terminal
-        parts += [Text(""), _windows(state.spark.windows)]
+    elif state.windows:  # with faults there is no room for them in a small terminal
+        parts += [Text(""), _windows(state.windows)]
     return Group(*parts)
 
 
@@ -241,7 +240,7 @@ def _numbers(state: DemoState) -> RenderableType:
     if state.with_spark:
         behind = f"{spark.lag(witness.ends):,} behind"
         last = f", batch {spark.batches} took {spark.batch_ms / 1000:.1f} s" if spark.batch_ms is not None else ""
-        row("in Parquet", spark.rows, state.spark_rate.per_second(), behind + last)
+        row("in silver", spark.rows, state.spark_rate.per_second(), behind + last)
     return table
 
 
@@ -267,7 +266,7 @@ def _faults(chaos: ChaosState) -> RenderableType:
     return table
 
 
-def _windows(windows: tuple[WindowEvent, ...]) -> RenderableType:
+def _windows(windows: tuple[Window, ...]) -> RenderableType:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
@@ -280,19 +279,15 @@ def _windows(windows: tuple[WindowEvent, ...]) -> RenderableType:
     table.add_row(*(f"[dim]{text}[/]" for text in header))
     last: int | None = None
     for window in windows:
-        means = [window.measurements.get(name) for name in _SHOWN_MEASUREMENTS]
+        means = [window.means.get(name) for name in _SHOWN_MEASUREMENTS]
         table.add_row(
-            _clock(window.start_ms) if window.start_ms != last else "",
+            f"{datetime.fromtimestamp(window.start_ms / 1000, UTC):%H:%M:%S}" if window.start_ms != last else "",
             window.type,
-            f"{window.rows:,}",
-            *(f"{summary.mean:,.1f}" if summary is not None else "" for summary in means),
+            f"{window.messages:,}",
+            *("" if mean is None else f"{mean:,.1f}" for mean in means),
         )
         last = window.start_ms
     return table
-
-
-def _clock(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S}"
 
 
 def _ms(value: int | None) -> str:

@@ -6,8 +6,6 @@ those that stand is named: the others wait for it.
 
 from __future__ import annotations
 
-__all__ = ["Standstill", "Watchdog", "lateness"]
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 

@@ -7,10 +7,6 @@ repetitions apart); it prints a JSON line twice a second and ends, after a last 
 standard input, or at once when that ends.
 """
 
-from __future__ import annotations
-
-__all__ = ["main"]
-
 import asyncio
 import json
 import signal
@@ -20,7 +16,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from gateway.local.demo.account import Tally
+from gateway.devices.account import Tally
 from gateway.local.demo.latency import Latencies
 from gateway.local.demo.records import read_identity
 
@@ -33,7 +29,7 @@ class _Witness:
         self._consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
         self._latencies = Latencies()
         self._read = 0
-        self._tally = Tally() if distinct else None
+        self._tally: Tally[str] | None = Tally() if distinct else None
 
     async def run(self) -> None:
         """Reads for ever from the topic's beginning."""

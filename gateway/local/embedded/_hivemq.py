@@ -2,28 +2,25 @@
 
 Its own ``main`` class refuses every client unless an extension decides about them; embedded, it takes an extension
 written here. The description: ``jvm_library``, ``classpath``, ``heap_mib``, ``configuration``, ``data``,
-``max_inflight``, and who is let in: ``users`` (name → password), or ``access`` (``host``, ``port``, ``secret`` of the
-service that is asked); both null: everybody.
+``max_inflight``, and ``access`` (``host``, ``port``, ``secret`` of the service that is asked who is let in), or null
+for everybody.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jpype
 
 from gateway.local.embedded.access import AccessClient, AccessEndpoint, Login
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _F = TypeVar("_F")
 _SDK = "com.hivemq.extension.sdk.api"
@@ -62,9 +59,7 @@ def main(description: dict[str, Any]) -> None:
     builder.withoutLoggingBootstrap()
     if description["access"] is not None:
         access = AccessClient(AccessEndpoint(**description["access"]))
-        builder.withEmbeddedExtension(_extension(_asking_authenticator(access), _Authorizers(access)))
-    elif description["users"] is not None:
-        builder.withEmbeddedExtension(_extension(_authenticator(description["users"])))
+        builder.withEmbeddedExtension(_extension(_authenticator(access), _Authorizers(access)))
     # Before the broker's start, so that a SIGTERM that comes during it is not lost.
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
@@ -83,8 +78,8 @@ def _override(function: _F) -> _F:
     return marked
 
 
-def _extension(authenticator: Any, authorizers: _Authorizers | None = None) -> Any:
-    """A HiveMQ extension that lets in whom the authenticator lets in; without authorizers, to do anything."""
+def _extension(authenticator: Any, authorizers: _Authorizers) -> Any:
+    """A HiveMQ extension that lets in whom the authenticator lets in, to do what the authorizers allow."""
 
     @jpype.JImplements(f"{_SDK}.services.auth.provider.AuthenticatorProvider")
     class Provider:
@@ -93,7 +88,7 @@ def _extension(authenticator: Any, authorizers: _Authorizers | None = None) -> A
             return authenticator
 
     provider = Provider()
-    authorizer_provider = None if authorizers is None else authorizers.provider()
+    authorizer_provider = authorizers.provider()
 
     @jpype.JImplements(f"{_SDK}.ExtensionMain")
     class Main:
@@ -101,8 +96,7 @@ def _extension(authenticator: Any, authorizers: _Authorizers | None = None) -> A
         def extensionStart(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
             registry = jpype.JClass(f"{_SDK}.services.Services").securityRegistry()
             registry.setAuthenticatorProvider(provider)
-            if authorizer_provider is not None:
-                registry.setAuthorizerProvider(authorizer_provider)
+            registry.setAuthorizerProvider(authorizer_provider)
 
         @_override
         def extensionStop(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
@@ -117,28 +111,6 @@ def _extension(authenticator: Any, authorizers: _Authorizers | None = None) -> A
         .withExtensionMain(Main())
         .build()
     )
-
-
-def _authenticator(users: dict[str, str]) -> Any:
-    refused = jpype.JClass("com.hivemq.extension.sdk.api.packets.connect.ConnackReasonCode").BAD_USER_NAME_OR_PASSWORD
-
-    @jpype.JImplements("com.hivemq.extension.sdk.api.auth.SimpleAuthenticator")
-    class Authenticator:
-        @_override
-        def onConnect(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
-            packet = request.getConnectPacket()
-            name, password = packet.getUserName(), packet.getPassword()
-            expected = users.get(str(name.get())) if name.isPresent() else None
-            if (
-                expected is not None
-                and password.isPresent()
-                and hmac.compare_digest(_bytes(password.get()), expected.encode())
-            ):
-                response.authenticateSuccessfully()
-            else:
-                response.failAuthentication(refused)
-
-    return Authenticator()
 
 
 class _Asking:
@@ -162,7 +134,7 @@ class _Asking:
         cls._threads.submit(work)
 
 
-def _asking_authenticator(access: AccessClient) -> Any:
+def _authenticator(access: AccessClient) -> Any:
     refused = jpype.JClass(f"{_SDK}.packets.connect.ConnackReasonCode").NOT_AUTHORIZED
 
     def decide(request: Any, response: Any) -> None:

@@ -6,18 +6,14 @@ topic is asked about, and the answers are kept for a minute for each client, as 
 
 from __future__ import annotations
 
-__all__ = ["AccessClient", "AccessEndpoint", "Login"]
-
 import http.client
 import json
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 _TIMEOUT_S = 5.0  # EMQX's, in deploy/emqx
 _KEPT_S = 60.0
@@ -76,7 +72,7 @@ class AccessClient:
     def login(self, username: str, clientid: str, password: str, peerhost: str) -> Login | None:
         """Who the client is; None: it is not let in, for whatever reason."""
         question = {"username": username, "clientid": clientid, "password": password, "peerhost": peerhost}
-        answer = self._ask("/authn", {**question, "listener": "tcp:default", "zone": "default"})
+        answer = self._ask("/authn", question)
         if answer.get("result") != "allow":
             return None
         try:

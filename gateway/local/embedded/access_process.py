@@ -1,37 +1,29 @@
 """The access service on this machine, for the demo, development and tests: a real `gateway auth serve` of its own."""
 
-from __future__ import annotations
-
-__all__ = ["AccessProcess"]
-
 import csv
 import json
 import os
 import re
-import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
 
 from auth.store.first_start import FirstStart
 from config.loading.load import load
 from gateway.local.embedded.access import AccessEndpoint
 from gateway.local.runtime.errors import EmbeddedError
-from gateway.local.runtime.ports import PortReservation, reserve_ports
+from gateway.local.runtime.ports import reserve_ports
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
+from gateway.local.runtime.server import ServerProcess
 
 _READY = re.compile(rb"auth_ready")
 _START_SECONDS = 30.0  # under one when idle
-_STOP_SECONDS = 10.0
 _COMMAND = [sys.executable, "-m", "gateway.cli.main"]
 
 
-class AccessProcess:
+class AccessProcess(ServerProcess):
     """`gateway auth serve` with a database and secrets below ``folder``; not started yet.
 
     ``filters`` are what the gateway will subscribe to, ``instance`` its name: they become the rules of its own user.
@@ -41,6 +33,8 @@ class AccessProcess:
     Database and secrets stay in the folder and are taken up again. The service dies with this process. The methods
     block; any one thread at a time may call them.
     """
+
+    what = "the access service"
 
     def __init__(
         self,
@@ -59,18 +53,10 @@ class AccessProcess:
         self._auth_toml = auth_toml
         self._more = more
         self._remove = list(remove)
-        self._reservation: PortReservation | None = None
-        self._process: GuardedProcess | None = None
 
     def __enter__(self) -> Self:
         self.prepare()
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        return super().__enter__()
 
     @property
     def service(self) -> AccessEndpoint:
@@ -109,14 +95,9 @@ class AccessProcess:
 
     @property
     def devices(self) -> Mapping[str, str]:
-        """The same, read."""
+        """Secrets of the devices that :meth:`prepare` made, by name."""
         with self.devices_file.open(newline="") as file:
             return {row[0]: row[1] for row in list(csv.reader(file))[1:]}
-
-    @property
-    def pid(self) -> int:
-        """The process id, for measuring it."""
-        return self._running().pid
 
     @property
     def returncode(self) -> int | None:
@@ -178,29 +159,3 @@ address_failures = 0
         command = [*_COMMAND, "auth", "serve", "--config", str(self.config)]
         self._process = GuardedProcess(command, log=self.log, env=environment, remove=self._remove)
         wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "The access service")
-
-    def stop(self) -> None:
-        """Stop it in an orderly way (a frozen one is continued) and give its ports back; its files stay."""
-        if self._process is not None:
-            self._process.terminate(_STOP_SECONDS)
-            self._process = None
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._running().kill()
-
-    def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
-        self._running().signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """SIGCONT."""
-        self._running().signal(signal.SIGCONT)
-
-    def _running(self) -> GuardedProcess:
-        if self._process is None:
-            raise EmbeddedError("The access service has not been started.")
-        return self._process

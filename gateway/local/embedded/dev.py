@@ -5,10 +5,6 @@ loopback port with the secret that file holds, so neither a recycled process id 
 mistaken for it.
 """
 
-from __future__ import annotations
-
-__all__ = ["DevBrokers", "down", "find", "others", "project_name", "to_json", "up"]
-
 import hashlib
 import json
 import os
@@ -179,7 +175,7 @@ def _ask(name: str, command: str, timeout: float) -> dict[str, Any] | None:
         return json.loads(line) if line else None
     except TimeoutError:
         raise
-    except (OSError, ValueError):  # nobody there, or not our server: it did not know the secret
+    except (OSError, ValueError):  # no server there, or another one, which did not know the secret
         return None
 
 

@@ -1,10 +1,6 @@
 """The process that owns the background brokers. ``dev.py`` runs it: ``python -m gateway.local.embedded.dev_server
 JSON``."""
 
-from __future__ import annotations
-
-__all__ = ["main"]
-
 import hmac
 import json
 import os
@@ -76,7 +72,7 @@ def _start(kafka: KafkaCluster, mqtt: MqttBroker, access: AccessProcess | None, 
 
 def _stop(kafka: KafkaCluster, mqtt: MqttBroker | None, access: AccessProcess | None) -> None:
     if mqtt is not None:
-        mqtt.stop()  # first: whoever produces into Kafka has its messages from there
+        mqtt.stop()  # first: producers into Kafka read their messages from it
     if access is not None:
         access.stop()
     kafka.stop()

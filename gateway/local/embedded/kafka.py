@@ -1,9 +1,5 @@
 """A real Apache Kafka, of one node or several, on this machine: for the demo, development and tests."""
 
-from __future__ import annotations
-
-__all__ = ["KafkaCluster", "TokenCheck"]
-
 import contextlib
 import os
 import re
@@ -11,53 +7,54 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
 
-from gateway.local.embedded.certificates import Certificates, make_certificates
-from gateway.local.embedded.kafka_config import Listeners, TokenCheck, node_properties, properties_text
+from gateway.local.embedded.kafka_config import Listeners, node_properties, properties_text
 from gateway.local.embedded.kafka_storage import format_storage, kafka_uuid
 from gateway.local.runtime.class_data import ClassData
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import Java, ensure_java, jvm_environment
-from gateway.local.runtime.ports import PortReservation, reserve_ports
+from gateway.local.runtime.ports import PortReservation
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
 from gateway.local.runtime.progress import ProgressCallback, print_progress
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
+from gateway.local.runtime.server import Server
 
 _STARTED = re.compile(rb"Kafka Server started")
 _TAKEN = "Address already in use"
 _START_SECONDS = 90.0  # 1.5-3 s when idle; a machine whose every core is busy takes many times that
 _STOP_SECONDS = 20.0
-_PORT_ATTEMPTS = 3
 
 
-class KafkaCluster:
+class KafkaCluster(Server):
     """Kafka 4.3 in KRaft mode, each node broker and controller, bound to 127.0.0.1; not started yet.
 
     ``nodes`` are numbered from 1. ``directory`` keeps data and logs (a cluster may be started again on its directory,
-    with the same nodes and users); without one a temporary directory is used and removed. ``sasl`` adds a listener
-    for PLAIN and SCRAM with ``users`` (name → password), ``tls`` one with a certificate from a CA made here; with
-    both there is also one for SASL over TLS. ``tokens`` lets the SASL listeners take OAUTHBEARER too. ``settings`` are
-    server properties that win over ours. ``port`` fixes the first node's plain listener.
+    with the same nodes); without one a temporary directory is used and removed. ``settings`` are server properties that
+    win over ours. ``port`` fixes the first node's plain listener.
 
     Nodes are separate processes and die with this one. The methods block; any one thread at a time may call them.
     """
+
+    what = "Kafka"
+
+    # A subclass may add listeners with a login or TLS. The tests have one.
+    extra_listeners: Sequence[str] = ()
+    extra_jvm_flags: Sequence[str] = ()
+    format_options: Sequence[str] = ()
+    """Of ``kafka-storage format``, such as users."""
+
+    def extra_properties(self, directory: Path) -> Mapping[str, str]:  # noqa: ARG002 - for a subclass
+        """The properties of these listeners. Their files may be in the cluster's ``directory``."""
+        return {}
 
     def __init__(
         self,
         nodes: int = 1,
         directory: Path | None = None,
         *,
-        sasl: bool = False,
-        tls: bool = False,
         settings: Mapping[str, str] | None = None,
-        users: Mapping[str, str] | None = None,
-        tokens: TokenCheck | None = None,
         port: int | None = None,
         heap_mib: int = 384,
         progress: ProgressCallback = print_progress,
@@ -65,10 +62,6 @@ class KafkaCluster:
         if nodes < 1:
             raise ValueError(f"a cluster has at least one node, not {nodes}")
         self.nodes = nodes
-        self.users = dict(users or {"gateway": "gateway-secret"})
-        self.certificates: Certificates | None = None
-        self._sasl, self._tls = sasl, tls
-        self._tokens = tokens
         self._settings = dict(settings or {})
         self._port = port
         self._heap_mib = heap_mib
@@ -86,36 +79,20 @@ class KafkaCluster:
     def __repr__(self) -> str:
         return f"<KafkaCluster nodes={self.nodes} running={[n for n in self._numbers if self.alive(n)]}>"
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     # ── where it is ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def bootstrap(self) -> str:
         """``host:port,…`` of the plain listeners. It does not change until :meth:`stop`, restarts of nodes included."""
-        return self._addresses("PLAINTEXT")
+        return self.addresses("PLAINTEXT")
 
-    @property
-    def sasl_bootstrap(self) -> str:
-        """``host:port,…`` of the SASL_PLAINTEXT listeners."""
-        return self._addresses("SASL_PLAINTEXT")
-
-    @property
-    def tls_bootstrap(self) -> str:
-        """``host:port,…`` of the SSL listeners; ``certificates.ca_file`` verifies them."""
-        return self._addresses("SSL")
-
-    @property
-    def sasl_tls_bootstrap(self) -> str:
-        """``host:port,…`` of the SASL_SSL listeners."""
-        return self._addresses("SASL_SSL")
+    def addresses(self, listener: str) -> str:
+        """``host:port,…`` of the listeners of this name."""
+        if not self._listeners:
+            raise EmbeddedError("The Kafka cluster has no addresses yet: start it first.")
+        if listener not in self._listeners[0].ports:
+            raise EmbeddedError(f"This Kafka cluster has no {listener} listener.")
+        return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._listeners)
 
     def address(self, node: int) -> str:
         """``host:port`` of one node's plain listener."""
@@ -132,15 +109,6 @@ class KafkaCluster:
         """The process id of the node's JVM, for measuring it."""
         return self._process(node).pid
 
-    def _addresses(self, listener: str) -> str:
-        if not self._listeners:
-            raise EmbeddedError("The Kafka cluster has no addresses yet: start it first.")
-        if listener not in self._listeners[0].ports:
-            raise EmbeddedError(
-                f"This Kafka cluster has no {listener} listener: make it with sasl=True, tls=True or both."
-            )
-        return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._listeners)
-
     # ── the whole cluster ──────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
@@ -154,21 +122,7 @@ class KafkaCluster:
         self._jars = resolve("kafka", self._progress)
         self._java = ensure_java(self._progress)
         self._class_data = ClassData(self._java, self._jars)
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            try:
-                self._start_once()
-            except StartError as error:
-                taken = isinstance(error, PortTakenError) or self._logged(_TAKEN)
-                self.stop()
-                if not taken:
-                    raise
-                if self._port is not None or attempt == _PORT_ATTEMPTS:
-                    raise PortTakenError(f"A port of the Kafka broker is taken. {error}") from error
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
+        self._start_at_free_ports(self._start_once, again=self._port is None)
 
     def stop(self) -> None:
         """Stop every node, give the ports back, remove what is temporary.
@@ -195,7 +149,7 @@ class KafkaCluster:
         self._listeners = []
         if self._temporary and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = self.certificates = None
+            self._directory = None
 
     # ── one node ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -234,9 +188,7 @@ class KafkaCluster:
                 self.stop_node(node)
         for node in nodes:
             self._launch(node)
-        deadline = time.monotonic() + _START_SECONDS
-        for node in nodes:
-            self._await(node, deadline)
+        self._await(nodes)
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -268,45 +220,33 @@ class KafkaCluster:
         self._directory.mkdir(parents=True, exist_ok=True)
         for node in self._numbers:
             self.log_file(node).unlink(missing_ok=True)
-        if self._tls:
-            self.certificates = make_certificates(self._directory / "certificates")
         for node in self._numbers:
             self._configure(node)
         for node in self._numbers:
             self._launch(node)
-        deadline = time.monotonic() + _START_SECONDS
-        for node in self._numbers:
-            self._await(node, deadline)
+        try:
+            self._await(self._numbers)
+        except StartError as error:
+            if self._logged(_TAKEN):
+                raise PortTakenError(f"A port of the Kafka broker is taken. {error}") from error
+            raise
 
     def _reserve_ports(self) -> None:
-        names = ["PLAINTEXT", *(["SASL_PLAINTEXT"] if self._sasl else []), *(["SSL"] if self._tls else [])]
-        names += [*(["SASL_SSL"] if self._sasl and self._tls else []), "CONTROLLER"]
-        self._ports = PortReservation()
-        if self._port is not None and not self._ports.take(self._port):
-            raise PortTakenError(
-                f"Port {self._port} on 127.0.0.1 is in use: Kafka cannot listen there. Choose another."
-            )
-        self._ports.absorb(reserve_ports(len(names) * self.nodes - len(self._ports.ports)))
+        names = ["PLAINTEXT", *self.extra_listeners, "CONTROLLER"]
+        self._ports = self._reserved(len(names) * self.nodes, self._port)
         ports = iter(self._ports.ports)
         self._listeners = [Listeners({name: next(ports) for name in names}) for _ in self._numbers]
 
     def _configure(self, node: int) -> None:
         assert self._directory is not None
         data = self._directory / f"node-{node}"
-        properties = node_properties(
-            node,
-            self._listeners,
-            data,
-            users=self.users,
-            certificates=self.certificates,
-            tokens=self._tokens,
-            settings=self._settings,
-        )
+        settings = {**self.extra_properties(self._directory), **self._settings}
+        properties = node_properties(node, self._listeners, data, settings)
         path = self._properties_file(node)
-        path.touch(mode=0o600)  # it holds the users' passwords
+        path.touch(mode=0o600)  # it may hold passwords
         path.write_text(properties_text(properties))
         if not (data / "meta.properties").exists():
-            format_storage(data, node, self._cluster_id(), self.users if self._sasl else {})
+            format_storage(data, node, self._cluster_id(), self.format_options)
 
     def _properties_file(self, node: int) -> Path:
         assert self._directory is not None
@@ -328,15 +268,15 @@ class KafkaCluster:
         remove = [self._directory] if self._temporary else []
         self._processes[node] = GuardedProcess(command, log=self.log_file(node), env=jvm_environment(), remove=remove)
 
-    def _await(self, node: int, deadline: float) -> None:
-        wait_for_line(self._process(node), _STARTED, deadline, f"Kafka node {node}")
+    def _await(self, nodes: Iterable[int]) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        for node in nodes:
+            wait_for_line(self._process(node), _STARTED, deadline, f"Kafka node {node}")
 
     def _jvm_flags(self) -> list[str]:
         assert self._directory is not None
         assert self._class_data is not None
-        flags = ["-Xms64m", f"-Xmx{self._heap_mib}m", *_JVM_FLAGS]
-        if self._tokens is not None:  # Kafka fetches keys from nowhere else
-            flags.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._tokens.jwks_url}")
+        flags = ["-Xms64m", f"-Xmx{self._heap_mib}m", *_JVM_FLAGS, *self.extra_jvm_flags]
         if self._class_data.exists or self._class_data_draft is not None:
             return flags + self._class_data.use_flags()
         self._class_data_draft = self._directory / "classes.jsa"  # by the first node of the first cluster only

@@ -1,27 +1,14 @@
 """The server.properties of an embedded Kafka node. Decides, writes nothing."""
 
-from __future__ import annotations
-
-__all__ = ["SASL_MECHANISMS", "Listeners", "TokenCheck", "node_properties", "properties_text"]
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from gateway.local.embedded.certificates import Certificates
-
-SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """One node's ports on 127.0.0.1, by listener name.
-
-    The names: ``PLAINTEXT``, ``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL`` and ``CONTROLLER``.
-    """
+    """One node's ports on 127.0.0.1, by listener name, which is also its protocol: ``PLAINTEXT``, ``SSL``,
+    ``SASL_PLAINTEXT`` or ``SASL_SSL``; and ``CONTROLLER``."""
 
     ports: Mapping[str, int]
 
@@ -33,26 +20,7 @@ class Listeners:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCheck:
-    """What the broker asks of the tokens that OAUTHBEARER shows: signed by a key of ``jwks_url``, and, where given, for
-    this audience and of this issuer. The user is its ``sub``."""
-
-    jwks_url: str
-    audience: str = ""
-    issuer: str = ""
-
-
-def node_properties(
-    node: int,
-    nodes: Sequence[Listeners],
-    data: Path,
-    *,
-    users: Mapping[str, str] | None = None,
-    certificates: Certificates | None = None,
-    tokens: TokenCheck | None = None,
-    settings: Mapping[str, str] | None = None,
-) -> dict[str, str]:
+def node_properties(node: int, nodes: Sequence[Listeners], data: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """The properties of node ``node`` (from 1) of a cluster whose every node is broker and controller.
 
     ``settings`` come last and win.
@@ -60,7 +28,7 @@ def node_properties(
     count = len(nodes)
     own = nodes[node - 1]
     replicas = str(min(3, count))
-    properties = {
+    return {
         "process.roles": "broker,controller",
         "node.id": str(node),
         "controller.quorum.voters": ",".join(
@@ -94,56 +62,8 @@ def node_properties(
         "broker.heartbeat.interval.ms": "500",
         # The default of 128 MB comes out of a heap that is itself not much larger.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+        **settings,
     }
-    for listener in own.ports:
-        if listener.startswith("SASL"):
-            properties |= _sasl(listener, users or {})
-            if tokens is not None:
-                properties |= _oauth(listener, tokens)
-    if certificates is not None:
-        properties |= _tls(certificates)
-    return properties | dict(settings or {})
-
-
-def _sasl(listener: str, users: Mapping[str, str]) -> dict[str, str]:
-    prefix = f"listener.name.{listener.lower()}"
-    names = " ".join(f"user_{name}={_jaas_quoted(password)}" for name, password in users.items())
-    modules = "org.apache.kafka.common.security"
-    scram = f"{modules}.scram.ScramLoginModule required;"
-    return {
-        "sasl.enabled.mechanisms": ",".join(SASL_MECHANISMS),
-        f"{prefix}.plain.sasl.jaas.config": f"{modules}.plain.PlainLoginModule required {names};",
-        f"{prefix}.scram-sha-256.sasl.jaas.config": scram,
-        f"{prefix}.scram-sha-512.sasl.jaas.config": scram,
-    }
-
-
-def _oauth(listener: str, tokens: TokenCheck) -> dict[str, str]:
-    prefix = f"listener.name.{listener.lower()}.oauthbearer"
-    package = "org.apache.kafka.common.security.oauthbearer"
-    return {
-        "sasl.enabled.mechanisms": ",".join([*SASL_MECHANISMS, "OAUTHBEARER"]),
-        f"{prefix}.sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;",
-        f"{prefix}.sasl.server.callback.handler.class": f"{package}.OAuthBearerValidatorCallbackHandler",
-        "sasl.oauthbearer.jwks.endpoint.url": tokens.jwks_url,
-        **({"sasl.oauthbearer.expected.audience": tokens.audience} if tokens.audience else {}),
-        **({"sasl.oauthbearer.expected.issuer": tokens.issuer} if tokens.issuer else {}),
-    }
-
-
-def _tls(certificates: Certificates) -> dict[str, str]:
-    return {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(certificates.server_pem),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(certificates.ca_file),
-        "ssl.client.auth": "requested",  # a client certificate is checked when shown; settings can make it required
-    }
-
-
-def _jaas_quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def properties_text(properties: Mapping[str, str]) -> str:

@@ -1,17 +1,13 @@
 """Kafka's log directories: formatted as ``kafka-storage format`` does, mostly without running it."""
 
-from __future__ import annotations
-
-__all__ = ["format_storage", "kafka_uuid"]
-
 import base64
 import os
 import shutil
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gateway.local.embedded.kafka_config import Listeners, node_properties, properties_text
 from gateway.local.runtime.cache import cache_directory, locked
@@ -19,31 +15,28 @@ from gateway.local.runtime.errors import StartError
 from gateway.local.runtime.jars import bundle_digest, resolve
 from gateway.local.runtime.java import argument_file_line, ensure_java, jvm_environment
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _FORMAT_SECONDS = 60
 
 
-def format_storage(data: Path, node: int, cluster_id: str, scram_users: Mapping[str, str]) -> None:
+def format_storage(data: Path, node: int, cluster_id: str, options: Sequence[str]) -> None:
     """Make ``data`` a Kafka log directory of node ``node``.
 
     What the tool writes besides the node's identity (``bootstrap.checkpoint``: the feature levels) is the same for
-    every cluster, so it is made once and kept in the cache: a start is a second shorter. SCRAM users are part of it,
-    so with them the tool runs, once for all nodes beside each other. Raises StartError when the tool fails.
+    every cluster, so it is made once and kept in the cache: a start is a second shorter. With ``options`` of the tool
+    it may not be, so the tool runs, once for all nodes beside each other. Raises StartError when the tool fails.
     """
     data.mkdir(parents=True, exist_ok=True)
-    if scram_users:
+    if options:
         checkpoint = data.parent / "bootstrap.checkpoint"
         if not checkpoint.exists():
-            _run_format(checkpoint, scram_users)
+            _run_format(checkpoint, options)
     else:
         cache = cache_directory() / "kafka"
         cache.mkdir(exist_ok=True)
         checkpoint = cache / f"bootstrap-{bundle_digest('kafka')}.checkpoint"
         with locked(cache / "bootstrap.lock"):
             if not checkpoint.exists():
-                _run_format(checkpoint, {})
+                _run_format(checkpoint, ())
     shutil.copyfile(checkpoint, data / "bootstrap.checkpoint")
     identity = {"version": "1", "cluster.id": cluster_id, "node.id": str(node), "directory.id": kafka_uuid()}
     (data / "meta.properties").write_text(properties_text(identity))
@@ -57,18 +50,15 @@ def kafka_uuid() -> str:
             return text
 
 
-def _run_format(checkpoint: Path, scram_users: Mapping[str, str]) -> None:
+def _run_format(checkpoint: Path, options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="gateway-format-") as scratch_name:
-        scratch = Path(scratch_name)  # mode 0700: the passwords below are in a file nobody else reads
+        scratch = Path(scratch_name)  # mode 0700: options may hold passwords, in a file nobody else reads
         listeners = [Listeners({"PLAINTEXT": 1, "CONTROLLER": 2})]  # the tool checks them; nothing listens
-        properties = node_properties(1, listeners, scratch / "data")
+        properties = node_properties(1, listeners, scratch / "data", {})
         (scratch / "server.properties").write_text(properties_text(properties))
         arguments = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         arguments += ["-cp", os.pathsep.join(map(str, resolve("kafka"))), "kafka.tools.StorageTool"]
-        arguments += ["format", "--cluster-id", kafka_uuid(), "--config", str(scratch / "server.properties")]
-        for name, password in scram_users.items():
-            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-                arguments += ["--add-scram", f"{mechanism}=[name={name},password={password}]"]
+        arguments += ["format", "--cluster-id", kafka_uuid(), "--config", str(scratch / "server.properties"), *options]
         (scratch / "arguments").write_text("\n".join(argument_file_line(argument) for argument in arguments))
         answer = subprocess.run(
             [ensure_java().executable, f"@{scratch / 'arguments'}"],

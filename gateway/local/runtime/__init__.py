@@ -13,6 +13,7 @@ lock.py         rewrites ``jars.lock``: ``python -m gateway.local.runtime.lock``
 mirror.py       the Maven mirror of ``GATEWAY_MAVEN_MIRROR``, and what it takes to be let in there
 ports.py        free loopback ports that stay free until their server binds them
 process.py      processes that cannot outlive us, and waiting for what they log
-progress.py     how far a download is, for whoever draws it: the demo's view, or a plain line on stderr
+progress.py     the progress of a download, for the demo's view or a plain line on stderr
+server.py       what servers on this machine have in common: the ``with`` block, other ports, signals
 trust.py        a trust store for Java from this machine's PEM certificates
 """

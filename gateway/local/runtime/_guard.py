@@ -10,8 +10,6 @@ text``, then ``sent`` for each signal, at the end ``exit N`` (negative: killed b
 because only the parent of a process can be sure that a process id still means that process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json
@@ -110,7 +108,7 @@ def _send(group: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
     if number == signal.SIGSTOP and hasattr(os, "waitid"):
-        # The signal is only pending when kill returns; whoever freezes a broker relies on it being frozen.
+        # The signal may still be pending when kill returns. The caller of a freeze relies on a frozen broker.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, group, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 

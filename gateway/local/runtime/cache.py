@@ -1,21 +1,14 @@
 """Where downloaded files live between runs, and the lock that lets several processes fill that place at once."""
 
-from __future__ import annotations
-
-__all__ = ["cache_directory", "format_bytes", "locked", "require_space"]
-
 import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gateway.local.runtime.errors import EmbeddedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def cache_directory() -> Path:

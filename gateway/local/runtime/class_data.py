@@ -6,20 +6,17 @@ Kafka loads some 7,000 classes before it is up. With them parsed and verified be
 
 from __future__ import annotations
 
-__all__ = ["ClassData"]
-
 import contextlib
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.local.runtime.cache import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from gateway.local.runtime.java import Java
 
 # The JVM tells on standard output of every class it cannot archive; its errors stay.

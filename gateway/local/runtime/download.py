@@ -1,21 +1,12 @@
 """Running a download tool as a child, drawing its progress from the bytes that land on disk."""
 
-from __future__ import annotations
-
-__all__ = ["STALLED", "run_download"]
-
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from gateway.local.runtime.process import GuardedProcess
-from gateway.local.runtime.progress import Download
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from gateway.local.runtime.progress import ProgressCallback
+from gateway.local.runtime.progress import Download, ProgressCallback
 
 _POLL_SECONDS = 0.1
 STALLED = b"\n(ended: nothing arrived any more)\n"

@@ -9,10 +9,6 @@ GatewayError
         └── PortTakenError   something else listens where the broker should
 """
 
-from __future__ import annotations
-
-__all__ = ["ChecksumError", "DownloadError", "EmbeddedError", "JavaError", "PortTakenError", "StartError"]
-
 from config.errors import ExitStatus, GatewayError
 
 

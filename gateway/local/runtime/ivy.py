@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["ARTIFACT_PATTERN", "fetch", "find_ivy", "java_options", "settings_xml"]
-
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -15,15 +14,12 @@ from xml.sax.saxutils import quoteattr
 from config.extras import how_to_install
 from gateway.local.runtime.download import STALLED, run_download
 from gateway.local.runtime.errors import DownloadError
-from gateway.local.runtime.java import argument_file_line, jvm_environment
+from gateway.local.runtime.java import Java, argument_file_line, jvm_environment
 from gateway.local.runtime.mirror import Mirror, find_mirror
 from gateway.local.runtime.trust import trust_store_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.local.runtime.jar import Jar
-    from gateway.local.runtime.java import Java
     from gateway.local.runtime.progress import Download, ProgressCallback
 
 ARTIFACT_PATTERN = "[organisation]/[artifact]-[revision].[ext]"

@@ -1,9 +1,5 @@
 """A jar as the lock file names it."""
 
-from __future__ import annotations
-
-__all__ = ["Jar"]
-
 from dataclasses import dataclass
 
 

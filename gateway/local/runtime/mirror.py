@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Mirror", "find_mirror"]
-
 import base64
 import contextlib
 import http.client
@@ -11,6 +9,7 @@ import os
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -18,8 +17,6 @@ from urllib.parse import unquote, urlsplit
 from gateway.local.runtime.errors import DownloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.local.runtime.jar import Jar
 
 _PROBE_SECONDS = 15.0

@@ -9,8 +9,6 @@ see.
 
 from __future__ import annotations
 
-__all__ = ["PortReservation", "is_free", "reserve_ports"]
-
 import contextlib
 import fcntl
 import os

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["GuardedProcess", "last_lines", "wait_for_line"]
-
 import contextlib
 import json
 import os
@@ -13,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -21,7 +20,6 @@ from gateway.local.runtime.errors import StartError
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
 
 _GUARD = Path(__file__).with_name("_guard.py")
 _POLL_SECONDS = 0.03  # start-up is timed in seconds; polling a log this often costs nothing measurable

@@ -1,8 +1,4 @@
-"""How far a download is, for whoever draws it: the demo's view, or a plain line on stderr."""
-
-from __future__ import annotations
-
-__all__ = ["Download", "ProgressCallback", "print_progress", "quiet"]
+"""The progress of a download, for the demo's view or a plain line on stderr."""
 
 import sys
 from collections.abc import Callable

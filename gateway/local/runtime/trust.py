@@ -6,18 +6,15 @@ keytool (a run per certificate, 140 of them) nor another dependency. It holds pu
 
 from __future__ import annotations
 
-__all__ = ["jks", "trust_store_options"]
-
 import hashlib
 import os
 import ssl
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gateway.local.runtime.java import Java
 
 _PASSWORD = "changeit"  # noqa: S105 - Java's own default; it seals a list of public certificates

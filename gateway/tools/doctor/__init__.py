@@ -1,25 +1,26 @@
-"""``gateway doctor``: what is wrong between MQTT, this machine and Kafka, each with what was measured and what to do.
+"""``gateway doctor``: finds faults between MQTT, this machine and Kafka, each with measurements and a remedy.
 
-Facts are gathered by what talks to a network (``endpoint``, ``mqtt_facts``, ``kafka_facts``, …); verdicts are pure
-functions over facts (``*_verdicts``), so that each is tested without a broker.
+Modules with network access gather facts (``endpoint``, ``mqtt_facts``, ``kafka_facts``, …). Verdicts are pure functions
+over facts (``*_verdicts``), so they are tested without a broker.
 
-    admin_facts.py         what Kafka tells its administrator, each question by itself
-    broker_verdicts.py     verdicts over each Kafka broker: can it be reached, does it let us in, does it take records
+    admin_facts.py         facts from Kafka's administration, each question by itself
+    broker_verdicts.py     verdicts over each Kafka broker: reachable, login accepted, batches accepted
     cluster_verdicts.py    verdicts over the Kafka cluster as a whole: controller, quorum, disks, limits, clock
-    config_checks.py       the settings' own warnings, whose the data directory is
-    emqx_checks.py         what EMQX itself says: its versions, its limits against our flow
-    endpoint.py            one address, a step at a time: its name, its port, TLS and its certificate
-    endpoint_verdicts.py   verdicts over one address: its name, its port, its certificate
-    examine.py             the whole examination: every group at once, each within its time
-    host_facts.py          what this machine has for the gateway: disk, descriptors, memory
+    command_checks.py      facts and verdicts about commands: their topics and groups, and EMQX's other subscribers
+    config_checks.py       the settings' own warnings, the data directory's owner, the gateway's certificates and tokens
+    emqx_checks.py         facts and verdicts from EMQX's REST API: versions, limits, drops
+    endpoint.py            tests one address step by step: name, port, TLS, certificate
+    endpoint_verdicts.py   verdicts over one address: name, port, certificate
+    examine.py             the whole examination: all groups at once, each with a time limit
+    host_facts.py          facts about this machine: disk, descriptors, memory
     host_verdicts.py       verdicts over this machine
-    kafka_facts.py         what the Kafka brokers answer, each asked by itself
-    model.py               what a check says, and what a whole examination comes to
-    mqtt_facts.py          what the MQTT brokers answer: each address by itself
-    mqtt_verdicts.py       verdicts over what the MQTT brokers answered
-    running.py             the gateway that runs with these settings, if one does
-    text.py                the report for people: groups with their checks, a fix under what needs one
-    threads.py             blocking calls with an end to the waiting
-    topic_verdicts.py      verdicts over the gateway's topics: are they there
-    wording.py             how numbers are said in sentences
+    kafka_facts.py         facts from each Kafka broker by itself
+    model.py               a check, and the report of all checks
+    mqtt_facts.py          facts from each MQTT address, and whom the first working one admits
+    mqtt_verdicts.py       verdicts over the MQTT brokers' answers
+    running.py             facts and verdicts from the running gateway, if there is one
+    text.py                the report for people: groups with their checks and remedies
+    threads.py             blocking calls with a time-out
+    topic_verdicts.py      verdicts over the gateway's topics: existence, leaders, replicas
+    wording.py             numbers in sentences
 """

@@ -1,10 +1,9 @@
-"""What Kafka tells its administrator, each question by itself: rights to one are no rights to the others."""
+"""Facts from Kafka's administration. Each question is asked by itself, because each needs other rights."""
 
 from __future__ import annotations
 
-__all__ = ["AdminFacts", "gather"]
-
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,6 @@ from gateway.admin.looking import unseen
 from gateway.tools.doctor.threads import call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import Answers, Cluster, Group, LogDir, Reassignment
     from gateway.tools.doctor.kafka_facts import Known
@@ -25,7 +22,8 @@ Configs = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class AdminFacts:
-    """What is None, or missing in a mapping, was not told; ``problems`` says why, by the question's name."""
+    """Facts that are None, or missing in a mapping, are unknown; ``problems`` has the reason, by the question's
+    name."""
 
     cluster: Cluster | None = None
     brokers: Mapping[int, Configs] = field(default_factory=dict)
@@ -33,14 +31,14 @@ class AdminFacts:
     reassignments: tuple[Reassignment, ...] | None = None
     log_dirs: Answers[tuple[LogDir, ...]] | None = None
     groups: Mapping[str, Group] = field(default_factory=dict)
-    unseen: Mapping[str, str] = field(default_factory=dict)  # why nothing can be said of what a group reads
+    unseen: Mapping[str, str] = field(default_factory=dict)  # why a group's topics cannot be judged
     problems: Mapping[str, GatewayError] = field(default_factory=dict)
 
 
 async def gather(
     admin: KafkaAdmin, cluster: asyncio.Task[Cluster], known: Known, groups: Sequence[str], timeout_s: float
 ) -> AdminFacts:
-    """Ask everything at once, for two time-outs at most. ``cluster`` is under way already."""
+    """Ask all questions at once; takes at most two time-outs. ``cluster`` is already being asked."""
     problems: dict[str, GatewayError] = {}
 
     async def ask(name: str, work: Callable[[], Any], default: Any = None) -> Any:
@@ -60,7 +58,7 @@ async def gather(
         ask("config of topics", partial(_topics, admin, known.ours), {}),
         ask("reassignments", admin.reassignments),
         ask("log dirs", admin.log_dirs),
-        # To ask for a coordinator where there are no groups yet makes Kafka create the topic for them.
+        # Without groups so far, the question for a coordinator would create Kafka's topic for them.
         asyncio.gather(*(ask(f"group {name}", partial(_group, admin, name)) for name in groups if has_groups)),
     )
     found, configs, topics, reassignments, log_dirs, described = await told

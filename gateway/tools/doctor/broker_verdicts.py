@@ -1,9 +1,8 @@
-"""Verdicts over each Kafka broker: can it be reached, does it let us in, does it take records."""
+"""Verdicts over each Kafka broker: reachable, login accepted, batches accepted."""
 
 from __future__ import annotations
 
-__all__ = ["judge_brokers", "places_text", "silent_nodes"]
-
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus, sentence
@@ -11,8 +10,6 @@ from gateway.tools.doctor.endpoint_verdicts import SLOW_S, judge_endpoint
 from gateway.tools.doctor.wording import many, milliseconds, some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bridge.kafka.probe import ProbeError
     from config.settings import KafkaSettings
     from gateway.tools.doctor.kafka_facts import BrokerFacts, Known, Place
@@ -31,7 +28,7 @@ _DISK: Final = {"KAFKA_STORAGE_ERROR"}
 
 
 def judge_brokers(findings: Findings, settings: KafkaSettings, known: Known, brokers: Iterable[BrokerFacts]) -> None:
-    """Every check that is about one broker."""
+    """All checks of single brokers."""
     for broker in brokers:
         listed = "kafka.bootstrap_servers" if broker.bootstrap else "advertised.listeners of the broker"
         assert broker.endpoint is not None
@@ -45,16 +42,15 @@ def judge_brokers(findings: Findings, settings: KafkaSettings, known: Known, bro
             hurt=_hurt(known, broker),
         )
         if because:
-            findings.skip("login", f"Not tried: {because}.", broker.name)
-            findings.skip("produce", f"Not tried: {because}.", broker.name)
+            findings.skip(("login", "produce"), f"Not tried: {because}.", broker.name)
         elif not _judge_login(findings, settings, known, broker):
-            findings.skip("produce", "Not tried: the gateway is not let in (login).", broker.name)
+            findings.of("produce", broker.name).skip("Not tried: the gateway is not let in (login).")
         else:
             _judge_produce(findings, settings, known, broker)
 
 
 def silent_nodes(brokers: Iterable[BrokerFacts]) -> dict[int, BrokerFacts]:
-    """The brokers, by number, that do not answer, or not to a produce request."""
+    """By number the brokers that do not answer at all, or not to produce requests."""
     return {
         one.node: one
         for one in brokers
@@ -64,7 +60,7 @@ def silent_nodes(brokers: Iterable[BrokerFacts]) -> dict[int, BrokerFacts]:
 
 
 def places_text(places: Iterable[Place]) -> str:
-    """``telemetry/0, 3, 7; ledger/1``, the first few."""
+    """The first few as ``telemetry/0, 3, 7; ledger/1``."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in places:
         by_topic.setdefault(topic, []).append(number)
@@ -73,8 +69,7 @@ def places_text(places: Iterable[Place]) -> str:
 
 
 def _hurt(known: Known, broker: BrokerFacts) -> str:
-    """What of ours stands still with a broker, as sentences behind the one that says what is wrong; empty for
-    nothing."""
+    """Sentences about the gateway's partitions that wait for a broker; empty if none do."""
     layout, node = known.layout, broker.node
     if layout is None or node is None:
         return ""
@@ -102,28 +97,24 @@ def _hurt(known: Known, broker: BrokerFacts) -> str:
 
 def _judge_login(findings: Findings, settings: KafkaSettings, known: Known, broker: BrokerFacts) -> bool:
     who = "" if settings.sasl is None or settings.sasl.username is None else f" as {settings.sasl.username!r}"
-    trouble, about = broker.login, broker.name
+    trouble, check = broker.login, findings.of("login", broker.name)
     if trouble is None:
         text = f"Logged in{who} in {milliseconds(broker.login_s)}."
         if broker.login_s > SLOW_S:
-            findings.warn(
-                "login",
+            check.warn(
                 f"{text} A broker that is well takes milliseconds: this one is slow.",
                 "Look at its load, its garbage collection and its disks.",
-                about,
                 seconds=broker.login_s,
                 state="slow",
             )
         elif broker.fenced:
-            findings.warn(
-                "login",
+            check.warn(
                 f"{text} But the cluster does not count on it: it is fenced, for the controller does not hear from it.",
                 "Look at its log: it is starting, stopping, or cannot reach the controllers.",
-                about,
                 state="fenced",
             )
         else:
-            findings.ok("login", text, about, seconds=broker.login_s)
+            check.ok(text, seconds=broker.login_s)
         return True
     _fail_login(findings, settings, broker, trouble, _hurt(known, broker), who)
     return False
@@ -132,7 +123,7 @@ def _judge_login(findings: Findings, settings: KafkaSettings, known: Known, brok
 def _fail_login(
     findings: Findings, settings: KafkaSettings, broker: BrokerFacts, trouble: ProbeError, hurt: str, who: str
 ) -> None:
-    about, status, state = broker.name, ExitStatus.UNAVAILABLE, str(trouble.kind)
+    status, state = ExitStatus.UNAVAILABLE, str(trouble.kind)
     if trouble.kind == "silent":
         text = (
             f"It takes connections and answers nothing, within {milliseconds(trouble.seconds)}: it is frozen, not "
@@ -154,17 +145,17 @@ def _fail_login(
         fix = (
             f"Is this the port of its {settings.security} listener (kafka.security)? Its log says what it took us for."
         )
-    findings.fail("login", text, fix, about, status, state=state, seconds=trouble.seconds)
+    findings.of("login", broker.name).fail(text, fix, status=status, state=state, seconds=trouble.seconds)
 
 
 def _judge_produce(findings: Findings, settings: KafkaSettings, known: Known, broker: BrokerFacts) -> None:
-    about = broker.name
+    check = findings.of("produce", broker.name)
     if broker.unproduced is not None:
         _fail_produce(findings, broker, broker.unproduced, _hurt(known, broker))
         return
     if broker.produced is None:
         why = known.why and f" ({known.why})"
-        findings.skip("produce", f"Not tried: it leads none of the gateway's partitions{why}.", about)
+        check.skip(f"Not tried: it leads none of the gateway's partitions{why}.")
         return
     answers, seconds = broker.produced.answers, broker.produced.seconds
     by_error: dict[str, list[Place]] = {}
@@ -173,52 +164,48 @@ def _judge_produce(findings: Findings, settings: KafkaSettings, known: Known, br
     well = sum(len(places) for error, places in by_error.items() if error in _REFUSED_AS_WANTED)
     for error, places in by_error.items():
         if error not in _REFUSED_AS_WANTED:
-            _judge_answer(findings, settings, about, error, places)
+            _judge_answer(findings, settings, broker.name, error, places)
     if not well:
         return
     text = f"Takes records for {many(well, 'partition')} that it leads, in {milliseconds(seconds)}."
     if seconds > SLOW_S:
-        findings.warn(
-            "produce",
+        check.warn(
             f"{text} An ordinary answer takes milliseconds: it is slow.",
             "Look at its disks and request queue (RequestQueueTimeMs, RequestHandlerAvgIdlePercent).",
-            about,
             seconds=seconds,
             state="slow",
             partitions=well,
         )
     else:
-        findings.ok("produce", text, about, seconds=seconds, partitions=well)
+        check.ok(text, seconds=seconds, partitions=well)
 
 
 def _fail_produce(findings: Findings, broker: BrokerFacts, trouble: ProbeError, hurt: str) -> None:
+    check = findings.of("produce", broker.name)
     if trouble.kind != "silent":
-        findings.fail(
-            "produce",
+        check.fail(
             f"It let the gateway in and hung up on a produce request: {trouble}.{hurt}",
             "See its log. A request above its socket.request.max.bytes, or a proxy between, can do that.",
-            broker.name,
-            ExitStatus.UNAVAILABLE,
+            status=ExitStatus.UNAVAILABLE,
             state="closed",
         )
         return
     only = ""
     if broker.stalled and not broker.unasked:
         only = f" Asked one by one, these do not answer: {places_text(broker.stalled)}."
-    findings.fail(
-        "produce",
+    check.fail(
         f"It answers logins and not produce requests, within {milliseconds(trouble.seconds)}: its request "
         f"threads or a disk stand still.{only or hurt}",
         "Restart this broker, not the gateway nor the consumers. Before: jstack of its process and its disks, which "
         "say why.",
-        broker.name,
-        ExitStatus.UNAVAILABLE,
+        status=ExitStatus.UNAVAILABLE,
         state="stalled",
         stalled=[f"{topic}/{number}" for topic, number in broker.stalled],
     )
 
 
 def _judge_answer(findings: Findings, settings: KafkaSettings, about: str, error: str, places: list[Place]) -> None:
+    check = findings.of("produce", about)
     where, status = places_text(places), ExitStatus.FAILED
     if error in _RIGHTS:
         who = "the gateway" if settings.sasl is None else f"user {settings.sasl.username!r}"
@@ -233,11 +220,9 @@ def _judge_answer(findings: Findings, settings: KafkaSettings, about: str, error
         text = f"It cannot write to the disk of {where} ({error})."
         fix = "Look at its disks (full, read-only, broken) and its log; then restart it."
     elif error in _MOVED:
-        findings.warn(
-            "produce",
+        check.warn(
             f"It does not lead {where} any more ({error}): leaders are moving just now.",
             "Run doctor again in some seconds; if it stays so, this broker's metadata are old: restart it.",
-            about,
             error=error,
         )
         return
@@ -247,4 +232,4 @@ def _judge_answer(findings: Findings, settings: KafkaSettings, about: str, error
     else:
         text = f"It refuses records for {where}: {sentence(str(error))}"
         fix = "See its log for the reason."
-    findings.fail("produce", text, fix, about, status, error=error, partitions=len(places))
+    check.fail(text, fix, status=status, error=error, partitions=len(places))

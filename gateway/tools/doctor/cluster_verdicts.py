@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["judge_cluster"]
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
-from gateway.tools.doctor.kafka_facts import leads
+from gateway.admin.watch import unseen_problem
+from gateway.tools.doctor.kafka_facts import BrokerFacts, Known, leads
 from gateway.tools.doctor.wording import bytes_text, many, some
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from config.settings import Settings
     from gateway.tools.doctor.admin_facts import AdminFacts
-    from gateway.tools.doctor.kafka_facts import BrokerFacts, Known
     from gateway.tools.doctor.model import Findings
 
 _NAMES: Final = (
@@ -32,12 +29,10 @@ _NAMES: Final = (
     "groups",
 )
 _OFFSETS: Final = "__consumer_offsets"
-_OFFSETS_BYTES: Final = (
-    2 << 30
-)  # compacted, it is some MB a partition; 50 partitions of two segments are 10 GiB at most
-_BEHIND: Final = 1000  # records of the metadata log; an idle voter is behind by a handful
+_OFFSETS_BYTES: Final = 2 << 30  # a compacted partition has some MB; 50 partitions of two segments have at most 10 GiB
+_BEHIND: Final = 1000  # records of the metadata log; an idle voter lags by a few
 _ASLEEP_S: Final = 10.0
-_CLOCK_WARN_S: Final = 5.0  # the controller's note may be a second old, and two when it is busy
+_CLOCK_WARN_S: Final = 5.0  # the controller's timestamp may be a second old, or two if it is busy
 _CLOCK_FAIL_S: Final = 3600.0
 _DISK_WARN, _DISK_FAIL = 0.15, 0.05
 
@@ -51,11 +46,10 @@ def judge_cluster(
     groups: Sequence[str],
     recorded: str | None,
 ) -> None:
-    """Every check that is about the cluster. ``groups`` are the consumer groups that were asked for, ``recorded`` the
-    cluster id that the data directory belongs to."""
+    """All checks of the cluster. ``groups`` are the requested consumer groups, ``recorded`` is the cluster id of the
+    data directory."""
     if known.layout is None:
-        for name in _NAMES:
-            findings.skip(name, f"Not tried: {known.why}.")
+        findings.skip(_NAMES, f"Not tried: {known.why}.")
         return
     _judge_controller(findings, admin, brokers)
     _judge_identity(findings, admin, recorded)
@@ -71,19 +65,21 @@ def judge_cluster(
 
 
 def _skip(findings: Findings, name: str, admin: AdminFacts, question: str) -> None:
-    """For want of an answer: with the administration's own sentence."""
+    """Skip a check without an answer, with the reason."""
     problem = admin.problems.get(question)
-    findings.skip(name, "Kafka does not tell." if problem is None else f"Kafka was asked and did not tell: {problem}")
+    findings.of(name).skip(
+        "Kafka does not tell." if problem is None else f"Kafka was asked and did not tell: {problem}"
+    )
 
 
 def _judge_controller(findings: Findings, admin: AdminFacts, brokers: Sequence[BrokerFacts]) -> None:
+    check = findings.of("controller")
     cluster = admin.cluster
     if cluster is None:
         _skip(findings, "controller", admin, "cluster")
         return
     if cluster.controller is None:
-        findings.fail(
-            "controller",
+        check.fail(
             f"There is no active controller that answers: {cluster.quorum_problem} New leaders cannot be elected.",
             "Look at the controllers' processes: a majority of the voters must be up.",
             status=ExitStatus.UNAVAILABLE,
@@ -92,16 +88,14 @@ def _judge_controller(findings: Findings, admin: AdminFacts, brokers: Sequence[B
     epoch = "" if cluster.quorum is None else f", epoch {cluster.quorum.epoch}"
     silent = [one for one in brokers if one.node == cluster.controller and not one.answers]
     if silent:
-        findings.fail(
-            "controller",
+        check.fail(
             f"The active controller is node {cluster.controller}{epoch}, which does not answer ({silent[0].name}).",
             "Restart it: another one is elected, and failed leaders are replaced then.",
             status=ExitStatus.UNAVAILABLE,
             controller=cluster.controller,
         )
         return
-    findings.ok(
-        "controller",
+    check.ok(
         f"The active controller is node {cluster.controller}{epoch}; the cluster {cluster.id} has "
         f"{many(len(cluster.brokers), 'broker')}.",
         controller=cluster.controller,
@@ -111,49 +105,49 @@ def _judge_controller(findings: Findings, admin: AdminFacts, brokers: Sequence[B
 
 
 def _judge_identity(findings: Findings, admin: AdminFacts, recorded: str | None) -> None:
+    check = findings.of("identity")
     found = admin.cluster.id if admin.cluster is not None else ""
     if not found:
-        findings.skip("identity", "Kafka does not tell its cluster id.")
+        check.skip("Kafka does not tell its cluster id.")
     elif recorded is not None and recorded != found:
-        findings.fail(
-            "identity",
+        check.fail(
             f"data_dir belongs to Kafka cluster {recorded}, and kafka.bootstrap_servers lead to {found}: the gateway "
             "will not start.",
-            "Set kafka.bootstrap_servers right; if the cluster was replaced on purpose: gateway identity adopt.",
+            "Correct kafka.bootstrap_servers; if the cluster was replaced on purpose: gateway identity adopt.",
             status=ExitStatus.CONFIG,
         )
     else:
         known = "the one of data_dir" if recorded == found else "recorded in data_dir at the first start"
-        findings.ok("identity", f"The cluster is {found}, {known}.", cluster_id=found)
+        check.ok(f"The cluster is {found}, {known}.", cluster_id=found)
 
 
 def _judge_clock(findings: Findings, admin: AdminFacts) -> None:
     quorum = admin.cluster.quorum if admin.cluster is not None else None
     ahead_s = quorum.clock_ahead_seconds if quorum is not None else None
+    check = findings.of("clock", ahead_seconds=ahead_s)
     if ahead_s is None:
-        findings.skip("clock", "The controller tells no time: it does so where other replicas follow it.")
+        check.skip("The controller tells no time: it does so where other replicas follow it.")
     elif abs(ahead_s) > _CLOCK_WARN_S:
         which = "ahead of" if ahead_s > 0 else "behind"
         text = f"Kafka's clock is {abs(ahead_s):,.0f} s {which} this machine's"
         fix = "Let NTP set both (chronyc tracking)."
         if ahead_s < -_CLOCK_FAIL_S:
-            findings.fail(
-                "clock",
+            check.fail(
                 f"{text}: Kafka refuses records from more than an hour ahead (message.timestamp.after.max.ms).",
                 fix,
-                ahead_seconds=ahead_s,
             )
         else:
-            findings.warn("clock", f"{text}: latencies and retention are off by as much.", fix, ahead_seconds=ahead_s)
+            check.warn(f"{text}: latencies and retention are off by as much.", fix)
     else:
-        findings.ok("clock", "Kafka's clock and this machine's agree, within seconds.", ahead_seconds=ahead_s)
+        check.ok("Kafka's clock and this machine's agree, within seconds.")
 
 
 def _judge_quorum(findings: Findings, admin: AdminFacts) -> None:
+    check = findings.of("quorum")
     quorum = admin.cluster.quorum if admin.cluster is not None else None
     if quorum is None:
         why = admin.cluster.quorum_problem if admin.cluster is not None else ""
-        findings.skip("quorum", why or "Kafka does not tell of its metadata quorum.")
+        check.skip(why or "Kafka does not tell of its metadata quorum.")
         return
     lags = {one.id: one.lag for one in quorum.voters}
     late = [
@@ -164,7 +158,7 @@ def _judge_quorum(findings: Findings, admin: AdminFacts) -> None:
     ]
     if not late:
         said = ", ".join(f"{one.id}: {one.lag}" for one in quorum.voters)
-        findings.ok("quorum", f"{many(len(quorum.voters), 'voter')}; records behind: {said}.", lag=lags)
+        check.ok(f"{many(len(quorum.voters), 'voter')}; records behind: {said}.", lag=lags)
         return
     names = "; ".join(
         f"voter {one.id} is {one.lag} records behind"
@@ -175,27 +169,29 @@ def _judge_quorum(findings: Findings, admin: AdminFacts) -> None:
     text = f"{names}. {left} of {len(quorum.voters)} voters keep up"
     if left <= len(quorum.voters) // 2 + 1:
         text += "; one more that fails, and no leader can be elected"
-    findings.warn("quorum", f"{text}.", "Look at that node's process and log; restart it if it is stuck.", lag=lags)
+    check.warn(f"{text}.", "Look at that node's process and log; restart it if it is stuck.", lag=lags)
 
 
 def _judge_reassignments(findings: Findings, admin: AdminFacts) -> None:
+    check = findings.of("reassignments")
     if admin.reassignments is None:
         _skip(findings, "reassignments", admin, "reassignments")
     elif admin.reassignments:
         moving = [f"{one.topic}/{one.partition}" for one in admin.reassignments]
-        findings.warn(
-            "reassignments",
+        check.warn(
             f"{many(len(moving), 'partition')} are on their way to other brokers: {some(moving)}. That costs disks and "
             "network, and replicas that are still added count as missing.",
             "Wait, or see its progress: gateway cluster describe",
             partitions=moving,
         )
     else:
-        findings.ok("reassignments", "No partition is being moved.")
+        check.ok("No partition is being moved.")
 
 
 def _judge_request_size(findings: Findings, settings: Settings, known: Known, admin: AdminFacts) -> None:
-    """A request carries a batch of each partition that the broker leads; what is too large it hangs up on."""
+    """A request may carry a batch of each partition that the broker leads. If it is too large, the broker
+    disconnects."""
+    check = findings.of("request_size")
     assert known.layout is not None
     limits = _numbers(admin, "socket.request.max.bytes")
     if not limits:
@@ -212,16 +208,14 @@ def _judge_request_size(findings: Findings, settings: Settings, known: Known, ad
                 f"{bytes_text(limit)} (socket.request.max.bytes)"
             )
     if too_large:
-        findings.fail(
-            "request_size",
+        check.fail(
             f"A batch of each of the gateway's partitions travels in one request: {'; '.join(too_large)}. It would "
             "hang up on it, again and again.",
             "Lower kafka.batch_bytes or flow.memory_bytes, or raise socket.request.max.bytes.",
             status=ExitStatus.CONFIG,
         )
     else:
-        findings.ok(
-            "request_size",
+        check.ok(
             f"The largest request is {bytes_text(largest)}; brokers take {bytes_text(min(limits.values()))}.",
             largest=largest,
             limit=min(limits.values()),
@@ -235,6 +229,7 @@ def _judge_message_size(findings: Findings, settings: Settings, admin: AdminFact
         for topic, config in admin.topics.items()
         if config.get("max.message.bytes", "").isdigit()
     }
+    check = findings.of("message_size", limits=limits)
     if not limits:
         _skip(findings, "message_size", admin, "config of topics")
         return
@@ -244,41 +239,38 @@ def _judge_message_size(findings: Findings, settings: Settings, admin: AdminFact
         if limit < max(kafka.batch_bytes, kafka.max_record_bytes)
     ]
     if small:
-        findings.warn(
-            "message_size",
+        check.warn(
             f"Topics that take smaller batches (max.message.bytes) than kafka.batch_bytes "
             f"({bytes_text(kafka.batch_bytes)}) or kafka.max_record_bytes ({bytes_text(kafka.max_record_bytes)}): "
             f"{some(small)}. Such batches are refused, split and sent again; larger records are dead-lettered.",
             "Raise max.message.bytes of these topics, or lower the two settings.",
-            limits=limits,
         )
     else:
-        findings.ok(
-            "message_size",
+        check.ok(
             f"Topics take batches of {bytes_text(min(limits.values()))}; ours are {bytes_text(kafka.batch_bytes)}, a "
             f"record {bytes_text(kafka.max_record_bytes)}.",
-            limits=limits,
         )
 
 
 def _judge_auto_create(findings: Findings, settings: Settings, admin: AdminFacts) -> None:
+    check = findings.of("auto_create")
     said = {node: config.get("auto.create.topics.enable") for node, config in admin.brokers.items()}
     on = sorted(node for node, value in said.items() if value == "true")
     if not said:
         _skip(findings, "auto_create", admin, _config_question(admin))
     elif on:
         also = "" if settings.kafka.topics.create else ", though kafka.topics.create is off"
-        findings.warn(
-            "auto_create",
+        check.warn(
             f"Broker {some(on)} makes a topic of whatever name a client asks for{also}: a misspelt or deleted one "
             "comes to be with the brokers' default partitions, and nobody notices.",
             "Set auto.create.topics.enable = false on the brokers.",
         )
     else:
-        findings.ok("auto_create", "Brokers make no topics of their own accord (auto.create.topics.enable).")
+        check.ok("Brokers make no topics of their own accord (auto.create.topics.enable).")
 
 
 def _judge_log_dirs(findings: Findings, admin: AdminFacts) -> None:
+    check = findings.of("log_dirs")
     if admin.log_dirs is None:
         _skip(findings, "log_dirs", admin, "log dirs")
         return
@@ -298,28 +290,26 @@ def _judge_log_dirs(findings: Findings, admin: AdminFacts) -> None:
                     tight.append(f"{where}: {share:.0%} free")
             said.append(text)
     if broken or (shares and min(shares) < _DISK_FAIL):
-        findings.fail(
-            "log_dirs",
+        check.fail(
             f"Kafka's disks: {some(broken + tight)}.",
             "A broker whose disk is full or broken stops: make room (retention), or replace it; then restart it.",
         )
     elif tight:
-        findings.warn("log_dirs", f"Kafka's disks fill: {some(tight)}.", "Shorten retention, or add disks.")
+        check.warn(f"Kafka's disks fill: {some(tight)}.", "Shorten retention, or add disks.")
     elif said:
-        findings.ok("log_dirs", f"{some(said)}.")
+        check.ok(f"{some(said)}.")
     else:
-        findings.skip("log_dirs", "No broker told its disks.")
+        check.skip("No broker told its disks.")
 
 
 def _judge_offsets(findings: Findings, known: Known, admin: AdminFacts) -> None:
-    """A ``__consumer_offsets`` that only grows is one that is not compacted: the log cleaner of a broker has died."""
+    """If ``__consumer_offsets`` only grows, it is not compacted: the log cleaner of a broker has died."""
+    sizes: dict[int, int] = {}
+    check = findings.of("consumer_offsets", bytes=sizes)
     assert known.layout is not None
     if _OFFSETS not in known.layout.topics:
-        findings.skip(
-            "consumer_offsets", "There is no __consumer_offsets: no consumer group was here yet, or not ours to see."
-        )
+        check.skip("There is no __consumer_offsets: no consumer group was here yet, or not ours to see.")
         return
-    sizes: dict[int, int] = {}
     for node, folders in (admin.log_dirs.by_broker if admin.log_dirs is not None else {}).items():
         sizes[node] = sum(one.bytes for folder in folders for one in folder.replicas if one.topic == _OFFSETS)
     if not sizes:
@@ -328,22 +318,20 @@ def _judge_offsets(findings: Findings, known: Known, admin: AdminFacts) -> None:
     said = ", ".join(f"broker {node}: {bytes_text(size)}" for node, size in sorted(sizes.items()))
     large = sorted(node for node, size in sizes.items() if size > _OFFSETS_BYTES)
     if large:
-        findings.warn(
-            "consumer_offsets",
+        check.warn(
             f"__consumer_offsets has grown on broker {some(large)}, where compaction should keep it small ({said}): "
             "starting such a broker and taking over its groups takes long.",
             "Look for a dead log cleaner in its log (log-cleaner.log; metric uncleanable-partitions-count), and "
             "restart the broker.",
-            bytes=sizes,
         )
     else:
-        findings.ok("consumer_offsets", f"__consumer_offsets is small: {said}.", bytes=sizes)
+        check.ok(f"__consumer_offsets is small: {said}.")
 
 
 def _judge_groups(findings: Findings, known: Known, admin: AdminFacts, groups: Sequence[str]) -> None:
     assert known.layout is not None
     if not groups:
-        findings.skip("groups", "No consumer group was asked for (--group NAME); the gateway itself is in none.")
+        findings.of("groups").skip("No consumer group was asked for (--group NAME).")
         return
     for name in groups:
         group, problem = admin.groups.get(name), admin.problems.get(f"group {name}")
@@ -352,32 +340,24 @@ def _judge_groups(findings: Findings, known: Known, admin: AdminFacts, groups: S
                 f"Group {name} is {group.state}, with {many(len(group.members), 'member')}; broker {group.coordinator} "
                 f"coordinates it ({_OFFSETS}/{group.offsets_partition})"
             )
-            facts = {"coordinator": group.coordinator, "state": group.state}
+            facts: dict[str, Any] = {"coordinator": group.coordinator, "state": group.state}
             if name in admin.unseen:
-                findings.warn(
-                    "groups",
-                    f"{text}. What it reads cannot be judged: {admin.unseen[name]}.",
-                    "Give the user of admin.*, or the gateway's own, the right to Describe its topics.",
-                    name,
-                    **facts,
-                )
+                findings.of("groups", name).problem(unseen_problem(name, admin.unseen[name]), **facts)
             else:
-                findings.ok("groups", f"{text}.", name, **facts)
+                findings.of("groups", name).ok(f"{text}.", **facts)
         elif problem is not None:
             status = problem.exit_status if isinstance(problem, GatewayError) else ExitStatus.FAILED
-            findings.fail(
-                "groups",
+            findings.of("groups", name).fail(
                 f"The coordinator of group {name} cannot be asked: {problem}",
                 "Its consumers cannot commit while its coordinator is away: look at that broker, not at the consumers.",
-                name,
-                status if status in {ExitStatus.UNAVAILABLE, ExitStatus.REFUSED} else ExitStatus.FAILED,
+                status=status if status in {ExitStatus.UNAVAILABLE, ExitStatus.REFUSED} else ExitStatus.FAILED,
             )
         else:
-            findings.skip("groups", f"Group {name}: there is no {_OFFSETS}, so no group yet.", name)
+            findings.of("groups", name).skip(f"Group {name}: there is no {_OFFSETS}, so no group yet.")
 
 
 def _config_question(admin: AdminFacts) -> str:
-    """The first of the questions for a broker's configuration that failed."""
+    """The first failed question for a broker's configuration."""
     return next((name for name in sorted(admin.problems) if name.startswith("config of broker")), "")
 
 

@@ -1,29 +1,23 @@
-"""One address, a step at a time: its name, its port, TLS and its certificate, each with the time it took."""
-
-from __future__ import annotations
-
-__all__ = ["Endpoint", "Step", "TlsStep", "reach"]
+"""Tests one address step by step: name, port, TLS and certificate, each with its duration."""
 
 import asyncio
 import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bridge.certificate import Validity, shown_by
 from config.error_words import words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Failure = Literal["name", "refused", "unreachable", "silent", "closed", "certificate", "tls"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How long a step took; ``failure`` and ``detail`` say why it did not come to its end."""
+    """The duration of a step; ``failure`` and ``detail`` have the reason of a failure."""
 
     seconds: float
     failure: Failure | None = None
@@ -32,8 +26,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TlsStep:
-    """TLS with the settings' own context. ``validity`` is the peer's certificate's, which is looked at without trust
-    when it was not accepted; None when it showed none."""
+    """TLS with the context of the settings. ``validity`` is that of the peer's certificate, accepted or not; None
+    without a certificate."""
 
     step: Step
     version: str | None = None
@@ -42,7 +36,7 @@ class TlsStep:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What was measured of ``host:port``. A step behind a failed one is None; ``tls`` also where none is spoken."""
+    """The measurements of ``host:port``. Steps after a failed one are None, as is ``tls`` without TLS."""
 
     host: str
     port: int
@@ -53,7 +47,7 @@ class Endpoint:
 
     @property
     def reached(self) -> bool:
-        """Whether everything up to here worked."""
+        """Whether all steps succeeded."""
         if self.tcp is None or self.tcp.failure is not None:
             return False
         return self.tls is None or self.tls.step.failure is None
@@ -62,7 +56,8 @@ class Endpoint:
 async def reach(
     host: str, port: int, timeout_s: float, context: Callable[[], ssl.SSLContext] | None = None
 ) -> Endpoint:
-    """Resolve, connect and, with a ``context``, shake hands; each step may take ``timeout_s``. Never raises OSError."""
+    """Resolve, connect and, with a ``context``, do the TLS handshake, each within ``timeout_s``. Never raises
+    OSError."""
     loop, began = asyncio.get_running_loop(), time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
@@ -115,7 +110,7 @@ async def _handshake(writer: asyncio.StreamWriter, host: str, timeout_s: float, 
 
 
 async def _look_without_trust(address: Any, host: str, timeout_s: float, like: ssl.SSLContext) -> Validity | None:
-    """The dates of a certificate that was not accepted. Nothing is sent over the connection."""
+    """The validity of a certificate that was not accepted. Nothing is sent over the connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = like.minimum_version
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -131,10 +126,10 @@ async def _look_without_trust(address: Any, host: str, timeout_s: float, like: s
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """At once: a peer that is frozen would not answer a farewell, and ``wait_closed`` waits for ever behind a TLS
-    handshake that was given up."""
+    """Close at once: a frozen peer would not answer a clean close, and ``wait_closed`` hangs after an aborted TLS
+    handshake."""
     writer.transport.abort()
-    await asyncio.sleep(0)  # it is closed in the loop's next turn
+    await asyncio.sleep(0)  # the loop closes it in its next turn
 
 
 def _why_not(error: OSError) -> Failure:

@@ -1,12 +1,11 @@
-"""Verdicts over one address: its name, its port, its certificate."""
+"""Verdicts over one address: name, port, certificate."""
 
 from __future__ import annotations
-
-__all__ = ["SLOW_S", "WARN_DAYS", "judge_certificate", "judge_endpoint"]
 
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus
+from gateway.health.measured import certificate_expires
 from gateway.tools.doctor.wording import days_left, milliseconds, since_days
 
 if TYPE_CHECKING:
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from gateway.tools.doctor.endpoint import Endpoint, Step
     from gateway.tools.doctor.model import Findings
 
-WARN_DAYS: Final = 14
-SLOW_S: Final = 1.0  # what takes that long on the way to a broker holds up every batch
+SLOW_S: Final = 1.0  # a step that takes longer delays every batch
 
 
 def judge_endpoint(
@@ -30,18 +28,19 @@ def judge_endpoint(
     hurt: str = "",
     now_s: float = 0,
 ) -> str:
-    """One check for each step; why what comes behind them cannot be tried, empty when it can. ``settings`` is where the
-    address comes from ("mqtt.addresses"), ``table`` that of TLS ("mqtt.tls"); ``hurt`` what stands still without it;
-    ``now_s`` is for tests."""
+    """One check for each step. Returns why further checks are impossible, or an empty text.
+
+    ``settings`` names the address's setting ("mqtt.addresses"), ``table`` that of TLS ("mqtt.tls"). ``hurt``: the
+    consequences without the address. ``now_s`` is for tests."""
     behind = ("tls",) if encrypted else ()
     if not _judge_name(findings, about, endpoint, settings):
         because = "its name is not resolved (dns)"
-        _skip(findings, about, ("tcp", *behind), because)
+        findings.skip(("tcp", *behind), f"Not tried: {because}.", about)
         return because
     assert endpoint.tcp is not None
     if not _judge_tcp(findings, about, endpoint, endpoint.tcp, settings, process, hurt):
         because = "it cannot be connected to (tcp)"
-        _skip(findings, about, behind, because)
+        findings.skip(behind, f"Not tried: {because}.", about)
         return because
     if endpoint.tls is not None and not _judge_tls(findings, about, endpoint, table, process, hurt, now_s):
         return "TLS does not come about (tls)"
@@ -50,85 +49,72 @@ def judge_endpoint(
 
 def _judge_name(findings: Findings, about: str, endpoint: Endpoint, settings: str) -> bool:
     step = endpoint.name
+    check = findings.of("dns", about, seconds=step.seconds)
     if step.failure is not None:
         what = "the resolver did not answer" if step.failure == "silent" else f"it has no address ({step.detail})"
-        findings.fail(
-            "dns",
+        check.fail(
             f"The name {endpoint.host!r} cannot be resolved: {what}, after {milliseconds(step.seconds)}.",
             f"Check the spelling in {settings}, and this machine's DNS: getent hosts {endpoint.host}",
-            about,
-            ExitStatus.UNAVAILABLE,
-            seconds=step.seconds,
+            status=ExitStatus.UNAVAILABLE,
         )
         return False
-    ips = ", ".join(endpoint.ips)
     if step.seconds > SLOW_S:
-        findings.warn(
-            "dns",
+        check.warn(
             f"Resolving {endpoint.host!r} took {milliseconds(step.seconds)}; every new connection waits for it.",
             "Look at this machine's resolvers (/etc/resolv.conf): the first of them may be away.",
-            about,
-            seconds=step.seconds,
         )
     else:
-        said = f"{endpoint.host} is {ips}, in {milliseconds(step.seconds)}."
+        said = f"{endpoint.host} is {', '.join(endpoint.ips)}, in {milliseconds(step.seconds)}."
         if endpoint.ips == (endpoint.host,):
             said = "An address, no name to resolve."
-        findings.ok("dns", said, about, seconds=step.seconds)
+        check.ok(said)
     return True
 
 
 def _judge_tcp(
     findings: Findings, about: str, endpoint: Endpoint, step: Step, settings: str, process: str, hurt: str
 ) -> bool:
+    check = findings.of("tcp", about, seconds=step.seconds)
     where = f"{endpoint.host}:{endpoint.port}"
     if step.failure == "refused":
-        findings.fail(
-            "tcp",
+        check.fail(
             f"It refuses connections: the machine is there, and nothing listens on port {endpoint.port}. "
             f"{process.capitalize()} is dead, or this is another port.{hurt}",
             f"Start {process}; if it runs, compare its listeners with {settings}.",
-            about,
-            ExitStatus.UNAVAILABLE,
+            status=ExitStatus.UNAVAILABLE,
             state="dead",
         )
     elif step.failure is not None:
-        findings.fail(
-            "tcp",
+        check.fail(
             f"It cannot be reached ({step.detail}, {milliseconds(step.seconds)}): the machine is away, or a "
             f"firewall drops the packets.{hurt}",
             f"Check the route and the firewall from this machine (nc -vz {endpoint.host} {endpoint.port}), and "
             f"{settings}.",
-            about,
-            ExitStatus.UNAVAILABLE,
+            status=ExitStatus.UNAVAILABLE,
             state="unreachable",
         )
     elif step.seconds > SLOW_S:
-        findings.warn(
-            "tcp",
+        check.warn(
             f"Connecting to {where} took {milliseconds(step.seconds)}.",
             "Look for packet loss on the way (a first SYN that is lost costs a second).",
-            about,
-            seconds=step.seconds,
         )
     else:
-        findings.ok("tcp", f"Connected to {where} in {milliseconds(step.seconds)}.", about, seconds=step.seconds)
+        check.ok(f"Connected to {where} in {milliseconds(step.seconds)}.")
     return step.failure is None
 
 
 def _judge_tls(
     findings: Findings, about: str, endpoint: Endpoint, table: str, process: str, hurt: str, now_s: float
 ) -> bool:
+    check = findings.of("tls", about)
     assert endpoint.tls is not None
     step = endpoint.tls.step
     if step.failure == "silent":
-        findings.fail(
-            "tls",
+        check.fail(
             "It takes the connection and does not answer the TLS handshake within "
             f"{milliseconds(step.seconds)}: {process} is frozen, or does not speak TLS there.{hurt}",
             f"Look at {process}'s process (stopped, swapping, out of threads); if it is well, is this its TLS port?",
-            about,
-            ExitStatus.UNAVAILABLE,
+            status=ExitStatus.UNAVAILABLE,
             state="frozen",
         )
         return False
@@ -143,51 +129,35 @@ def _judge_tls(
                 f"Check {table}.ca_file (the authority that signed it) and {table}.server_name (the name that it "
                 "carries)."
             )
-        findings.fail("tls", text, fix, about, days_left=left)
+        check.fail(text, fix, days_left=left)
         return False
     if step.failure is not None:
-        findings.fail(
-            "tls",
+        check.fail(
             f"The handshake failed ({step.detail}).",
             f"Is this its TLS listener? Check {table}: minimum_version, and whether it asks for certificate_file.",
-            about,
         )
         return False
-    findings.ok(
-        "tls",
-        f"{endpoint.tls.version} in {milliseconds(step.seconds)}.",
-        about,
-        seconds=step.seconds,
-        version=endpoint.tls.version,
+    check.ok(
+        f"{endpoint.tls.version} in {milliseconds(step.seconds)}.", seconds=step.seconds, version=endpoint.tls.version
     )
     if endpoint.tls.validity is not None:
-        judge_certificate(findings, about, endpoint.tls.validity, "Its certificate", now_s=now_s)
+        judge_certificate(findings, about, endpoint.tls.validity, process, now_s=now_s)
     return True
 
 
 def judge_certificate(
-    findings: Findings, about: str, validity: Validity, whose: str, *, file: str = "", now_s: float = 0
+    findings: Findings, about: str, validity: Validity, name: str, *, is_ours: bool = False, now_s: float = 0
 ) -> None:
-    """How long a certificate is good: a warning below WARN_DAYS, a FAIL when it has ended or not begun."""
+    """Check a certificate's validity. ``name`` is the setting with the gateway's own, or the server."""
     left = days_left(validity, now_s or None)
-    at = f" ({file})" if file else ""
-    renew = "Renew it; the gateway takes a new file up by itself." if file else "Have it renewed where it is made."
-    if left < 0:
-        findings.fail("certificate", f"{whose}{at} expired {since_days(left)}.", renew, about, days_left=left)
-    elif days_left(validity._replace(ends_s=validity.begins_s), now_s or None) > 0:
-        findings.fail(
-            "certificate",
-            f"{whose}{at} is not valid yet.",
+    check = findings.of("certificate", about, days_left=left)
+    expires = certificate_expires(name, left * 86_400, is_ours=is_ours)
+    if expires is None and days_left(validity._replace(ends_s=validity.begins_s), now_s or None) > 0:
+        check.fail(
+            f"The certificate {name} is not valid yet." if is_ours else f"The certificate of {name} is not valid yet.",
             "Compare the clocks of this machine and of the one that made it.",
-            about,
-            days_left=left,
         )
-    elif left < WARN_DAYS:
-        findings.warn("certificate", f"{whose}{at} ends in {left:.0f} days.", renew, about, days_left=left)
+    elif expires is not None:
+        check.problem(expires)
     else:
-        findings.ok("certificate", f"{whose}{at} is good for {left:.0f} more days.", about, days_left=left)
-
-
-def _skip(findings: Findings, about: str, names: tuple[str, ...], because: str) -> None:
-    for name in names:
-        findings.skip(name, f"Not tried: {because}.", about)
+        check.ok(f"The certificate is good for {left:.0f} more days.")

@@ -1,12 +1,11 @@
-"""The whole examination: every group at once, each within its time, and what was found in the order of the groups."""
+"""The whole examination: all groups at once, each with a time limit; findings in the order of the groups."""
 
 from __future__ import annotations
-
-__all__ = ["LONGEST_S", "Options", "examine"]
 
 import asyncio
 import re
 import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,10 +18,9 @@ from gateway.tools.doctor.model import GROUPS, Findings, Report
 from gateway.tools.doctor.threads import Leaving, call
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-
     from bridge.routing.router import Router
     from config.loading.load import Loaded
+    from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import Cluster
     from gateway.components.outward import Outward
     from gateway.tools.doctor.kafka_facts import Known
@@ -30,13 +28,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("doctor")
 
-LONGEST_S: Final = 28.0  # with start and output everything is said within half a minute
+LONGEST_S: Final = 28.0  # with start and output half a minute
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``only`` are the groups to look at, all for none; ``timeout_s`` is for each answer; ``device`` somebody to try
-    the doors as; ``groups`` the consumer groups to look at."""
+    """``only`` are the groups of checks, empty for all. ``timeout_s`` is for each answer. ``device`` are credentials to
+    test as; ``groups`` are consumer groups to check."""
 
     only: frozenset[str] = frozenset()
     timeout_s: float = 5.0
@@ -48,8 +46,8 @@ class Options:
 
 
 async def examine(loaded: Loaded, options: Options) -> Report:
-    """Look at everything that ``options`` want. Takes LONGEST_S at most, whatever hangs. The loop is its own: threads
-    that hang are left behind at its end."""
+    """Run the checks of ``options``, in at most LONGEST_S. Needs an event loop of its own, because hanging threads stay
+    behind at its end."""
     asyncio.get_running_loop().set_default_executor(Leaving())
     return await _Examination(loaded, options).run()
 
@@ -97,12 +95,12 @@ class _Examination:
         return Report(tuple(checks), time.monotonic() - self._began)
 
     async def _start(self, outward: Outward) -> bool:
-        """Whether tokens can come at all."""
+        """Start the token sources. Returns False if no token can ever come."""
         try:
             await outward.start()
         except GatewayError as error:
-            self._found["config"].fail(
-                "token", str(error), "Correct the setting that it names.", status=error.exit_status
+            self._found["config"].of("token").fail(
+                str(error), "Correct the setting that it names.", status=error.exit_status
             )
             return False
         return True
@@ -113,18 +111,16 @@ class _Examination:
             async with asyncio.timeout(LONGEST_S - (time.monotonic() - self._began)):
                 await look()
         except TimeoutError:
-            found.fail(
-                "time",
+            found.of("time").fail(
                 f"The checks of this group were not done within {LONGEST_S:g} s; what is above was.",
                 f"Try it alone, with less patience: gateway doctor --only {group} --timeout 2",
                 status=ExitStatus.UNAVAILABLE,
             )
         except ConfigError as error:
-            found.fail("settings", str(error), "Correct the setting that it names.", status=ExitStatus.CONFIG)
-        except Exception as error:  # the other groups' findings are wanted all the same
+            found.of("settings").fail(str(error), "Correct the setting that it names.", status=ExitStatus.CONFIG)
+        except Exception as error:  # the other groups' findings are still useful
             log.exception("doctor_defect", group=group)
-            found.fail(
-                "defect",
+            found.of("defect").fail(
                 f"The examination itself failed here ({type(error).__name__}: {error}); what is above was done.",
                 "This is a defect of the gateway's: report it with what stands on standard error.",
             )
@@ -151,11 +147,10 @@ class _Examination:
 
         settings, workers, pids = self._settings, self._workers, self._running.pids
         try:
-            # A network file system whose server is away holds whoever looks at it.
+            # A network file system without its server would block.
             facts = await call(lambda: host_facts.gather(settings, workers, pids), self._options.timeout_s)
         except TimeoutError:
-            self._found["host"].fail(
-                "data_dir",
+            self._found["host"].of("data_dir").fail(
                 f"{settings.data_dir.absolute()} did not answer within {self._options.timeout_s:g} s, in which doctor "
                 "had the CPU: its disk or file server hangs.",
                 "Look at the mount and the kernel's log (dmesg).",
@@ -185,7 +180,7 @@ class _Examination:
 
         found = self._found["emqx"]
         if self._settings.emqx.url is None:
-            found.skip("api", "emqx.url is not set: what EMQX drops before the gateway gets it is seen by nobody.")
+            found.of("api").skip("emqx.url is not set: what EMQX drops before the gateway gets it is seen by nobody.")
             return
         facts = await emqx_checks.gather(self._settings, self._workers)
         assert self._told is not None
@@ -193,6 +188,11 @@ class _Examination:
         emqx_checks.judge_emqx(
             found, self._settings, facts, self._workers, runs=self._running.runs, rate=self._running.rate
         )
+        if self._settings.commands and "api" not in facts.problems:
+            from gateway.tools.doctor import command_checks
+
+            others = await command_checks.subscribers(self._settings)
+            command_checks.judge_emqx(found, self._settings, others, facts.zone)
 
     async def _look_at_kafka(self, outward: Outward) -> None:
         from bridge.kafka.login import KafkaLogin
@@ -211,6 +211,7 @@ class _Examination:
             brokers = await asking.examine(known, _fenced(cluster, known))
             broker_verdicts.judge_brokers(found, settings.kafka, known, brokers)
             told = await others
+            await self._look_at_commands(admin, known)
         finally:
             left = [task for task in (cluster, others) if task is not None]
             for task in left:
@@ -221,8 +222,17 @@ class _Examination:
         recorded = config_checks.recorded_cluster(settings.data_dir)
         cluster_verdicts.judge_cluster(found, settings, known, told, brokers, self._options.groups, recorded)
 
+    async def _look_at_commands(self, admin: KafkaAdmin, known: Known) -> None:
+        if not self._settings.commands or known.layout is None:
+            return
+        from gateway.tools.doctor import command_checks
+
+        has_groups = "__consumer_offsets" in known.layout.topics
+        facts = await command_checks.gather(self._settings, admin, self._options.timeout_s, has_groups=has_groups)
+        command_checks.judge_commands(self._found["kafka"], self._settings, facts)
+
     def _wanted(self) -> Mapping[str, str]:
-        """The topics that settings name, and what each is for."""
+        """The topics in the settings, with their purposes."""
         settings = self._settings
         named = {} if self._router is None else dict.fromkeys(sorted(self._router.kafka_topics), "a route's")
         named |= dict.fromkeys(settings.dead_letter_topics, "dead letters")
@@ -240,7 +250,7 @@ class _Examination:
 
 
 async def _fenced(cluster: asyncio.Task[Cluster], known: Known) -> Sequence[tuple[int, str, int]]:
-    """Brokers that are registered, and not among those that metadata list."""
+    """Registered brokers that metadata do not list."""
     try:
         brokers = (await asyncio.shield(cluster)).brokers
     except (GatewayError, TimeoutError):

@@ -1,13 +1,12 @@
-"""What this machine has for the gateway: disk, descriptors, memory. Looks, and leaves nothing behind."""
+"""Facts about this machine: disk, descriptors, memory. Leaves nothing behind."""
 
 from __future__ import annotations
-
-__all__ = ["DiskFacts", "HostFacts", "ProcessFacts", "gather"]
 
 import contextlib
 import os
 import resource
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,18 +15,16 @@ from bridge.spool.spool import spool_path
 from gateway.base.machine_facts import control_groups, cpu_pressure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from config.settings import Settings
 
 _ROOT: Final = Path("/")
 _SYNCS: Final = 5
-_SYNC_S: Final = 1.0  # no further one after as long
+_SYNC_S: Final = 1.0  # no further write after this time
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """Where ``data_dir`` is, or would be made. ``spooled`` are bytes that spools occupy there already."""
+    """The disk of ``data_dir``, which need not exist. ``spooled``: bytes of its spools."""
 
     directory: str
     looked_at: str
@@ -38,12 +35,12 @@ class DiskFacts:
     total: int
     free_inodes: int | None
     spooled: int
-    fsync_s: float | None = None  # what a small write took
+    fsync_s: float | None = None  # time of a small write
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """A running process of ours, as far as the system lets us see it."""
+    """A running process of the gateway, as far as the system shows it."""
 
     pid: int
     descriptors: int | None
@@ -56,26 +53,23 @@ class HostFacts:
     disk_error: str
     descriptor_limit: int
     memory_limit: int | None  # of the control group; None without one
-    memory_used: int | None
     memory_available: int | None  # of the machine
     processes: tuple[ProcessFacts, ...] = ()
     cpu_pressure: float | None = None  # of the last minute, 1 for all of it
 
 
 def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _ROOT) -> HostFacts:
-    """Blocks for some small files. Never raises OSError; what cannot be seen is None."""
+    """The facts; unknown ones are None. Blocks for some small files. Never raises OSError."""
     disk, disk_error = None, ""
     try:
         disk = _disk(settings.data_dir, workers, root)
     except OSError as error:
         disk_error = str(error.strerror)
-    limit, used = _memory(root)
     return HostFacts(
         disk,
         disk_error,
         resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        limit,
-        used,
+        _memory_limit(root),
         _available(root),
         tuple(_process(pid, root) for pid in pids),
         cpu_pressure(root),
@@ -109,9 +103,9 @@ def _disk(directory: Path, workers: int, root: Path) -> DiskFacts:
 
 
 def _fsync_s(directory: Path) -> float | None:
-    """What the disk takes to make a small write durable, the middle of some; None where it cannot be tried.
+    """The median time of a small durable write; None if it cannot be tried.
 
-    In a file without a name, which is gone with this process whatever happens."""
+    Uses a file without a name, which disappears with this process."""
     times: list[float] = []
     try:
         fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -131,7 +125,7 @@ def _fsync_s(directory: Path) -> float | None:
 
 
 def _kind(at: Path, root: Path) -> str:
-    """The type of the file system that is mounted there; empty when nobody tells."""
+    """The type of the mounted file system; empty if unknown."""
     best, kind = "", ""
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/mountinfo").read_text().splitlines():
@@ -143,17 +137,14 @@ def _kind(at: Path, root: Path) -> str:
     return kind
 
 
-def _memory(root: Path) -> tuple[int | None, int | None]:
-    """Limit and use of the control group that this process is in, or of one around it."""
+def _memory_limit(root: Path) -> int | None:
+    """The limit of this process's control group, or of one above it."""
     for folder in control_groups(root, "memory"):
-        for limit_name, used_name in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            limit = _number(folder / limit_name)
-            if limit is not None and limit < 1 << 60:  # version 1 says "none" with a very large number
-                return limit, _number(folder / used_name)
-    return None, None
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = _number(folder / name)
+            if limit is not None and limit < 1 << 60:  # version 1 has a very large number for "none"
+                return limit
+    return None
 
 
 def _number(file: Path) -> int | None:

@@ -1,38 +1,34 @@
-"""What the Kafka brokers answer, each asked by itself: a silent one costs its own time-out and nobody else's."""
+"""Facts from each Kafka broker by itself, so that a silent one delays no other."""
 
 from __future__ import annotations
 
-__all__ = ["Asking", "BrokerFacts", "Known", "Place", "leads"]
-
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from bridge.kafka.probe import ProbeError, open_link
+from bridge.kafka.probe import BrokerLink, Layout, ProbeError, Produced, open_link
 from config.values.addresses import parse_kafka_address
 from gateway.tools.doctor.endpoint import Endpoint, reach
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-
     from bridge.kafka.login import KafkaLogin
-    from bridge.kafka.probe import BrokerLink, Layout, Produced
     from config.settings import Settings
 
 Place = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
-_APART: Final = 24  # partitions that are asked one by one where all at once got no answer
+_APART: Final = 24  # most partitions that are asked one by one after all together gave no answer
 _APART_AT_A_TIME: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """One address. ``node`` is its broker's number where that is known; ``bootstrap`` whether settings name it.
+    """One address. ``node`` is its broker's number, if known; ``bootstrap``: settings name it.
 
-    ``login`` is what stood in the way of the login, ``login_s`` what it took; ``produced`` the answer to the batch that
-    a leader must refuse, ``unproduced`` why there is none; ``stalled`` are the partitions that gave none when asked one
-    by one, ``unasked`` those that were not.
+    ``login`` is the failure of the login, ``login_s`` its duration. ``produced`` is the answer to the batch that a
+    leader must refuse, ``unproduced`` the reason for none. ``stalled`` partitions gave no answer when asked one by one;
+    ``unasked`` ones were not asked.
     """
 
     host: str
@@ -55,15 +51,15 @@ class BrokerFacts:
 
     @property
     def answers(self) -> bool:
-        """Whether it let us in."""
+        """Whether it accepted the login."""
         return self.endpoint is not None and self.endpoint.reached and self.login is None
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """``layout`` is the metadata of the first broker that gave it, ``source`` that broker; None, and ``why`` not.
-    ``wanted`` are the topics that settings name, and what each is for; ``ours`` those and the ones that a route's
-    template may make, as far as Kafka has them."""
+    """``layout`` is the metadata of the first broker that answered, ``source`` that broker. Without an answer both are
+    None, and ``why`` has the reason. ``wanted`` are the topics in the settings, with their purposes. ``ours`` are these
+    and topics of templates, as far as they exist."""
 
     wanted: Mapping[str, str]
     layout: Layout | None = None
@@ -83,9 +79,9 @@ def leads(layout: Layout, node: int, topics: Iterable[str]) -> list[Place]:
 
 
 class Asking:
-    """Asks the brokers: ``learn`` what the cluster is, then ``examine`` each. Close it.
+    """Asks the brokers: first ``learn`` the cluster, then ``examine`` each; finally ``close``.
 
-    Takes four time-outs at most, whatever they do."""
+    Takes at most four time-outs."""
 
     def __init__(self, settings: Settings, login: KafkaLogin, timeout_s: float) -> None:
         self._login, self._client_id, self._timeout_s = login, f"{settings.instance}-doctor", timeout_s
@@ -94,8 +90,8 @@ class Asking:
         self._links: list[BrokerLink] = []
 
     async def learn(self, wanted: Mapping[str, str], allowed: Callable[[str], bool]) -> Known:
-        """What the first broker that answers says of the cluster. ``allowed``: whether a route's template may make a
-        topic of this name."""
+        """The cluster by the first broker that answers. ``allowed``: whether a route's template may make a topic of
+        this name."""
         starts = [self._meet(host, port) for host, port in self._bootstrap]
         layout, source, why = await self._layout(starts, wanted)
         topics = layout.topics if layout is not None else ()
@@ -103,8 +99,8 @@ class Asking:
         return Known(wanted, layout, source, ours, why)
 
     async def examine(self, known: Known, fenced: Awaitable[Sequence[tuple[int, str, int]]]) -> tuple[BrokerFacts, ...]:
-        """Each bootstrap address, each broker of the cluster, and those that are ``fenced`` (number, host, port), which
-        metadata leave out."""
+        """The facts of each bootstrap address, each broker in the metadata, and each ``fenced`` one (number, host,
+        port)."""
         layout = known.layout
         brokers = layout.brokers if layout is not None else ()
         nodes = {(one.host, one.port): one.node for one in brokers}
@@ -116,7 +112,7 @@ class Asking:
             return asyncio.create_task(self._examine(host, port, led))
 
         asked = {place: begin(*place) for place in dict.fromkeys([*places, *nodes])}
-        # Who is fenced may be told late, when it is the controller that hangs: nobody else waits for that.
+        # A hanging controller delays the list of fenced brokers; the others do not wait for it.
         late = {(host, port): node for node, host, port in await fenced}
         asked |= {place: begin(*place) for place in late if place not in asked}
         found = await asyncio.gather(*asked.values())
@@ -135,7 +131,7 @@ class Asking:
     # --- one broker --------------------------------------------------------------------------------
 
     def _meet(self, host: str, port: int) -> asyncio.Task[tuple[BrokerFacts, BrokerLink | None]]:
-        """Reach it and log in, once for each address."""
+        """Connect and log in, once for each address."""
         if (host, port) not in self._met:
             self._met[host, port] = asyncio.create_task(self._met_at(host, port))
         return self._met[host, port]
@@ -160,7 +156,7 @@ class Asking:
     async def _layout(
         self, starts: Sequence[asyncio.Task[tuple[BrokerFacts, BrokerLink | None]]], wanted: Mapping[str, str]
     ) -> tuple[Layout | None, str, str]:
-        """The first that any of them has; why there is none."""
+        """The first metadata of any broker, or the reason for none."""
         why = "no broker of kafka.bootstrap_servers lets the gateway in (login)"
         for start in asyncio.as_completed(starts):
             facts, link = await start
@@ -175,7 +171,7 @@ class Asking:
             if not listed.brokers:
                 why = f"{facts.name} lists no broker: the cluster is starting, or it is alone"
                 continue
-            # A list of all leaves out in silence what we may not describe; asked for by name it says so.
+            # A list of all topics silently leaves out hidden ones; by name Kafka reports the missing right.
             return replace(listed, errors=named.errors, topics={**listed.topics, **named.topics}), facts.name, ""
         return None, "", why
 
@@ -190,7 +186,7 @@ class Asking:
             return await self._apart(facts, led) if error.kind == "silent" else facts
 
     async def _apart(self, facts: BrokerFacts, led: list[Place]) -> BrokerFacts:
-        """Which of its partitions hold the others up: each asked alone, over a connection of its own."""
+        """Ask each partition over a connection of its own, to find those that delay the others."""
         turns = asyncio.Semaphore(_APART_AT_A_TIME)
         end = asyncio.get_running_loop().time() + self._timeout_s
 

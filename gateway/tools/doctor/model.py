@@ -1,10 +1,9 @@
-"""What a check says, and what a whole examination comes to."""
+"""A check, and the report of all checks."""
 
 from __future__ import annotations
 
-__all__ = ["GROUPS", "Check", "Findings", "Report", "Severity", "exit_status"]
-
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from config.errors import ExitStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from gateway.base.problem import Problem
 
 GROUPS: Final[Mapping[str, str]] = {
     "config": "settings and credentials",
@@ -26,7 +25,7 @@ GROUPS: Final[Mapping[str, str]] = {
 
 
 class Severity(StrEnum):
-    """The words are what tables and JSON say."""
+    """The severity of a check, with the words of tables and JSON."""
 
     OK = "ok"
     WARN = "warn"
@@ -38,9 +37,9 @@ class Severity(StrEnum):
 class Check:
     """One line of the report.
 
-    ``name`` is stable, for machines (``tls``); ``about`` the address, broker or topic that it looked at, empty for the
-    whole. ``text`` is a sentence with what was measured, or why it was skipped; ``fix`` what to do, empty where nothing
-    is. ``status`` is what a FAIL ends the command with. ``facts`` are the measured values, for JSON; never a secret.
+    ``name`` is stable, for machines (``tls``). ``about`` is the checked address, broker or topic, empty for the whole.
+    ``text`` is a sentence with the measurements, or the reason for a skip; ``fix`` is the remedy, empty without one.
+    ``status`` is the exit status of a FAIL. ``facts`` are the measured values, for JSON; never a secret.
     """
 
     group: str
@@ -53,7 +52,7 @@ class Check:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``--json`` has it."""
+        """The check in ``--json``."""
         return {
             "group": self.group,
             "name": self.name,
@@ -66,68 +65,88 @@ class Check:
 
 
 class Findings(list[Check]):
-    """The checks of one group as they are made: what was found stays when the rest runs out of time."""
+    """The checks of one group so far. They are kept if the others run out of time."""
 
     def __init__(self, group: str) -> None:
         super().__init__()
         self.group = group
 
-    def ok(self, name: str, text: str, about: str = "", **facts: Any) -> None:
-        self.append(Check(group=self.group, name=name, severity=Severity.OK, text=text, about=about, facts=facts))
+    def of(self, name: str, about: str = "", **facts: Any) -> Verdict:
+        """A check without its verdict. ``facts`` belong to any verdict."""
+        return Verdict(self, name, about, facts)
 
-    def warn(self, name: str, text: str, fix: str, about: str = "", **facts: Any) -> None:
-        self.append(
-            Check(group=self.group, name=name, severity=Severity.WARN, text=text, fix=fix, about=about, facts=facts)
-        )
+    def skip(self, names: Iterable[str], because: str, about: str = "") -> None:
+        """Skip these checks for one reason."""
+        for name in names:
+            self.of(name, about).skip(because)
 
-    def fail(
-        self, name: str, text: str, fix: str, about: str = "", status: ExitStatus = ExitStatus.FAILED, **facts: Any
-    ) -> None:
-        self.append(
-            Check(
-                group=self.group,
-                name=name,
-                severity=Severity.FAIL,
-                text=text,
-                fix=fix,
-                about=about,
-                status=status,
-                facts=facts,
-            )
-        )
 
-    def skip(self, name: str, because: str, about: str = "") -> None:
-        self.append(Check(group=self.group, name=name, severity=Severity.SKIPPED, text=because, about=about))
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Adds its check to ``findings`` when a method is called."""
+
+    findings: Findings
+    name: str
+    about: str
+    facts: Mapping[str, Any]
+
+    def ok(self, text: str, **facts: Any) -> None:
+        self._add(Severity.OK, text, facts)
+
+    def warn(self, text: str, fix: str, **facts: Any) -> None:
+        self._add(Severity.WARN, text, facts, fix)
+
+    def fail(self, text: str, fix: str, status: ExitStatus = ExitStatus.FAILED, **facts: Any) -> None:
+        self._add(Severity.FAIL, text, facts, fix, status)
+
+    def problem(self, problem: Problem, status: ExitStatus = ExitStatus.FAILED, **facts: Any) -> None:
+        """A verdict that is also a problem of a worker's health, in the same words."""
+        severity = Severity.FAIL if problem.severity == "critical" else Severity.WARN
+        self._add(severity, problem.text, facts, f"{problem.check} (docs/runbook.md#{problem.id})".strip(), status)
+
+    def skip(self, because: str) -> None:
+        self._add(Severity.SKIPPED, because, {})
+
+    def _add(
+        self, severity: Severity, text: str, facts: Mapping[str, Any], fix: str = "",
+        status: ExitStatus = ExitStatus.FAILED,
+    ) -> None:  # fmt: skip
+        facts = {} if severity is Severity.SKIPPED else {**self.facts, **facts}
+        one = Check(
+            group=self.findings.group, name=self.name, severity=severity, text=text, about=self.about, fix=fix,
+            status=status, facts=facts,
+        )  # fmt: skip
+        self.findings.append(one)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All checks in the order of GROUPS, and how long they took."""
+    """All checks in the order of GROUPS, and their duration."""
 
     checks: tuple[Check, ...]
     seconds: float
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many there are of each severity, 0 included."""
+        """Numbers of checks by severity, including 0."""
         counted = Counter(check.severity for check in self.checks)
         return {severity.value: counted[severity] for severity in Severity}
 
     @property
     def worst_first(self) -> list[Check]:
-        """What needs somebody: every FAIL, then every warning, each in its order."""
+        """All FAILs, then all warnings, each in order."""
         wanted = (Severity.FAIL, Severity.WARN)
         return [check for severity in wanted for check in self.checks if check.severity is severity]
 
 
-# What makes the others moot comes first: with wrong settings nothing else means much, refused is seen only where
-# something answers, and what does not answer hides what it would say.
+# Statuses that make others meaningless come first: wrong settings, then refused (which needs an answer), then
+# unreachable (which hides a refusal).
 _PRECEDENCE: Final = (ExitStatus.CONFIG, ExitStatus.REFUSED, ExitStatus.UNAVAILABLE)
 
 
 def exit_status(checks: Iterable[Check], *, strict: bool = False) -> ExitStatus:
-    """OK without a FAIL (``strict``: and without a warning), else the status of the FAIL that comes first in: bad
-    settings, refused, unreachable, anything else."""
+    """OK without a FAIL (with ``strict`` also without a warning), else the first status of: bad settings, refused,
+    unreachable, anything else."""
     checks = list(checks)
     failed = {check.status for check in checks if check.severity is Severity.FAIL}
     for status in _PRECEDENCE:

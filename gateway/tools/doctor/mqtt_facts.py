@@ -1,19 +1,18 @@
-"""What the MQTT brokers answer: each address by itself, then whom and what the first that works lets in."""
+"""Facts from each MQTT address, then about clients and topics that the first working one admits."""
 
 from __future__ import annotations
-
-__all__ = ["AddressFacts", "Asking", "Device", "DoorFacts", "broker_name", "shared_for_a_look"]
 
 import asyncio
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from bridge.routing.filters import Subscription
 from bridge.tls import TlsFiles
 from config.errors import GatewayError
-from config.values.addresses import parse_mqtt_address
+from config.values.addresses import MqttAddress, parse_mqtt_address
 from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.login import Login, Shown
 from gateway.mqtt.probe import Visit, visit
@@ -21,16 +20,13 @@ from gateway.tools.doctor.endpoint import Endpoint, reach
 from gateway.tools.doctor.threads import call
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from config.settings import MqttSettings, Settings
-    from config.values.addresses import MqttAddress
     from gateway.components.outward import Outward
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Credentials of a device, to see what such a one may do."""
+    """Credentials of a device, to test its rights."""
 
     username: str
     password: str = field(repr=False)
@@ -38,7 +34,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class AddressFacts:
-    """One of ``mqtt.addresses``. ``endpoint`` is the proxy's where there is one (``proxied``)."""
+    """One of ``mqtt.addresses``. With a proxy (``proxied``), ``endpoint`` is the proxy's."""
 
     address: str
     endpoint: Endpoint
@@ -48,10 +44,11 @@ class AddressFacts:
 
 @dataclass(frozen=True, slots=True)
 class DoorFacts:
-    """What the broker at ``address`` lets in. ``filters`` is the visit with the gateway's own subscriptions, ``asked``
-    what it asked for; ``everything`` the one with ``#`` and ``everything_as`` who asked it, None where nobody could.
-    ``without_certificate``: strangers came without the client certificate that the gateway shows. ``broker`` is its
-    name and version, empty where it does not tell them."""
+    """Whom and what the broker at ``address`` admits.
+
+    ``filters`` is the visit with the gateway's subscriptions, which are ``asked``. ``everything`` is the visit with
+    ``#``, as the client ``everything_as``; None if nobody could subscribe. ``without_certificate``: the tests for
+    strangers used no client certificate, unlike the gateway. ``broker`` is name and version, empty if unknown."""
 
     address: str
     asked: tuple[Subscription, ...] = ()
@@ -66,7 +63,7 @@ class DoorFacts:
 
 
 def shared_for_a_look(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
-    """The same filters in a share group of our own: in the gateway's we would take messages from its sessions."""
+    """The same filters in another share group: in the gateway's own, doctor would take messages from its sessions."""
     group = f"doctor-{secrets.token_hex(4)}"
     looked = []
     for text, qos in subscriptions:
@@ -77,20 +74,22 @@ def shared_for_a_look(subscriptions: Sequence[Subscription]) -> tuple[Subscripti
 
 
 class Asking:
-    """Asks each address with ``addresses``, and then with ``door`` the first that works. Raises ConfigError for TLS
-    files that cannot be used."""
+    """Asks each address with ``addresses``, then with ``door`` the first working one. Raises ConfigError for unusable
+    TLS files."""
 
     def __init__(self, settings: Settings, outward: Outward, timeout_s: float) -> None:
         self._instance = settings.instance
         self._mqtt = settings.mqtt
         self._login = Login(settings.mqtt, outward.mqtt)
         self._timeout_s = timeout_s
-        self._version_topic = _VERSION_TOPIC if settings.emqx.url is None else None  # EMQX's REST API tells it
+        self._version_topic = (
+            _VERSION_TOPIC if settings.emqx.url is None else None
+        )  # otherwise EMQX's REST API has the version
         encrypted = any(parse_mqtt_address(text).encrypted for text in settings.mqtt.addresses)
         self._tls = TlsFiles(settings.mqtt.tls, "mqtt.tls") if encrypted else None
 
     async def addresses(self) -> tuple[AddressFacts, ...]:
-        """All of ``mqtt.addresses``, at a time."""
+        """The facts of all ``mqtt.addresses``, asked at the same time."""
         return tuple(await asyncio.gather(*(self._address(text) for text in self._mqtt.addresses)))
 
     async def _address(self, text: str) -> AddressFacts:
@@ -113,14 +112,14 @@ class Asking:
     async def door(
         self, addresses: Sequence[AddressFacts], subscriptions: Sequence[Subscription], device: Device | None
     ) -> DoorFacts | None:
-        """What the first that lets us in, or else the first that answers, does with others; None where none does."""
+        """Facts from the first address that admits the gateway, else from the first that answers; None without any."""
         at = next((one for one in addresses if one.login is not None and one.login.welcome), None)
         at = at or next((one for one in addresses if one.login is not None and one.login.code is not None), None)
         if at is None:
             return None
         asked = shared_for_a_look(subscriptions)
         address = parse_mqtt_address(at.address)
-        # Without our client certificate: it would let in who shows nothing else.
+        # Without the gateway's client certificate, which alone could be enough to be admitted.
         bare = self._mqtt.model_copy(update={"tls": self._mqtt.tls.model_copy(update=_NO_CERTIFICATE)})
         context = TlsFiles(bare.tls, "mqtt.tls").context() if address.encrypted else None
         everything = (Subscription("#", 0),)
@@ -166,7 +165,7 @@ class Asking:
             return visit(mqtt, address, client_id, shown, filters=filters, retained=retained, timeout_s=self._timeout_s)
 
         try:
-            # TLS, WebSocket and CONNACK may each take the whole time; the first of them that does ends it.
+            # TLS, WebSocket and CONNACK may each take the whole time; the first that does ends the visit.
             return await call(work, 2 * self._timeout_s + 1)
         except TimeoutError:
             error = ConnectError(
@@ -175,13 +174,13 @@ class Asking:
             return Visit(2 * self._timeout_s + 1, error)
 
 
-_VERSION_TOPIC = "$SYS/broker/version"  # of mosquitto, and of brokers that follow it
+_VERSION_TOPIC = "$SYS/broker/version"  # mosquitto's, and that of similar brokers
 _VERSION = re.compile(rb"[\w .:+-]{1,60}")
 _NO_CERTIFICATE = {"certificate_file": None, "key_file": None, "key_password": None}
 
 
 def broker_name(visit: Visit | None) -> str:
-    """Name and version as the broker tells them, "mosquitto 2.0.11"; nothing that is not worded like one."""
+    """Name and version that the broker reports ("mosquitto 2.0.11"); empty for other texts."""
     said = None if visit is None else visit.retained
     if said is None or not _VERSION.fullmatch(said):
         return ""

@@ -1,15 +1,16 @@
-"""The gateway that runs with these settings, if one does: what it says of itself comes before what is tried here."""
+"""Facts and verdicts from the running gateway of these settings, if there is one."""
 
 from __future__ import annotations
 
-__all__ = ["RunningFacts", "find", "gather", "judge_running"]
-
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.error_words import words
 from config.errors import ConfigError, ExitStatus
+from gateway.base.problem import Problem
 from gateway.data_dir.directory import holder, slots_with_files
 from gateway.http.asking import address_of, ask
 from gateway.supervisor.place import find_supervisor
@@ -17,9 +18,6 @@ from gateway.tools.doctor.threads import call
 from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from config.settings import HttpSettings
     from gateway.tools.doctor.model import Findings
 
@@ -35,7 +33,7 @@ _UNAVAILABLE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RunningFacts:
-    """``workers`` are their processes by slot. ``status`` is the /status document, ``problem`` why there is none."""
+    """``workers`` are process ids by slot. ``status`` is the /status document, ``problem`` the reason for none."""
 
     supervisor: int | None = None
     workers: dict[int, int] | None = None
@@ -45,7 +43,7 @@ class RunningFacts:
 
     @property
     def pids(self) -> list[int]:
-        """Every process of it."""
+        """All its process ids."""
         own = [] if self.supervisor is None else [self.supervisor]
         return own + list((self.workers or {}).values())
 
@@ -55,7 +53,7 @@ class RunningFacts:
 
     @property
     def rate(self) -> float | None:
-        """Messages a second that it receives; None when it does not say."""
+        """Received messages a second; None if unknown."""
         found = 0.0
         told = False
         for document in _documents(self.status):
@@ -66,7 +64,7 @@ class RunningFacts:
 
 
 def find(directory: Path) -> RunningFacts:
-    """Which processes hold the data directory. Takes no lock; blocks for some small files."""
+    """The processes that hold the data directory. Takes no lock; blocks for some small files."""
     try:
         slots = sorted(slots_with_files(directory))
         workers = {slot: pid for slot in slots if (pid := holder(directory, slot)) is not None}
@@ -76,7 +74,7 @@ def find(directory: Path) -> RunningFacts:
 
 
 async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> RunningFacts:
-    """What it says on its HTTP port."""
+    """Add the answer of its HTTP port."""
     if not found.runs:
         return found
     if http.port == 0:
@@ -106,19 +104,18 @@ def _with(found: RunningFacts, problem: str, *, refused: bool = False) -> Runnin
 
 
 def judge_running(findings: Findings, facts: RunningFacts, directory: Path) -> None:
-    """Its own problems, first as it orders them."""
+    """Checks of the running gateway, with its own problems in their order."""
     if not facts.runs:
-        findings.skip("process", f"No gateway runs on {directory.absolute()}; everything else was tried from here.")
+        findings.of("process").skip(f"No gateway runs on {directory.absolute()}; everything else was tried from here.")
         return
     what = [] if facts.supervisor is None else [f"supervisor {facts.supervisor}"]
     what += [f"worker {slot} is process {pid}" for slot, pid in sorted((facts.workers or {}).items())]
-    findings.ok("process", f"It runs: {some(what)}.", supervisor=facts.supervisor, workers=facts.workers)
+    findings.of("process").ok(f"It runs: {some(what)}.", supervisor=facts.supervisor, workers=facts.workers)
     if facts.status is None:
         if facts.refused:
-            findings.skip("status", f"Not looked at: {facts.problem}")
+            findings.of("status").skip(f"Not looked at: {facts.problem}")
         else:
-            findings.fail(
-                "status",
+            findings.of("status").fail(
                 f"It runs and does not answer on its HTTP port: {facts.problem}",
                 "Is http.port the one it was started with? Else its event loop stands still: see its log, and restart "
                 "it (gateway restart).",
@@ -130,22 +127,17 @@ def judge_running(findings: Findings, facts: RunningFacts, directory: Path) -> N
 
 def _judge_status(findings: Findings, status: dict[str, Any]) -> None:
     problems = list(_problems(status))
-    for one in problems:
-        critical = one.get("severity") == "critical"
-        name, text = str(one.get("id", "problem")), str(one.get("text", ""))
-        fix = f"{one.get('check') or ''} (docs/runbook.md#{name})".strip()
-        if critical:
-            state = ExitStatus.UNAVAILABLE if name in _UNAVAILABLE else ExitStatus.FAILED
-            findings.fail(name, text, fix, status=ExitStatus.REFUSED if name == "acl-refused" else state)
-        else:
-            findings.warn(name, text, fix)
+    for problem in map(Problem.from_dict, problems):
+        exit_status = ExitStatus.UNAVAILABLE if problem.id in _UNAVAILABLE else ExitStatus.FAILED
+        if problem.id == "acl-refused":
+            exit_status = ExitStatus.REFUSED
+        findings.of(problem.id).problem(problem, status=exit_status)
     reasons = [str(reason) for document in _documents(status) for reason in document.get("reasons", ())]
     if status.get("ready"):
         rest = "" if problems else ", and names no problem"
-        findings.ok("ready", f"It is {status.get('state')} and ready{rest}.", state=status.get("state"))
+        findings.of("ready").ok(f"It is {status.get('state')} and ready{rest}.", state=status.get("state"))
     elif not problems:
-        findings.fail(
-            "ready",
+        findings.of("ready").fail(
             f"It is {status.get('state')} and not ready: {some(reasons) or 'a worker does not answer'}.",
             "See /status and its log.",
             status=ExitStatus.UNAVAILABLE,
@@ -155,24 +147,21 @@ def _judge_status(findings: Findings, status: dict[str, Any]) -> None:
     for one in down:
         if f"worker {one.get('worker')}" in told:
             continue
-        findings.fail(
-            "worker-down",
+        findings.of("worker-down").fail(
             f"Worker {one.get('worker')} does not answer ({one.get('problem') or 'no reason known'}).",
             "See its log; the supervisor starts it again (docs/runbook.md#worker-down).",
             status=ExitStatus.UNAVAILABLE,
         )
     orphans = [one for document in _documents(status) for one in document.get("orphan_sessions", ())]
     if orphans and not any(one.get("id") == "orphan-sessions" for one in problems):
-        findings.warn(
-            "orphan-sessions",
-            f"{many(len(orphans), 'session')} of earlier settings are still being emptied and ended: "
-            f"{some(one.get('client_id') for one in orphans)}.",
-            "Wait; one that stays says why in /status.",
+        findings.of("orphan-sessions").ok(
+            f"{many(len(orphans), 'session')} of earlier settings are being drained and ended: "
+            f"{some(one.get('client_id') for one in orphans)}."
         )
 
 
 def _problems(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The supervisor's own list where it has one, else its workers'."""
+    """The supervisor's list of problems, else the workers'."""
     listed = status.get("problems")
     documents = [status] if isinstance(listed, list) else list(_documents(status))
     for document in documents:
@@ -182,7 +171,7 @@ def _problems(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _documents(status: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The workers' documents; the one there is where no supervisor is."""
+    """The workers' documents; without a supervisor the only one."""
     if status is None:
         return []
     workers = status.get("workers")

@@ -1,20 +1,12 @@
-"""The report for people: groups with their checks, a fix under what needs one, and the worst again at the end."""
-
-from __future__ import annotations
-
-__all__ = ["report_text"]
+"""The report for people: groups with their checks and remedies, and a summary with the worst first."""
 
 import textwrap
+from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from config.prose import lines_of
-from gateway.tools.doctor.model import GROUPS, Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from gateway.tools.doctor.model import Check, Report
+from gateway.tools.doctor.model import GROUPS, Check, Report, Severity
 
 _INDENT: Final = 2
 _WORD: Final = 7  # the longest severity
@@ -22,7 +14,7 @@ _LEAST: Final = 40
 
 
 def report_text(report: Report, width: int, mark: Callable[[Severity], str]) -> str:
-    """All of it, in lines of at most ``width`` where words allow it. ``mark`` gives a severity's word, perhaps
+    """The report in lines of at most ``width``, unless a word is longer. ``mark`` returns a severity's word, perhaps
     coloured."""
     lines: list[str] = []
     for group, checks in groupby(report.checks, lambda check: check.group):
@@ -33,7 +25,7 @@ def report_text(report: Report, width: int, mark: Callable[[Severity], str]) -> 
 
 
 def _group(checks: list[Check], width: int, mark: Callable[[Severity], str]) -> Iterator[str]:
-    """What is about one address stands under it, set in; what is about the whole comes after those."""
+    """One group: checks of an address are indented below it; checks of the whole follow."""
     longest = max(len(check.name) for check in checks)
     inner = " " * _INDENT if any(check.about for check in checks) else ""
     about = ""
@@ -54,7 +46,7 @@ def _group(checks: list[Check], width: int, mark: Callable[[Severity], str]) -> 
 
 
 def _merged(checks: list[Check]) -> Iterator[tuple[Check, list[str]]]:
-    """Checks that were skipped one after the other for the same reason are one line."""
+    """Merges successive checks that were skipped for the same reason into one line."""
     for _, same in groupby(checks, lambda one: (one.about, one.severity, one.text, one.fix)):
         some = list(same)
         if some[0].severity is Severity.SKIPPED:
@@ -85,7 +77,7 @@ def _padded(severity: Severity, mark: Callable[[Severity], str]) -> str:
 
 
 def _wrapped(first: str, later: str, text: str, width: int) -> list[str]:
-    """``first`` may hold colours, so it is set in front of lines that were broken with ``later`` in its place."""
+    """Lines that begin with ``first``, wrapped by the length of ``later``, because ``first`` may contain colours."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     room = max(width - len(later), _LEAST)
     lines = lines_of(plain, room) or [""]

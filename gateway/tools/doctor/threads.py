@@ -1,17 +1,15 @@
-"""Blocking calls with an end to the waiting: a library that hangs on a silent broker must not hold up the report."""
+"""Blocking calls with a time-out, so that a library that hangs at a silent broker does not delay the report."""
 
 from __future__ import annotations
-
-__all__ = ["Leaving", "call"]
 
 import asyncio
 import math
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -20,13 +18,13 @@ TURN_S: Final = 0.1
 
 
 class Leaving(ThreadPoolExecutor):
-    """An executor whose work is left behind at the end: the process does not wait for a resolver that hangs.
+    """An executor that is not waited for at the end of the process, for example for a hanging resolver.
 
-    As a loop's default executor it carries its name resolutions too."""
+    As the loop's default executor it also does name resolutions."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # so that whoever gives up waiting cannot cancel what runs
+        future.set_running_or_notify_cancel()  # so that a caller's time-out does not cancel running work
 
         def run() -> None:
             try:
@@ -40,15 +38,15 @@ class Leaving(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Waits for nothing."""
+        """Does not wait."""
 
 
 async def call(work: Callable[[], T], timeout_s: float) -> T:
-    """What ``work`` returns or raises, run in a thread of its own that is left to itself after ``timeout_s``, which
-    raises TimeoutError.
+    """The result of ``work``, run in a thread of its own. After ``timeout_s`` the thread is abandoned and TimeoutError
+    raised.
 
-    The time is counted in turns of this event loop: where the loop gets too little of the CPU, so does the thread, and
-    an answer that is late by that is no sign of what was asked."""
+    The time is counted in turns of this event loop, so a lack of CPU, which also slows the thread, does not look like a
+    slow server."""
     answer = asyncio.get_running_loop().run_in_executor(Leaving(), work)
     try:
         for _ in range(math.ceil(timeout_s / TURN_S)):

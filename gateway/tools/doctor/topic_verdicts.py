@@ -1,18 +1,16 @@
-"""Verdicts over the gateway's topics: are they there, and how much may fail before nothing can be written."""
+"""Verdicts over the gateway's topics: existence, leaders, replicas."""
 
 from __future__ import annotations
 
-__all__ = ["judge_topics"]
-
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus, sentence
+from gateway.health.measured import leaderless
 from gateway.tools.doctor.broker_verdicts import places_text, silent_nodes
 from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from bridge.kafka.probe import Layout, PartitionLayout
     from config.settings import Settings
     from gateway.tools.doctor.admin_facts import AdminFacts
@@ -20,23 +18,21 @@ if TYPE_CHECKING:
     from gateway.tools.doctor.model import Findings
 
 NAMES: Final = ("topics", "leaders", "replicas", "replication", "min_insync", "leader_balance")
-_OUT_OF_BALANCE: Final = 0.1  # leader.imbalance.per.broker.percentage, at which Kafka itself would act
+_OUT_OF_BALANCE: Final = 0.1  # Kafka's own limit, leader.imbalance.per.broker.percentage
 
 
 def judge_topics(
     findings: Findings, settings: Settings, known: Known, admin: AdminFacts, brokers: Sequence[BrokerFacts]
 ) -> None:
-    """Every check that is about topics and partitions."""
+    """All checks of topics and partitions."""
     layout = known.layout
     if layout is None:
-        for name in NAMES:
-            findings.skip(name, f"Not tried: {known.why}.")
+        findings.skip(NAMES, f"Not tried: {known.why}.")
         return
     _judge_presence(findings, settings, known, layout)
     ours = [(topic, one) for topic in known.ours for one in layout.topics[topic]]
     if not ours:
-        for name in NAMES[1:]:
-            findings.skip(name, "Not tried: none of the gateway's topics is there (topics).")
+        findings.skip(NAMES[1:], "Not tried: none of the gateway's topics is there (topics).")
         return
     _judge_leaders(findings, ours, layout, silent_nodes(brokers))
     _judge_in_sync(findings, ours, layout)
@@ -54,57 +50,49 @@ def _judge_presence(findings: Findings, settings: Settings, known: Known, layout
         use = known.wanted[topic]
         if error == "TOPIC_AUTHORIZATION_FAILED":
             who = "the gateway" if settings.kafka.sasl is None else f"user {settings.kafka.sasl.username!r}"
-            findings.fail(
-                "topics",
+            findings.of("topics", topic).fail(
                 f"Kafka does not let {who} see topic {topic} ({use}).",
                 f"Give it the rights: kafka-acls --add --allow-principal User:… --operation Describe --operation Write "
                 f"--topic {topic}",
-                topic,
-                ExitStatus.REFUSED,
+                status=ExitStatus.REFUSED,
                 error=error,
             )
         elif error == "UNKNOWN_TOPIC_OR_PARTITION" and create:
-            findings.ok(
-                "topics", f"{topic} ({use}) is not there yet; the gateway makes it (kafka.topics.create).", topic
+            findings.of("topics", topic).ok(
+                f"{topic} ({use}) is not there yet; the gateway makes it (kafka.topics.create)."
             )
         elif error == "UNKNOWN_TOPIC_OR_PARTITION":
-            findings.fail(
-                "topics",
+            findings.of("topics", topic).fail(
                 f"Topic {topic} ({use}) is not there, and kafka.topics.create is off: the gateway will not start.",
                 "Make it (gateway topics apply), or set kafka.topics.create = true.",
-                topic,
-                ExitStatus.UNAVAILABLE,
+                status=ExitStatus.UNAVAILABLE,
             )
         else:
-            findings.fail(
-                "topics",
-                f"Kafka does not describe topic {topic} ({use}): {sentence(str(error))}",
-                "Check its name.",
-                topic,
+            findings.of("topics", topic).fail(
+                f"Kafka does not describe topic {topic} ({use}): {sentence(str(error))}", "Check its name."
             )
     count = sum(len(layout.topics[topic]) for topic in known.ours)
     if known.ours and described:
-        findings.ok(
-            "topics",
+        findings.of("topics").ok(
             f"{many(len(known.ours), 'topic')} with {many(count, 'partition')}: {some(known.ours)}.",
             topics=list(known.ours),
             partitions=count,
         )
     elif not known.wanted and not known.ours:
-        findings.skip("topics", "There are no routes, so no topics.")
+        findings.of("topics").skip("There are no routes, so no topics.")
 
 
 def _judge_leaders(
     findings: Findings, ours: list[tuple[str, PartitionLayout]], layout: Layout, silent: Mapping[int, BrokerFacts]
 ) -> None:
-    leaderless = [(topic, one) for topic, one in ours if one.leader < 0]
+    check = findings.of("leaders")
+    unled = [(topic, one) for topic, one in ours if one.leader < 0]
     stalled = [(topic, one) for topic, one in ours if one.leader in silent]
-    if leaderless:
-        _fail_leaderless(findings, leaderless, {broker.node for broker in layout.brokers} - set(silent))
+    if unled:
+        _fail_leaderless(findings, unled, {broker.node for broker in layout.brokers} - set(silent))
     if stalled:
         names = sorted({silent[one.leader].name for _, one in stalled})
-        findings.fail(
-            "leaders",
+        check.fail(
             f"{many(len(stalled), 'partition')} of the gateway {'has' if len(stalled) == 1 else 'have'} a leader that "
             f"does not answer, {some(names)}; what goes there waits in the spool: {_text(stalled)}.",
             "Restart that broker: others lead its partitions as soon as the controller misses it. Not the gateway, nor "
@@ -113,34 +101,30 @@ def _judge_leaders(
             partitions=_names(stalled),
             brokers=sorted({one.leader for _, one in stalled}),
         )
-    if leaderless or stalled:
+    if unled or stalled:
         return
     elsewhere = _others(layout, {topic for topic, _ in ours}, lambda one: one.leader < 0)
     if elsewhere:
-        findings.warn(
-            "leaders",
+        check.warn(
             f"The gateway's partitions all have leaders; of other topics {many(len(elsewhere), 'partition')} "
             f"{'has' if len(elsewhere) == 1 else 'have'} none: {places_text(elsewhere)}.",
             "See gateway cluster describe: brokers are down.",
         )
     else:
-        findings.ok("leaders", f"All {len(ours)} partitions of the gateway have a leader that answers.")
+        check.ok(f"All {len(ours)} partitions of the gateway have a leader that answers.")
 
 
-def _fail_leaderless(findings: Findings, leaderless: list[tuple[str, PartitionLayout]], alive: set[int]) -> None:
-    gone = sorted({node for _, one in leaderless for node in one.replicas if node not in alive})
-    brokers = f"broker {some(gone)}" if gone else "the brokers of their replicas"
-    where = f" Their replicas are on {brokers}, away." if gone else ""
-    findings.fail(
-        "leaders",
-        f"{many(len(leaderless), 'partition')} of the gateway {'has' if len(leaderless) == 1 else 'have'} no leader; "
-        f"what goes there waits in the spool: {_text(leaderless)}.{where}",
-        f"Bring {brokers} back. Not: an unclean election, which throws acknowledged records away; nor a restart of the "
-        "gateway, which only asks the same brokers.",
-        status=ExitStatus.UNAVAILABLE,
-        partitions=_names(leaderless),
-        brokers=gone,
+def _fail_leaderless(findings: Findings, unled: list[tuple[str, PartitionLayout]], alive: set[int]) -> None:
+    gone = sorted({node for _, one in unled for node in one.replicas if node not in alive})
+    problem = leaderless(
+        _text(unled),
+        len(unled),
+        [f"broker {node}" for node in gone],
+        subject="",
+        lasted_s=None,
+        severity="critical",
     )
+    findings.of("leaders").problem(problem, status=ExitStatus.UNAVAILABLE, partitions=_names(unled), brokers=gone)
 
 
 def _text(partitions: list[tuple[str, PartitionLayout]]) -> str:
@@ -152,11 +136,11 @@ def _names(partitions: list[tuple[str, PartitionLayout]]) -> list[str]:
 
 
 def _judge_in_sync(findings: Findings, ours: list[tuple[str, PartitionLayout]], layout: Layout) -> None:
+    check = findings.of("replicas")
     behind = [(topic, one) for topic, one in ours if len(one.in_sync) < len(one.replicas)]
     missing = sorted({node for _, one in behind for node in set(one.replicas) - set(one.in_sync)})
     if behind:
-        findings.warn(
-            "replicas",
+        check.warn(
             f"{len(behind)} of {many(len(ours), 'partition')} are under-replicated; broker {some(missing)} is not in "
             f"sync: {_text(behind)}.",
             f"Look at broker {some(missing)}: it is away, frozen, or too slow to follow (disk, network).",
@@ -167,14 +151,13 @@ def _judge_in_sync(findings: Findings, ours: list[tuple[str, PartitionLayout]], 
         return
     elsewhere = _others(layout, {topic for topic, _ in ours}, lambda one: len(one.in_sync) < len(one.replicas))
     if elsewhere:
-        findings.warn(
-            "replicas",
+        check.warn(
             f"The gateway's replicas are all in sync; {many(len(elsewhere), 'partition')} of other topics are "
             f"under-replicated: {places_text(elsewhere)}.",
             "See gateway cluster describe: a broker is away or does not keep up.",
         )
     else:
-        findings.ok("replicas", f"All replicas of {len(ours)} partitions are in sync; none is offline.")
+        check.ok(f"All replicas of {len(ours)} partitions are in sync; none is offline.")
 
 
 def _others(layout: Layout, ours: set[str], chosen: Callable[[PartitionLayout], bool]) -> list[Place]:
@@ -188,35 +171,36 @@ def _others(layout: Layout, ours: set[str], chosen: Callable[[PartitionLayout], 
 
 
 def _judge_replication(findings: Findings, ours: list[tuple[str, PartitionLayout]], layout: Layout) -> None:
+    check = findings.of("replication")
     brokers = len(layout.brokers)
     single = sorted({topic for topic, one in ours if len(one.replicas) == 1})
     least = min(len(one.replicas) for _, one in ours)
     if brokers == 1 and least == 1:
-        findings.ok("replication", "One broker, one copy of each partition: nothing outlives it, as is to be expected.")
+        check.ok("One broker, one copy of each partition: nothing outlives it, as is to be expected.")
     elif single:
-        findings.warn(
-            "replication",
+        check.warn(
             f"{some(single)}: one copy of each partition, though there are {brokers} brokers. Losing the broker loses "
             "the records, and while it is away nothing can be written there.",
             "Reassign to 3 replicas (kafka-reassign-partitions), and set kafka.topics.replication for new ones.",
             topics=single,
         )
     else:
-        findings.ok("replication", f"At least {least} copies of each partition on {brokers} brokers.", least=least)
+        check.ok(f"At least {least} copies of each partition on {brokers} brokers.", least=least)
 
 
 def _judge_minimum(
     findings: Findings, ours: list[tuple[str, PartitionLayout]], layout: Layout, admin: AdminFacts
 ) -> None:
+    check = findings.of("min_insync")
     minimum: dict[str, int] = {}
     for topic, config in admin.topics.items():
         if config.get("min.insync.replicas", "").isdigit():
             minimum[topic] = int(config["min.insync.replicas"])
     if not minimum:
         why = admin.problems.get("config of topics")
-        findings.skip("min_insync", f"Kafka does not tell the topics' settings: {why or 'they have none'}")
+        check.skip(f"Kafka does not tell the topics' settings: {why or 'they have none'}")
         return
-    # Kafka takes the number of replicas where it is smaller; brokers before 3.x refuse, which the probe then shows.
+    # If replicas are fewer, Kafka uses their number; brokers before 3.x refuse, which the probe shows.
     under = [
         (t, one.number)
         for t, one in ours
@@ -227,8 +211,7 @@ def _judge_minimum(
     weak = sorted({t for t, one in ours if minimum.get(t, 1) == 1 and len(one.replicas) > 1})
     if under:
         away = sorted({n for t, one in ours if (t, one.number) in under for n in one.replicas if n not in alive})
-        findings.fail(
-            "min_insync",
+        check.fail(
             "Fewer replicas are in sync than min.insync.replicas asks for, and with acks=all nothing is written: "
             f"{places_text(under)}.",
             f"Bring {'broker ' + some(away) if away else 'the missing replicas'} back; lower min.insync.replicas only "
@@ -237,30 +220,28 @@ def _judge_minimum(
             partitions=[f"{topic}/{number}" for topic, number in under],
         )
     elif tight:
-        findings.warn(
-            "min_insync",
+        check.warn(
             f"{some(tight)}: min.insync.replicas is as many as there are replicas, so any broker that is away stops "
             "writing.",
             "Set it to one less than the replication: 2 of 3.",
             topics=tight,
         )
     elif weak:
-        findings.warn(
-            "min_insync",
+        check.warn(
             f"{some(weak)}: min.insync.replicas is 1, so acks=all may mean one copy when the others are behind, and "
             "its broker's loss takes acknowledged records with it.",
             "Set min.insync.replicas = 2 where there are 3 replicas.",
             topics=weak,
         )
     else:
-        findings.ok(
-            "min_insync",
+        check.ok(
             f"min.insync.replicas is {'/'.join(str(one) for one in sorted(set(minimum.values())))}, and as many are in "
-            "sync everywhere.",
+            "sync everywhere."
         )
 
 
 def _judge_balance(findings: Findings, layout: Layout) -> None:
+    check = findings.of("leader_balance")
     alive = {broker.node for broker in layout.brokers}
     preferred: dict[int, int] = dict.fromkeys(alive, 0)
     lost: dict[int, int] = dict.fromkeys(alive, 0)
@@ -275,8 +256,7 @@ def _judge_balance(findings: Findings, layout: Layout) -> None:
     ratios = {node: lost[node] / preferred[node] for node in alive if preferred[node]}
     worst = max(ratios, key=lambda node: ratios[node], default=None)
     if worst is not None and ratios[worst] > _OUT_OF_BALANCE:
-        findings.warn(
-            "leader_balance",
+        check.warn(
             f"Broker {worst} leads {lost[worst]} fewer than the {preferred[worst]} partitions it is preferred for "
             f"({ratios[worst]:.0%}); the others carry them. After a restart that lasts until a preferred election "
             "(auto.leader.rebalance.enable: 5 minutes).",
@@ -285,4 +265,4 @@ def _judge_balance(findings: Findings, layout: Layout) -> None:
         )
     else:
         shares = ", ".join(f"broker {node}: {count}" for node, count in sorted(leading.items()))
-        findings.ok("leader_balance", f"Partitions led: {shares}.", leading=leading)
+        check.ok(f"Partitions led: {shares}.", leading=leading)

@@ -1,15 +1,12 @@
-"""How numbers are said in sentences."""
+"""Numbers in sentences."""
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "days_left", "many", "milliseconds", "since_days", "some"]
-
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bridge.certificate import Validity
 
 _SHOWN: Final = 6
@@ -23,7 +20,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """With a unit of 1024 and one decimal at most."""
+    """A size with a binary unit and at most one decimal."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
             return f"{value:.0f} {unit}" if value == int(value) else f"{value:.1f} {unit}"
@@ -32,12 +29,12 @@ def bytes_text(value: float) -> str:
 
 
 def days_left(validity: Validity, now_s: float | None = None) -> float:
-    """Until a certificate ends; negative when it has."""
+    """Days until a certificate expires; negative afterwards."""
     return (validity.ends_s - (time.time() if now_s is None else now_s)) / 86_400
 
 
 def since_days(left: float) -> str:
-    """How long ago something ended of which ``left`` days (below 0) are left: minutes and hours count on that day."""
+    """How long ago something expired with ``left`` days (below 0) left, in minutes and hours on the first day."""
     hours = -left * 24
     if hours < 1:
         return f"{many(max(1, round(hours * 60)), 'minute')} ago"
@@ -50,7 +47,7 @@ def many(count: int, one: str, several: str | None = None) -> str:
 
 
 def some(names: Iterable[object], shown: int = _SHOWN) -> str:
-    """The first few, and how many more there are."""
+    """The first few names, and the number of the others."""
     texts = [str(name) for name in names]
     more = len(texts) - shown
     return ", ".join(texts[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -1,44 +1,42 @@
-"""Two topics side by side: what one bridge has written and the other has not.
+"""Compares the records of two topics, written by two bridges.
 
-Digests of the records go into a database in a temporary file, 150 bytes for each, and are matched there: memory stays
-at some 150 MiB whatever the topics hold, and the number of records is limited. Payloads are not kept.
+Digests of the records are matched in a database in a temporary file, with 150 bytes for each record. So memory stays at
+some 150 MiB for topics of any size; the number of records is limited. Payloads are not kept.
 """
 
 from __future__ import annotations
 
-__all__ = ["MOST_RECORDS", "Comparison", "ComparisonError", "Side", "Span", "Table"]
-
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from gateway.tools.migration.identity import Reading
 
 Side = Literal["left", "right"]
 
 MOST_RECORDS: Final = 20_000_000
-"""Of each side: 6 GB of temporary file for both."""
+"""Most records of each side; both together need a temporary file of 6 GB."""
 _EXAMPLES: Final = 5
-_OFFSET_BITS: Final = 40  # a partition with a trillion records is another matter
+_OFFSET_BITS: Final = 40  # a partition has less than a trillion records
 _CACHE_KIB: Final = 64 * 1024
 _BATCH: Final = 5000
 
 
 class ComparisonError(GatewayError):
-    """The comparison cannot be made within its bounds."""
+    """The comparison would exceed its limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which records count, in milliseconds since 1970 by their timestamps: from ``since_ms`` on and before
-    ``until_ms``. Records around it are read too, since two bridges stamp one message at different moments: they can be
-    a partner and are not missed themselves. ``recent_ms``: from then on a partner may still be on its way."""
+    """The compared records: timestamps from ``since_ms`` to before ``until_ms`` (milliseconds since 1970).
+
+    Bridges stamp a message at different moments. So records around the span are read too: they may match, but do not
+    count as missing. Matches of records since ``recent_ms`` may still be on their way."""
 
     since_ms: int
     until_ms: int
@@ -47,11 +45,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of it. *Different* ones are counted by identity; ``…_duplicates`` are records beyond the first of an
-    identity. ``only_…`` are different ones without a partner, ``recent`` those of the left that may still get one.
-    ``differing_…`` compare the first record of each side. ``behind``: messages of a device that on the right come
-    behind one that they came before on the left; ``uncomparable``: those without an order on one side, since their
-    device is spread over partitions."""
+    """The result. *Different* messages are counted by identity; ``…_duplicates`` are records beyond the first of an
+    identity. ``only_…`` are different messages without a match, ``recent`` those of the left that may still get one.
+    ``differing_…`` compares the first record of each side. ``behind``: a device's messages that the right has behind a
+    message that follows them on the left. ``uncomparable``: messages of devices that are spread over partitions, so
+    that one side has no order."""
 
     left_records: int
     right_records: int
@@ -110,7 +108,7 @@ class Table:
         self._database.close()
 
     def add(self, side: Side, partition: int, offset: int, timestamp_ms: int, reading: Reading) -> None:
-        """Take in a record. Raises ComparisonError when there are too many."""
+        """Add a record. Raises ComparisonError if there are too many."""
         self.records[side] += 1
         if self.records[side] > MOST_RECORDS:
             raise ComparisonError(
@@ -128,14 +126,14 @@ class Table:
             self.flush(side)
 
     def flush(self, side: Side) -> None:
-        """Call it when a side is complete."""
+        """Write the rest of a side, after its last record."""
         self._database.executemany(f"INSERT INTO {side}_all VALUES (?, ?, ?, ?, ?, ?, ?)", self._rows)
         self._rows.clear()
 
     def compare(self, span: Span, topics: tuple[str, str]) -> Comparison:
-        """Match the two sides. Blocks for as long as sorting takes."""
+        """Match the two sides. Blocks while it sorts."""
         for side in ("left", "right"):
-            # SQLite takes the other columns from the row that has the smallest place.
+            # SQLite takes the other columns from the row with the smallest place.
             self._database.execute(
                 f"CREATE TABLE {side} AS SELECT id, MIN(place) AS place, COUNT(*) AS copies, MIN(ms) AS ms, "
                 f"device, key, value, headers FROM {side}_all GROUP BY id"
@@ -204,13 +202,13 @@ class Table:
 
 
 class _Order:
-    """Goes through the matched records of each device in the order of the right side, and looks at the left's."""
+    """Compares the order of each device's matched records on both sides."""
 
     def __init__(self) -> None:
         self.devices = self.devices_out_of_order = self.behind = self.uncomparable = 0
         self.examples: list[int] = []
         self._device: object = None
-        self._right = self._left = -1  # the partitions that its order is in
+        self._right = self._left = -1  # the device's partitions
         self._highest = -1
         self._disordered = False
 
@@ -231,7 +229,7 @@ class _Order:
             self._highest = left
 
     def end(self) -> None:
-        """The device before is complete."""
+        """End the last device."""
         self.devices_out_of_order += self._disordered
         self._disordered = False
 

@@ -6,28 +6,28 @@ which are action and connector in one (``/bridges``).
 
 from __future__ import annotations
 
-__all__ = ["EmqxSource", "import_emqx", "read_emqx"]
-
 import re
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from typing import Any, Final
 
-from bridge.routing.filters import FilterError, covers, intersection, split_share, validate_filter
+from bridge.routing.filters import split_share
+from config.values.topic_filters import covers, intersection
 from gateway.tools.migration.emqx_action import put_action
 from gateway.tools.migration.emqx_connector import put_connector
 from gateway.tools.migration.emqx_sql import SqlError, Statement, parse_sql
 from gateway.tools.migration.emqx_words import Words, WordsError
 from gateway.tools.migration.findings import Imported, ImportError_
-from gateway.tools.migration.routes import arranged
+from gateway.tools.migration.routes import arranged, usable
 
 _KAFKA: Final = ("kafka_producer", "kafka")
 _ALIKE: Final = ("azure_event_hub_producer", "confluent_producer")  # the same fields, other names
-_COMMENT: Final = "#"  # of a route, until its place is known
+_COMMENT: Final = "#"  # key for a route's comment until its place is known
 
 
 @dataclass(slots=True)
 class EmqxSource:
-    """What was found in the files, by name."""
+    """The contents of the files, by name."""
 
     rules: list[dict[str, Any]] = field(default_factory=list)
     actions: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -38,8 +38,8 @@ class EmqxSource:
 
 
 def read_emqx(documents: list[Any]) -> EmqxSource:
-    """Tell rules, actions and connectors apart: each document is one of them, a list, an answer with ``data``, or a
-    table of such lists. Raises ImportError_ when there is nothing for Kafka among them."""
+    """Find rules, actions and connectors. A document is one of them, a list, an answer with ``data``, or a table of
+    such lists. Raises ImportError_ if none is for Kafka."""
     source = EmqxSource()
     for document in documents:
         _sort(document, source)
@@ -84,12 +84,12 @@ def _sort_kafka(document: dict[str, Any], kind: str, source: EmqxSource) -> None
 
 
 def import_emqx(source: EmqxSource, *, mqtt: str | None, device: str | None) -> Imported:
-    """The settings for everything that writes to Kafka there. ``mqtt`` is EMQX's address as the gateway reaches it,
-    ``device`` a template that finds the device in a message, since nobody tells a subscriber the client id."""
+    """The settings for all of EMQX's writing to Kafka. ``mqtt`` is EMQX's address for the gateway. ``device`` is a
+    template of the device's name, because a subscriber does not get the client id."""
     imported = Imported()
     imported.put("mqtt.addresses", [mqtt or "mqtt://127.0.0.1:1883"])
     if mqtt is None:
-        imported.find(
+        imported.note(
             "check",
             "mqtt.addresses",
             "An action runs within EMQX and knows no address of it; 127.0.0.1:1883 stands in its place.",
@@ -108,7 +108,7 @@ def import_emqx(source: EmqxSource, *, mqtt: str | None, device: str | None) -> 
         if name not in used:
             routes += _direct_route(imported, action, device)
     if not routes:
-        imported.find("lost", "routes", "None came of it: no enabled rule leads to a Kafka action.", "See above.")
+        imported.note("lost", "routes", "None came of it: no enabled rule leads to a Kafka action.", "See above.")
     routes = arranged(imported, _named_apart(routes))
     imported.settings["routes"] = routes
     for number, route in enumerate(routes):
@@ -116,7 +116,7 @@ def import_emqx(source: EmqxSource, *, mqtt: str | None, device: str | None) -> 
             imported.comment(f"routes.{number}", text)
     _overlaps(imported, routes)
     for other in source.others:
-        imported.find("note", other, "It has nothing to do with Kafka and stays in EMQX.")
+        imported.note("note", other, "It has nothing to do with Kafka and stays in EMQX.")
     return imported
 
 
@@ -125,7 +125,7 @@ def _connector(action: dict[str, Any]) -> str:
 
 
 def _others(source: EmqxSource) -> list[str]:
-    """Connectors that are known and used, but for the first of them: a gateway writes to one Kafka."""
+    """Used connectors except the first: a gateway writes to one Kafka."""
     wanted = {_connector(action) for action in source.actions.values()}
     there = [name for name in source.connectors if name in wanted]
     hosts = {name: source.connectors[name]["bootstrap_hosts"] for name in there}
@@ -137,7 +137,7 @@ def _put_connectors(imported: Imported, source: EmqxSource) -> None:
     there = [name for name in source.connectors if name in wanted]
     where = f"to that of connector {there[0]}" if there else "to 127.0.0.1:9092, which is the default"
     for name in sorted(wanted - set(there)):
-        imported.find(
+        imported.note(
             "check",
             f"connector {name}",
             f"It is in none of the files, so its Kafka is not known: what uses it writes {where}.",
@@ -146,7 +146,7 @@ def _put_connectors(imported: Imported, source: EmqxSource) -> None:
     if there:
         put_connector(imported, source.connectors[there[0]])
     for name in _others(source):
-        imported.find(
+        imported.note(
             "lost",
             f"connector {name}",
             f"A gateway writes to one Kafka, that of connector {there[0]}: no route was made for this one's actions.",
@@ -169,18 +169,18 @@ def _rule_routes(
         if other not in ours:
             kind = other.partition(":")[0]
             missing = " and is in none of the files" if kind in (*_KAFKA, *_ALIKE) else ""
-            imported.find("lost", f"{where}, action {other}", f"It is no Kafka action{missing}: leave it in EMQX.")
+            imported.note("lost", f"{where}, action {other}", f"It is no Kafka action{missing}: leave it in EMQX.")
     if any(isinstance(one, dict) for one in rule.get("actions", [])):
-        imported.find("note", f"{where}, built-in functions", "console and republish stay in EMQX.")
+        imported.note("note", f"{where}, built-in functions", "console and republish stay in EMQX.")
     if not ours:
         return []
     if rule.get("enable") is False:
-        imported.find("note", where, "It is disabled, so no route was made of it.")
+        imported.note("note", where, "It is disabled, so no route was made of it.")
         return []
     try:
         statement = parse_sql(str(rule["sql"]))
     except SqlError as error:
-        imported.find(
+        imported.note(
             "lost", f"{where}: {error.snippet}", f"{error.reason}: no route was made of it.", "Write it by hand."
         )
         return []
@@ -191,7 +191,7 @@ def _rule_routes(
     for one in ours:
         action = source.actions[one]
         if action.get("enable") is False:
-            imported.find("note", one, "It is disabled, so no route was made of it.")
+            imported.note("note", one, "It is disabled, so no route was made of it.")
             continue
         words = Words(statement.selected, device)
         route = {"name": _route_name(name if len(ours) == 1 else f"{name}-{action['name']}"), "filters": filters}
@@ -199,7 +199,7 @@ def _rule_routes(
         _put_condition(imported, where, route, statement, words)
         routes.append(route)
     if len(routes) > 1:
-        imported.find(
+        imported.note(
             "lost",
             f"{where}: {len(routes)} Kafka actions",
             "A message takes one route, so only the first of them would get it.",
@@ -215,31 +215,28 @@ def _filters(imported: Imported, where: str, statement: Statement) -> list[str]:
             way = ""
             if "client/connected" in topic or "client_connected" in topic or "disconnected" in topic:
                 way = "Subscribe a route to $SYS/brokers/+/clients/# instead: connects and disconnects as JSON."
-            imported.find(
+            imported.note(
                 "lost", f'{where}: FROM "{topic}"', "Events of EMQX are no messages that one can subscribe to.", way
             )
             continue
         group, text = split_share(topic)
-        try:
-            validate_filter(text)
-        except FilterError as error:
-            imported.find("lost", f'{where}: FROM "{topic}"', str(error))
+        if not usable(imported, f'{where}: FROM "{topic}"', text):
             continue
         if group is not None:
-            imported.find("differs", f'{where}: FROM "{topic}"', "mqtt.share_group names the group here.")
+            imported.note("differs", f'{where}: FROM "{topic}"', "mqtt.share_group names the group here.")
         filters.append(text)
     return list(dict.fromkeys(filters))
 
 
 def _put_condition(imported: Imported, where: str, route: dict[str, Any], statement: Statement, words: Words) -> None:
-    """WHERE as a filter interceptor; where it cannot be said, everything comes through, and it is said so."""
+    """Add WHERE as a filter interceptor. Without a counterpart all messages pass, and a finding reports it."""
     if not statement.where_text:
         return
     try:
         expression = _expression(statement, words)
     except WordsError as error:
         route[_COMMENT] = [f"NOT FILTERED, all messages come through: WHERE {statement.where_text}"]
-        imported.find(
+        imported.note(
             "lost",
             f"{where}: WHERE {statement.where_text}",
             f"NOT FILTERED: {error.what} ({error.why}), so all messages of the filters come through.",
@@ -247,7 +244,7 @@ def _put_condition(imported: Imported, where: str, route: dict[str, Any], statem
         )
         return
     route["interceptors"] = [{"use": "filter", "expression": expression, "on_error": "drop", "reason": "rule"}]
-    imported.find(
+    imported.note(
         "differs",
         f"{where}: WHERE {statement.where_text}",
         f"It became: {expression}. EMQX compares text with numbers by reading the text as one; here '5' is not 5, and "
@@ -267,15 +264,12 @@ def _direct_route(imported: Imported, action: dict[str, Any], device: str | None
     name = f"{action['type']}:{action['name']}"
     topic = action.get("local_topic")
     if not topic:
-        imported.find("note", name, "No rule leads to it, so no route was made of it.")
+        imported.note("note", name, "No rule leads to it, so no route was made of it.")
         return []
     if action.get("enable") is False:
-        imported.find("note", name, "It is disabled, so no route was made of it.")
+        imported.note("note", name, "It is disabled, so no route was made of it.")
         return []
-    try:
-        validate_filter(str(topic))
-    except FilterError as error:
-        imported.find("lost", f"{name}: local_topic", str(error))
+    if not usable(imported, f"{name}: local_topic", str(topic)):
         return []
     statement = parse_sql('SELECT * FROM "local"')
     route: dict[str, Any] = {"name": _route_name(str(action["name"])), "filters": [str(topic)]}
@@ -299,20 +293,18 @@ def _named_apart(routes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _overlaps(imported: Imported, routes: list[dict[str, Any]]) -> None:
-    """In EMQX every rule that matches gets the message; here the first route does."""
-    for at, first in enumerate(routes):
-        for second in routes[at + 1 :]:
-            for one in first["filters"]:
-                for other in second["filters"]:
-                    if covers(one, other):
-                        shared = f"everything that {other} matches"
-                    elif intersection(one, other) is not None:
-                        shared = f"what both {one} and {other} match"
-                    else:
-                        continue
-                    imported.find(
-                        "lost",
-                        f"routes {first['name']} and {second['name']}",
-                        f"EMQX sent {shared} both ways; here a message takes the first route that matches.",
-                        "Feed the second topic by a gateway of its own (another mqtt.share_group), or from the first.",
-                    )
+    """Report overlapping routes: in EMQX every matching rule gets a message, here only the first route."""
+    for first, second in combinations(routes, 2):
+        for one, other in product(first["filters"], second["filters"]):
+            if covers(one, other):
+                shared = f"everything that {other} matches"
+            elif intersection(one, other) is not None:
+                shared = f"what both {one} and {other} match"
+            else:
+                continue
+            imported.note(
+                "lost",
+                f"routes {first['name']} and {second['name']}",
+                f"EMQX sent {shared} both ways; here a message takes the first route that matches.",
+                "Feed the second topic by a gateway of its own (another mqtt.share_group), or from the first.",
+            )

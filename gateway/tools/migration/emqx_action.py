@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["put_action"]
-
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.wire import RESERVED_PREFIXES
-from gateway.tools.migration.emqx_words import WordsError
+from gateway.tools.migration.emqx_words import Words, WordsError
 
 if TYPE_CHECKING:
     from gateway.tools.migration.emqx_sql import Statement
-    from gateway.tools.migration.emqx_words import Words
     from gateway.tools.migration.findings import Imported
 
 _PAYLOAD: Final = ("${payload}", "${.payload}")
@@ -40,7 +37,7 @@ def put_action(
     _put_key(imported, name, route, str(message.get("key", "${.clientid}")), words, parameters)
     _note_value(imported, name, str(message.get("value", "${.}")), statement)
     if message.get("timestamp", "${.timestamp}") not in {"${.timestamp}", "${timestamp}"}:
-        imported.find(
+        imported.note(
             "lost", f"{name}: message.timestamp {message['timestamp']}",
             "A record's timestamp is here when the gateway received the message.",
             "Read the device's time from the payload downstream.",
@@ -49,7 +46,7 @@ def put_action(
     _put_producer(imported, name, parameters)
     _put_buffer(imported, name, parameters.get("buffer", {}))
     if action.get("fallback_actions"):
-        imported.find(
+        imported.note(
             "differs", f"{name}: fallback_actions", "What can never be written goes to the dead-letter topic here.",
             "See docs/dead-letters.md.",
         )  # fmt: skip
@@ -60,12 +57,12 @@ def _put_topic(imported: Imported, name: str, route: dict[str, Any], topic: str,
         route["topic"] = words.template(topic)
     except WordsError as error:
         route["topic"] = re.sub(r"[^A-Za-z0-9._-]+", "-", route["name"])
-        imported.find(
+        imported.note(
             "lost", f"{name}: topic {topic}", f"{error.what} is not known here: {error.why}.",
             f"The route writes to {route['topic']} instead: correct it.",
         )  # fmt: skip
     if "${" in route["topic"]:
-        imported.find(
+        imported.note(
             "check", f"{name}: topic {topic}", "Devices choose the topic's name; up to 100 topics are made so.",
             "Narrow allowed_topics, and set max_topics.",
         )  # fmt: skip
@@ -79,13 +76,13 @@ def _put_key(
         route["key"] = words.template(key)
     except WordsError as error:
         route["key"] = "${topic}"
-        imported.find(
+        imported.note(
             "lost", f"{name}: key {key}",
             f"{error.what} is not known here: {error.why}. The key is the MQTT topic instead.",
             "If the topic or the payload names the device, say where: --device '${topic[1]}', which then is the key.",
         )  # fmt: skip
     if strategy == "key_dispatch":
-        imported.find(
+        imported.note(
             "differs", f"{name}: partition_strategy = key_dispatch",
             "EMQX chooses the partition by Erlang's phash2 of the key, here it is murmur2, as Java's clients do: a "
             "key's records move to another partition, and joins by partition with what EMQX wrote no longer hold. "
@@ -93,7 +90,7 @@ def _put_key(
             "Switch over with a new topic, or let consumers read the old one to its end first (docs/migration.md).",
         )  # fmt: skip
     elif route["key"]:
-        imported.find(
+        imported.note(
             "differs", f"{name}: partition_strategy = {strategy}",
             "EMQX spreads records over partitions whatever their key; here the key decides, so that its records keep "
             "their order, and a busy key fills one partition.",
@@ -105,11 +102,11 @@ def _note_value(imported: Imported, name: str, value: str, statement: Statement)
     computed = [one.text for one in statement.selected if one.field is None and one.name != "*"]
     if value in _PAYLOAD:
         if computed:
-            imported.find("note", f"SELECT {', '.join(computed)}", f"Computed, but {name} writes the payload alone.")
+            imported.note("note", f"SELECT {', '.join(computed)}", f"Computed, but {name} writes the payload alone.")
         return
     if value in _ENVELOPE:
         shown = ", ".join(one.text for one in statement.selected)
-        imported.find(
+        imported.note(
             "lost", f"{name}: value {value or '(empty)'}, SELECT {shown}",
             "EMQX writes one JSON object of everything selected, the payload in it as text. Here a record's value is "
             "the payload as it came, and what is around it stands in headers (mqtt.topic and others): consumers "
@@ -119,13 +116,13 @@ def _note_value(imported: Imported, name: str, value: str, statement: Statement)
             "a JSON payload by the interceptor `fields`.",
         )  # fmt: skip
     else:
-        imported.find(
+        imported.note(
             "lost", f"{name}: value {value}",
             "Values are not made from templates here: a record's value is the payload.",
             "An interceptor of your own can make them (docs/interceptors.md), or `fields` for JSON.",
         )  # fmt: skip
     for text in computed:
-        imported.find(
+        imported.note(
             "lost", f"SELECT {text}", "Nothing is computed here.", "An interceptor of your own, or the stream job, can."
         )
 
@@ -134,7 +131,7 @@ def _put_headers(
     imported: Imported, name: str, route: dict[str, Any], parameters: dict[str, Any], words: Words
 ) -> None:
     if parameters.get("kafka_headers"):
-        imported.find(
+        imported.note(
             "differs", f"{name}: kafka_headers {parameters['kafka_headers']}",
             "MQTT 5 properties become headers of their own (mqtt.content_type, mqtt.user.NAME, …), not one a name.",
             "docs/routing.md lists the names; the interceptor `headers` renames them.",
@@ -145,11 +142,11 @@ def _put_headers(
         try:
             headers[_header_name(key)] = words.template(value)
         except WordsError as error:
-            imported.find("lost", f"{name}: header {key} = {value}", f"{error.what}: {error.why}.")
+            imported.note("lost", f"{name}: header {key} = {value}", f"{error.what}: {error.why}.")
     if headers:
         route["headers"] = headers
     if parameters.get("kafka_header_value_encode_mode") == "json":
-        imported.find(
+        imported.note(
             "differs", f"{name}: kafka_header_value_encode_mode = json", "Header values are plain text here, not JSON."
         )
 
@@ -168,21 +165,21 @@ def _put_producer(imported: Imported, name: str, parameters: dict[str, Any]) -> 
     if standing is None:
         imported.put("kafka.compression", compression)
     elif standing != compression:
-        imported.find("differs", f"{name}: compression = {compression}", f"One holds for all routes: {standing}.")
+        imported.note("differs", f"{name}: compression = {compression}", f"One holds for all routes: {standing}.")
     acks = parameters.get("required_acks", "all_isr")
     if acks != "all_isr":
-        imported.find(
+        imported.note(
             "differs", f"{name}: required_acks = {acks}",
             "Records count as written here when all in-sync replicas have them, always: safer, and some milliseconds "
             "slower. There is no setting for less.",
         )  # fmt: skip
     if parameters.get("query_mode") == "sync":
-        imported.find(
+        imported.note(
             "note", f"{name}: query_mode = sync",
             "The gateway never waits for one message at a time; it acknowledges to EMQX when Kafka has the record.",
         )  # fmt: skip
     if parameters.get("partitions_limit", "all_partitions") != "all_partitions":
-        imported.find(
+        imported.note(
             "lost",
             f"{name}: partitions_limit = {parameters['partitions_limit']}",
             "All partitions of a topic are used here.",
@@ -191,7 +188,7 @@ def _put_producer(imported: Imported, name: str, parameters: dict[str, Any]) -> 
                   "partition_count_refresh_interval", "sync_query_timeout", "max_batch_age", "max_retries",
                   "reconnect_delay"):  # fmt: skip
         if field in parameters:
-            imported.find(
+            imported.note(
                 "note",
                 f"{name}: {field}",
                 "Not taken over: batching, retries and flow follow the load here (docs/spool.md).",
@@ -202,7 +199,7 @@ def _put_buffer(imported: Imported, name: str, buffer: dict[str, Any]) -> None:
     mode = buffer.get("mode", "memory")
     size = _bytes(buffer.get("per_partition_limit", "256MB"))
     if mode == "memory":
-        imported.find(
+        imported.note(
             "differs", f"{name}: buffer.mode = memory",
             "EMQX keeps what Kafka does not take in memory, and loses it with the node or when the limit is reached. "
             "Here it goes to the spool, on disk and fsynced, 1 GiB for each worker; when that is full, EMQX has to "
@@ -212,7 +209,7 @@ def _put_buffer(imported: Imported, name: str, buffer: dict[str, Any]) -> None:
         return
     if size is not None:
         imported.put("spool.max_bytes", max(size, 1 << 20, imported.settings.get("spool", {}).get("max_bytes", 0)))
-    imported.find(
+    imported.note(
         "differs", f"{name}: buffer.mode = {mode}, per_partition_limit = {buffer.get('per_partition_limit', '256MB')}",
         "The spool takes its place: always on disk, fsynced before EMQX is told, one for all partitions of a worker. "
         "Full, it makes EMQX wait and drops nothing.",

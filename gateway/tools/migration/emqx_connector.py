@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["put_connector"]
-
 from typing import TYPE_CHECKING, Any, Final
 
 from config.values.addresses import parse_kafka_address
@@ -29,7 +27,7 @@ def put_connector(imported: Imported, connector: dict[str, Any]) -> None:
     imported.put("kafka.security", security)
     if connector.get("allow_auto_topic_creation"):
         imported.put("kafka.topics.create", value=True)
-        imported.find(
+        imported.note(
             "differs",
             f"{name}: allow_auto_topic_creation",
             "kafka.topics.create makes missing topics with 12 partitions, not with the broker's default.",
@@ -37,14 +35,14 @@ def put_connector(imported: Imported, connector: dict[str, Any]) -> None:
         )
     for field in _OURS:
         if field in connector:
-            imported.find(
+            imported.note(
                 "note",
                 f"{name}: {field}",
                 "Not taken over: kafka.request_timeout (5 s) and metadata_max_age (1 s) are ours.",
             )
     for field in ("socket_opts", "health_check_topic"):
         if connector.get(field):
-            imported.find("note", f"{name}: {field}", "There is no such setting here, and no need of it.")
+            imported.note("note", f"{name}: {field}", "There is no such setting here, and no need of it.")
 
 
 def _with_port(text: str) -> str:
@@ -59,7 +57,7 @@ def _with_port(text: str) -> str:
 def _put_login(imported: Imported, name: str, authentication: Any) -> bool:
     if not isinstance(authentication, dict):
         if authentication not in ("none", None):
-            imported.find(
+            imported.note(
                 "lost", f"{name}: authentication", "Kafka is not logged in to this way here.",
                 "SCRAM, PLAIN, OAUTHBEARER and client certificates are what there is (docs/credentials.md).",
             )  # fmt: skip
@@ -75,7 +73,7 @@ def _put_login(imported: Imported, name: str, authentication: Any) -> bool:
         _put_oauth(imported, name, authentication)
         return True
     what = "Kerberos" if "kerberos_principal" in authentication else mechanism or str(authentication.get("type", "?"))
-    imported.find(
+    imported.note(
         "lost", f"{name}: authentication by {what}", "The gateway has no such login; the settings have none.",
         "Give the gateway a SCRAM user, a client certificate or a token (docs/credentials.md).",
     )  # fmt: skip
@@ -92,7 +90,7 @@ def _put_oauth(imported: Imported, name: str, authentication: dict[str, Any]) ->
         imported.put("kafka.sasl.token.oauth.scope", str(authentication["scope"]))
     masked = _MASK if authentication.get("client_secret") == _MASK else ""
     imported.password("kafka.sasl.token.oauth.client_secret", _SECRET_FILE, masked=masked)
-    imported.find("check", f"{name}: authentication by OAuth", "The grant is the same; try it: gateway trial.")
+    imported.note("check", f"{name}: authentication by OAuth", "The grant is the same; try it: gateway trial.")
 
 
 def _put_tls(imported: Imported, name: str, ssl: Any) -> bool:
@@ -105,7 +103,7 @@ def _put_tls(imported: Imported, name: str, ssl: Any) -> bool:
         if "-----BEGIN" in str(value) or "\n" in str(value):
             file = f"/etc/gateway/kafka-{ours.removesuffix('_file')}.pem"
             imported.put(f"kafka.tls.{ours}", file)
-            imported.find(
+            imported.note(
                 "check",
                 f"{name}: ssl.{theirs}",
                 "The certificate stands in the connector itself.",
@@ -113,21 +111,21 @@ def _put_tls(imported: Imported, name: str, ssl: Any) -> bool:
             )
         else:
             imported.put(f"kafka.tls.{ours}", str(value))
-            imported.find(
+            imported.note(
                 "check", f"{name}: ssl.{theirs}", "The path is one on EMQX's machine.",
                 "Copy the file to the gateway's, and correct the path.",
             )  # fmt: skip
     if ssl.get("password"):
         imported.password("kafka.tls.key_password", "/run/secrets/kafka-key-password", masked=_MASK)
     if ssl.get("verify") == "verify_none":
-        imported.find(
+        imported.note(
             "differs", f"{name}: ssl.verify = verify_none",
             "EMQX does not look at the broker's certificate; the settings here check it, which may refuse the broker.",
             "Name its authority in kafka.tls.ca_file. Only for a first try: kafka.tls.verify = false.",
         )  # fmt: skip
     sni = ssl.get("server_name_indication", "auto")
     if sni == "disable":
-        imported.find("differs", f"{name}: server_name_indication = disable", "The host name is sent, and checked.")
+        imported.note("differs", f"{name}: server_name_indication = disable", "The host name is sent, and checked.")
     elif sni not in {"auto", "", None}:
         imported.put("kafka.tls.server_name", str(sni))
     return True

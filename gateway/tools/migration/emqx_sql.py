@@ -9,19 +9,6 @@ understood lets through what it should not.
 
 from __future__ import annotations
 
-__all__ = [
-    "Comparison",
-    "Condition",
-    "Constant",
-    "Field",
-    "Junction",
-    "Negation",
-    "Selected",
-    "SqlError",
-    "Statement",
-    "parse_sql",
-]
-
 import re
 from dataclasses import dataclass
 from typing import Final, Literal

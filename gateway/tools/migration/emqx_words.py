@@ -1,19 +1,11 @@
 """Conditions and templates of EMQX in the words of this gateway: expressions of ``filter``, templates of a route."""
 
-from __future__ import annotations
-
-__all__ = ["UNKNOWN", "Words", "WordsError"]
-
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from bridge.routing.filters import FilterError, validate_filter
-from gateway.tools.migration.emqx_sql import Comparison, Constant, Field, Junction, Negation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gateway.tools.migration.emqx_sql import Condition, Selected
+from gateway.tools.migration.emqx_sql import Comparison, Condition, Constant, Field, Junction, Negation, Selected
 
 UNKNOWN: Final = {
     "clientid": "the publisher's client id",

@@ -1,8 +1,6 @@
-"""By what a record is found again in another topic, and what of it is compared."""
+"""The identity of a record, by which it is found in another topic, and its compared parts."""
 
 from __future__ import annotations
-
-__all__ = ["Identity", "Reader", "Reading", "parse_identity"]
 
 import hashlib
 import json
@@ -12,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic_core import from_json
 
 from bridge import wire
-from bridge.intercept.paths import MISSING, parse_path
+from bridge.intercept.paths import MISSING, Path, parse_path
 
 if TYPE_CHECKING:
     from bridge.dead_letters.reading import LoggedRecord
-    from bridge.intercept.paths import Path
 
 _DIGEST_BYTES: Final = 16
 _SHORT_BYTES: Final = 8
@@ -24,7 +21,7 @@ _SHORT_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """``kind`` says what names a record; ``paths`` are the JSON fields that do for ``json``."""
+    """The parts of a record that identify it. ``paths`` are JSON fields, for the kind ``json``."""
 
     kind: Literal["message_id", "key+value", "value", "json"]
     paths: tuple[Path, ...] = ()
@@ -43,7 +40,7 @@ def parse_identity(text: str) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A record as it is compared: digests alone. ``identity`` None: nothing names it."""
+    """The digests of a record. ``identity`` is None for a record without one."""
 
     identity: bytes | None
     device: bytes
@@ -53,8 +50,8 @@ class Reading:
 
 
 class Reader:
-    """How one side's records are read: ``field`` is the JSON field that holds the payload there, None for the value
-    itself (EMQX writes an envelope around it unless told otherwise)."""
+    """Reads the records of one side. ``field`` is the JSON field with the payload, None for the value itself. By
+    default EMQX puts payloads into an envelope."""
 
     def __init__(self, identity: Identity, field: str | None) -> None:
         self._identity = identity
@@ -62,7 +59,7 @@ class Reader:
 
     def read(self, record: LoggedRecord) -> Reading:
         value = record.value if self._field is None else _inner(record.value, self._field)
-        # Who wrote it and when, and whether it came twice, is not what two bridges should agree on.
+        # Writer, time and delivery flags may differ between two bridges.
         headers = sorted(
             (n, v or b"") for n, v in record.headers if not n.startswith("gateway.") and n != wire.MQTT_DUP
         )
@@ -98,7 +95,7 @@ class Reader:
 
 
 def _inner(value: bytes | None, path: Path) -> bytes | None:
-    """What stands in the envelope, as bytes: a text as it is, anything else as compact JSON; None where it is not."""
+    """The envelope's field as bytes: a text unchanged, other values as compact JSON; None if missing."""
     found = path.get(_document(value))
     if found is MISSING or found is None:
         return None

@@ -1,25 +1,34 @@
-"""The order of imported routes: the first that matches takes a message, where other bridges send it every way."""
+"""Filters and order of imported routes. Here the first matching route takes a message; in other bridges all do."""
 
 from __future__ import annotations
 
-__all__ = ["arranged"]
-
 from typing import TYPE_CHECKING, Any
 
-from bridge.routing.filters import covers
+from bridge.routing.filters import FilterError, validate_filter
+from config.values.topic_filters import covers
 
 if TYPE_CHECKING:
     from gateway.tools.migration.findings import Imported
 
 
+def usable(imported: Imported, what: str, text: str) -> bool:
+    """Whether the text is a topic filter. If not, adds a finding about ``what``."""
+    try:
+        validate_filter(text)
+    except FilterError as error:
+        imported.note("lost", what, str(error))
+        return False
+    return True
+
+
 def arranged(imported: Imported, routes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Narrow routes before wide ones, which would take everything from them. One whose every message an equally wide
-    one takes is left out."""
+    """The routes with narrow ones before wide ones, which would take their messages. A route whose messages another one
+    takes completely is left out."""
     arranged: list[dict[str, Any]] = []
     for route in routes:
         same = next((one for one in arranged if _covers(one, route) and _covers(route, one)), None)
         if same is not None:
-            imported.find(
+            imported.note(
                 "lost",
                 f"route {route['name']}",
                 f"It has the messages of {same['name']}, which takes them all: it was left out.",

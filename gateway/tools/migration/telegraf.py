@@ -1,36 +1,25 @@
 """A Telegraf configuration with ``inputs.mqtt_consumer`` and ``outputs.kafka`` as settings of this gateway.
 
-Telegraf reads a payload into metrics and writes metrics; this gateway carries payloads as they are. So the way through
-it is taken over, and what it does to the payload on that way is said.
+Telegraf reads a payload into metrics and writes metrics; this gateway carries payloads as they are. So the import
+takes over addresses, topics and keys, and reports what Telegraf did to the payload.
 """
 
 from __future__ import annotations
 
-__all__ = ["import_telegraf"]
-
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from itertools import combinations, product
+from typing import Any, Final
 
-from bridge.routing.filters import FilterError, covers, intersection, split_share, validate_filter
+from bridge.routing.filters import split_share
+from config.values.topic_filters import covers, intersection
 from gateway.tools.migration.findings import Imported, ImportError_
-from gateway.tools.migration.routes import arranged
-from gateway.tools.migration.telegraf_output import put_output
+from gateway.tools.migration.routes import arranged, usable
+from gateway.tools.migration.telegraf_output import put_output, put_tls
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_SCHEMES: Final = {
-    "tcp": "mqtt",
-    "mqtt": "mqtt",
-    "ssl": "mqtts",
-    "tls": "mqtts",
-    "mqtts": "mqtts",
-    "ws": "ws",
-    "wss": "wss",
-}
+_SCHEMES: Final = {"tcp": "mqtt", "ssl": "mqtts", "tls": "mqtts"}  # other schemes have the same names
 _PASSWORD_FILE: Final = "/run/secrets/mqtt-password"  # noqa: S105 - a file's name
-_TLS: Final = {"tls_ca": "ca_file", "tls_cert": "certificate_file", "tls_key": "key_file"}
 _KNOWN: Final = frozenset(
     "servers topics topic_tag qos connection_timeout max_undelivered_messages persistent_session client_id username "  # noqa: SIM905
     "password tls_ca tls_cert tls_key tls_enable tls_key_pwd insecure_skip_verify data_format topic_parsing keepalive "
@@ -42,7 +31,7 @@ _VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]\w*|@\{")
 
 
 def import_telegraf(text: str) -> Imported:
-    """The settings for its way from MQTT to Kafka. Raises ImportError_ when there is none."""
+    """The settings for Telegraf's way from MQTT to Kafka. Raises ImportError_ without one."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -69,7 +58,7 @@ def import_telegraf(text: str) -> Imported:
         raise ImportError_("No topic of inputs.mqtt_consumer can be subscribed to.")
     put_output(imported, outputs[0], routes, tags, topic_tags)
     for _ in outputs[1:]:
-        imported.find(
+        imported.note(
             "lost", f"outputs.kafka, {len(outputs)} of them",
             "Telegraf writes every metric to each; a message takes one way.",
             "Feed the others by a second gateway, with another instance and mqtt.share_group.",
@@ -96,7 +85,7 @@ def _same_broker(imported: Imported, inputs: list[dict[str, Any]]) -> list[dict[
     taken = [one for one in inputs if one.get("servers") == first]
     for one in inputs:
         if one not in taken:
-            imported.find(
+            imported.note(
                 "lost", f"inputs.mqtt_consumer with servers {_without_login(one.get('servers'))}",
                 "A gateway has one MQTT broker.", "Import it for a second gateway.",
             )  # fmt: skip
@@ -108,13 +97,13 @@ def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
     servers = [str(one) for one in first.get("servers", ["tcp://127.0.0.1:1883"])]
     imported.put("mqtt.addresses", [_address(one) for one in servers])
     if any(_USERINFO.search(one) for one in servers):
-        imported.find(
+        imported.note(
             "check", "mqtt_consumer: servers with a user", "User and password have settings of their own here.",
             "Set mqtt.username, and mqtt.password_file.",
         )  # fmt: skip
     if first.get("username"):
         if _VARIABLE.search(str(first["username"])):
-            imported.find(
+            imported.note(
                 "check", f"mqtt_consumer: username {first['username']}", "A variable or a secret store's entry.",
                 "Write the name into mqtt.username.",
             )  # fmt: skip
@@ -122,26 +111,14 @@ def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
             imported.put("mqtt.username", str(first["username"]))
     if first.get("password"):
         imported.password("mqtt.password", _PASSWORD_FILE)
-    for theirs, ours in _TLS.items():
-        if first.get(theirs):
-            imported.put(f"mqtt.tls.{ours}", str(first[theirs]))
-    if first.get("tls_key_pwd"):
-        imported.password("mqtt.tls.key_password", "/run/secrets/mqtt-key-password")
-    if first.get("tls_server_name"):
-        imported.put("mqtt.tls.server_name", str(first["tls_server_name"]))
-    if first.get("insecure_skip_verify"):
-        imported.find(
-            "differs", "mqtt_consumer: insecure_skip_verify",
-            "The broker's certificate is checked here, which may refuse it.",
-            "Name its authority in mqtt.tls.ca_file. Only for a first try: mqtt.tls.verify = false.",
-        )  # fmt: skip
+    put_tls(imported, "mqtt_consumer", first, "mqtt")
     for theirs, ours in (("connection_timeout", "mqtt.connect_timeout"), ("keepalive", "mqtt.keepalive")):
         if theirs in first:
             imported.put(ours, _duration(first[theirs]))
     _put_window(imported, inputs)
     ids = sorted({str(one["client_id"]) for one in inputs if one.get("client_id")})
     if ids:
-        imported.find(
+        imported.note(
             "check", f"mqtt_consumer: client_id {', '.join(ids)}",
             "Client ids are made of instance, worker and session here. A persistent session under the old id "
             "stays at the "
@@ -149,13 +126,13 @@ def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
             "Let Telegraf read it to its end, then end that session (docs/migration.md).",
         )  # fmt: skip
     if not all(one.get("persistent_session") for one in inputs):
-        imported.find(
+        imported.note(
             "differs", "mqtt_consumer: persistent_session = false",
             "Sessions are persistent here, so that a restart loses nothing.", "mqtt.persistent = false undoes it.",
         )  # fmt: skip
     for one in inputs:
         for name in sorted(set(one) - _KNOWN):
-            imported.find(
+            imported.note(
                 "lost",
                 f"mqtt_consumer: {name}",
                 "There is no such setting here: metrics are not filtered or changed by it.",
@@ -166,20 +143,20 @@ def _put_window(imported: Imported, inputs: list[dict[str, Any]]) -> None:
     windows = [int(one["max_undelivered_messages"]) for one in inputs if "max_undelivered_messages" in one]
     if windows:
         imported.put("mqtt.receive_maximum", min(65_535, max(1, *windows)))
-        imported.find(
+        imported.note(
             "differs", f"mqtt_consumer: max_undelivered_messages = {max(windows)}",
             "It is mqtt.receive_maximum here: the broker itself keeps to it (MQTT 5), for each session.",
         )  # fmt: skip
 
 
 def _without_login(servers: Any) -> str:
-    """Addresses as they may be shown: before an @ may stand a password."""
+    """Addresses without a login, which may contain a password."""
     return ", ".join(_USERINFO.sub("", str(one)) for one in (servers if isinstance(servers, list) else [servers]))
 
 
 def _address(text: str) -> str:
     scheme, found, rest = _USERINFO.sub("", text).partition("://")
-    return f"{_SCHEMES.get(scheme.lower(), scheme)}://{rest}" if found else f"mqtt://{text}"
+    return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}://{rest}" if found else f"mqtt://{text}"
 
 
 def _duration(value: Any) -> str:
@@ -188,10 +165,10 @@ def _duration(value: Any) -> str:
 
 
 def _routes(imported: Imported, one: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, str]]]:
-    """A route for each set of tags that topics give, with these tags: template by name."""
+    """A route for each set of tags from topics, with these tags as templates by name."""
     qos = int(one.get("qos", 0))
     if qos == 0:
-        imported.find(
+        imported.note(
             "differs",
             "mqtt_consumer: qos = 0",
             "The route subscribes with QoS 1: QoS 0 loses messages at every break.",
@@ -215,19 +192,16 @@ def _filters(imported: Imported, one: dict[str, Any]) -> list[str]:
     filters = []
     for topic in one.get("topics", []):
         group, text = split_share(str(topic))
-        try:
-            validate_filter(text)
-        except FilterError as error:
-            imported.find("lost", f"mqtt_consumer: topic {topic}", str(error))
+        if not usable(imported, f"mqtt_consumer: topic {topic}", text):
             continue
         if group is not None:
             standing = imported.settings.get("mqtt", {}).get("share_group")
             if standing not in {None, group}:
-                imported.find(
+                imported.note(
                     "lost", f"mqtt_consumer: topic {topic}", f"A gateway has one share group, which is {standing}."
                 )
             imported.put("mqtt.share_group", standing or group)
-            imported.find(
+            imported.note(
                 "check",
                 f"mqtt_consumer: topic {topic}",
                 f"The group {group} is taken over: while Telegraf runs beside the gateway, they share its messages.",
@@ -238,12 +212,12 @@ def _filters(imported: Imported, one: dict[str, Any]) -> list[str]:
 
 
 def _topic_tags(imported: Imported, one: dict[str, Any], text: str) -> dict[str, str]:
-    """What topic_parsing calls the levels of this filter's topics: template by tag."""
+    """The tags that topic_parsing makes of this filter's topic levels: template by tag."""
     tags: dict[str, str] = {}
     for rule in one.get("topic_parsing", []):
         for kind in ("measurement", "fields"):
             if rule.get(kind):
-                imported.find(
+                imported.note(
                     "lost",
                     f"mqtt_consumer: topic_parsing, {kind} = {rule[kind]}",
                     "There are no measurements and fields here.",
@@ -257,7 +231,7 @@ def _topic_tags(imported: Imported, one: dict[str, Any], text: str) -> dict[str,
             continue
         if not covers(wanted, text):
             if intersection(wanted, text) is not None:
-                imported.find(
+                imported.note(
                     "lost",
                     f"mqtt_consumer: topic_parsing of {wanted}",
                     f"Only some topics of {text} have these levels, and a route treats all of its topics alike.",
@@ -265,7 +239,7 @@ def _topic_tags(imported: Imported, one: dict[str, Any], text: str) -> dict[str,
                 )
             continue
         tags |= {name: f"${{topic[{level}]}}" for name, level in named.items()}
-        imported.find(
+        imported.note(
             "differs",
             f"mqtt_consumer: topic_parsing, tags {', '.join(named)}",
             f"They become record headers, from the same levels of the topics of {text}.",
@@ -273,54 +247,53 @@ def _topic_tags(imported: Imported, one: dict[str, Any], text: str) -> dict[str,
     return tags
 
 
-# --- what is said
+# --- findings
 
 
 def _note_overlaps(imported: Imported, routes: list[dict[str, Any]]) -> None:
-    for at, first in enumerate(routes):
-        for second in routes[at + 1 :]:
-            if any(intersection(one, other) for one in first["filters"] for other in second["filters"]):
-                imported.find(
-                    "differs", f"routes {first['name']} and {second['name']}",
-                    "Their filters overlap: Telegraf read such a message twice, here it takes the first route.",
-                )  # fmt: skip
+    for first, second in combinations(routes, 2):
+        if any(intersection(one, other) for one, other in product(first["filters"], second["filters"])):
+            imported.note(
+                "differs", f"routes {first['name']} and {second['name']}",
+                "Their filters overlap: Telegraf read such a message twice, here it takes the first route.",
+            )  # fmt: skip
 
 
 def _note_formats(imported: Imported, inputs: list[dict[str, Any]], output: dict[str, Any]) -> None:
     formats = sorted({str(one.get("data_format", "influx")) for one in inputs})
     written = str(output.get("data_format", "influx"))
-    imported.find(
+    imported.note(
         "lost", f"data_format {', '.join(formats)} → {written}",
         f"Telegraf reads payloads as {', '.join(formats)} and writes metrics as {written}, with its own names, "
         f"tags and "
         "timestamps. Here a record's value is the payload as the device sent it: consumers change.",
         "Read the payload downstream (docs/streaming.md), or make the format in an interceptor of your own.",
     )  # fmt: skip
-    imported.find("note", "topic_tag", "The MQTT topic stands in the header mqtt.topic of every record.")
+    imported.note("note", "topic_tag", "The MQTT topic stands in the header mqtt.topic of every record.")
 
 
 def _note_rest(imported: Imported, document: Mapping[str, Any]) -> None:
     for kind in ("processors", "aggregators"):
         for name in document.get(kind, {}):
-            imported.find(
+            imported.note(
                 "lost", f"{kind}.{name}", "Metrics are not changed on the way: there are none.",
                 "See docs/interceptors.md for what can be done to a message, and docs/streaming.md for sums and means.",
             )  # fmt: skip
     for kind, own in (("inputs", "mqtt_consumer"), ("outputs", "kafka")):
         for name in document.get(kind, {}):
             if name != own:
-                imported.find("note", f"{kind}.{name}", "It has nothing to do with this way and stays in Telegraf.")
+                imported.note("note", f"{kind}.{name}", "It has nothing to do with this way and stays in Telegraf.")
     agent = document.get("agent", {})
     for name in ("metric_batch_size", "metric_buffer_limit", "flush_interval"):
         if name in agent:
-            imported.find(
+            imported.note(
                 "differs", f"agent: {name}",
                 "Nothing is collected for an interval here: batches follow the load, and what Kafka does not "
                 "take goes to "
                 "the spool on disk, where Telegraf drops the oldest metric of its buffer.",
             )  # fmt: skip
     if document.get("global_tags"):
-        imported.find(
+        imported.note(
             "lost", f"global_tags {', '.join(document['global_tags'])}", "Nothing is added to records unasked.",
             'A constant header does the same: routes[].headers = { site = "north" }.',
         )  # fmt: skip

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["put_output"]
-
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from gateway.tools.migration.findings import Imported
 
 _CODECS: Final = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-_TLS: Final = {"tls_ca": "ca_file", "tls_cert": "certificate_file", "tls_key": "key_file"}
+_TLS: Final = {
+    "tls_ca": "ca_file", "tls_cert": "certificate_file", "tls_key": "key_file", "tls_server_name": "server_name"
+}  # fmt: skip
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _PASSWORD_FILE: Final = "/run/secrets/kafka-password"  # noqa: S105 - a file's name
 _TOKEN_FILE: Final = "/run/secrets/kafka-token"  # noqa: S105
@@ -39,7 +39,7 @@ def put_output(
     imported.put("kafka.compression", _CODECS.get(output.get("compression_codec", 0), "zstd"))
     if "max_message_bytes" in output:
         imported.put("kafka.max_record_bytes", max(1024, int(output["max_message_bytes"])))
-    encrypted = _put_tls(imported, output)
+    encrypted = put_tls(imported, "outputs.kafka", output, "kafka")
     sasl = _put_login(imported, output)
     imported.put("kafka.security", ("SASL_" if sasl else "") + ("SSL" if encrypted else "PLAINTEXT"))
     for route, known, topic_tag in zip(routes, tags, topic_tags, strict=True):
@@ -57,14 +57,14 @@ def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str], whe
     by_tag = str(output.get("topic_tag", ""))
     if by_tag:
         if by_tag in tags and tags[by_tag] != "${topic}":
-            imported.find(
+            imported.note(
                 "check", f"outputs.kafka: topic_tag = {by_tag}",
                 "Devices choose the topic's name by a level of theirs.",
                 f"Narrow routes[].allowed_topics. Telegraf writes what lacks the tag to {topic}; here it is "
                 f"dead-lettered.",
             )  # fmt: skip
             return tags[by_tag]
-        imported.find(
+        imported.note(
             "lost", f"outputs.kafka: topic_tag = {by_tag}, {where}",
             f"That tag is not known before the payload is read, so everything goes to {topic}.",
             "A field of a JSON payload can make the topic: ${payload.FIELD} in routes[].topic.",
@@ -74,12 +74,12 @@ def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str], whe
         return topic
     separator, keys = str(suffix.get("separator", "")), [str(key) for key in suffix.get("keys", [])]
     if suffix.get("method") == "tags" and keys and all(tags.get(key, "${topic}") != "${topic}" for key in keys):
-        imported.find(
+        imported.note(
             "check", f"outputs.kafka: topic_suffix of {', '.join(keys)}", "Devices choose the end of the topic's name.",
             "Narrow routes[].allowed_topics.",
         )  # fmt: skip
         return topic + "".join(separator + tags[key] for key in keys)
-    imported.find(
+    imported.note(
         "lost", f"outputs.kafka: topic_suffix, method {suffix.get('method')}, {where}",
         f"Measurements, and tags that the payload gives, are not known here: everything goes to {topic}.",
         "A level of the MQTT topic can stand in its place: ${topic[n]} in routes[].topic.",
@@ -91,11 +91,11 @@ def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str], where
     by_tag, fixed = str(output.get("routing_tag", "")), str(output.get("routing_key", ""))
     if output.get("partitioner") == "round_robin" or (not by_tag and fixed in {"", "random"}):
         if fixed == "random":
-            imported.find(
+            imported.note(
                 "differs", "outputs.kafka: routing_key = random", "Records have no key; they are spread all the same."
             )
         return ""
-    imported.find(
+    imported.note(
         "differs", f"outputs.kafka: {'routing_tag = ' + by_tag if by_tag else 'routing_key = ' + fixed}",
         "Telegraf chooses the partition by FNV-1a of the key, here it is murmur2, as Java's clients do: a key's "
         "records "
@@ -106,7 +106,7 @@ def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str], where
         return fixed.replace("$", "${$}")
     if by_tag in tags:
         return tags[by_tag]
-    imported.find(
+    imported.note(
         "lost", f"outputs.kafka: routing_tag = {by_tag}, {where}",
         "That tag is not known before the payload is read; `host` is the machine Telegraf runs on. The key is "
         "the MQTT topic "
@@ -121,7 +121,7 @@ def _put_login(imported: Imported, output: dict[str, Any]) -> bool:
     if not mechanism:
         return False
     if mechanism not in _MECHANISMS:
-        imported.find(
+        imported.note(
             "lost", f"outputs.kafka: sasl_mechanism = {mechanism}",
             "The gateway has no such login; the settings have none.",
             "Give it a SCRAM user, a client certificate or a token (docs/credentials.md).",
@@ -130,7 +130,7 @@ def _put_login(imported: Imported, output: dict[str, Any]) -> bool:
     imported.put("kafka.sasl.mechanism", mechanism)
     if mechanism == "OAUTHBEARER":
         imported.put("kafka.sasl.token.file", _TOKEN_FILE)
-        imported.find(
+        imported.note(
             "check", "outputs.kafka: sasl_access_token",
             "A token comes from a file here, which is read again as it changes.",
             f"Keep it in {_TOKEN_FILE}, or let the gateway fetch it: kafka.sasl.token.oauth (docs/credentials.md).",
@@ -145,7 +145,7 @@ def _put_login(imported: Imported, output: dict[str, Any]) -> bool:
 
 def _plain_name(imported: Imported, text: str) -> str:
     if "${" in text or text.startswith(("$", "@{")) or not text:
-        imported.find(
+        imported.note(
             "check", f"outputs.kafka: sasl_username {text}", "A variable or a secret store's entry.",
             "Write the name into kafka.sasl.username.",
         )  # fmt: skip
@@ -153,47 +153,43 @@ def _plain_name(imported: Imported, text: str) -> str:
     return text
 
 
-def _put_tls(imported: Imported, output: dict[str, Any]) -> bool:
-    used = bool(output.get("enable_tls")) or any(output.get(name) for name in _TLS)
-    if not used:
-        return False
+def put_tls(imported: Imported, plugin: str, given: dict[str, Any], table: str) -> bool:
+    """The plugin's TLS as the table ``mqtt.tls`` or ``kafka.tls``. Whether it has any."""
     for theirs, ours in _TLS.items():
-        if output.get(theirs):
-            imported.put(f"kafka.tls.{ours}", str(output[theirs]))
-    if output.get("tls_key_pwd"):
-        imported.password("kafka.tls.key_password", "/run/secrets/kafka-key-password")
-    if output.get("tls_server_name"):
-        imported.put("kafka.tls.server_name", str(output["tls_server_name"]))
-    if output.get("insecure_skip_verify"):
-        imported.find(
-            "differs", "outputs.kafka: insecure_skip_verify",
+        if given.get(theirs):
+            imported.put(f"{table}.tls.{ours}", str(given[theirs]))
+    if given.get("tls_key_pwd"):
+        imported.password(f"{table}.tls.key_password", f"/run/secrets/{table}-key-password")
+    if given.get("insecure_skip_verify"):
+        imported.note(
+            "differs", f"{plugin}: insecure_skip_verify",
             "The broker's certificate is checked here, which may refuse it.",
-            "Name its authority in kafka.tls.ca_file. Only for a first try: kafka.tls.verify = false.",
+            f"Name its authority in {table}.tls.ca_file. Only for a first try: {table}.tls.verify = false.",
         )  # fmt: skip
-    return True
+    return any(given.get(name) for name in ("enable_tls", "insecure_skip_verify", *_TLS))
 
 
 def _note_producer(imported: Imported, output: dict[str, Any]) -> None:
     acks = output.get("required_acks", -1)
     if acks != -1:
-        imported.find(
+        imported.note(
             "differs", f"outputs.kafka: required_acks = {acks}",
             "Records count as written here when all in-sync replicas have them, always: safer, and some milliseconds "
             "slower. There is no setting for less.",
         )  # fmt: skip
     if output.get("socks5_enabled"):
-        imported.find("lost", "outputs.kafka: socks5_enabled", "Kafka is reached directly here, by no proxy.")
+        imported.note("lost", "outputs.kafka: socks5_enabled", "Kafka is reached directly here, by no proxy.")
     if output.get("metric_name_header"):
-        imported.find(
+        imported.note(
             "lost", f"outputs.kafka: metric_name_header = {output['metric_name_header']}", "Metrics have no names here."
         )
     if output.get("producer_timestamp", "metric") == "metric":
-        imported.find(
+        imported.note(
             "differs", "outputs.kafka: producer_timestamp = metric",
             "A record's timestamp is when the gateway received the message, not what the payload says.",
             "Read the device's time from the payload downstream.",
         )  # fmt: skip
     for name in sorted(set(output) & _NO_NEED):
-        imported.find("note", f"outputs.kafka: {name}", "There is no such setting here, and no need of it.")
+        imported.note("note", f"outputs.kafka: {name}", "There is no such setting here, and no need of it.")
     for name in sorted(set(output) - _NO_NEED - _HANDLED):
-        imported.find("lost", f"outputs.kafka: {name}", "There is no such setting here.")
+        imported.note("lost", f"outputs.kafka: {name}", "There is no such setting here.")

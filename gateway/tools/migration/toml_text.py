@@ -1,22 +1,14 @@
 """Imported settings as the text of a TOML file, and the proof that they load."""
 
-from __future__ import annotations
-
-__all__ = ["as_toml_text", "check_text"]
-
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.errors import ConfigError
 from config.wording import as_toml
-from gateway.tools.migration.findings import ImportError_
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gateway.tools.migration.findings import Imported
+from gateway.tools.migration.findings import Imported, ImportError_
 
 
 def as_toml_text(imported: Imported, heading: str) -> str:

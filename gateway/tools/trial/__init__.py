@@ -1,10 +1,10 @@
-"""``gateway trial``: marked messages through somebody's own brokers, with the real worker between, and nothing left.
+"""``gateway trial``: marked messages through the user's own brokers and the real worker; everything is removed after.
 
-account.py     what became of a trial's messages: counts, order, latencies
-cleanup.py     what a trial has made and has to take away again, whatever ends it
-plan.py        what one trial does: how many messages of which size
+account.py     the account of a trial's messages: counts, order, latencies
+cleanup.py     removes everything that a trial has created, however the trial ends
+plan.py        the plan of a trial: messages, sizes, names
 process.py     the parent's side of the trial's gateway
-publisher.py   the trial's devices: marked messages, as fast as they come back, each until it is acknowledged
-run.py         one trial from beginning to end: topic, publisher, gateway, reading back, account
+publisher.py   the trial's devices: marked messages, each sent until it is acknowledged
+run.py         one trial: create the topic, publish, run the gateway, read back, account, remove everything
 subject.py     the trial's gateway: the real worker, in a process of its own
 """

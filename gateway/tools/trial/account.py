@@ -1,24 +1,22 @@
-"""What became of a trial's messages: counts, order, latencies. Decides without I/O."""
+"""The account of a trial's messages: counts, order, latencies. Decides without I/O."""
 
 from __future__ import annotations
 
-__all__ = ["Percentiles", "Tally", "TrialResult", "percentiles"]
-
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
+from gateway.devices.account import Arrival, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.tools.trial.cleanup import Leftover
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Seconds."""
+    """Percentiles in seconds."""
 
     p50: float
     p99: float
@@ -26,7 +24,7 @@ class Percentiles:
 
 
 def percentiles(samples_ns: Sequence[int]) -> Percentiles | None:
-    """Of differences in nanoseconds; None of nothing."""
+    """The percentiles of times in nanoseconds; None without any."""
     if not samples_ns:
         return None
     ordered = sorted(samples_ns)
@@ -35,8 +33,10 @@ def percentiles(samples_ns: Sequence[int]) -> Percentiles | None:
     return Percentiles(p50 / 1e9, p99 / 1e9, ordered[-1] / 1e9)
 
 
-class Tally:
-    """One entry for each message number. Times are monotonic nanoseconds, 0 for what has not happened."""
+class Moments:
+    """The times of each message's steps, by its number, in monotonic nanoseconds; 0 for a step that has not happened.
+
+    ``tally`` counts the records that were read back, by device and the device's number."""
 
     def __init__(self, messages: int, devices: int) -> None:
         self._devices = devices
@@ -44,41 +44,41 @@ class Tally:
         self.acknowledged_ns = array("q", bytes(8 * messages))
         self.read_ns = array("q", bytes(8 * messages))
         self.stored_ns = array("q", bytes(8 * messages))
-        self.read = 0  # different ones
-        self.duplicates = 0
-        self.reordered = 0
+        self.tally: Tally[int] = Tally()
         self.bytes = 0  # key, value and headers of the records read back
-        self._highest = array("q", [-1] * devices)
 
-    def found(self, number: int, size: int, now_ns: int) -> None:
-        """A record of message ``number`` was read back, in the order of its partition."""
-        if not 0 <= number < len(self.sent_ns):
-            return
+    def found(self, number: int, size: int, now_ns: int) -> bool:
+        """Note a record of message ``number``, read in the order of its partition. Returns whether it is the first."""
+        if not 0 <= number < len(self.read_ns):
+            return False
         self.bytes += size
-        if self.read_ns[number]:
-            self.duplicates += 1
-            return
+        if self.tally.add(number % self._devices, number // self._devices) is Arrival.COPY:
+            return False
         self.read_ns[number] = now_ns
-        self.read += 1
-        device = number % self._devices
-        if number < self._highest[device]:
-            self.reordered += 1
-        else:
-            self._highest[device] = number
+        return True
 
     def missing(self) -> list[int]:
-        """Numbers that the broker acknowledged to the publisher, and that were not read back."""
-        return [n for n, at_ns in enumerate(self.acknowledged_ns) if at_ns and not self.read_ns[n]]
+        """Numbers of messages that were acknowledged to the publisher and not read back."""
+        messages, devices = len(self.acknowledged_ns), self._devices
+        return sorted(
+            own * devices + device
+            for device in range(devices)
+            for own in self.tally.missing(
+                device,
+                (messages - device + devices - 1) // devices,
+                lambda own, device=device: bool(self.acknowledged_ns[own * devices + device]),  # type: ignore[misc]
+            )
+        )
 
     def since_sent(self, moments_ns: Sequence[int]) -> list[int]:
-        """How long after the publishing, for each message that has such a moment."""
+        """Times since the publishing, for all messages with such a moment."""
         return [at - sent for at, sent in zip(moments_ns, self.sent_ns, strict=True) if at and sent]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The account. All counts are messages, ``duplicates`` records beyond the first of a message; latencies from the
-    moment the publisher wrote the message. ``missing``: acknowledged to the publisher (with QoS 0: sent), and not read
+    """The account. Counts are of messages; ``duplicates`` are records beyond the first of a message. Latencies begin
+    when the publisher writes the message. ``missing``: acknowledged to the publisher (QoS 0: sent), and not read
     back."""
 
     run: str
@@ -98,16 +98,18 @@ class TrialResult:
     kafka_acknowledged: Percentiles | None
     read_back: Percentiles | None
     published_bytes: int
-    """PUBLISH packets, as the publisher wrote them."""
+    """Bytes of PUBLISH packets from the publisher."""
     record_bytes: int
-    """Keys, values and headers of the records, uncompressed."""
+    """Bytes of keys, values and headers of the records, uncompressed."""
     batch_bytes: int
-    """Batches as the gateway sent them to Kafka, compressed."""
+    """Bytes of the gateway's batches to Kafka, compressed."""
     cpu_seconds: float | None
-    """Of the gateway's worker, while messages flowed."""
+    """CPU time of the gateway's worker while messages flowed."""
     reconnects: int
     stalled: str = ""
-    """Why not all was sent or waited for; empty when it was."""
+    """Why the trial ended early; empty if it did not."""
+    untried: str = ""
+    """What the settings have and the trial does not try, as a sentence."""
     missing_examples: tuple[int, ...] = ()
     left_behind: list[Leftover] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

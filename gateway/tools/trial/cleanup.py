@@ -1,22 +1,17 @@
-"""What a trial has made and has to take away again, whatever ends it."""
+"""Removes everything that a trial has created, however the trial ends."""
 
 from __future__ import annotations
 
-__all__ = ["Cleanup", "Leftover"]
-
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from config.error_words import words
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that could not be taken away: ``what`` it is, ``why`` not, and what to do about it (``command``)."""
+    """Something that could not be removed: its name, the reason, and the ``command`` that removes it."""
 
     what: str
     why: str
@@ -32,23 +27,23 @@ class _Step:
 
 
 class Cleanup:
-    """Steps that undo, the last one first. Add a step *before* what it undoes is done: whether a request that was cut
-    short reached the broker, nobody knows. Each step must bear that there is nothing to undo."""
+    """Undo steps, run from the last to the first. Add a step *before* the request that it undoes, because an
+    interrupted request may have reached the broker. Each step must accept that there is nothing to undo."""
 
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self.left: list[Leftover] = []
 
     def add(self, what: str, undo: Callable[[], Awaitable[None]], *, command: str, patience_s: float = 20.0) -> None:
-        """``what`` names it for people, ``command`` is what they can do when ``undo`` fails."""
+        """Add a step. ``what`` is its name for people, ``command`` the remedy if ``undo`` fails."""
         self._steps.append(_Step(what, command, undo, patience_s))
 
     def forget_last(self) -> None:
-        """What was added last was certainly not made."""
+        """Drop the last step: its request has certainly failed."""
         self._steps.pop()
 
     async def run(self) -> None:
-        """Undo everything. Never raises, but for its cancellation: then what is not undone yet is in ``left``."""
+        """Undo everything. Raises only if it is cancelled; then ``left`` has the remaining steps."""
         while self._steps:
             step = self._steps[-1]
             try:

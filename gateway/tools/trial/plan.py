@@ -1,14 +1,13 @@
-"""What one trial does: how many messages of which size, and the names that keep it apart from everything else."""
+"""The plan of a trial: messages, sizes, and names that separate it from everything else."""
 
 from __future__ import annotations
-
-__all__ = ["AHEAD", "TrialPlan", "read_mark"]
 
 import hashlib
 import shlex
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from config.settings import (
     DeadLetterSettings,
@@ -23,23 +22,20 @@ from config.settings import (
     TopicsSettings,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 AHEAD: Final = 500
-"""Messages that are under way at most. EMQX queues 1,000 for a session and then drops: a trial is no flood."""
+"""Most messages under way. EMQX queues 1,000 for a session and then drops."""
 DEVICES: Final = 20
 LINES: Final = 4
 """Connections of the publisher. EMQX may give all messages of one to one session (hash_clientid)."""
 SESSION_EXPIRY: Final = timedelta(minutes=1)
-"""If even our own end is cut short, the broker forgets the sessions after this."""
+"""If the clean-up is cut short too, the broker ends the sessions after this time."""
 _HEAD = "trial {run} {number} "
 MIN_SIZE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """One run. ``run`` is eight hexadecimal digits, part of every name that it uses."""
+    """One run. ``run`` is eight hexadecimal digits, which are part of all its names."""
 
     run: str
     messages: int = 10_000
@@ -47,16 +43,16 @@ class TrialPlan:
     """Bytes of each payload."""
     qos: Literal[0, 1, 2] = 1
     rate: float | None = None
-    """Messages a second; None for as fast as they come back."""
+    """Messages a second; None: as fast as they come back."""
     ahead: int = AHEAD
     partitions: int = 3
     topic: str | None = None
-    """A Kafka topic that is there already; None makes one, and deletes it."""
+    """An existing Kafka topic; None: one is created and deleted."""
     prefix: str = "gateway-trial"
-    """What the MQTT topics begin with."""
+    """Beginning of the MQTT topics."""
     timeout_s: float = 300.0
     publisher: tuple[str, str] | None = field(default=None, repr=False)
-    """User name and password of the publisher, where it is another one than the gateway."""
+    """User name and password of the publisher, if they are not the gateway's."""
 
     @property
     def instance(self) -> str:
@@ -68,12 +64,12 @@ class TrialPlan:
 
     @property
     def dead_letter_topic(self) -> str:
-        """Never made: what cannot be delivered is missing, and says so."""
+        """Never created: undeliverable messages count as missing."""
         return f"gateway-trial-{self.run}-dead-letters"
 
     def missing_right(self, username: str | None, action: Literal["publish", "subscribe"]) -> str:
-        """Which rule gives ``username`` what the broker has refused, in sentences; the gateway and a publisher that is
-        the same user need both rights."""
+        """Sentences about the rule that gives ``username`` the refused right. If publisher and gateway are one user, it
+        needs both rights."""
         named = "NAME" if username is None else username
         only = "" if self.publisher is None else f" --action {action}"
         right = "all" if self.publisher is None else action
@@ -84,7 +80,7 @@ class TrialPlan:
         )
 
     def lanes(self, mqtt: MqttSettings) -> int:
-        """Filters of the route: sessions with a partitioned distribution need one each."""
+        """Number of filters of the route: with the distribution ``partitioned`` each session needs one."""
         return mqtt.sessions if mqtt.distribution == "partitioned" else 1
 
     def mqtt_topics(self, mqtt: MqttSettings) -> list[str]:
@@ -93,8 +89,8 @@ class TrialPlan:
         return [f"{self.prefix}/{self.run}/{device % lanes}/d{device:02}" for device in range(DEVICES)]
 
     def settings(self, base: Settings, data_dir: Path) -> Settings:
-        """Settings of the trial's worker: the brokers, credentials and limits of ``base``, and names, routes and files
-        of its own. Nothing of it is retained, and no session outlives it for long."""
+        """Settings of the trial's worker: brokers, credentials and limits of ``base``, but its own names, routes and
+        files. Nothing is retained, and no session outlives it for long."""
         mqtt = base.mqtt.model_copy(
             update={
                 "client_id": MqttSettings().client_id,
@@ -122,31 +118,21 @@ class TrialPlan:
         )
 
     def topics(self) -> TopicsSettings:
-        """How the Kafka topic is made. The worker itself makes none."""
+        """Settings to create the Kafka topic. The worker itself creates none."""
         if self.topic is not None:
             return TopicsSettings()
         return TopicsSettings(declare=(TopicSettings(name=self.kafka_topic, partitions=self.partitions),))
 
-    def payloads(self) -> Payloads:
-        """What the messages carry."""
-        return Payloads(self)
-
-
-class Payloads:
-    """``payload(number)``: the mark, and hexadecimal digits up to the size that look random, so that they compress to
-    about a half. Telemetry compresses better."""
-
-    def __init__(self, plan: TrialPlan) -> None:
-        self._plan = plan
-
     def payload(self, number: int) -> bytes:
-        head = _HEAD.format(run=self._plan.run, number=number)
-        wanted = self._plan.size - len(head)
+        """The payload of a message: its mark, then random-looking hexadecimal digits up to the size. These compress to
+        about a half; telemetry compresses better."""
+        head = _HEAD.format(run=self.run, number=number)
+        wanted = self.size - len(head)
         return (head + hashlib.shake_128(head.encode()).hexdigest(wanted // 2 + 1)[:wanted]).encode()
 
 
 def read_mark(run: bytes, value: bytes | None) -> int | None:
-    """The number of a trial's message; None for a record that is not of this run."""
+    """The number of a message of this run; None for another record."""
     parts = (value or b"")[:MIN_SIZE].split(b" ", 3)
     if len(parts) < 4 or parts[0] != b"trial" or parts[1] != run or not parts[2].isdigit():
         return None

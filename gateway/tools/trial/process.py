@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["Subject", "SubjectError"]
-
 import asyncio
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from config.errors import ExitStatus, GatewayError
 from config.loading.transfer import to_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from config.settings import Settings
+from config.settings import Settings
 
 _START_S = 60.0
 _LINE_BYTES = 1 << 20
 
 
 class SubjectError(GatewayError):
-    """The trial's gateway failed; the sentence is its own, and so are the exit status and the reason (ConnectError)."""
+    """The trial's gateway failed. Sentence, exit status and reason (of ConnectError) are those of the gateway."""
 
     def __init__(self, sentence: str, status: int = ExitStatus.FAILED, reason: str = "") -> None:
         super().__init__(sentence)
@@ -33,10 +28,10 @@ class SubjectError(GatewayError):
 
 
 class Subject:
-    """A worker process. ``failed`` is set when it ends or fails without having been asked to."""
+    """A worker process. ``failed`` is set when it ends or fails without a request."""
 
     def __init__(self, settings: Settings, log: Path, stored: Callable[[list[list[int]]], None]) -> None:
-        """``stored`` is called with [partition, first offset, records, monotonic ns] of each batch Kafka has."""
+        """``stored`` receives [partition, first offset, records, monotonic ns] of each batch in Kafka."""
         self._settings = settings
         self._log = log
         self._stored = stored
@@ -48,13 +43,13 @@ class Subject:
         self.error: SubjectError | None = None
         self.failed = asyncio.Event()
         self._stopping = False
-        self._clean = False  # whether it has said that everything was drained and ended
+        self._clean = False  # it has reported that everything is drained and ended
         self.batch_bytes = 0
         self._cpu_at_start_s = 0.0
         self.cpu_s: float | None = None
 
     async def start(self) -> None:
-        """Returns when it is subscribed. Raises SubjectError."""
+        """Start it, and return when it is subscribed. Raises SubjectError."""
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -64,7 +59,7 @@ class Subject:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 limit=_LINE_BYTES,
-                start_new_session=True,  # a terminal's Ctrl-C is ours to handle
+                start_new_session=True,  # so that a terminal's Ctrl-C reaches only the parent
             )
         self._reading = asyncio.create_task(self._read())
         self._write(to_json(self._settings))
@@ -83,14 +78,14 @@ class Subject:
         self._cpu_at_start_s = self._ready.result()
 
     async def measure(self) -> None:
-        """Note how much CPU it has used since it was ready."""
+        """Note its CPU time since it was ready."""
         self._write("cpu")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0):
                 self.cpu_s = await self._cpu - self._cpu_at_start_s
 
     async def stop(self) -> bool:
-        """Let it retire, and wait for its end. Returns whether it has ended its sessions, if it had any."""
+        """Retire it, and wait for its end. Returns whether no session is left."""
         if self._process is None:
             return True
         self._stopping = True
@@ -139,7 +134,7 @@ class Subject:
                 self.failed.set()
 
     def last_log(self) -> str:
-        """What went wrong there last, as the end of a sentence; empty when nothing did."""
+        """Its last logged error, as the end of a sentence; empty without one."""
         try:
             lines = self._log.read_text(errors="replace").splitlines()
         except OSError:

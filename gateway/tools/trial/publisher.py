@@ -1,38 +1,34 @@
-"""The trial's devices: marked messages, as fast as they come back, each until it is acknowledged."""
+"""The trial's devices: publish marked messages as fast as they come back, each until it is acknowledged."""
 
 from __future__ import annotations
-
-__all__ = ["PublishRefusedError", "Publisher"]
 
 import asyncio
 import time
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus, GatewayError
-from gateway.devices.device import DeviceConnectError, DeviceConnection
+from gateway.devices.device import DeviceConnectError, DeviceConnection, Way
 from gateway.devices.outbox import Outbox
 from gateway.mqtt import reasons
-from gateway.tools.trial.plan import LINES
+from gateway.tools.trial.plan import LINES, TrialPlan
 
 if TYPE_CHECKING:
-    from gateway.devices.device import Way
-    from gateway.tools.trial.account import Tally
-    from gateway.tools.trial.plan import TrialPlan
+    from gateway.tools.trial.account import Moments
 
 _WINDOW = 100  # unacknowledged messages of one connection
 _TIMEOUT_S = 10.0
 _AGAIN_S = 1.0
-_FAILURE = 0x80  # MQTT 5.0, 2.4: reason codes from there on say no
+_FAILURE = 0x80  # MQTT 5.0, 2.4: this and higher reason codes are refusals
 
 
 class PublishRefusedError(GatewayError):
-    """The broker acknowledges our messages with a no."""
+    """The broker refuses the messages in its acknowledgements."""
 
     exit_status = ExitStatus.REFUSED
 
 
 class _Line:
-    """One connection. Its messages are numbered by its outbox; ``numbers`` says which of the trial's each is."""
+    """One connection. Its outbox numbers its messages; ``numbers`` maps these to the trial's numbers."""
 
     def __init__(self, publisher: Publisher, client_id: str) -> None:
         self._publisher = publisher
@@ -48,8 +44,8 @@ class _Line:
     async def connect(self) -> None:
         """Raises DeviceConnectError."""
         way, plan = self._publisher.way, self._publisher.plan
-        connection = DeviceConnection(self._client_id, self, way=way)
-        await connection.connect_by(timeout_s=_TIMEOUT_S, login=plan.publisher)
+        connection = DeviceConnection(self._client_id, self, way)
+        await connection.connect(timeout_s=_TIMEOUT_S, login=plan.publisher)
         self.lost.clear()
         self._connection = connection
         self._window = min(_WINDOW, connection.receive_maximum)
@@ -83,7 +79,7 @@ class _Line:
                 self._by_packet[packet_id] = number
             else:
                 outbox.settle(packet_id, 0)
-                publisher.tally.acknowledged_ns[number] = now_ns
+                publisher.moments.acknowledged_ns[number] = now_ns
 
     def on_acknowledged(self, packet_id: int, reason: int) -> None:
         number = self._by_packet.pop(packet_id)
@@ -91,13 +87,12 @@ class _Line:
         if reason >= _FAILURE:
             self._publisher.refuse(reason, number)
             return
-        self._publisher.tally.acknowledged_ns[number] = time.monotonic_ns()
+        self._publisher.moments.acknowledged_ns[number] = time.monotonic_ns()
         self._publisher.acknowledged += 1
         self.pump()
         self._publisher.moved.set()
 
-    def on_lost(self, why: str) -> None:
-        self._publisher.last_loss = why
+    def on_lost(self, why: str) -> None:  # noqa: ARG002 - the reason of the next attempt counts
         self._connection = None
         self._by_packet.clear()
         self.outbox.connection_lost()
@@ -118,16 +113,15 @@ class _Line:
 class Publisher:
     """Devices on a few connections, whose sessions end with them. ``moved`` is set at each acknowledgement."""
 
-    def __init__(self, plan: TrialPlan, way: Way, tally: Tally) -> None:
+    def __init__(self, plan: TrialPlan, way: Way, moments: Moments) -> None:
         self.plan = plan
         self.way = way
-        self.tally = tally
+        self.moments = moments
         self.topics = plan.mqtt_topics(way.settings)
         self.sent = 0  # different messages
         self.sent_bytes = 0
         self.acknowledged = 0
         self.moved = asyncio.Event()
-        self.last_loss = ""
         self.error: PublishRefusedError | None = None
         self._lines = [_Line(self, f"{plan.instance}-publisher-{number}") for number in range(LINES)]
         self._tasks: list[asyncio.Task[None]] = []
@@ -144,19 +138,19 @@ class Publisher:
         return sum(max(0, line.connects - 1) for line in self._lines)
 
     def room_for(self, number: int) -> bool:
-        """Whether this message can be written now. A device's messages take one connection, in order."""
+        """Whether this message can be written now. A device's messages use one connection, in order."""
         return self._line(number).room
 
     def publish(self, number: int, payload: bytes) -> None:
-        """Write message ``number``, and again after a lost connection until it is acknowledged."""
+        """Write message ``number``; after a lost connection it is written again, until it is acknowledged."""
         self._line(number).take(number, payload)
 
     def _line(self, number: int) -> _Line:
         return self._lines[number % len(self.topics) % len(self._lines)]
 
     def wrote(self, number: int, size: int, now_ns: int) -> None:
-        if not self.tally.sent_ns[number]:
-            self.tally.sent_ns[number] = now_ns
+        if not self.moments.sent_ns[number]:
+            self.moments.sent_ns[number] = now_ns
             self.sent += 1
         # Fixed header with its length, the topic's length, packet id, and in MQTT 5 the length of no properties.
         body = 2 + size + (2 if self.plan.qos else 0) + (self.way.settings.protocol == "5")
@@ -173,7 +167,7 @@ class Publisher:
         self.moved.set()
 
     async def close(self) -> None:
-        """DISCONNECT from the broker, which forgets the sessions."""
+        """Disconnect; the broker then ends the sessions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,8 +178,7 @@ class Publisher:
             await line.lost.wait()
             try:
                 await line.connect()
-            except DeviceConnectError as error:
-                self.last_loss = str(error)
+            except DeviceConnectError:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _keep_alive(self) -> None:

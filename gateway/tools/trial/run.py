@@ -1,8 +1,6 @@
-"""One trial from beginning to end: topic, publisher, gateway, reading back, account; and everything away again."""
+"""One trial: create the topic, publish, run the gateway, read back, account, remove everything."""
 
 from __future__ import annotations
-
-__all__ = ["Trial"]
 
 import asyncio
 import contextlib
@@ -11,6 +9,7 @@ import tempfile
 import time
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,29 +22,30 @@ from config.values.addresses import parse_mqtt_address
 from gateway.components.outward import Outward, kafka_login
 from gateway.devices.device import DeviceConnection, DeviceRefusedError, Way
 from gateway.mqtt.login import Login
-from gateway.tools.trial.account import Tally, TrialResult, percentiles
-from gateway.tools.trial.plan import DEVICES, read_mark
+from gateway.tools.trial.account import Moments, TrialResult, percentiles
+from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
 from gateway.tools.trial.process import Subject, SubjectError
 from gateway.tools.trial.publisher import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bridge.dead_letters.reading import LoggedRecord
     from bridge.kafka.login import KafkaLogin
     from config.settings import Settings
     from gateway.tools.trial.cleanup import Cleanup
-    from gateway.tools.trial.plan import TrialPlan
 
-_STALL_S = 10.0  # without anything read back, while something is under way
-_LOST_S = 1.0  # with QoS 0 what is not back by then is taken for lost, so that the rest may go on
+_STALL_S = 10.0  # longest time without a record read back while messages are under way
+_LOST_S = 1.0  # a QoS 0 message that is not back by then counts as lost, so that others can be sent
 _DELETE_S = 30.0
 _TAKE_OVER_S = 5.0
 _EXAMPLES = 5
+_UNTRIED_COMMANDS = (
+    "Commands to devices were not tried: they need a consumer group, which a trial does not leave behind. "
+    "gateway doctor checks [[commands]]; gateway command send --wait sends one."
+)
 
 
 class _Nobody:
-    """Whom a connection that only ends a session tells what happens."""
+    """Ignores the events of a connection that only ends a session."""
 
     def on_acknowledged(self, packet_id: int, reason: int) -> None: ...
 
@@ -53,15 +53,15 @@ class _Nobody:
 
 
 class Trial:
-    """``base`` is the user's settings, of which brokers, credentials and limits are used. ``run`` may be cancelled at
-    any moment: what is to be taken away is in ``cleanup``, whose owner runs it."""
+    """One trial. Brokers, credentials and limits come from ``base``, the user's settings. ``run`` may be cancelled at
+    any moment; the owner of ``cleanup`` then runs its steps."""
 
     def __init__(self, plan: TrialPlan, base: Settings, cleanup: Cleanup, progress: Callable[[str], None]) -> None:
         self._plan = plan
         self._base = base
         self._cleanup = cleanup
         self._progress = progress
-        self._tally = Tally(plan.messages, DEVICES)
+        self._moments = Moments(plan.messages, DEVICES)
         self._offsets: dict[int, tuple[array[int], array[int]]] = {}  # partition → offsets, message numbers
         self._batches: list[list[int]] = []
         self._run = plan.run.encode()
@@ -70,14 +70,16 @@ class Trial:
         self._ended = False  # the gateway's sessions
 
     async def run(self) -> TrialResult:
-        """Raises a GatewayError of whatever does not work."""
+        """Run the trial. Raises GatewayError for the first failure."""
         plan, base = self._plan, self._base
         async with contextlib.AsyncExitStack() as stack:
             folder = await self._folder()
             settings = plan.settings(base, folder / "data")
             login = await stack.enter_async_context(kafka_login(settings.kafka))
             self._progress("connecting to Kafka")
-            await cluster_id(settings.kafka, f"{plan.instance}-admin", login)  # raises the sentence that says why not
+            await cluster_id(
+                settings.kafka, f"{plan.instance}-admin", login
+            )  # raises with the reason if Kafka is unreachable
             await self._topic(settings, login)
             reader = await stack.enter_async_context(
                 TopicReader(settings.kafka, f"{plan.instance}-witness", (plan.kafka_topic,), login)
@@ -100,7 +102,7 @@ class Trial:
                 await asyncio.gather(witness, return_exceptions=True)
         return self._result(publisher, subject, seconds, stalled)
 
-    # --- what is made, each with its way back
+    # --- resources, each with its undo step
 
     async def _folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"gateway-trial-{self._plan.run}-"))
@@ -135,7 +137,7 @@ class Trial:
         await self._listed(settings, login)
 
     async def _listed(self, settings: Settings, login: KafkaLogin) -> None:
-        """Returns when Kafka knows the topic everywhere it is asked about."""
+        """Wait until every broker knows the topic."""
         deadline = time.monotonic() + _DELETE_S
         while True:
             try:
@@ -148,7 +150,7 @@ class Trial:
             await asyncio.sleep(0.1)
 
     async def _remove(self, settings: Settings) -> None:
-        """By a login of its own: that of the trial has ended by now."""
+        """Delete the topic. Uses a login of its own, because the trial's has ended."""
         async with kafka_login(settings.kafka) as login:
             await Topics(settings.kafka, f"{self._plan.instance}-admin", login).remove(
                 [self._plan.kafka_topic], _DELETE_S
@@ -156,7 +158,7 @@ class Trial:
 
     async def _publisher(self, way: Way) -> Publisher:
         self._progress(f"connecting to {way.address}")
-        publisher = Publisher(self._plan, way, self._tally)
+        publisher = Publisher(self._plan, way, self._moments)
         self._cleanup.add(
             "MQTT sessions of the publisher", publisher.close, command="none: the broker ends them with the connections"
         )
@@ -195,31 +197,31 @@ class Trial:
         if self._ended or await subject.stop():
             self._ended = True
             return
-        # It died, or could not: whoever connects under a session's id with a clean start ends it (MQTT 5.0, 3.1.2.4).
+        # It crashed or failed. A connection with a clean start ends each session (MQTT 5.0, 3.1.2.4).
         for number in range(way.settings.sessions):
-            connection = DeviceConnection(f"{self._plan.instance}-0-{number}", _Nobody(), way=way)
-            with contextlib.suppress(DeviceRefusedError):  # then it never had one
-                await connection.connect_by(timeout_s=_TAKE_OVER_S)
+            connection = DeviceConnection(f"{self._plan.instance}-0-{number}", _Nobody(), way)
+            with contextlib.suppress(DeviceRefusedError):  # then there was no session
+                await connection.connect(timeout_s=_TAKE_OVER_S)
             await connection.disconnect()
         self._ended = True
 
-    # --- what flows
+    # --- messages
 
     async def _flow(self, publisher: Publisher, subject: Subject, witness: asyncio.Task[None]) -> tuple[float, str]:
-        """Publish everything and wait until it is back. Returns how long it took, and why it ended early."""
+        """Publish all messages and wait until they are back. Returns the duration, and why it ended early."""
         loop = asyncio.get_running_loop()
         started_s = self._read_last_s = loop.time()
-        payload, plan, tally = self._plan.payloads().payload, self._plan, self._tally
+        plan, tally = self._plan, self._moments.tally
         number = given_up = 0
         while True:
             now_s = loop.time()
             self._check(publisher, subject, witness)
             allowed = plan.messages if plan.rate is None else int((now_s - started_s) * plan.rate) + 1
-            allowed = min(plan.messages, allowed, tally.read + given_up + plan.ahead)
+            allowed = min(plan.messages, allowed, tally.distinct + given_up + plan.ahead)
             while number < allowed and publisher.room_for(number):
-                publisher.publish(number, payload(number))
+                publisher.publish(number, plan.payload(number))
                 number += 1
-            if tally.read == plan.messages and publisher.acknowledged >= (plan.messages if plan.qos else 0):
+            if tally.distinct == plan.messages and publisher.acknowledged >= (plan.messages if plan.qos else 0):
                 return self._flowed_s(started_s), ""
             quiet_s = now_s - self._read_last_s
             if now_s - started_s > plan.timeout_s:
@@ -227,8 +229,8 @@ class Trial:
                     started_s
                 ), f"the time limit of {plan.timeout_s:g} s was reached.{subject.last_log()}"
             if plan.qos == 0 and quiet_s > _LOST_S and number < plan.messages:
-                given_up = number - tally.read
-            elif quiet_s > _STALL_S and number > tally.read:
+                given_up = number - tally.distinct
+            elif quiet_s > _STALL_S and number > tally.distinct:
                 done = number == plan.messages
                 why = "" if done else f"nothing came back for {_STALL_S:g} s."
                 return self._flowed_s(started_s), f"{why}{subject.last_log()}".strip()
@@ -238,7 +240,7 @@ class Trial:
                     await publisher.moved.wait()
 
     def _flowed_s(self, started_s: float) -> float:
-        """Until the last record came, not until we were sure of it."""
+        """Time until the last record, without the wait for further ones."""
         return max(self._read_last_s - started_s, 1e-3)
 
     def _check(self, publisher: Publisher, subject: Subject, witness: asyncio.Task[None]) -> None:
@@ -258,10 +260,10 @@ class Trial:
                 publisher.moved.set()
             if loop.time() - said_s > 0.5:
                 said_s = loop.time()
-                self._progress(f"{publisher.sent:,} published, {self._tally.read:,} read back")
+                self._progress(f"{publisher.sent:,} published, {self._moments.tally.distinct:,} read back")
 
     def _take(self, records: list[LoggedRecord]) -> None:
-        now_ns, tally = time.monotonic_ns(), self._tally
+        now_ns = time.monotonic_ns()
         for record in records:
             number = read_mark(self._run, record.value)
             if number is None:
@@ -269,20 +271,17 @@ class Trial:
             self._read_last_s = asyncio.get_running_loop().time()
             size = len(record.key or b"") + len(record.value or b"")
             size += sum(len(name) + len(value or b"") for name, value in record.headers)
-            if not 0 <= number < self._plan.messages:
-                continue
-            if not tally.read_ns[number]:
+            if self._moments.found(number, size, now_ns):
                 offsets, numbers = self._offsets.setdefault(record.place.partition, (array("q"), array("q")))
                 offsets.append(record.place.offset)
                 numbers.append(number)
-            tally.found(number, size, now_ns)
 
-    # --- what came of it
+    # --- result
 
     def _result(self, publisher: Publisher, subject: Subject, seconds: float, stalled: str) -> TrialResult:
-        plan, tally = self._plan, self._tally
+        plan, moments, tally = self._plan, self._moments, self._moments.tally
         self._attribute()
-        missing = tally.missing()
+        missing = moments.missing()
         return TrialResult(
             run=plan.run,
             qos=plan.qos,
@@ -290,18 +289,18 @@ class Trial:
             kafka_topic=plan.kafka_topic,
             wanted=plan.messages,
             sent=publisher.sent,
-            acknowledged=sum(1 for at_ns in tally.acknowledged_ns if at_ns),
-            delivered=tally.read,
+            acknowledged=sum(1 for at_ns in moments.acknowledged_ns if at_ns),
+            delivered=tally.distinct,
             missing=len(missing),
             duplicates=tally.duplicates,
             out_of_order=tally.reordered,
             seconds=seconds,
-            messages_per_second=tally.read / seconds,
-            mqtt_acknowledged=percentiles(tally.since_sent(tally.acknowledged_ns)) if plan.qos else None,
-            kafka_acknowledged=percentiles(tally.since_sent(tally.stored_ns)),
-            read_back=percentiles(tally.since_sent(tally.read_ns)),
+            messages_per_second=tally.distinct / seconds,
+            mqtt_acknowledged=percentiles(moments.since_sent(moments.acknowledged_ns)) if plan.qos else None,
+            kafka_acknowledged=percentiles(moments.since_sent(moments.stored_ns)),
+            read_back=percentiles(moments.since_sent(moments.read_ns)),
             published_bytes=publisher.sent_bytes,
-            record_bytes=tally.bytes,
+            record_bytes=moments.bytes,
             batch_bytes=subject.batch_bytes,
             cpu_seconds=subject.cpu_s,
             reconnects=publisher.reconnects,
@@ -309,15 +308,16 @@ class Trial:
             missing_examples=tuple(missing[:_EXAMPLES]),
             left_behind=self._cleanup.left,
             notes=self._notes,
+            untried=_UNTRIED_COMMANDS if self._base.commands else "",
         )
 
     def _attribute(self) -> None:
-        """When Kafka acknowledged each message: the batches know offsets, the records that were read know numbers."""
+        """Note when Kafka acknowledged each message: batches have offsets, and the records read back have numbers."""
         for partition, first, count, now_ns in self._batches:
             offsets, numbers = self._offsets.get(partition, (array("q"), array("q")))
             if first < 0 or not offsets:
                 continue
             at = bisect_left(offsets, first)
             while at < len(offsets) and offsets[at] < first + count:
-                self._tally.stored_ns[numbers[at]] = now_ns
+                self._moments.stored_ns[numbers[at]] = now_ns
                 at += 1

@@ -1,13 +1,11 @@
 """The trial's gateway: the real worker, in a process of its own (``python -m gateway.tools.trial.subject``).
 
-Its settings are the first line on standard input, secrets included; it speaks JSON lines: ``ready``, ``stored`` for the
-batches that Kafka has, ``failed`` with a sentence, ``stopped`` with what it cost. A line ``stop``, or the end of
-standard input, which is the end of its parent, makes it retire: it unsubscribes, drains, and ends its MQTT sessions.
+The first line on standard input has its settings with secrets. It writes JSON lines: ``ready``, ``stored`` for batches
+that Kafka has, ``failed`` with a sentence, ``stopped`` with its cost. A line ``stop``, or the end of standard input
+(when the parent ends), makes it retire: it unsubscribes, drains, and ends its MQTT sessions.
 """
 
 from __future__ import annotations
-
-__all__ = ["main"]
 
 import asyncio
 import contextlib
@@ -16,41 +14,46 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bridge.produce.batch import Batch
 from config.errors import GatewayError
 from config.loading.transfer import from_json
+from config.settings import Settings
 from gateway.base import logs, memory
 from gateway.base.lifecycle import State, StopRequest, StopVerb
+from gateway.components.kafka_side import KafkaSide
 from gateway.worker.worker import Worker
-
-if TYPE_CHECKING:
-    from bridge.produce.batch import Batch
-    from config.settings import Settings
 
 _REPORT_S = 0.05
 
 
+class _TrialKafka(KafkaSide):
+    """The worker's Kafka side, without dead-letter topics."""
+
+    def routed_topics(self) -> list[str]:
+        return sorted(self.router.kafka_topics)
+
+
 class _TrialWorker(Worker):
-    """The worker as it is, but that it tells which offsets Kafka acknowledged when, and needs no dead-letter topic."""
+    """A worker that notes offsets and times of Kafka's acknowledgements. It needs no dead-letter topic."""
+
+    kafka_side = _TrialKafka
 
     def __init__(self, settings: Settings, stop: StopRequest) -> None:
         self.stored: list[tuple[int, int, int, int]] = []  # partition, first offset, records, monotonic nanoseconds
         self.sent_bytes = 0
         super().__init__(settings, stop)
+        self.kafka.counts.listeners.append(self._note)
 
-    def routed_topics(self) -> list[str]:
-        return sorted(self.router.kafka_topics)
-
-    def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
-        super().batch_stored(batch, partition, offset, now_ns)
+    def _note(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
         self.stored.append((partition, offset, batch.count, now_ns))
         self.sent_bytes += batch.builder.size()
 
 
 def _say(event: str, **fields: Any) -> None:
     line = json.dumps({"event": event, **fields}, separators=(",", ":")).encode() + b"\n"
-    with contextlib.suppress(BrokenPipeError):  # the parent is gone: the end of standard input says so as well
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended; the end of standard input shows it too
         os.write(sys.stdout.fileno(), line)
 
 
@@ -79,7 +82,7 @@ async def _run(settings: Settings) -> int:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        worker.chains.close()
+        worker.mqtt.chains.close()
     _say_stored(worker)
     _say("stopped", clean=report.clean, cpu_s=time.process_time(), batch_bytes=worker.sent_bytes)
     return 0
@@ -107,8 +110,8 @@ def _say_stored(worker: _TrialWorker) -> None:
 
 
 def main() -> int:
-    """Runs the worker that the first line describes; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
+    """Run the worker of the first line's settings; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     memory.use_one_arena()
     try:
         settings = from_json(_first_line())
@@ -120,7 +123,7 @@ def main() -> int:
 
 
 def _first_line() -> str:
-    """Byte by byte, so that nothing behind the line's end is taken from whoever reads on."""
+    """The first line, read byte by byte, so that later commands stay in the pipe for ``_obey``."""
     line = bytearray()
     while (byte := os.read(sys.stdin.fileno(), 1)) not in {b"\n", b""}:
         line += byte

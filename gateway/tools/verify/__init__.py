@@ -1,10 +1,13 @@
-"""The comparison of the ledger topic with what Kafka holds: `gateway verify`.
+"""`gateway verify`: compares the ledger topic with Kafka, and commands with their statuses.
 
-before.py   what was lost before the gateway got it, as EMQX tells: for a verification
-check.py    verifies an account: reads the ledger topic, then every partition it names, and says what it found
-lives.py    the workers' side of the account: each life's terms, whether its records are all there
-log.py      what a verification asks of Kafka
-place.py    one partition's side of the account: which offsets we were told, and which of them Kafka has
-reader.py   reads Kafka for a verification: with aiokafka, in no consumer group, a partition at a time
-report.py   a verdict for people, as a table, and for programs, as JSON
+before.py           losses before the gateway, by EMQX's counts
+check.py            reads the ledger topic, then every partition in it, and compares
+command_check.py    commands against the status topic, by the commits of their consumer group
+command_log.py      reads Kafka for that
+command_report.py   the verdict about commands as a table for people, and as JSON
+lives.py            the lives of workers: terms, missing records, end
+log.py              the Protocol of a verification's questions to Kafka
+place.py            one partition: acknowledged offsets against those in Kafka
+reader.py           reads Kafka for a verification: with aiokafka, in no consumer group, a partition at a time
+report.py           the verdict as a table for people, and as JSON
 """

@@ -1,19 +1,16 @@
-"""What was lost before the gateway got it, as EMQX tells: for a verification, which sees only what the gateway got."""
+"""Losses before the gateway, by EMQX's counts. The ledger has only messages that the gateway received."""
 
 from __future__ import annotations
 
-__all__ = ["Before", "SessionBefore", "as_sentence", "look_before", "workers_of"]
-
-import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from config.errors import GatewayError, sentence
 from gateway.base.group_plan import client_ids
+from gateway.base.moments import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from config.settings import Settings
 
 _NAMED: Final = 5
@@ -21,8 +18,8 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class SessionBefore:
-    """One session: ``dropped`` from its full queue since ``since_ms``, when it began; ``too_large`` since its present
-    connection began."""
+    """One session: messages ``dropped`` from its full queue since its start at ``since_ms``, and ``too_large`` ones
+    since its present connection."""
 
     client_id: str
     dropped: int
@@ -32,8 +29,8 @@ class SessionBefore:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """``problem`` says why nobody looked; None when somebody did. EMQX's counts know no span: they are those since the
-    sessions began."""
+    """EMQX's counts since the sessions began; they cannot be limited to a span. ``problem`` is the reason without an
+    answer, or None."""
 
     sessions: tuple[SessionBefore, ...] = ()
     problem: str | None = None
@@ -43,7 +40,7 @@ class Before:
         return sum(session.dropped + session.too_large for session in self.sessions)
 
     def as_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
+        """The counts for JSON."""
         return {
             "looked": self.problem is None,
             "problem": self.problem,
@@ -61,13 +58,13 @@ class Before:
 
 
 def workers_of(settings: Settings, seen: Iterable[int]) -> list[int]:
-    """The numbers of the workers whose sessions count: those that the settings name and those that were ``seen``."""
+    """The numbers of workers in the settings and of those that were ``seen``."""
     named = {settings.worker} if settings.workers in (None, 0) else set(range(settings.workers or 0))
     return sorted(named | set(seen))
 
 
 async def look_before(settings: Settings, workers: Iterable[int]) -> Before:
-    """Ask EMQX about the sessions of these workers. Raises nothing: what cannot be looked at is said."""
+    """Ask EMQX about the sessions of these workers. Never raises; ``problem`` has a failure."""
     if settings.emqx.url is None:
         return Before(problem="emqx.url is not set")
     from gateway.health.emqx.api import EmqxApi
@@ -86,7 +83,7 @@ async def look_before(settings: Settings, workers: Iterable[int]) -> Before:
 
 
 def as_sentence(before: Before, *, lost: int = 0) -> str:
-    """What was found, for people. ``lost``: sessions that went in the span, which EMQX's counts know nothing of."""
+    """The result in a sentence. ``lost``: sessions that were lost in the span, which EMQX does not count."""
     if before.problem is not None:
         return f"Before the gateway: not looked at: {sentence(before.problem)}"
     if not before.sessions:
@@ -117,4 +114,4 @@ def _of(session: SessionBefore) -> str:
 
 
 def _since(unix_ms: int) -> str:
-    return time.strftime(" since %Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_ms / 1000)) if unix_ms else ""
+    return f" since {moment(unix_ms / 1000)}" if unix_ms else ""

@@ -1,41 +1,35 @@
-"""Verifies an account: reads the ledger topic, then every partition it names, and says what it found.
+"""Verifies the ledger: reads its topic, then every partition in it, and compares.
 
-Memory: the acknowledged offsets as runs, the workers' last words, and one piece of records at a time.
+Memory holds the acknowledged offsets as runs, the workers' last records, and one piece of records at a time.
 """
 
 from __future__ import annotations
 
-__all__ = ["Span", "TooMuchError", "Verdict", "verify"]
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bridge.ledger_topic.records import LedgerRecordError, LostSessionRecord, PartitionRecord, decode
+from bridge.ledger_topic.records import LedgerRecord, LedgerRecordError, LostSessionRecord, PartitionRecord, decode
 from config.errors import ExitStatus, GatewayError
 from gateway.base.moments import moment
-from gateway.tools.verify.lives import Lives
-from gateway.tools.verify.place import Place
+from gateway.tools.verify.lives import Life, Lives
+from gateway.tools.verify.place import Place, PlaceResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bridge.ledger_topic.records import LedgerRecord
-    from gateway.tools.verify.lives import Life
     from gateway.tools.verify.log import KafkaLog, LedgerRow, TopicView
-    from gateway.tools.verify.place import PlaceResult
 
-MAX_RUNS: Final = 1_000_000  # over all partitions, some 100 MB at worst
+MAX_RUNS: Final = 1_000_000  # over all partitions, at most some 100 MB
 
 
 class TooMuchError(GatewayError):
-    """More than memory should hold for it."""
+    """The verification would take too much memory."""
 
     exit_status = ExitStatus.UNJUDGED
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which intervals to look at, in ms since 1970: those that end after ``since_ms`` and not after ``until_ms``."""
+    """The intervals to verify: those that end after ``since_ms`` and not after ``until_ms`` (ms since 1970)."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -48,7 +42,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verification found. ``missing`` and ``unjudged`` are sentences; ``losses`` are MQTT sessions that the
+    """The result of a verification. ``missing`` and ``unjudged`` are sentences. ``losses`` are MQTT sessions that the
     broker lost, each once."""
 
     gateway: str
@@ -69,7 +63,7 @@ class Verdict:
 
 
 class _Reading:
-    """The ledger topic, as it is read."""
+    """Reads the ledger topic."""
 
     def __init__(self, gateway: str, span: Span, lives: Lives, now_ms: int) -> None:
         self.lives = lives
@@ -86,10 +80,11 @@ class _Reading:
         self._last: dict[tuple[int, bytes, str], int] = {}
 
     def read(self, row: LedgerRow) -> LedgerRecord | None:
-        """The record, if it is ours, in the span, and not a copy of one before. Of a lost session there may be several
-        in an interval, and others of the life that follows a crash."""
+        """The record, if it is this gateway's, in the span, and no copy of an earlier one.
+
+        A lost session may have several records in an interval, and more from the life after a crash."""
         if not row.key.startswith(f"{self._gateway}/".encode()):
-            return None  # another gateway's, whatever it holds
+            return None  # another gateway's
         try:
             record = decode(row.value)
         except LedgerRecordError as error:
@@ -99,8 +94,8 @@ class _Reading:
             return None
         if isinstance(record, LostSessionRecord):
             return record
-        # What was written again follows behind the first copy, in the same partition: numbers of a key only rise there
-        # within a life. Where partitions were added, a key's later numbers may be in one that is read first.
+        # A copy follows the first record in the same partition, where a key's numbers only rise within a life. After
+        # partitions were added, a key's later numbers may be in a partition that is read first.
         last = (row.partition, row.key, record.life)
         if record.number <= self._last.get(last, -1):
             return None
@@ -110,7 +105,7 @@ class _Reading:
         return record
 
     async def add(self, log: KafkaLog, record: PartitionRecord) -> None:
-        """Take in a partition's record; a topic that is seen for the first time is asked for its offsets."""
+        """Add a partition's record. For a new topic, Kafka is asked for its offsets."""
         if record.topic not in self.topics:
             self.topics[record.topic] = await log.topic(record.topic)
         place = self.places.get((record.topic, record.partition))
@@ -132,7 +127,7 @@ async def verify(
     now_ms: int,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Verdict:
-    """Compare what the ledger says with what Kafka has. Raises what ``log`` does, and TooMuchError."""
+    """Compare the ledger with Kafka. Raises the errors of ``log``, and TooMuchError."""
     horizon_ms = await log.ledger_horizon_ms(ledger_topic)
     reading = _Reading(gateway, span, Lives(interval_ms, horizon_ms), now_ms)
     progress(f"reading the ledger topic {ledger_topic}")
@@ -181,7 +176,7 @@ def _verdict(gateway: str, reading: _Reading, results: list[PlaceResult], now_ms
     ]
     for life in lives:
         if life.worst_imbalance:
-            what = "vanished inside the gateway" if life.worst_imbalance > 0 else "were counted twice"
+            what = "are missing inside the gateway" if life.worst_imbalance > 0 else "were counted twice"
             missing.append(f"worker {life.worker}, life {life.name}: {abs(life.worst_imbalance)} messages {what}")
         if life.last is not None and life.last.terms["lost"]:
             missing.append(f"worker {life.worker}, life {life.name}: a disk lost {life.last.terms['lost']} messages")

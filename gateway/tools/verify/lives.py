@@ -1,8 +1,6 @@
-"""The workers' side of the account: each life's terms, whether its records are all there, and how it ended."""
+"""The lives of workers: their terms, missing records, and ends."""
 
 from __future__ import annotations
-
-__all__ = ["Life", "Lives", "Window"]
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,12 +12,12 @@ if TYPE_CHECKING:
 Ending = Literal["stopped", "crashed", "running", "silent"]
 
 _EARLIER_MS = 150_000
-"""A record is counted in the interval it was acknowledged in, and has the time it was received at, which is earlier by
-at most ``kafka.delivery_timeout`` (120 s) while Kafka answers at all."""
+"""A record counts in the interval of its acknowledgement, but has the time of its receipt, which is earlier by at most
+``kafka.delivery_timeout`` (120 s) while Kafka answers."""
 
 
 class Window(NamedTuple):
-    """A time whose acknowledgements no ledger record counts."""
+    """A span of time whose acknowledgements are in no ledger record."""
 
     from_ms: int
     to_ms: int
@@ -30,7 +28,7 @@ class Window(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """One run of one worker, as far as the span has it."""
+    """One run of one worker, within the verified span."""
 
     worker: int
     name: str
@@ -41,26 +39,26 @@ class Life:
     highest: int = -1
     seen: int = 0
     next_started_ms: int | None = None
-    crashed_before: str | None = None  # the life before it, where that ended without its last record
-    silent_ms: int = 0
-    unmatched: dict[int, int] = field(default_factory=dict)  # interval to partition records announced minus found
+    crashed_before: str | None = None  # the previous life, if it ended without its last record
+    silent_after_ms: int = 0  # three of its intervals
+    unmatched: dict[int, int] = field(default_factory=dict)  # by interval: announced minus found partition records
 
     def ending(self, now_ms: int) -> Ending:
-        """How it ended. ``silent``: no word for three intervals, and no life after it that would tell."""
+        """Its end. ``silent``: no record for three intervals, and no later life that reports the end."""
         if self.last is not None and self.last.state == "stopped":
             return "stopped"
         if self.next_started_ms is not None:
             return "crashed"
         quiet_ms = now_ms - (self.last.to_ms if self.last else self.started_ms)
-        return "silent" if quiet_ms > self.silent_ms else "running"
+        return "silent" if quiet_ms > self.silent_after_ms else "running"
 
     def missing_numbers(self) -> int:
-        """Intervals between the first and the last that have no ``worker`` record."""
+        """Number of intervals without a ``worker`` record between the first and the last."""
         return 0 if self.lowest is None else self.highest - self.lowest + 1 - self.seen
 
 
 class Lives:
-    """Every life of the gateway in the span. ``complete_from_ms``: what was written before may have expired."""
+    """All lives of the gateway in the span. Records from before ``complete_from_ms`` may have expired."""
 
     def __init__(self, interval_ms: int, complete_from_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -68,48 +66,48 @@ class Lives:
         self._lives: dict[tuple[int, str], Life] = {}
 
     def sorted(self) -> list[Life]:
-        """By worker, then in time; each knows when the next of its worker began."""
+        """The lives by worker and time, each with the start of its worker's next life."""
         lives = sorted(self._lives.values(), key=lambda life: (life.worker, life.started_ms))
         for life, following in pairwise(lives):
             life.next_started_ms = following.started_ms if following.worker == life.worker else None
         return lives
 
     def add_worker(self, record: WorkerRecord) -> None:
-        """Take in a ``worker`` record; none comes twice."""
+        """Add a ``worker`` record; there are no copies."""
         life = self._life(record.worker, record.life)
         life.started_ms = record.started_ms
         if record.previous_clean is False:
             life.crashed_before = record.previous_life
         if life.last is None or record.number > life.last.number:
             life.last = record
-        life.silent_ms = max(life.silent_ms, 3 * max(self._interval_ms, record.to_ms - record.from_ms))
+        life.silent_after_ms = max(life.silent_after_ms, 3 * max(self._interval_ms, record.to_ms - record.from_ms))
         if abs(record.imbalance) > abs(life.worst_imbalance):
             life.worst_imbalance = record.imbalance
         life.lowest = record.number if life.lowest is None else min(life.lowest, record.number)
         life.highest = max(life.highest, record.number)
         life.seen += 1
-        self._match(life, record.number, record.entries, record.to_ms)
+        self._expect(life, record.number, record.entries, record.to_ms)
 
     def add_partition(self, record: PartitionRecord) -> None:
-        """Take in a ``partition`` record; none comes twice."""
+        """Add a ``partition`` record; there are no copies."""
         life = self._life(record.worker, record.life)
-        self._match(life, record.number, -1, record.to_ms)
+        self._expect(life, record.number, -1, record.to_ms)
 
     def incomplete(self) -> int:
-        """Intervals of which a ledger record is missing that should be there."""
+        """Number of intervals with a missing ledger record."""
         count = 0
         for life in self._lives.values():
             count += life.missing_numbers()
-            # An interval whose worker record a crash prevented has partition records beyond the last number.
+            # If a crash prevented the worker record, there are partition records beyond the last number.
             count += sum(1 for number, left in life.unmatched.items() if left and number <= life.highest)
         return count
 
     def windows(self, now_ms: int) -> list[Window]:
-        """When acknowledgements went uncounted: the open interval of each life that did not end in good order."""
+        """The open interval of each life without an orderly end: its acknowledgements were not counted."""
         windows = []
         for life in self.sorted():
             if life.crashed_before is not None and (life.worker, life.crashed_before) not in self._lives:
-                windows.append(Window(0, life.started_ms))  # of which the span has no word
+                windows.append(Window(0, life.started_ms))  # a life without a record in the span
             if life.ending(now_ms) != "stopped":
                 from_ms = life.last.to_ms if life.last is not None else life.started_ms
                 windows.append(Window(from_ms, life.next_started_ms or now_ms))
@@ -121,7 +119,8 @@ class Lives:
             life = self._lives[worker, name] = Life(worker, name)
         return life
 
-    def _match(self, life: Life, number: int, count: int, to_ms: int) -> None:
+    def _expect(self, life: Life, number: int, count: int, to_ms: int) -> None:
+        """Expect ``count`` more ``partition`` records of an interval; a found record counts -1."""
         if to_ms < self._complete_from_ms:
             return
         left = life.unmatched.get(number, 0) + count

@@ -1,19 +1,15 @@
-"""What a verification asks of Kafka. ``gateway.tools.verify.reader`` is the one on aiokafka; tests have one in
-memory."""
+"""The Protocol of a verification's questions to Kafka. ``gateway.tools.verify.reader`` implements it on aiokafka, tests
+in memory."""
 
 from __future__ import annotations
 
-__all__ = ["FoundRecord", "KafkaLog", "LedgerRow", "PartitionView", "TopicView"]
-
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol
 
 
 class FoundRecord(NamedTuple):
-    """A record as far as it matters here. ``ours``: it has the header ``gateway.id`` with our name."""
+    """A record. ``ours``: its header ``gateway.id`` is this gateway's."""
 
     offset: int
     timestamp_ms: int
@@ -30,7 +26,7 @@ class LedgerRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """The offsets a partition has: from ``start`` on, and less than ``end``."""
+    """The offsets of a partition, from ``start`` to below ``end``."""
 
     start: int
     end: int
@@ -38,10 +34,10 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic, its partitions that have a leader, and what its settings do to old records.
+    """A topic, its partitions with a leader, and its settings for old records.
 
-    ``retention_ms`` None: kept for ever, as far as time goes. ``by_size``: records may also go because the topic is
-    full. ``known`` False: Kafka does not show us the settings."""
+    ``retention_ms`` None: no limit by time. ``by_size``: records are also deleted by size. ``known`` False: Kafka hides
+    the settings."""
 
     partitions: dict[int, PartitionView]
     compacted: bool = False
@@ -51,7 +47,7 @@ class TopicView:
     known: bool = True
 
     def may_have_expired(self, from_ms: int, now_ms: int, slack_ms: int) -> bool:
-        """Whether retention accounts for the absence of records written from ``from_ms`` on."""
+        """Whether retention may have deleted records written since ``from_ms``."""
         if not self.known:
             return True
         if not self.deletes:
@@ -61,24 +57,24 @@ class TopicView:
 
 
 class KafkaLog(Protocol):
-    """Reads, and nothing else. Every method may raise BridgeError.
+    """Reads only. Every method may raise BridgeError.
 
-    ``leaderless``: topics and partitions that could not be read, or not to the end, since they have no leader."""
+    ``leaderless``: topics and partitions that could not be read to the end for lack of a leader."""
 
     leaderless: set[tuple[str, int]]
 
     def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
-        """The ledger topic up to where it ends now, a partition after the other; from records written at ``since_ms``
-        on. Raises TopicMissingError."""
+        """The ledger topic from records written at ``since_ms`` to its present end, one partition after the other.
+        Raises TopicMissingError."""
 
     async def ledger_horizon_ms(self, topic: str) -> int:
-        """The ledger topic is complete for what was written from this time on; 0 while nothing has expired."""
+        """The time from which the ledger topic is complete; 0 if nothing has expired."""
 
     async def topic(self, name: str) -> TopicView | None:
-        """A topic as it is now; None when there is none of that name."""
+        """The present topic, or None."""
 
     async def start_of(self, topic: str, partition: int) -> int:
-        """The first offset that a partition has now; 0 when its topic is gone."""
+        """The present first offset of a partition; 0 if its topic is gone."""
 
     def records(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[FoundRecord]]:
-        """Its records from offset ``first`` and less than ``end``, in order, in pieces of bounded size."""
+        """The records from offset ``first`` to below ``end``, in order, in pieces of bounded size."""

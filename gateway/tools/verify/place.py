@@ -1,16 +1,13 @@
-"""One partition's side of the account: which offsets we were told, and which of them Kafka has."""
+"""One partition: compares acknowledged offsets with those in Kafka."""
 
 from __future__ import annotations
 
-__all__ = ["Place", "PlaceResult", "State"]
-
 from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from bridge.ledger_topic.records import PartitionRecord
     from gateway.tools.verify.lives import Window
     from gateway.tools.verify.log import FoundRecord, PartitionView, TopicView
@@ -18,16 +15,16 @@ if TYPE_CHECKING:
 State = Literal["ok", "surplus", "open", "expired", "compacted", "unjudged", "missing"]
 
 _SLACK_MS = 60_000  # between the gateway's clock and the broker's
-_ABSENT_RANGES = 1000  # that are remembered, to say which offsets are missing
+_ABSENT_RANGES = 1000  # most ranges of missing offsets that are kept for the report
 
 
 @dataclass(slots=True)
 class PlaceResult:
-    """What became of the records of one partition; all counts are records.
+    """The result for one partition; all counts are records.
 
-    acknowledged = found + missing + expired + compacted + unjudged. ``surplus`` and ``open`` are ours, beyond those
-    acknowledged: copies after lost answers, and what an unwritten interval acknowledged. ``others``: None where
-    nothing tells them from ours.
+    acknowledged = found + missing + expired + compacted + unjudged. ``surplus`` and ``open`` are this gateway's records
+    beyond the acknowledged ones: copies after lost answers, and those of an unwritten interval. ``others`` is None if
+    other writers' records cannot be recognised.
     """
 
     topic: str
@@ -49,15 +46,15 @@ class PlaceResult:
 
     @property
     def state(self) -> State:
-        """The worst of what there is to say."""
+        """The worst state of its records."""
         words: tuple[State, ...] = ("missing", "unjudged", "compacted", "expired", "open", "surplus")
         return next((word for word in words if getattr(self, word)), "ok")
 
 
 class Place:
-    """Collects what was acknowledged in one partition, and is then shown its records.
+    """Collects the acknowledged offsets of a partition, and compares them with its records.
 
-    Offsets are kept as runs, 16 bytes each; runs that continue each other are one."""
+    Offsets are kept as runs of 16 bytes; adjacent runs are joined."""
 
     def __init__(self, topic: str, partition: int, topic_view: TopicView | None, now_ms: int) -> None:
         self.topic = topic
@@ -74,7 +71,7 @@ class Place:
         self.result = PlaceResult(topic, partition, {}, dead_letter=False)
 
     def add(self, record: PartitionRecord) -> None:
-        """Take in a ledger record of this partition."""
+        """Add a ledger record of this partition."""
         result = self.result
         result.acknowledged += record.records
         result.messages += record.messages
@@ -95,18 +92,16 @@ class Place:
         return sum(len(runs) // 2 for runs in self._runs.values())
 
     def span(self, *, to_end: bool) -> tuple[int, int] | None:
-        """The offsets to look at, None for none: with ``to_end`` up to the partition's end, where ours can be told."""
+        """The offsets to read, or None. With ``to_end`` up to the partition's end, if own records can be recognised."""
         if self._view is None:
             return None
         firsts = [first for first, _, _ in self._union()] + [low for low, _, _, _ in self._blurred]
         if not firsts:
             return None
         ends = [end for _, end, _ in self._union()] + [high + 1 for _, high, _, _ in self._blurred]
-        end = self._view.end if to_end and self._any_tagged() else min(max(ends), self._view.end)
+        tagged = bool(self._runs[True]) or any(tagged for *_, tagged in self._blurred)
+        end = self._view.end if to_end and tagged else min(max(ends), self._view.end)
         return (min(firsts), end) if min(firsts) < end else None
-
-    def _any_tagged(self) -> bool:
-        return bool(self._runs[True]) or any(tagged for *_, tagged in self._blurred)
 
     def _add_run(self, record: PartitionRecord, first: int, end: int) -> None:
         assert self._view is not None
@@ -141,7 +136,8 @@ class Place:
         return self._topic_view.may_have_expired(record.from_ms, self._now_ms, _SLACK_MS)
 
     def _union(self) -> list[tuple[int, int, bool]]:
-        """Disjoint runs in ascending order, each with whether its records must be tagged. Nothing is added any more."""
+        """Disjoint runs in ascending order, each with whether its records must be tagged. Call it after the last
+        ``add``."""
         if self._merged is None:
             self._merged = list(self._merge())
         return self._merged
@@ -169,11 +165,11 @@ class Place:
     # --- comparing ---------------------------------------------------------------------------------
 
     def compare(self, windows: Sequence[Window]) -> Comparison:
-        """What the partition's records are shown to, in the order of their offsets."""
+        """The comparison, which takes the partition's records in order of their offsets."""
         return Comparison(iter(self._union()), self._blurred, windows)
 
     def not_read(self) -> PlaceResult:
-        """The result, when the records could not be read, or not all of them."""
+        """The result if not all records could be read."""
         result = self.result
         result.tagged = self._tagged
         result.expired, result.unjudged = 0, result.acknowledged
@@ -182,7 +178,7 @@ class Place:
         return result
 
     def settle(self, comparison: Comparison, start_now: int) -> PlaceResult:
-        """The result, when all records of the span were shown. ``start_now``: retention may have gone on meanwhile."""
+        """The result after all records of the span. ``start_now``: the first offset now, after possible retention."""
         result = self.result
         result.tagged = self._tagged
         self._compare_and_free(comparison, start_now)
@@ -240,7 +236,7 @@ class Place:
             self._note(f"{comparison.foreign} acknowledged offsets hold records of somebody else")
 
     def _settle_unlocated(self) -> None:
-        """What Kafka acknowledged without saying where can only be among the surplus."""
+        """Records acknowledged without an offset can only be among the surplus."""
         result = self.result
         taken = min(self._unlocated, result.surplus)
         result.surplus -= taken
@@ -252,7 +248,7 @@ class Place:
 
 
 class Comparison:
-    """Walks along the acknowledged runs while records are shown in the order of their offsets."""
+    """Compares acknowledged runs with records, both in order of offsets."""
 
     def __init__(
         self,
@@ -264,7 +260,7 @@ class Comparison:
         self._blurred = blurred
         self._windows = windows
         self._first, self._end, self._tagged = next(runs, (_FAR, _FAR, False))
-        self._next = self._first  # the offset of the run that is expected
+        self._next = self._first  # the next expected offset of the run
         self.found = 0
         self.foreign = 0
         self.surplus = 0
@@ -274,7 +270,7 @@ class Comparison:
         self.absent: list[tuple[int, int]] = []
 
     def show(self, records: Sequence[FoundRecord]) -> None:
-        """Count these records. Their offsets ascend, from call to call as well."""
+        """Count these records. Offsets ascend, also between calls."""
         for offset, timestamp_ms, ours in records:
             while offset >= self._end:
                 self._finish_run()
@@ -290,7 +286,7 @@ class Comparison:
                 self.foreign += 1
 
     def finish(self) -> None:
-        """No record is left: what is expected still is absent."""
+        """Note the end of the records: offsets that are still expected are absent."""
         while self._end != _FAR:
             self._finish_run()
 
@@ -307,7 +303,7 @@ class Comparison:
             self.absent.append((first, end))
 
     def _beside(self, offset: int, timestamp_ms: int, *, ours: bool) -> None:
-        """A record that no run has."""
+        """Count a record outside of all runs."""
         for low, high, _, tagged in self._blurred:
             if low <= offset <= high and (ours or not tagged):
                 self.blurred += 1

@@ -5,9 +5,9 @@ A fetch holds a few MiB at most, and one piece of records is in memory at a time
 
 from __future__ import annotations
 
-__all__ = ["KafkaReader"]
-
 import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiokafka.errors as kafka_errors
@@ -15,22 +15,19 @@ from aiokafka import TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from bridge import wire
-from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
+from bridge.errors import TopicMissingError, UnreachableError
 from bridge.kafka.connection import (
-    REFUSED,
     connection_options,
     make_admin,
     make_consumer,
+    read_failure,
     stop_consumer,
     why_unreachable,
 )
 from bridge.kafka.login import KafkaLogin
-from config.error_words import words
 from gateway.tools.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
-    from types import TracebackType
     from typing import TypeVar
 
     from config.settings import KafkaSettings
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _RECORDS: Final = 5000
-_LOOK_S: Final = 2.0  # after so long without a record it is asked whether the topic is still there
+_LOOK_S: Final = 2.0  # after this time without a record, check whether the topic still exists
 _STALL_S: Final = 30.0
 _UNKNOWN_TOPIC: Final = 3
 
@@ -55,7 +52,7 @@ class KafkaReader:
         self.leaderless: set[tuple[str, int]] = set()
 
     async def __aenter__(self) -> Self:
-        """Connects. Raises UnreachableError or RefusedError."""
+        """Connect. Raises UnreachableError or RefusedError."""
         self._consumer = make_consumer(
             self._options,
             self._login,
@@ -85,7 +82,7 @@ class KafkaReader:
         await stop_consumer(self._consumer)
         await self._admin.close()
 
-    # --- what there is -----------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------
 
     async def topic(self, name: str) -> TopicView | None:
         if (numbers := await self._partitions(name)) is None:
@@ -98,7 +95,7 @@ class KafkaReader:
                 return None  # deleted just now
             if numbers == before:
                 raise
-            partitions = await self._offsets(name, numbers)  # of those that still have a leader
+            partitions = await self._offsets(name, numbers)  # partitions with a leader
         config = await self._config(name)
         if config is None:
             return TopicView(partitions, known=False)
@@ -114,25 +111,24 @@ class KafkaReader:
 
     async def _offsets(self, topic: str, numbers: list[int]) -> dict[int, PartitionView]:
         places, what = [TopicPartition(topic, number) for number in numbers], f"the offsets of topic {topic}"
-        # The ends after the beginnings: a partition that is emptied in between would end before it begins.
+        # Ends after starts, so that a partition that is emptied in between does not end before its start.
         starts = await _asked(self._consumer.beginning_offsets(places), what)
         ends = await _asked(self._consumer.end_offsets(places), what)
         return {place.partition: PartitionView(starts[place], ends[place]) for place in places}
 
     async def _partitions(self, topic: str) -> list[int] | None:
-        """The numbers of its partitions that have a leader, the others being noted; None when there is no such
-        topic."""
+        """The numbers of partitions with a leader; None without the topic. Notes partitions without one."""
         (described,) = await _asked(self._admin.describe_topics([topic]), f"topic {topic}")
         if described["error_code"] == _UNKNOWN_TOPIC:
             return None
         if described["error_code"]:
-            raise _failure(kafka_errors.for_code(described["error_code"])(), f"topic {topic}")
+            raise read_failure(kafka_errors.for_code(described["error_code"])(), f"topic {topic}")
         led = [partition["partition"] for partition in described["partitions"] if partition["leader"] >= 0]
         self.leaderless.update((topic, one["partition"]) for one in described["partitions"] if one["leader"] < 0)
         return led
 
     async def _config(self, topic: str) -> dict[str, str] | None:
-        """The topic's settings; None where we may not see them (DescribeConfigs)."""
+        """The topic's settings; None without the right DescribeConfigs."""
         answers = await _asked(
             self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)]), f"topic {topic}"
         )
@@ -156,7 +152,7 @@ class KafkaReader:
         horizon_ms = 0
         for partition, (start, end) in view.items():
             if start > 0:
-                # What is gone from here was written before what is there.
+                # Deleted records were written before the existing ones.
                 horizon_ms = max(horizon_ms, await self._first_timestamp(topic, partition, start, end))
         return horizon_ms
 
@@ -192,12 +188,11 @@ class KafkaReader:
         return {number: (place.start, place.end) for number, place in sorted(view.partitions.items())}
 
     async def _messages(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[Any]]:
-        """Messages from ``first`` and less than ``end``, in pieces; fewer when the topic is deleted meanwhile, or the
+        """Messages from ``first`` to below ``end``, in pieces; fewer if the topic is deleted meanwhile, or the
         partition loses its leader.
 
-        Raises UnreachableError when none comes any more.
-
-        The position moves over what is no record (transaction markers) or none any more (compaction)."""
+        Raises UnreachableError if no more messages come. The position skips transaction markers and compacted
+        records."""
         place = TopicPartition(topic, partition)
         consumer = self._consumer
         consumer.assign([place])
@@ -209,7 +204,7 @@ class KafkaReader:
                 found = await consumer.getmany(place, timeout_ms=500, max_records=_RECORDS)
                 position_now = await consumer.position(place)
             except kafka_errors.KafkaError as error:
-                raise _failure(error, f"{topic}/{partition}") from error
+                raise read_failure(error, f"{topic}/{partition}") from error
             messages = [message for message in found.get(place, ()) if message.offset < end]
             if messages:
                 yield messages
@@ -230,13 +225,4 @@ async def _asked(question: Awaitable[T], what: str) -> T:
     try:
         return await question
     except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
-        raise _failure(error, what) from error
-
-
-def _failure(error: BaseException, what: str) -> BridgeError:
-    if isinstance(error, REFUSED):
-        return RefusedError(
-            f"Kafka does not let us read {what}: {words(error)}. Check kafka.sasl and the ACLs: Describe and Read on "
-            "it."
-        )
-    return UnreachableError(f"Kafka did not answer about {what}: {words(error)}.")
+        raise read_failure(error, what) from error

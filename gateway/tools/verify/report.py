@@ -1,21 +1,17 @@
-"""A verdict for people, as a table, and for programs, as JSON."""
+"""The verdict as a table for people, and as JSON for programs."""
 
 from __future__ import annotations
 
-__all__ = ["as_json", "as_text"]
-
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from config.errors import sentence
-from gateway.tools.verify.before import as_sentence
+from gateway.base.moments import moment
+from gateway.tools.verify.before import Before, as_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from gateway.tools.verify.before import Before
     from gateway.tools.verify.check import Verdict
     from gateway.tools.verify.lives import Life
     from gateway.tools.verify.place import PlaceResult
@@ -33,7 +29,7 @@ _RANGES = 5
 
 
 def as_text(verdict: Verdict, before: Before | None = None) -> str:
-    """The table, a line for each life of a worker, notes, what was lost ``before`` the gateway, and the verdict."""
+    """The table, a line for each life of a worker, notes, losses ``before`` the gateway, and the verdict."""
     lines = [f"Gateway {verdict.gateway}, {_time(verdict.from_ms)} to {_time(verdict.to_ms)}", ""]
     if verdict.places:
         lines += [*_table(verdict.places), ""]
@@ -153,6 +149,4 @@ def _notes(places: Sequence[PlaceResult]) -> Iterator[str]:
 
 
 def _time(at_ms: int | None) -> str:
-    if at_ms is None:
-        return "?"
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return "?" if at_ms is None else moment(at_ms / 1000)

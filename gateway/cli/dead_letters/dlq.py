@@ -1,0 +1,245 @@
+"""``gateway dlq``: shows dead letters, and replays them through the present routes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import UsageError, complete, load_noted, moment, positive, run_quietly, topic_filters
+from gateway.cli.table import print_json, tell
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bridge.dead_letters.reading import DeadLetter, Place
+    from config.settings import Settings
+    from gateway.cli.dead_letters.reader import DeadLetterReader
+    from gateway.cli.dead_letters.selection import Filter, Selection
+
+LIST_LIMIT = 100
+
+
+class NotFoundError(GatewayError):
+    """A dead letter that was asked for is not there."""
+
+    exit_status = ExitStatus.NOT_FOUND
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway dlq`` and its commands."""
+    parsers = commands.add_parser(
+        "dlq",
+        help="list, show and replay dead letters",
+        description="Show the dead letters of the routes in the settings, and replay them. Only a replay writes; no "
+        "command uses a consumer group.",
+    ).add_subparsers(required=True, metavar="COMMAND")
+
+    listing = parsers.add_parser(
+        "list",
+        help="list dead letters, the newest last",
+        description="List dead letters, the newest last, and say how long they are kept.",
+    )
+    _add_filters(listing)
+    listing.add_argument(
+        "--limit", type=positive, default=LIST_LIMIT, metavar="N", help="the N newest (default: %(default)s)"
+    )
+
+    show = parsers.add_parser(
+        "show",
+        help="show one dead letter in full",
+        description=f"Show a dead letter with all headers and its payload, parts put together. Ends with status "
+        f"{int(ExitStatus.NOT_FOUND)} when there is none (any more).",
+    )
+    show.add_argument("place", metavar="[TOPIC/]PARTITION:OFFSET", help="as dlq list shows it")
+    show.add_argument("--payload", action="store_true", help="write the payload's bytes and nothing else")
+
+    replay = parsers.add_parser(
+        "replay",
+        help="send dead letters through the routes again",
+        description="Send the messages of dead letters, oldest first, through the routes and interceptors of the "
+        "present settings, and mark each once Kafka has it. A command goes back to its Kafka topic. A marked one "
+        "is not replayed again. Ends with "
+        f"status {int(ExitStatus.NOT_FOUND)} when nothing matches, {int(ExitStatus.INCOMPLETE)} when some could not be "
+        "replayed.",
+    )
+    replay.add_argument("places", nargs="*", metavar="[TOPIC/]PARTITION:OFFSET", help="these alone; or give a filter")
+    _add_filters(replay)
+    replay.add_argument("--limit", type=positive, metavar="N", help="the N oldest (default: all)")
+    replay.add_argument("--all", action="store_true", help="everything there is, without a filter")
+    replay.add_argument("--dry-run", action="store_true", help="only say what each would become")
+    replay.add_argument(
+        "--again", action="store_true", help="also those that were replayed before, or begun: they may be there twice"
+    )
+
+    for command, run in ((listing, _list), (show, _show), (replay, _replay)):
+        complete(command, run)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("filters", "All that are given must hold; a repeated one takes either value.")
+    group.add_argument("--reason", action="append", default=[], metavar="WORD", help="dlq.reason, such as too_large")
+    group.add_argument("--route", action="append", default=[], metavar="NAME", help="of a route, or of [[commands]]")
+    group.add_argument("--topic", action="append", default=[], metavar="FILTER", help="MQTT topic filter, with + and #")
+    group.add_argument("--device", action="append", default=[], metavar="NAME", help="header gateway.device")
+    group.add_argument("--since", type=moment, metavar="WHEN", help="received then or later: a time (UTC), or 2h ago")
+    group.add_argument("--until", type=moment, metavar="WHEN", help="received before then")
+
+
+def _filter(arguments: argparse.Namespace) -> Filter:
+    from gateway.cli.dead_letters.selection import Filter
+
+    return Filter(
+        reasons=tuple(arguments.reason),
+        routes=tuple(arguments.route),
+        mqtt_filters=topic_filters("--topic", arguments.topic),
+        devices=tuple(arguments.device),
+        since_ms=arguments.since,
+        until_ms=arguments.until,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _reader(settings: Settings) -> AsyncIterator[DeadLetterReader]:
+    from gateway.cli.dead_letters.reader import DeadLetterReader
+    from gateway.components.outward import kafka_login
+
+    async with (
+        kafka_login(settings.kafka) as login,
+        DeadLetterReader(settings.kafka, f"{settings.instance}-dlq", settings.dead_letter_topics, login) as reader,
+    ):
+        yield reader
+
+
+def _place(text: str, settings: Settings) -> Place:
+    from gateway.cli.dead_letters.selection import parse_place
+
+    try:
+        return parse_place(text, settings.dead_letter.topic)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from None
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    settings = load_noted(arguments.config).settings
+    return run_quietly(_list_all(arguments, settings, _filter(arguments)), settings.log)
+
+
+async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: Filter) -> int:
+    from gateway.cli.dead_letters import text as dlq_text
+    from gateway.cli.dead_letters.selection import look_through
+
+    async with _reader(settings) as reader:
+        selection = await look_through(reader, wanted.takes, newest=arguments.limit)
+        facts = reader.facts
+    shown = selection.letters
+    if arguments.json:
+        document = {
+            "topics": [{"name": f.name, "partitions": f.partitions, "retention_ms": f.retention_ms} for f in facts],
+            "total": selection.total,
+            "matching": selection.matching,
+            "dead_letters": [dlq_text.as_json(letter, selection.marks) for letter in shown],
+        }
+        print_json(document)
+        return ExitStatus.OK
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if shown:
+        for line in dlq_text.table(shown, selection.marks, settings.dead_letter.topic, width):
+            print(line)
+    older = f", the {len(shown)} newest shown" if len(shown) < selection.matching else ""
+    print(f"{selection.matching} of {selection.total} dead letters match{older}.")
+    for line in dlq_text.retention(facts):
+        tell(line)
+    return ExitStatus.OK
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    settings = load_noted(arguments.config).settings
+    return run_quietly(_show_one(arguments, settings, _place(arguments.place, settings)), settings.log)
+
+
+async def _show_one(arguments: argparse.Namespace, settings: Settings, place: Place) -> int:
+    from gateway.cli.dead_letters import text as dlq_text
+    from gateway.cli.dead_letters.path import commands_of
+    from gateway.cli.dead_letters.selection import look_through
+
+    async with _reader(settings) as reader:
+        selection = await look_through(reader, lambda letter: place in letter.places)
+        (light,) = _named(selection, [place])
+        letter = (await reader.fetch([light])).get(light.place, light)
+    if arguments.payload:
+        sys.stdout.buffer.write(letter.value or b"")
+    elif arguments.json:
+        headers = [[name, None if value is None else value.hex()] for name, value in letter.headers]
+        document = dlq_text.as_json(letter, selection.marks)
+        value = None if letter.value is None else letter.value.hex()
+        print_json({**document, "headers_hex": headers, "payload_hex": value})
+    else:
+        for line in dlq_text.describe(letter, selection.marks, is_command=commands_of(letter, settings) is not None):
+            print(line)
+    return ExitStatus.OK
+
+
+def _named(selection: Selection, places: Sequence[Place]) -> list[DeadLetter]:
+    """The dead letters at these places. Raises NotFoundError for one that is not there."""
+    from gateway.cli.dead_letters.selection import find
+
+    letters = []
+    for place in places:
+        letter = find(selection.letters, place)
+        if letter is None:
+            end = selection.ends.get((place.topic, place.partition))
+            if end is None:
+                why = "these settings have no such dead-letter topic, or it no such partition"
+            elif place.offset >= end:
+                why = f"the partition ends at offset {end}"
+            else:
+                why = "it has expired, or the record is another one, such as the mark of a replay"
+            raise NotFoundError(f"There is no dead letter at {place}: {why}.")
+        letters.append(letter)
+    return letters
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from gateway.cli.dead_letters.selection import Filter
+
+    settings, wanted = load_noted(arguments.config).settings, _filter(arguments)
+    if arguments.places and (wanted != Filter() or arguments.all):
+        raise UsageError("Give places, or filters, or --all, but only one of them.")
+    if not arguments.places and wanted == Filter() and not arguments.all:
+        raise UsageError("Say which dead letters to replay: give places, a filter, or --all.")
+    places = [_place(text, settings) for text in arguments.places]
+    return run_quietly(_replay_all(arguments, settings, wanted, places), settings.log)
+
+
+async def _replay_all(
+    arguments: argparse.Namespace, settings: Settings, wanted: Filter, places: Sequence[Place]
+) -> int:
+    from gateway.cli.dead_letters.replay import Outcome, ReplayRun
+    from gateway.cli.dead_letters.selection import look_through
+
+    async with _reader(settings) as reader:
+        named = set(places)
+        selection = await look_through(
+            reader, (lambda letter: not named.isdisjoint(letter.places)) if named else wanted.takes
+        )
+        letters = _named(selection, places) if places else selection.letters
+        letters = list({letter.place: letter for letter in letters}.values())[: arguments.limit]
+        if not letters:
+            raise NotFoundError(f"None of the {selection.total} dead letters matches: nothing was replayed.")
+        counts = dict.fromkeys(Outcome, 0)
+        run = ReplayRun(settings, reader, selection, again=arguments.again)
+        results = run.preview(letters) if arguments.dry_run else run.replay(letters)
+        async for result in results:
+            counts[result.outcome] += 1
+            if arguments.json:
+                print_json(result.as_json(), indent=None)
+            else:
+                print(result.line(settings.dead_letter.topic), flush=True)
+    total = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+    print(f"{len(letters)} dead letters: {total}.", file=sys.stderr if arguments.json else sys.stdout)
+    good = counts[Outcome.REPLAYED] + counts[Outcome.WOULD_BE]
+    return ExitStatus.OK if good == len(letters) else ExitStatus.INCOMPLETE

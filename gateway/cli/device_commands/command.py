@@ -1,0 +1,315 @@
+"""``gateway command``: sends commands to devices through Kafka, and shows what became of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from config.errors import ConfigError, ExitStatus, GatewayError
+from gateway.cli.arguments import UsageError, complete, duration, load_noted, moment, positive, run_quietly
+from gateway.cli.table import print_json, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bridge.commands.status_reading import StatusView
+    from bridge.dead_letters.reading import Place
+    from config.commands import CommandSettings
+    from config.settings import Settings
+    from gateway.cli.device_commands.send import Draft, Sending
+
+_LIST_LIMIT: Final = 50
+_UNFULFILLED: Final = int(ExitStatus.UNFULFILLED)
+_INCOMPLETE: Final = int(ExitStatus.INCOMPLETE)
+_STATUSES: Final = (
+    "accepted", "waiting", "sent", "delivered", "in_progress", "succeeded", "rejected", "failed", "timed_out",
+    "expired", "undeliverable", "refused",
+)  # fmt: skip
+
+
+class NoCommandError(GatewayError):
+    """A command that was asked for is not there."""
+
+    exit_status = ExitStatus.NOT_FOUND
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway command`` and its commands."""
+    parsers = commands.add_parser(
+        "command",
+        help="send commands to devices, and show what became of them",
+        description="Commands to devices ([[commands]] in the settings): records of Kafka topics, which a running "
+        "gateway publishes over MQTT. Only send writes; no command uses a consumer group.",
+    ).add_subparsers(required=True, metavar="COMMAND")
+
+    send = parsers.add_parser(
+        "send",
+        help="write a command to Kafka; --wait shows its statuses",
+        description="Writes a command for a device to the first Kafka topic of its [[commands]], and says where it is. "
+        "With --wait: shows each status until the terminal one. A gateway must run for that.",
+        epilog=(
+            "examples:\n"
+            "  gateway command send pump-7 '{\"on\": true}' --subject switch --wait\n"
+            "  gateway command send pump-7 --payload-file firmware.bin --expires 1h --no-answer\n\n"
+            f"exit status: 0 it is written; with --wait it was sent, delivered or succeeded, as asked. {_UNFULFILLED} "
+            "it failed, was rejected or refused, timed out, expired, or is undeliverable; "
+            f"{_INCOMPLETE} no terminal status came in time; 2 it could never be a command"
+        ),
+    )
+    send.add_argument("device", metavar="DEVICE", help="its name, which becomes the record's key")
+    send.add_argument("payload", metavar="PAYLOAD", nargs="?", help="text (default: empty)")
+    send.add_argument("--payload-file", metavar="FILE", help="the payload from a file, - for standard input")
+    send.add_argument("--subject", metavar="NAME", help="name of the command, ${subject} in mqtt_topic")
+    send.add_argument("--id", metavar="ID", help="its id (default: the record's place)")
+    send.add_argument("--expires", type=duration, metavar="LENGTH", help="not sent after: 30s, 1h (default: settings)")
+    send.add_argument(
+        "--answer",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="whether an answer is awaited (default: settings)",
+    )
+    send.add_argument("--content-type", metavar="TYPE", help="content type of the payload")
+    send.add_argument("--wait", action="store_true", help="show each status until the terminal one")
+    _add_name(send, "name of its [[commands]]; needed if the settings have several")
+
+    listing = parsers.add_parser(
+        "list",
+        help="list commands with their last status, the newest last",
+        description="List the commands that the status topics know, with the last status of each, the newest last. "
+        "A command that no worker has taken yet has no status.",
+    )
+    listing.add_argument("--device", action="append", default=[], metavar="NAME", help="of a device; may be repeated")
+    listing.add_argument(
+        "--status",
+        action="append",
+        default=[],
+        choices=_STATUSES,
+        metavar="STATUS",
+        help=f"with this last status: {', '.join(_STATUSES)}",
+    )
+    listing.add_argument("--open", action="store_true", help="only those that are not finished")
+    listing.add_argument("--since", type=moment, metavar="WHEN", help="with a status since then: a time (UTC), or 2h")
+    listing.add_argument(
+        "--limit",
+        type=positive,
+        default=_LIST_LIMIT,
+        metavar="N",
+        help="the N newest, at most 100,000 (default: %(default)s)",
+    )
+    _add_name(listing)
+
+    show = parsers.add_parser(
+        "show",
+        help="show one command: its record, statuses and answers",
+        description="Show a command in full: its record, every status that Kafka still has, and the answers of its "
+        f"device. Ends with status {int(ExitStatus.NOT_FOUND)} when there is none.",
+    )
+    show.add_argument("id", metavar="ID", help="its id, or its place: TOPIC/PARTITION:OFFSET")
+    _add_name(show)
+
+    complete(send, _send)
+    complete(listing, _list)
+    complete(show, _show)
+
+
+def _add_name(parser: argparse.ArgumentParser, what: str = "only those of this [[commands]]") -> None:
+    parser.add_argument("--commands", metavar="NAME", help=what)
+
+
+def chosen(settings: Settings, name: str | None) -> Sequence[CommandSettings]:
+    """The ``[[commands]]`` of that name, all without one. Raises ConfigError and UsageError."""
+    if not settings.commands:
+        raise ConfigError("The settings have no [[commands]]: this gateway sends no commands to devices.")
+    if name is None:
+        return settings.commands
+    found = [one for one in settings.commands if one.name == name]
+    if not found:
+        names = ", ".join(one.name for one in settings.commands)
+        raise UsageError(f"--commands {name}: the settings have no such [[commands]]; there are: {names}.")
+    return found
+
+
+def the_one(settings: Settings, name: str | None) -> CommandSettings:
+    """The ``[[commands]]`` that a command is for. Raises ConfigError and UsageError."""
+    found = chosen(settings, name)
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        raise UsageError(f"The settings have several [[commands]] ({names}): choose one with --commands NAME.")
+    return found[0]
+
+
+# --- send ----------------------------------------------------------------------------------------------------------
+
+
+def _send(arguments: argparse.Namespace) -> int:
+    settings = load_noted(arguments.config).settings
+    commands = the_one(settings, arguments.commands)
+    return run_quietly(_send_one(arguments, settings, commands, _draft(arguments)), settings.log)
+
+
+def _draft(arguments: argparse.Namespace) -> Draft:
+    from gateway.cli.device_commands.send import Draft
+
+    if arguments.payload is not None and arguments.payload_file is not None:
+        raise UsageError("Give PAYLOAD or --payload-file, but only one of them.")
+    if arguments.payload_file is None:
+        payload = (arguments.payload or "").encode(errors="surrogateescape")  # the bytes of the shell
+    else:
+        try:
+            is_input = arguments.payload_file == "-"
+            payload = sys.stdin.buffer.read() if is_input else Path(arguments.payload_file).read_bytes()
+        except OSError as error:
+            raise UsageError(f"--payload-file {arguments.payload_file}: it cannot be read: {error.strerror}.") from None
+    return Draft(
+        device=arguments.device,
+        payload=payload,
+        subject=arguments.subject,
+        id=arguments.id,
+        expires_s=arguments.expires,
+        is_answer_asked=arguments.answer,
+        content_type=arguments.content_type,
+    )
+
+
+async def _send_one(
+    arguments: argparse.Namespace, settings: Settings, commands: CommandSettings, draft: Draft
+) -> ExitStatus:
+    from bridge.commands.reading import BadCommandError
+    from gateway.cli.device_commands.send import Sending
+    from gateway.components.outward import kafka_login
+
+    async with kafka_login(settings.kafka) as login:
+        try:
+            sending = Sending(settings, commands, draft, login)
+        except BadCommandError as error:
+            raise UsageError(f"Nothing was written, for it would be a dead letter ({error.reason}): {error}") from None
+        if arguments.wait:
+            return await _follow(arguments, sending, draft)
+        place = await sending.write()
+    if arguments.json:
+        print_json({"command": str(place), "id": draft.id or str(place)})
+    else:
+        print(f"Written to {place}.")
+    return ExitStatus.OK
+
+
+async def _follow(arguments: argparse.Namespace, sending: Sending, draft: Draft) -> ExitStatus:
+    from bridge.commands.status_reading import StatusView
+    from gateway.cli.device_commands import text
+
+    place: Place | None = None
+    statuses: list[StatusView] = []
+    async for one in sending.written_and_followed():
+        if isinstance(one, StatusView):
+            statuses.append(one)
+            if not arguments.json:
+                tell(text.line(one))
+        else:
+            place = one
+            if not arguments.json:
+                print(f"Written to {place}.", flush=True)
+    outcome = statuses[-1] if statuses and statuses[-1].is_terminal else None
+    if arguments.json:
+        print_json(
+            {
+                "command": str(place),
+                "id": draft.id or str(place),
+                "outcome": None if outcome is None else str(outcome.status),
+                "statuses": [text.as_data(one) for one in statuses],
+            }
+        )
+    elif outcome is None:
+        why = "Does a gateway with these settings run?" if not statuses else "It is not finished yet."
+        tell(f"No terminal status came within {sending.patience_s:.0f} s. {why}")
+    if outcome is None:
+        return ExitStatus.INCOMPLETE
+    return ExitStatus.OK if outcome.status in text.GOOD else ExitStatus.UNFULFILLED
+
+
+# --- list and show -------------------------------------------------------------------------------------------------
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    settings = load_noted(arguments.config).settings
+    return run_quietly(_list_all(arguments, settings, chosen(settings, arguments.commands)), settings.log)
+
+
+async def _list_all(
+    arguments: argparse.Namespace, settings: Settings, commands: Sequence[CommandSettings]
+) -> ExitStatus:
+    from gateway.cli.device_commands import text
+    from gateway.cli.device_commands.statuses import StatusTopics, Wanted
+    from gateway.components.outward import kafka_login
+
+    wanted = Wanted(tuple(arguments.device), tuple(arguments.status), arguments.open)
+    async with kafka_login(settings.kafka) as login:
+        found, has_all = await StatusTopics(settings, commands, login).last(wanted, arguments.since)
+    shown = found[-arguments.limit :]
+    if arguments.json:
+        matching = len(found) if has_all else None
+        print_json({"matching": matching, "commands": [text.as_data(status) for status in shown]})
+        return ExitStatus.OK
+    for line in text.table(shown, text.columns()):
+        print(line)
+    older = f", the {len(shown)} newest shown" if len(shown) < len(found) else ""
+    print(f"{'' if has_all else 'More than '}{len(found)} commands match{older}.")
+    return ExitStatus.OK
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    settings = load_noted(arguments.config).settings
+    return run_quietly(_show_one(arguments, settings, chosen(settings, arguments.commands)), settings.log)
+
+
+async def _show_one(
+    arguments: argparse.Namespace, settings: Settings, commands: Sequence[CommandSettings]
+) -> ExitStatus:
+    from gateway.cli.device_commands import text
+    from gateway.cli.device_commands.statuses import StatusTopics
+    from gateway.cli.table import bytes_data
+    from gateway.components.outward import kafka_login
+
+    async with kafka_login(settings.kafka) as login:
+        found = await StatusTopics(settings, commands, login).find(arguments.id)
+    if not found:
+        topics = ", ".join(sorted({one.status_topic for one in commands}))
+        raise NoCommandError(
+            f"There is no command {arguments.id!r}: {topics} has no status with this id or place. Its statuses may "
+            "have expired, or no worker has taken it yet (then give its place)."
+        )
+    if arguments.json:
+        print_json(
+            {
+                "commands": [
+                    {
+                        "record": None if one.record is None else str(one.record.place),
+                        "key": None if one.record is None else bytes_data(one.record.key),
+                        "payload": None if one.record is None else bytes_data(one.record.value),
+                        "headers": []
+                        if one.record is None
+                        else [[name, bytes_data(value)] for name, value in one.record.headers],
+                        "statuses": [text.as_data(status) for status in one.statuses],
+                        "answers": [
+                            {
+                                "record": str(answer.place),
+                                "at": text.moment(answer.timestamp_ms),
+                                "device": answer.device,
+                                "status": answer.code,
+                                "payload": bytes_data(answer.payload),
+                            }
+                            for answer in one.answers
+                        ],
+                    }
+                    for one in found
+                ]
+            }
+        )
+        return ExitStatus.OK
+    for number, one in enumerate(found):
+        if number:
+            print()
+        for line in text.describe(one.statuses, one.record, one.request, one.answers):
+            print(line)
+    return ExitStatus.OK

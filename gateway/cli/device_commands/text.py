@@ -1,0 +1,181 @@
+"""Commands and their statuses as text and JSON."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.commands.model import Status
+from gateway.cli.table import bytes_data, shown, table_lines
+
+if TYPE_CHECKING:
+    from bridge.commands.reading import Request
+    from bridge.commands.status_reading import AnswerView, StatusView
+    from bridge.dead_letters.reading import LoggedRecord
+
+_COLUMNS: Final = ("ID", "DEVICE", "STATUS", "AT (UTC)", "WHY")
+_WIDTHS: Final = (24, 16)  # of an id and a device; the whole is in --json
+_PAYLOAD_SHOWN: Final = 60
+GOOD: Final = frozenset({Status.SENT, Status.DELIVERED, Status.SUCCEEDED})
+"""Terminal statuses of a command that did what was asked."""
+
+_MEANINGS: Final = {
+    Status.ACCEPTED: "it waits for its turn",
+    Status.WAITING: "nobody subscribes to its topic; it is sent again until its deadline",
+    Status.SENT: "the broker took it, and some subscription matched",
+    Status.DELIVERED: "the device has it",
+    Status.IN_PROGRESS: "the device works on it",
+    Status.SUCCEEDED: "the device did it",
+    Status.REJECTED: "the device does not accept it",
+    Status.FAILED: "the device could not do it",
+    Status.TIMED_OUT: "it was sent, and nothing came back in time",
+    Status.EXPIRED: "its deadline passed before it was sent",
+    Status.UNDELIVERABLE: "it cannot be sent",
+    Status.REFUSED: "the gateway does not take it",
+}
+_RECEIVERS: Final = {"online": "the device was connected", "away": "the device was away"}
+
+
+def moment(ms: int | None) -> str | None:
+    """``2026-11-21T03:00:00.123Z``."""
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def why(status: StatusView) -> str:
+    """What a status means, in words."""
+    parts = [_MEANINGS[status.status] if status.reason is None else status.reason]
+    if status.answer is not None:
+        parts.append(_answer(status.answer))
+    if status.is_late:
+        parts.append("it came late, after timed_out")
+    if status.status is Status.SENT and status.receiver in _RECEIVERS:
+        parts.append(_RECEIVERS[status.receiver])
+    if status.code:
+        parts.append(f"MQTT reason code 0x{status.code:02X}")
+    return "; ".join(parts)
+
+
+def _answer(answer: AnswerView) -> str:
+    text = f"answer {answer.code}"
+    if answer.payload:
+        payload = shown(answer.payload.decode(errors="backslashreplace"))
+        text += f": {_cut(payload, _PAYLOAD_SHOWN)}"
+    return text
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _end_of(text: str, width: int) -> str:
+    """The text's end: that of a place says more than its beginning."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
+def line(status: StatusView) -> str:
+    """A status on one line, for somebody who waits for it."""
+    at = (moment(status.at_ms) or "")[11:23]
+    return f"{at}  {status.status:<13}  {why(status)}"
+
+
+def columns() -> int:
+    """The width of the terminal; 80 without one."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def table(statuses: Iterable[StatusView], width: int) -> Iterator[str]:
+    """Lines with a heading, each cut to ``width`` characters."""
+    rows = [
+        (
+            _end_of(shown(one.id), _WIDTHS[0]),
+            _cut(shown(one.device or "-"), _WIDTHS[1]),
+            one.status + (" (late)" if one.is_late else ""),
+            (moment(one.at_ms) or "")[5:19].replace("T", " "),
+            shown(why(one)),
+        )
+        for one in statuses
+    ]
+    for text in table_lines(_COLUMNS, rows):
+        yield _cut(text.rstrip("\n"), width)
+
+
+def describe(
+    history: Sequence[StatusView], record: LoggedRecord | None, request: Request | str | None, answers: Sequence[Any]
+) -> Iterator[str]:
+    """One command in full: its record, its statuses, and the devices' answers. ``request`` is a sentence where the
+    record is no command."""
+    last = history[-1] if history else None
+    first: list[tuple[str, str | None]] = []
+    if last is not None:
+        first = [
+            ("id", last.id),
+            ("record", str(last.place)),
+            ("commands", last.route),
+            ("device", last.device),
+            ("order", None if last.is_ordered else "not kept: the record's key is not the device"),
+            ("deadline", moment(last.deadline_ms)),
+        ]
+    elif record is not None:
+        first = [("record", str(record.place))]
+    yield from (f"{name:<9} {shown(text)}" for name, text in first if text is not None)
+    yield from _record(record, request)
+    yield "statuses"
+    yield from (f"  {shown(line(one))}" for one in history)
+    if not history:
+        yield "  none: no worker has taken it yet"
+    elif not last.is_terminal:  # type: ignore[union-attr]
+        yield "  (it is not finished)"
+    if answers:
+        yield "answers, as the devices sent them"
+    for answer in answers:
+        payload = shown(answer.payload.decode(errors="backslashreplace"))
+        yield f"  {moment(answer.timestamp_ms)}  {answer.code}  {answer.place}  {shown(answer.device)}: {payload}"
+
+
+def _record(record: LoggedRecord | None, request: Request | str | None) -> Iterator[str]:
+    if record is None:
+        yield "payload   (Kafka has deleted the record)"
+        return
+    yield f"written   {moment(record.timestamp_ms)}"
+    for name, value in record.headers:
+        yield f"header    {shown(name)}: {shown((value or b'').decode(errors='backslashreplace'))}"
+    if isinstance(request, str):
+        yield f"problem   {request}"
+    payload = record.value or b""
+    yield f"payload   {len(payload)} bytes{': ' if payload else ''}{shown(payload.decode(errors='backslashreplace'))}"
+
+
+def as_data(status: StatusView) -> dict[str, Any]:
+    """A status for JSON."""
+    answer = status.answer
+    return {
+        "id": status.id,
+        "command": str(status.place),
+        "commands": status.route,
+        "device": status.device,
+        "status": str(status.status),
+        "terminal": status.is_terminal,
+        "at": moment(status.at_ms),
+        "deadline": moment(status.deadline_ms),
+        "attempt": status.attempt,
+        "mqtt_reason_code": status.code,
+        "reason": status.reason,
+        "late": status.is_late,
+        "receiver": status.receiver,
+        "ordered": status.is_ordered,
+        "answer": None
+        if answer is None
+        else {
+            "status": answer.code,
+            "record": None if answer.record is None else str(answer.record),
+            "at": moment(answer.at_ms),
+            "content_type": answer.content_type,
+            "payload": bytes_data(answer.payload),
+            "truncated_bytes": answer.bytes_all,
+        },
+        "record": str(status.record),
+    }

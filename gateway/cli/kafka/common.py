@@ -1,0 +1,75 @@
+"""Shared by the commands for Kafka: options, the connection, the question before a change."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli import arguments
+from gateway.cli.arguments import UsageError, load_noted, quiet
+from gateway.cli.table import mention
+
+if TYPE_CHECKING:
+    import argparse
+
+    from config.settings import Settings
+    from gateway.admin.audit import AuditLog
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.model import Topic, Unanswered
+
+complete = functools.partial(arguments.complete, config="the gateway's settings; [admin] says who asks Kafka")
+
+
+def add_change_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--yes`` and ``--dry-run``."""
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+@contextlib.contextmanager
+def connected(arguments: argparse.Namespace) -> Iterator[tuple[Settings, KafkaAdmin]]:
+    """The settings and a connection made from them."""
+    from gateway.admin.kafka import KafkaAdmin
+
+    settings = load_noted(arguments.config).settings
+    with quiet(settings.log), KafkaAdmin(settings) as admin:
+        yield settings, admin
+
+
+def require_topics(names: Collection[str], topics: Iterable[Topic], outcome: str = "") -> None:
+    """Raises AdminMissingError for the names without a topic."""
+    from gateway.admin.errors import AdminMissingError
+
+    missing = sorted(set(names) - {topic.name for topic in topics})
+    if missing:
+        why = "not there, or no right to see it."
+        raise AdminMissingError(f"Kafka shows us no topic {', '.join(missing)}: {why}{outcome}")
+
+
+def audit_log(settings: Settings, admin: KafkaAdmin, command: str) -> AuditLog:
+    from gateway.admin.audit import AuditLog
+
+    return AuditLog.of(settings, command, admin.cluster().id)
+
+
+def answered_yes(arguments: Any, question: str) -> bool:
+    """Whether the user agrees, by ``--yes`` or on the terminal. Raises UsageError where there is neither."""
+    if arguments.yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} There is no terminal to answer: give --yes to agree, or --dry-run to look.")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def mention_unanswered(unanswered: Iterable[Unanswered]) -> None:
+    """Name the brokers that did not answer, on stderr."""
+    for one in unanswered:
+        mention(f"{one.why} The output lacks its part.")
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,203 @@
+"""``gateway leaders``: the partitions that each broker leads, and the election of preferred leaders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from config.errors import ExitStatus
+from gateway.cli.kafka.common import (
+    add_change_options,
+    answered_yes,
+    audit_log,
+    complete,
+    connected,
+    plural,
+    require_topics,
+)
+from gateway.cli.table import mention, print_json, say, severity, table, tell
+
+if TYPE_CHECKING:
+    import argparse
+
+    from config.settings import Settings
+    from gateway.admin.changes import Election
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.leadership import BrokerLeadership
+    from gateway.admin.model import Partition, Topic, TopicPartition
+
+_SHOWN: Final = 20
+_LIMIT: Final = 0.10  # leader.imbalance.per.broker.percentage by default
+_SETTLE_S: Final = 10.0  # until metadata shows an election
+_POLL_S: Final = 0.2
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway leaders`` and its commands."""
+    parsers = commands.add_parser(
+        "leaders",
+        help="show which broker leads what, or elect the preferred leaders",
+        description="After a stop of a broker, others lead its partitions: it idles, and they have its load. Kafka "
+        "gives them back within five minutes (auto.leader.rebalance.enable), or at once with elect.",
+        epilog="examples:\n  gateway leaders show\n  gateway leaders elect --topic telemetry --yes",
+    ).add_subparsers(required=True, metavar="COMMAND")
+    show = parsers.add_parser(
+        "show",
+        help="partitions led by each broker, and the imbalance",
+        description="For each broker: the partitions that it leads, those that it should lead (first replicas), and "
+        "the share that others lead, as Kafka's controller computes it. Changes nothing.",
+    )
+    elect = parsers.add_parser(
+        "elect",
+        help="give partitions back to their preferred leaders",
+        description="Elect the preferred replica of each partition where it is in sync and does not lead. It is never "
+        "an unclean election, so nothing is lost. Producers and consumers of those partitions pause for some "
+        f"milliseconds. Ends with status {int(ExitStatus.INCOMPLETE)} when some could not be elected.",
+        epilog="Right: Alter on the cluster.",
+    )
+    add_change_options(elect)
+    for command, run in ((show, _show), (elect, _elect)):
+        command.add_argument(
+            "--topic", action="append", metavar="NAME", help="this topic alone; may be repeated (default: all)"
+        )
+        complete(command, run)
+
+
+def _topics(admin: KafkaAdmin, arguments: argparse.Namespace) -> tuple[Topic, ...]:
+    topics = admin.topics(arguments.topic)
+    require_topics(arguments.topic or (), topics)
+    return topics
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from gateway.admin.leadership import leadership, not_preferred
+
+    with connected(arguments) as (_, admin):
+        topics = _topics(admin, arguments)
+        brokers = leadership(topics, admin.brokers())
+    elsewhere = not_preferred(topics)
+    if arguments.json:
+        print_json(_data(brokers, elsewhere))
+        return ExitStatus.OK
+    say(_table(brokers))
+    say(_elsewhere(elsewhere))
+    return ExitStatus.OK
+
+
+def _data(brokers: Sequence[BrokerLeadership], elsewhere: Sequence[tuple[TopicPartition, Partition]]) -> dict[str, Any]:
+    return {
+        "brokers": [
+            {"broker": one.broker, "leads": one.leads, "preferred": one.preferred, "elsewhere": one.elsewhere,
+             "replicas": one.replicas, "imbalance": round(one.imbalance, 4)}
+            for one in brokers
+        ],
+        "not_preferred": [
+            {"topic": place.topic, "partition": place.partition, "leader": one.leader, "preferred": one.preferred,
+             "in_sync": one.preferred in one.isr}
+            for place, one in elsewhere
+        ],
+    }  # fmt: skip
+
+
+def _table(brokers: Sequence[BrokerLeadership]) -> str:
+    rows = [
+        (one.broker, one.leads, one.preferred, one.elsewhere, one.replicas, f"{one.imbalance:.1%}",
+         severity("warn" if one.imbalance > _LIMIT else "ok"))
+        for one in brokers
+    ]  # fmt: skip
+    return table(("BROKER", "LEADS", "PREFERRED", "LED ELSEWHERE", "REPLICAS", "IMBALANCE", "STATE"), rows)
+
+
+def _elsewhere(elsewhere: Sequence[tuple[TopicPartition, Partition]]) -> str:
+    if not elsewhere:
+        return "Every partition is led by its preferred leader."
+    rows = [
+        (place, one.leader, one.preferred, "yes" if one.preferred in one.isr else "no: it must catch up first")
+        for place, one in elsewhere[:_SHOWN]
+    ]
+    more = len(elsewhere) - _SHOWN
+    text = f"\n{plural(len(elsewhere), 'partition')} not led by the preferred leader:\n"
+    text += table(("PARTITION", "LEADER", "PREFERRED", "PREFERRED IS IN SYNC"), rows, indent="  ")
+    return text + (f"  … and {more} more\n" if more > 0 else "")
+
+
+def _elect(arguments: argparse.Namespace) -> int:
+    from gateway.admin.leadership import leadership, not_preferred
+
+    with connected(arguments) as (settings, admin):
+        topics = _topics(admin, arguments)
+        before = leadership(topics, admin.brokers())
+        wanted = not_preferred(topics)
+        if not arguments.json:
+            say(_table(before))
+            say(_elsewhere(wanted))
+        ready = [place for place, one in wanted if one.preferred in one.isr]
+        if not ready or arguments.dry_run:
+            return _nothing(arguments, before, wanted, ready)
+        if not answered_yes(arguments, f"Give {plural(len(ready), 'partition')} to the preferred leader?"):
+            say("Nothing was done.")
+            return ExitStatus.OK
+        election = _elected(settings, admin, {place: one for place, one in wanted if place in ready})
+        left = _settled(admin, arguments, set(election.elected))
+        after = leadership(_topics(admin, arguments), admin.brokers())
+    if arguments.json:
+        print_json({"before": _data(before, wanted)["brokers"], "after": _data(after, ())["brokers"],
+                    "elected": election.elected, "not_needed": election.not_needed,
+                    "failed": {str(place): why for place, why in election.failed.items()},
+                    "not_seen_yet": [str(place) for place in sorted(left)]})  # fmt: skip
+    else:
+        say(f"\n{plural(len(election.elected), 'leader')} elected. After it:")
+        say(_table(after))
+        for place, why in election.failed.items():
+            tell(f"{severity('FAIL')} {place}: {why}")
+        if left:
+            tell(f"{severity('warn')} not seen in the metadata yet: {', '.join(str(place) for place in sorted(left))}")
+    return ExitStatus.INCOMPLETE if election.failed or left or len(ready) < len(wanted) else ExitStatus.OK
+
+
+def _nothing(
+    arguments: argparse.Namespace,
+    before: Sequence[BrokerLeadership],
+    wanted: Sequence[tuple[TopicPartition, Partition]],
+    ready: Sequence[TopicPartition],
+) -> int:
+    if arguments.json:
+        print_json(_data(before, wanted) | {"elected": [], "would_elect": [str(place) for place in ready]})
+    elif ready:
+        say(f"Would give {plural(len(ready), 'partition')} to the preferred leader.")
+    elif wanted:
+        mention("Nothing can be elected: the preferred leaders are not in sync.")
+    return ExitStatus.INCOMPLETE if wanted and not ready else ExitStatus.OK
+
+
+def _elected(settings: Settings, admin: KafkaAdmin, wanted: dict[TopicPartition, Partition]) -> Election:
+    from gateway.admin.errors import AdminError, AdminRetriableError
+
+    audit = audit_log(settings, admin, "gateway leaders elect")
+    before = {str(place): one.leader for place, one in wanted.items()}
+    after = {str(place): one.preferred for place, one in wanted.items()}
+    entry = audit.begin("leaders.elect", plural(len(wanted), "partition"), before, after)
+    try:
+        election = admin.elect(wanted)
+    except AdminError as error:
+        entry.failed(error, unknown=isinstance(error, AdminRetriableError))
+        raise
+    entry.done(
+        {"elected": [str(place) for place in election.elected],
+         "failed": {str(place): why for place, why in election.failed.items()}}
+    )  # fmt: skip
+    mention(f"written to {audit.path}")
+    return election
+
+
+def _settled(admin: KafkaAdmin, arguments: argparse.Namespace, elected: set[TopicPartition]) -> set[TopicPartition]:
+    """Wait until the metadata show the new leaders. Returns the partitions that they do not show in time."""
+    from gateway.admin.leadership import not_preferred
+
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        left = elected & {place for place, _ in not_preferred(_topics(admin, arguments))}
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(_POLL_S)

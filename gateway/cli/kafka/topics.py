@@ -1,0 +1,338 @@
+"""``gateway topics``: Kafka's topics, and those of the settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.arguments import duration
+from gateway.cli.kafka.common import (
+    add_change_options,
+    answered_yes,
+    audit_log,
+    complete,
+    connected,
+    mention_unanswered,
+    plural,
+    require_topics,
+)
+from gateway.cli.table import mention, print_json, say, severity, table, tell
+
+if TYPE_CHECKING:
+    import argparse
+
+    from config.settings import Settings
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.model import ConfigEntry, Topic
+    from gateway.admin.topic_plan import Step, Wanted
+
+_TIMEOUT_S = 60.0
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway topics`` and its commands."""
+    parsers = commands.add_parser(
+        "topics",
+        help="list, describe, plan, make, grow or delete Kafka topics",
+        description="Kafka's topics, and the topics of this gateway's settings. list, describe and plan change "
+        "nothing. apply and delete change Kafka after a question and write to admin.audit_file.",
+        epilog="examples:\n  gateway topics plan\n  gateway topics apply --yes\n  gateway topics describe telemetry\n"
+        "  gateway topics delete old-topic",
+    ).add_subparsers(required=True, metavar="COMMAND")
+
+    listing = parsers.add_parser(
+        "list",
+        help="every topic with its partitions and replicas",
+        description="Every visible topic: partitions, replicas, and how many have no leader or lack replicas. "
+        "Changes nothing.",
+    )
+    listing.add_argument("--internal", action="store_true", help="Kafka's own topics too (__consumer_offsets, …)")
+
+    describe = parsers.add_parser(
+        "describe",
+        help="a topic's partitions, leaders and configuration",
+        description="Each partition with its leader, replicas and in-sync replicas, and the topic's own settings. "
+        f"Changes nothing. Ends with status {int(ExitStatus.NOT_FOUND)} when a topic does not exist.",
+    )
+    describe.add_argument("topics", nargs="+", metavar="TOPIC")
+
+    planning = parsers.add_parser(
+        "plan",
+        help="what apply would do",
+        description="Compare the topics that the settings name (routes, dead letters, ledger, kafka.topics.declare) "
+        "with Kafka, and say what apply would do. Kafka is asked whether the rights suffice; nothing is changed.",
+        epilog="kafka.topics.partitions and .replication are for new topics. An existing topic grows only when "
+        "kafka.topics.declare names it with its partitions.",
+    )
+    planning.add_argument(
+        "--check",
+        action="store_true",
+        help=f"end with status {int(ExitStatus.INCOMPLETE)} when something is to be done",
+    )
+
+    applying = parsers.add_parser(
+        "apply",
+        help="create and change Kafka's topics by the settings",
+        description="Do the steps of plan, and return when every broker shows them. A repetition is harmless: after an "
+        "interruption, or a controller's failure, it does the remaining steps. Ends with status "
+        f"{int(ExitStatus.INCOMPLETE)} when a step is not done.",
+        epilog="Partitions cannot be removed; replication is changed by kafka-reassign-partitions.sh or Cruise "
+        "Control. Rights: Create and Alter on the topics, AlterConfigs for settings.",
+    )
+    deleting = parsers.add_parser(
+        "delete",
+        help="delete topics with all their records",
+        description="Delete topics, and return when no broker shows them any more. This cannot be undone. Ends with "
+        f"status {int(ExitStatus.NOT_FOUND)} when a topic does not exist, {int(ExitStatus.INCOMPLETE)} when a broker "
+        "still shows one, or shows it again.",
+    )
+    deleting.add_argument("topics", nargs="+", metavar="TOPIC")
+    for command in (applying, deleting):
+        add_change_options(command)
+        command.add_argument(
+            "--timeout", type=duration, default=_TIMEOUT_S, metavar="LENGTH",
+            help="longest time for retries and for the brokers to show it (default: 60s)",
+        )  # fmt: skip
+    runs = {listing: _list, describe: _describe, planning: _plan, applying: _apply, deleting: _delete}
+    for command, run in runs.items():
+        complete(command, run)
+
+
+# --- looking ---
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with connected(arguments) as (_, admin):
+        topics = [topic for topic in admin.topics() if arguments.internal or not topic.internal]
+    if arguments.json:
+        print_json({"topics": [_summary(topic) for topic in topics]})
+        return ExitStatus.OK
+    rows = [
+        (row["name"], row["partitions"], row["replication"], row["leaderless"], row["under_replicated"],
+         severity(_health(topic)))
+        for topic, row in ((topic, _summary(topic)) for topic in topics)
+    ]  # fmt: skip
+    say(table(("TOPIC", "PARTITIONS", "REPLICATION", "NO LEADER", "UNDER-REPLICATED", "STATE"), rows)
+        or "Kafka shows us no topic.")  # fmt: skip
+    return ExitStatus.OK
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id,
+        "internal": topic.internal,
+        "partitions": len(topic.partitions),
+        "replication": topic.replication,
+        "leaderless": sum(one.leader is None for one in topic.partitions),
+        "under_replicated": sum(one.under_replicated for one in topic.partitions),
+    }
+
+
+def _health(topic: Topic) -> Any:
+    if any(one.leader is None for one in topic.partitions):
+        return "FAIL"
+    return "warn" if any(one.under_replicated for one in topic.partitions) else "ok"
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    with connected(arguments) as (_, admin):
+        topics = admin.topics(arguments.topics)
+        missing = sorted(set(arguments.topics) - {topic.name for topic in topics})
+        configs, problem = _configs(admin, [topic.name for topic in topics])
+    if arguments.json:
+        print_json({"topics": [_summary(topic) | {"partitions": topic.partitions, "configs": configs.get(topic.name)}
+                               for topic in topics], "missing": missing})  # fmt: skip
+    else:
+        for topic in topics:
+            say(_described(topic, configs.get(topic.name, {})))
+    if problem:
+        mention(problem)
+    require_topics(arguments.topics, topics)
+    return ExitStatus.OK
+
+
+def _configs(admin: KafkaAdmin, names: Sequence[str]) -> tuple[dict[str, dict[str, ConfigEntry]], str]:
+    """The configurations, or why there are none (DescribeConfigs is a right of its own)."""
+    from gateway.admin.errors import AdminRefusedError
+
+    try:
+        return admin.configs("topic", names), ""
+    except AdminRefusedError as error:
+        return {}, str(error)
+
+
+def _described(topic: Topic, configs: Mapping[str, ConfigEntry]) -> str:
+    head = (
+        f"{topic.name}  ({plural(len(topic.partitions), 'partition')}, replication {topic.replication}, id {topic.id})"
+    )
+    told = any(one.elr is not None for one in topic.partitions)
+    headers = ["PARTITION", "LEADER", "PREFERRED", "REPLICAS", "IN SYNC", *(["ELIGIBLE"] if told else []), "STATE"]
+    rows = [
+        [one.number, one.leader, one.preferred, _ids(one.replicas), _ids(one.isr),
+         *([_ids(one.elr or ())] if told else []), _state(one)]
+        for one in topic.partitions
+    ]  # fmt: skip
+    own = sorted((entry for entry in configs.values() if entry.source == "topic"), key=lambda entry: entry.name)
+    lines = [head + "\n", table(headers, rows, indent="  ")]
+    if own:
+        lines.append("  set at the topic: " + ", ".join(f"{entry.name}={entry.value}" for entry in own) + "\n")
+    for name in ("min.insync.replicas", "retention.ms", "cleanup.policy", "max.message.bytes"):
+        entry = configs.get(name)
+        if entry is not None and entry.source != "topic":
+            lines.append(f"  {name}={entry.value} (from the {entry.source})\n")
+    return "".join(lines)
+
+
+def _state(one: Any) -> str:
+    if one.leader is None:
+        return f"{severity('FAIL')}: no leader; offline: {_ids(one.offline) or 'none'}"
+    if one.under_replicated:
+        return f"{severity('warn')}: replicas out of sync: {_ids(sorted(set(one.replicas) - set(one.isr)))}"
+    return severity("ok")
+
+
+def _ids(numbers: Iterable[int]) -> str:
+    return ",".join(str(number) for number in numbers)
+
+
+# --- planning and applying ---
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from gateway.admin.topic_apply import look, refusals
+    from gateway.admin.topic_plan import wanted_topics
+
+    with connected(arguments) as (settings, admin):
+        wanted = wanted_topics(settings)
+        steps = look(admin, wanted)
+        refused = refusals(admin, steps, wanted)
+    _show(arguments, settings, steps, wanted, refused)
+    return ExitStatus.INCOMPLETE if arguments.check and any(step.acts for step in steps) else ExitStatus.OK
+
+
+def _show(
+    arguments: argparse.Namespace,
+    settings: Settings,
+    steps: Sequence[Step],
+    wanted: Sequence[Wanted],
+    refused: Mapping[Step, str],
+) -> None:
+    from gateway.admin.topic_plan import templated
+
+    used = {one.name: one.used_by for one in wanted}
+    if arguments.json:
+        data = [_step_data(step) | {"used_by": used[step.topic], "refused": refused.get(step)} for step in steps]
+        print_json({"steps": data, "not_planned": dict(templated(settings))})
+        return
+    say(table(("TOPIC", "STEP", "WHAT", "USED BY"),
+              [(step.topic, step.kind, step.text, ", ".join(used[step.topic])) for step in steps])
+        or "The settings name no topic.")  # fmt: skip
+    for step in steps:
+        if step.warning:
+            tell(f"\n{severity('warn')} {step.topic}: {step.warning}")
+        if step in refused:
+            tell(f"\n{severity('FAIL')} {step.topic}: Kafka would refuse it. {refused[step]}")
+    for route, template in templated(settings):
+        tell(f"\nNot planned: route {route} forms its topics from messages ({template}). Name them in "
+            "kafka.topics.declare to create them.")  # fmt: skip
+    actions = sum(step.acts for step in steps)
+    if not actions:
+        say("\nNothing to do.")
+    elif arguments.run is _plan:
+        say(f"\n{plural(actions, 'step')} to take: gateway topics apply")
+    else:
+        say()
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    return {"topic": step.topic, "step": step.kind, "text": step.text, "warning": step.warning or None,
+            "before": step.before or None, "after": step.after or None}  # fmt: skip
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    from gateway.admin.topic_apply import apply, look, refusals
+    from gateway.admin.topic_plan import wanted_topics
+
+    with connected(arguments) as (settings, admin):
+        wanted = wanted_topics(settings)
+        steps = look(admin, wanted)
+        actions = [step for step in steps if step.acts]
+        if arguments.dry_run or (actions and not arguments.yes and not arguments.json):
+            _show(arguments, settings, steps, wanted, refusals(admin, steps, wanted))
+        if arguments.dry_run:
+            return ExitStatus.OK
+        if actions and not answered_yes(arguments, f"Take {plural(len(actions), 'step')}?"):
+            say("Nothing was done.")
+            return ExitStatus.OK
+        audit = audit_log(settings, admin, "gateway topics apply")
+        tell = mention if arguments.json else say
+        result = apply(admin, wanted, audit, arguments.timeout, tell=tell)
+    if arguments.json:
+        print_json({
+            "done": [_step_data(step) for step in result.done],
+            "left": [_step_data(step) | {"why": why} for step, why in result.left.items()],
+            "behind": result.behind,
+            "fenced": result.fenced,
+        })  # fmt: skip
+    else:
+        for step in steps:
+            if step.kind == "differs":
+                tell(f"{severity('warn')} {step.topic}: {step.text}.")
+        _say_applied(result, audit.path)
+    return ExitStatus.INCOMPLETE if result.left or result.behind else ExitStatus.OK
+
+
+def _say_applied(result: Any, audit: Any) -> None:
+    for step, why in result.left.items():
+        tell(f"{severity('FAIL')} {step.kind} {step.topic}: not done. {why}")
+    for sentence in result.behind:
+        tell(f"{severity('warn')} not everywhere yet: {sentence}")
+    for number in result.fenced:
+        tell(f"{severity('warn')} broker {number} is fenced: it reads the change before it serves clients again")
+    if not result.left and not result.behind:
+        tell("Every broker shows it." if result.done else "Nothing to do: Kafka matches the settings.")
+    if result.done:
+        tell(f"Written to {audit}.")
+
+
+# --- deleting ---
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
+    from gateway.admin.errors import AdminError
+    from gateway.admin.topic_apply import delete
+
+    with connected(arguments) as (settings, admin):
+        if (why := kafka_s_own(arguments.topics)) is not None:
+            raise AdminError(why)
+        found = {topic.name: topic for topic in admin.topics(arguments.topics)}
+        require_topics(arguments.topics, found.values(), " Nothing was done.")
+        brokers = admin.broker_configs(["delete.topic.enable", "auto.create.topics.enable"])
+        if (why := deletion_forbidden(brokers.by_broker)) is not None:
+            raise AdminError(why)
+        mention_unanswered(brokers.unanswered)
+        warnings = deletion_warnings(settings, list(found), brokers.by_broker)
+        for warning in warnings:
+            mention(f"{severity('warn', sys.stderr)}: {warning}")
+        what = ", ".join(f"{name} ({plural(len(topic.partitions), 'partition')})" for name, topic in found.items())
+        if arguments.dry_run:
+            say(f"Would delete {what}.")
+            return ExitStatus.OK
+        if not answered_yes(arguments, f"Delete {what} with every record in it?"):
+            say("Nothing was done.")
+            return ExitStatus.OK
+        audit = audit_log(settings, admin, "gateway topics delete")
+        left = {name: delete(admin, topic, audit, arguments.timeout, tell=mention) for name, topic in found.items()}
+    if arguments.json:
+        print_json({"deleted": [name for name in left if not left[name]],
+                    "left": {name: why for name, why in left.items() if why}, "warnings": warnings})  # fmt: skip
+    else:
+        for name, sentences in left.items():
+            tell(f"No broker shows {name} any more." if not sentences
+                else "\n".join(f"{severity('FAIL')} {name}: {sentence}" for sentence in sentences))  # fmt: skip
+        tell(f"Written to {audit.path}.")
+    return ExitStatus.INCOMPLETE if any(left.values()) else ExitStatus.OK

@@ -1,0 +1,256 @@
+"""``gateway explain``: the way of a message, or of a command to a device, step by step."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from config.errors import ConfigError, ExitStatus, GatewayError
+from gateway.cli.arguments import UsageError, complete, positive
+from gateway.cli.table import tell
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bridge.message import Properties
+    from config.settings import Settings
+    from gateway.tools.explain import Explanation
+
+_LISTENS_S: Final = 1.0
+_PATIENCE_S: Final = 3.0  # for a Kafka that does not answer; only the partition needs it
+_DESCRIPTION: Final = """\
+Shows the way of an MQTT message by the settings: its subscription, its route and why earlier routes do not take it,
+each interceptor's result, and the record: Kafka topic, key, partition, headers; or the dead letter, with its reason.
+The message goes through the gateway's own code. Nothing is published or written, and no MQTT broker is asked. Kafka is
+asked for the number of partitions, unless --partitions or --offline is given.
+
+With --command: the way of a command from Kafka to a device: MQTT topic and properties, expiry, what is awaited, and
+which route brings it.
+"""
+_EPILOG: Final = """\
+examples:
+  gateway explain devices/pump-7/telemetry
+  gateway explain devices/pump-7/telemetry '{"temperature": 21.5}' --properties content_type=application/json
+  gateway explain devices/pump-7/alarm @alarm.bin --qos 2 --properties site=north --partitions 12
+  gateway explain --command pump-7 '{"on": true}' --properties subject=switch response-required=true
+  echo AAEC/w== | gateway explain devices/x/raw - --encoding base64 --json
+
+PROPERTY is NAME=VALUE: a user property, or one of content_type, response_topic, correlation_data, message_expiry
+(seconds), payload_format (0 or 1). Write user.NAME=VALUE for a user property that is called like one of these. With
+--command it is a header of the command's record.
+
+exit status: 0 a record is written or a command sent, 1 a dead letter, the message is dropped or taken by no route, or
+the command has expired, 2 wrong arguments, 78 bad settings
+"""
+_OWN: Final = ("content_type", "response_topic", "correlation_data", "message_expiry", "payload_format")
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway explain`` to the command's parser."""
+    parser = commands.add_parser(
+        "explain",
+        help="show the way of a message: route, interceptors, topic, key, partition, headers",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="the MQTT topic it is published to; with --command the device")
+    parser.add_argument(
+        "payload",
+        metavar="PAYLOAD",
+        nargs="?",
+        default="",
+        help="text, @FILE, or - for standard input (default: empty)",
+    )
+    parser.add_argument(
+        "--encoding", choices=("text", "hex", "base64"), default="text", help="how PAYLOAD is written (default: text)"
+    )
+    parser.add_argument(
+        "--properties", nargs="+", action="extend", default=[], metavar="PROPERTY", help="MQTT 5 properties"
+    )
+    parser.add_argument("--command", action="store_true", help="explain a command to the device TOPIC")
+    parser.add_argument("--commands", metavar="NAME", help="name of its [[commands]], if there are several")
+    parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=1, help="QoS it is published with (default: 1)")
+    parser.add_argument("--retain", action="store_true", help="published as retained")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--partitions", type=positive, metavar="N", help="as if every Kafka topic had N; Kafka is not asked"
+    )
+    where.add_argument("--offline", action="store_true", help="do not ask Kafka; the partition is then unknown")
+    complete(parser, _run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from config.loading.load import load
+    from gateway.tools.explain import Message, explain
+
+    if arguments.command or arguments.commands is not None:
+        return _explain_command(arguments)
+
+    message = Message(
+        arguments.topic, _payload(arguments), _properties(arguments.properties), arguments.qos, arguments.retain
+    )
+    _check_topic(arguments.topic)
+    loaded = load(arguments.config)
+    settings = loaded.settings
+    if not settings.routes:
+        raise ConfigError(
+            loaded.missing_file
+            or "The settings have no routes, so the gateway would read no message. Add a [[routes]] table."
+        )
+    asked: list[str] = []
+    told = explain(settings, message, _partitions(arguments, settings, asked))
+    told.notes += asked
+    if arguments.json:
+        from gateway.cli.table import print_json
+
+        print_json(_document(told))
+    else:
+        from gateway.cli.records.explain_text import text
+
+        tell(text(told, settings))
+    good = bool(told.written) and not any(one.dead_letter for one in told.written)
+    return ExitStatus.OK if good else ExitStatus.FAILED
+
+
+def _explain_command(arguments: argparse.Namespace) -> int:
+    from gateway.cli.arguments import load_noted
+    from gateway.cli.device_commands.command import the_one
+    from gateway.tools.explain_command import explain_command
+
+    settings = load_noted(arguments.config).settings
+    commands = the_one(settings, arguments.commands)
+    headers = []
+    for text in arguments.properties:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--properties {text}: write NAME=VALUE, such as {commands.subject_header}=switch.")
+        headers.append((name, value.encode(errors="surrogateescape")))
+    asked: list[str] = []
+    count = _partitions(arguments, settings, asked)
+    told = explain_command(settings, commands, arguments.topic, _payload(arguments), headers, count)
+    told.notes += asked
+    if arguments.json:
+        from gateway.cli.table import as_data, print_json
+
+        document = {name: as_data(getattr(told, name)) for name in told.__slots__}
+        print_json(document)
+    else:
+        from gateway.cli.records.explain_text import command_text
+
+        tell(command_text(told, commands))
+    return ExitStatus.OK if told.sent is not None else ExitStatus.FAILED
+
+
+def _check_topic(topic: str) -> None:
+    """Raises UsageError for a topic that MQTT does not allow."""
+    if not topic or "+" in topic or "#" in topic or "\0" in topic:
+        raise UsageError(
+            f"{topic!r} is no topic of a message, which has at least one character, and no '+', '#' or NUL. "
+            "Give the topic that a device publishes to, not a filter."
+        )
+
+
+def _payload(arguments: argparse.Namespace) -> bytes:
+    text: str = arguments.payload
+    try:
+        if text == "-":
+            data = sys.stdin.buffer.read()
+        elif text.startswith("@"):
+            data = Path(text[1:]).read_bytes()
+        else:
+            data = text.encode(errors="surrogateescape")  # the bytes of the shell
+    except OSError as error:
+        raise UsageError(f"The payload cannot be read from {text[1:]}: {error.strerror}.") from None
+    try:
+        match arguments.encoding:
+            case "hex":
+                return binascii.unhexlify(b"".join(data.split()))
+            case "base64":
+                return base64.b64decode(b"".join(data.split()), validate=True)
+            case _:
+                return data
+    except ValueError as error:
+        raise UsageError(f"The payload is no {arguments.encoding}: {error}.") from None
+
+
+def _properties(texts: list[str]) -> Properties:
+    from bridge.message import Properties
+
+    user: list[tuple[str, str]] = []
+    own: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--properties {text}: write NAME=VALUE, such as site=north or content_type=text/plain.")
+        if name not in _OWN:
+            user.append((name.removeprefix("user."), value))
+        elif name == "correlation_data":
+            own[name] = value.encode()
+        elif name in ("message_expiry", "payload_format"):
+            if not value.isdecimal() or (name == "payload_format" and value not in ("0", "1")):
+                raise UsageError(f"--properties {text}: {name} is a number{', 0 or 1' * (name == 'payload_format')}.")
+            own[name] = int(value)
+        else:
+            own[name] = value
+    return Properties(user=tuple(user), **own)
+
+
+def _partitions(arguments: argparse.Namespace, settings: Settings, notes: list[str]) -> Callable[[str], int | None]:
+    """The number of partitions of a topic. The reason for an unknown one goes into ``notes``, once."""
+    if arguments.partitions is not None:
+        return lambda _topic: int(arguments.partitions)
+    if arguments.offline:
+        return lambda _topic: None
+    silent = False
+
+    def count(topic: str) -> int | None:
+        nonlocal silent
+        if silent:
+            return None
+        from gateway.admin.kafka import KafkaAdmin
+
+        if not _listens(settings):
+            silent = True
+            addresses = ", ".join(settings.kafka.bootstrap_servers)
+            notes.append(f"The partition is unknown: nothing listens at {addresses}. --partitions N says how many.")
+            return None
+        try:
+            with KafkaAdmin(settings, timeout_s=_PATIENCE_S) as admin:
+                found = {one.name: len(one.partitions) for one in admin.topics([topic])}
+        except GatewayError as error:
+            silent = True
+            notes.append(f"The partition is unknown (--partitions N says how many): {error}")
+            return None
+        if not found.get(topic):
+            notes.append(f"The partition is unknown: Kafka has no topic {topic!r} yet. --partitions N says how many.")
+        return found.get(topic) or None
+
+    return count
+
+
+def _listens(settings: Settings) -> bool:
+    """Whether one of Kafka's addresses takes a connection, since the client would try for much longer."""
+    import socket
+
+    for address in settings.kafka.bootstrap_servers:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS_S).close()
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _document(told: Explanation) -> dict[str, Any]:
+    """An explanation for JSON."""
+    from gateway.cli.table import as_data
+
+    document = {name: as_data(getattr(told, name)) for name in told.__slots__ if name != "message"}
+    for one in document["written"]:
+        one["headers"] = [{"name": name, "value": value} for name, value in one["headers"]]
+    return document | {"topic": told.message.topic}

@@ -1,0 +1,248 @@
+"""``gateway spool``: the batches that wait on disk for Kafka, and their export and import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from config.errors import ExitStatus, GatewayError
+from gateway.base.moments import moment
+from gateway.cli.arguments import complete, load_noted, quiet
+from gateway.cli.table import answer, print_json, table, tell
+from gateway.tools.doctor.wording import bytes_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bridge.spool.inspect import SpoolStatus
+    from bridge.spool.record import SpoolBatch
+    from bridge.spool.store import Store
+    from config.settings import Settings
+
+_CHUNK_BYTES: Final = 4 << 20  # read, or stored, at a time
+
+
+class SpoolCommandError(GatewayError):
+    """A command that the spool's state does not allow."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway spool`` and its commands."""
+    parsers = commands.add_parser(
+        "spool",
+        help="show, export or import batches that wait on disk for Kafka",
+        description="Batches that a worker keeps on disk until Kafka takes them.",
+    ).add_subparsers(required=True, metavar="COMMAND")
+
+    status = parsers.add_parser(
+        "status",
+        help="the stored batches by partition",
+        description="Show the stored batches by partition, also while the gateway runs.",
+    )
+    status.add_argument(
+        "--verify",
+        action="store_true",
+        help="read every batch and check it; the gateway must be stopped. Ends with status "
+        f"{int(ExitStatus.MISSING_MESSAGES)} when one cannot be read",
+    )
+
+    export = parsers.add_parser(
+        "export",
+        help="copy everything into a file",
+        description="Copy all stored batches into a file that another gateway can import. The gateway must be stopped.",
+    )
+    export.add_argument("file", type=Path, metavar="FILE", help="a new file")
+    export.add_argument(
+        "--remove", action="store_true", help="empty the spool once the file is durable; else both may deliver"
+    )
+
+    import_ = parsers.add_parser(
+        "import",
+        help="store the batches of an export",
+        description="Store the batches of an export behind the present ones. The gateway must be stopped. A file is "
+        "imported once; a second import continues an interrupted one.",
+    )
+    import_.add_argument("file", type=Path, metavar="FILE", help="an export")
+    import_.add_argument("--from-instance", metavar="NAME", help="the other instance of the export, to confirm it")
+
+    for command, run in ((status, _status), (export, _export), (import_, _import)):
+        command.add_argument("--worker", type=int, metavar="N", help="the worker whose spool it is (default: worker)")
+        complete(command, run)
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
+    from bridge.spool.spool import spool_path
+
+    settings = load_noted(arguments.config).settings
+    worker = settings.worker if arguments.worker is None else arguments.worker
+    return settings, spool_path(settings.data_dir, worker)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from bridge.spool.inspect import inspect, unreadable
+
+    settings, folder = _load(arguments)
+    status = inspect(folder)
+    if arguments.verify and status is not None and status.holder:
+        raise SpoolCommandError(
+            f"The spool in {folder.absolute()} is in use by process {status.holder}: stop the gateway before --verify. "
+            "The gateway itself checks every batch that it reads."
+        )
+    bad = unreadable(folder) if arguments.verify and status is not None else []
+    if arguments.json:
+        print_json(_as_data(folder, status, settings) | {"unreadable": bad})
+    else:
+        print(_as_text(folder, status, settings), end="")
+        for one in bad:
+            tell(f"UNREADABLE: {one.batches} batches with {one.messages} messages of {one.topic}/{one.partition}")
+        if arguments.verify and not bad:
+            print("All batches can be read.")
+    return ExitStatus.MISSING_MESSAGES if bad else ExitStatus.OK
+
+
+def _as_data(folder: Path, status: SpoolStatus | None, settings: Settings) -> dict[str, Any]:
+    return {
+        "folder": str(folder.absolute()),
+        "exists": status is not None,
+        "instance": status.instance if status is not None else settings.instance,
+        "process": status.holder if status is not None else "",
+        "closed_properly": status.clean if status is not None else True,
+        "batches": status.batches if status is not None else 0,
+        "messages": status.messages if status is not None else 0,
+        "bytes": status.bytes if status is not None else 0,
+        "disk_bytes": status.disk_bytes if status is not None else 0,
+        "max_bytes": settings.spool.max_bytes,
+        "partitions": status.partitions if status is not None else [],
+    }
+
+
+def _as_text(folder: Path, status: SpoolStatus | None, settings: Settings) -> str:
+    from config.values.grammar import format_bytes
+
+    if status is None:
+        return f"{folder.absolute()}: nothing was ever spooled here.\n"
+    used = "in use by process " + status.holder if status.holder else "not in use"
+    limit = format_bytes(settings.spool.max_bytes)
+    stored = f"{_mib(status.bytes)} of {limit}; {_mib(status.disk_bytes)} on disk"
+    lines = [
+        f"{folder.absolute()}, instance {status.instance}, {used}",
+        f"{status.batches} batches with {status.messages} messages, {stored}",
+    ]
+    if not status.holder and not status.clean:
+        lines.append("Its last process did not close it: the next start completes the index.")
+    if status.partitions:
+        rows = (
+            (
+                f"{one.topic}/{one.partition}",
+                one.batches,
+                one.messages,
+                bytes_text(one.bytes),
+                moment(one.oldest_ms / 1000),
+            )
+            for one in status.partitions
+        )
+        lines.append(table(("partition", "batches", "messages", "size", "oldest"), rows).rstrip())
+    return "\n".join([*lines, ""])
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+@contextmanager
+def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
+    """The spool, with its lock. Damage is reported on stderr."""
+    from bridge.spool.store import Store
+
+    with quiet(settings.log):
+        store = Store(folder, settings.instance, lambda _report: None)
+        report = store.open()
+        if report.sentence:
+            tell(report.sentence, to=sys.stderr)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from gateway.cli.records import spool_file
+
+    settings, folder = _load(arguments)
+    if not folder.exists():
+        raise SpoolCommandError(f"{folder.absolute()}: nothing was ever spooled here. Check --config and --worker.")
+    with _opened(settings, folder) as store:
+        batches, messages = spool_file.write(arguments.file, settings.instance, _stored(store))
+        if arguments.remove:
+            _empty(store)
+    outcome = {"batches": batches, "messages": messages, "file": str(arguments.file), "removed": arguments.remove}
+    left = "the spool is empty now" if arguments.remove else "the spool still holds them, and will deliver them"
+    return answer(arguments, outcome, f"{batches} batches with {messages} messages are in {arguments.file}; {left}.")
+
+
+def _stored(store: Store) -> Iterator[SpoolBatch]:
+    for one in store.totals():
+        after = 0
+        while (result := store.read(one.topic, one.partition, after, _CHUNK_BYTES)).batches:
+            after = result.batches[-1].id
+            yield from (stored.batch for stored in result.batches)
+
+
+def _empty(store: Store) -> None:
+    from bridge.spool.store import Removal
+
+    everything = [(0, (1 << 63) - 1)]
+    store.remove([Removal(one.topic, one.partition, [], everything) for one in store.totals()])
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from gateway.cli.records.spool_file import ExportFile
+
+    settings, folder = _load(arguments)
+    export = ExportFile(arguments.file)
+    if export.instance not in {settings.instance, arguments.from_instance}:
+        raise SpoolCommandError(
+            f"{arguments.file} is from instance {export.instance!r}, this is {settings.instance!r}. To deliver "
+            f"its messages by this one, give --from-instance {export.instance}."
+        )
+    with _opened(settings, folder) as store:
+        before = store.imported(export.id)
+        size = sum(entry.batch.stored_bytes for entry in export.entries() if entry.number > before)
+        stored = sum(one.bytes for one in store.totals())
+        if stored + size > settings.spool.max_bytes:
+            raise SpoolCommandError(
+                f"{arguments.file} needs {size} bytes and {stored} are stored: together more than spool.max_bytes = "
+                f"{settings.spool.max_bytes}. Raise it, or let the gateway deliver the stored ones first."
+            )
+        batches, messages = _store_entries(store, export, before)
+    outcome = {"batches": batches, "messages": messages, "file": str(arguments.file), "imported_before": before}
+    again = f"; {before} batches were imported before" if before else ""
+    return answer(arguments, outcome, f"{batches} batches with {messages} messages are stored{again}.")
+
+
+def _store_entries(store: Store, export: Any, before: int) -> tuple[int, int]:
+    chunk: list[SpoolBatch] = []
+    size = batches = messages = 0
+
+    def store_chunk() -> None:
+        nonlocal size
+        if chunk:
+            store.append([chunk])
+            store.index_appended(imported=(export.id, before + batches))
+            chunk.clear()
+            size = 0
+
+    for entry in export.entries():
+        if entry.number <= before:
+            continue
+        chunk.append(entry.batch)
+        size += len(entry.batch.data)
+        batches += 1
+        messages += entry.batch.messages
+        if size >= _CHUNK_BYTES:
+            store_chunk()
+    store_chunk()
+    return batches, messages

@@ -1,0 +1,236 @@
+"""``gateway tail``: shows records of Kafka as they arrive."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.arguments import UsageError, complete, load_noted, moment, positive, run_quietly, topic_filters
+from gateway.cli.table import mention, tell
+
+if TYPE_CHECKING:
+    from bridge.dead_letters.reading import DeadLetter, LoggedRecord
+    from bridge.kafka.reader import Partition, TopicReader
+    from config.settings import Settings
+    from gateway.cli.records.tail_selection import TailFilter
+
+_DESCRIPTION = """\
+Shows records of Kafka topics while they arrive, until Ctrl-C: time, partition and offset, MQTT topic, device (or key),
+size, how long the record took from the gateway's receipt to here, and the payload.
+
+PAYLOADS ARE SHOWN. Payloads and topics are printed in a form that a terminal does not obey. Only reads: it uses no
+consumer group and commits nothing.
+"""
+_EPILOG = """\
+examples:
+  gateway tail                                     all routes of ./gateway.toml
+  gateway tail --route telemetry --device plant-3/pump-7
+  gateway tail --topic telemetry --since 10m --where 'json.temperature > 80' --no-follow
+  gateway tail --dead-letters --json | jq .dead_letter.reason
+
+--where takes the expressions of the filter interceptor (docs/interceptors.md): json, topic, properties, key, headers,
+size. Records without such a field are not shown; their number is reported at the end.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway tail`` to the command's parser."""
+    parser = commands.add_parser(
+        "tail", help="show records in Kafka as they arrive, payloads included", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    which = parser.add_argument_group("which topics (all routes' where none is named)")
+    which.add_argument("--topic", action="append", default=[], metavar="T", help="a Kafka topic; may be repeated")
+    which.add_argument("--route", action="append", default=[], metavar="R", help="the Kafka topic of a route")
+    which.add_argument("--dead-letters", action="store_true", help="the dead-letter topics, with the reasons")
+    start = parser.add_argument_group(
+        "from where (what arrives from now on, unless told)"
+    ).add_mutually_exclusive_group()
+    start.add_argument("--since", type=moment, metavar="WHEN", help="records of then and later: 10m, or a time (UTC)")
+    start.add_argument(
+        "--from",
+        dest="start",
+        metavar="PLACE",
+        help="'beginning', or [TOPIC/]PARTITION:OFFSET for that partition alone",
+    )
+    parser.add_argument("--no-follow", action="store_true", help="end where the topics end now")
+    filters = parser.add_argument_group("filters", "All given filters must hold; of a repeated one, any value.")
+    filters.add_argument("--key", action="append", default=[], metavar="TEXT", help="the record's key")
+    filters.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="header gateway.device; the key where there is none",
+    )
+    filters.add_argument(
+        "--mqtt-topic", action="append", default=[], metavar="FILTER", help="MQTT filter, with + and #"
+    )
+    filters.add_argument(
+        "--header", action="append", default=[], type=_header, metavar="K=V", help="a header and value"
+    )
+    filters.add_argument("--where", metavar="EXPR", help="an expression over the message; see below")
+    parser.add_argument("-n", "--limit", type=positive, metavar="N", help="end after N records that were shown")
+    complete(parser, _run, json="one JSON object per line: everything in the record")
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
+    return name, value.encode()
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = load_noted(arguments.config).settings
+    topics = _topics(arguments, settings)
+    wanted = _filter(arguments)
+    try:
+        return run_quietly(_tail(arguments, settings, topics, wanted), settings.log)
+    except KeyboardInterrupt:
+        return ExitStatus.OK  # Ctrl-C ends a tail
+    finally:
+        if wanted.unjudged:
+            tell(
+                f"gateway: --where could not judge {wanted.unjudged} records. The first one: {wanted.why}",
+                to=sys.stderr,
+            )
+
+
+def _topics(arguments: argparse.Namespace, settings: Settings) -> tuple[str, ...]:
+    """The Kafka topics to show. Raises UsageError."""
+    if arguments.dead_letters:
+        if arguments.topic or arguments.route:
+            raise UsageError("--dead-letters names the topics itself: give it without --topic and --route.")
+        return settings.dead_letter_topics
+    routes = {route.name: route for route in settings.routes}
+    for name in arguments.route:
+        if name not in routes:
+            known = ", ".join(routes) or "none"
+            raise UsageError(f"--route {name}: the settings have no such route; there are: {known}.")
+    chosen = [routes[name] for name in arguments.route]
+    if not arguments.topic and not arguments.route:
+        chosen = list(settings.routes)
+        if not chosen:
+            raise UsageError(
+                "The settings have no routes: name the Kafka topic with --topic, or the file with --config."
+            )
+    made = [route.name for route in chosen if "${" in route.topic]
+    if made and (arguments.route or len(made) == len(chosen)):
+        raise UsageError(
+            f"Route {made[0]} forms its Kafka topics from messages ({routes[made[0]].topic}): name them with --topic."
+        )
+    if made:
+        mention(f"the topics of {', '.join(made)} are not shown: name them with --topic")
+    return tuple(dict.fromkeys([*arguments.topic, *(route.topic for route in chosen if "${" not in route.topic)]))
+
+
+def _filter(arguments: argparse.Namespace) -> TailFilter:
+    from bridge.intercept.expression import Expression
+    from gateway.cli.records.tail_selection import TailFilter
+
+    try:
+        where = None if arguments.where is None else Expression(arguments.where)
+    except ValueError as error:
+        raise UsageError(f"--where: {error}") from None
+    return TailFilter(
+        keys=tuple(key.encode() for key in arguments.key),
+        devices=tuple(arguments.device),
+        mqtt_filters=topic_filters("--mqtt-topic", arguments.mqtt_topic),
+        headers=tuple(arguments.header),
+        where=where,
+    )
+
+
+async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple[str, ...], wanted: TailFilter) -> int:
+    from bridge.kafka.reader import TopicReader
+    from gateway.cli.records.tail_text import LinePrinter, as_json_line
+    from gateway.components.outward import kafka_login
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    printer = LinePrinter(width, topics=len(topics) > 1)
+    shown = 0
+    async with (
+        kafka_login(settings.kafka) as login,
+        TopicReader(settings.kafka, f"{settings.instance}-tail", topics, login) as reader,
+    ):
+        ends = await reader.ends()
+        starts = await _starts(arguments, reader, ends, topics)
+        letters = _Letters(dead_letters=arguments.dead_letters)
+
+        def show(record: LoggedRecord) -> bool:
+            """Show a record; whether it was the last one."""
+            nonlocal shown
+            letter = letters.take(record)
+            if letter is None or not wanted.takes(letter):
+                return False
+            at = (letter.place.topic, letter.place.partition)
+            # Earlier records have no latency.
+            fresh = letter.place.offset >= ends.get(at, 0)
+            latency_ms = max(0, time.time_ns() // 1_000_000 - letter.timestamp_ms) if fresh else None
+            text = as_json_line(letter, latency_ms) if arguments.json else printer.line(letter, latency_ms)
+            print(text, flush=True)
+            shown += 1
+            return bool(shown == arguments.limit)
+
+        if arguments.no_follow:
+            async for record in reader.read(starts, {at: ends[at] for at in starts}):
+                if show(record):
+                    break
+            if not shown:
+                mention("no present record is shown; --from beginning reads all")
+            return ExitStatus.OK
+        async for records in reader.follow(starts):
+            for record in records:
+                if show(record):
+                    return ExitStatus.OK
+    return ExitStatus.OK
+
+
+async def _starts(
+    arguments: argparse.Namespace, reader: TopicReader, ends: dict[Partition, int], topics: tuple[str, ...]
+) -> dict[Partition, int]:
+    """The first offset of each partition to read."""
+    from gateway.cli.dead_letters.selection import parse_place
+
+    if arguments.since is not None:
+        return await reader.offsets_at(arguments.since)
+    if arguments.start is None:
+        return ends
+    beginnings = await reader.beginnings()
+    if arguments.start == "beginning":
+        return beginnings
+    try:
+        place = parse_place(arguments.start, topics[0] if len(topics) == 1 else "")
+    except ValueError:
+        raise UsageError(f"--from {arguments.start}: write 'beginning', or [TOPIC/]PARTITION:OFFSET.") from None
+    at = (place.topic, place.partition)
+    if at not in ends:
+        raise UsageError(f"--from {arguments.start}: there is no such partition in {', '.join(topics)}.")
+    if not beginnings[at] <= place.offset <= ends[at]:
+        raise UsageError(
+            f"--from {arguments.start}: {place.topic}/{place.partition} has the offsets from {beginnings[at]} "
+            f"to {ends[at] - 1}."
+        )
+    return {at: place.offset}
+
+
+class _Letters:
+    """Records one by one. Dead letters are joined from their parts; marks of replays are left out."""
+
+    def __init__(self, *, dead_letters: bool) -> None:
+        from bridge.dead_letters.reading import Assembler
+        from bridge.dead_letters.replay_marks import Marks
+
+        self._assembler = Assembler() if dead_letters else None
+        self._marks = Marks()
+
+    def take(self, record: LoggedRecord) -> DeadLetter | None:
+        from gateway.cli.records.tail_selection import as_letter
+
+        if self._assembler is None:
+            return as_letter(record)
+        return None if self._marks.take(record) else self._assembler.take(record)

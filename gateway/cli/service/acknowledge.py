@@ -1,0 +1,48 @@
+"""``gateway acknowledge``: ends the problem of lost sessions."""
+
+import argparse
+import time
+from typing import Any
+
+from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import complete, load_noted
+from gateway.cli.table import tell
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway acknowledge`` to the command's parser."""
+    parser = commands.add_parser(
+        "acknowledge",
+        help="end the problem session-lost",
+        description=(
+            "Shows the MQTT sessions that the broker lost, of all workers of data_dir, and notes there that they are "
+            "acknowledged: the problem session-lost and its alert end. The losses stay in the ledger topic, and "
+            "gateway verify reports them. A later loss is a new problem. Without this command the problem ends after "
+            "24 h."
+        ),
+        epilog="exit status: 0 acknowledged, 4 there was nothing to acknowledge",
+    )
+    complete(parser, _run, json="")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gateway.data_dir.lost_sessions import acknowledge, read_losses
+
+    settings = load_noted(arguments.config).settings
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        losses = read_losses(settings.data_dir, now_ms)
+        if losses:
+            acknowledge(settings.data_dir, losses)
+    except OSError as error:
+        raise GatewayError(
+            f"data_dir {settings.data_dir.absolute()} cannot be used ({error.strerror}). Run this as the gateway's "
+            "user, on its machine or in its container."
+        ) from error
+    if not losses:
+        tell(f"No session is known to be lost in data_dir {settings.data_dir.absolute()}.")
+        return ExitStatus.NOT_FOUND
+    for loss in losses:
+        tell(f"Lost: session {loss.describe()}.{f' {loss.emqx}' if loss.emqx else ''}")
+    print(f"Acknowledged: {len(losses)}.")
+    return ExitStatus.OK

@@ -1,0 +1,85 @@
+"""``gateway identity``: the owner of a data directory, and its adoption."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import complete, load_noted, run_quietly
+from gateway.cli.table import tell
+
+if TYPE_CHECKING:
+    import argparse
+
+    from config.settings import Settings
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway identity`` to the command's parser."""
+    actions = commands.add_parser(
+        "identity",
+        help="show or change the owner of the data directory",
+        description=(
+            "A data directory belongs to one instance, one place on a disk and one Kafka cluster. A copy would end the "
+            "original's MQTT sessions and deliver its spool twice."
+        ),
+    ).add_subparsers(metavar="COMMAND", required=True)
+    show = actions.add_parser(
+        "show", help="print it", description="Print the identity of data_dir and of each worker slot."
+    )
+    adopt = actions.add_parser(
+        "adopt",
+        help="make it this instance's",
+        description=(
+            "Give data_dir to the instance and the Kafka cluster of these settings, and print the changes. Use it "
+            "after a restore from a backup, a move to another disk, or a change of the instance's name or of the "
+            "cluster. Refused while a worker runs there."
+        ),
+    )
+    complete(show, _show, json="")
+    complete(adopt, _adopt, json="")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from gateway.data_dir.adoption import describe
+
+    settings = load_noted(arguments.config).settings
+    tell("\n".join(describe(settings.data_dir, settings.instance)))
+    return ExitStatus.OK
+
+
+def _adopt(arguments: argparse.Namespace) -> int:
+    from gateway.data_dir.adoption import adopt, require_idle
+    from gateway.supervisor.place import find_supervisor
+
+    settings = load_noted(arguments.config).settings
+    supervisor = find_supervisor(settings.data_dir)
+    if supervisor is not None:
+        raise GatewayError(
+            f"data_dir {settings.data_dir.absolute()} is in use: process {supervisor} runs its workers. Stop it."
+        )
+    require_idle(settings.data_dir)  # first, as Kafka may answer late
+    cluster_id, problem = _cluster_id(settings)
+    changes = adopt(settings.data_dir, settings.instance, cluster_id)
+    for change in changes:
+        tell(change)
+    if not changes:
+        tell(f"{settings.data_dir.absolute()} is instance {settings.instance}'s already: nothing to change.")
+    if problem is not None:
+        tell(f"The recorded Kafka cluster was not changed, since Kafka gave no answer. {problem}")
+    return ExitStatus.OK
+
+
+def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
+    """The cluster's id, or why it is unknown."""
+    from bridge.kafka.connection import cluster_id
+    from gateway.components.outward import kafka_login
+
+    async def ask() -> str | None:
+        async with kafka_login(settings.kafka) as login:
+            return await cluster_id(settings.kafka, f"{settings.instance}-adopt", login)
+
+    try:
+        return run_quietly(ask(), settings.log), None
+    except GatewayError as error:
+        return None, str(error)

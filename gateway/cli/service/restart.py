@@ -1,0 +1,50 @@
+"""``gateway restart``: replaces the running workers one after the other."""
+
+import argparse
+import signal
+import time
+from typing import Any
+
+from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import complete, load_noted
+from gateway.cli.table import tell
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway restart`` to the command's parser."""
+    parser = commands.add_parser(
+        "restart",
+        help="replace the workers one after the other",
+        description=(
+            "Replace the workers that run with these settings on this machine, one after the other. Each new one is "
+            "ready before the old one stops, so its MQTT sessions are disconnected for a fraction of a second. The "
+            "gateway keeps its settings and takes the code of an upgraded package."
+        ),
+    )
+    parser.add_argument(
+        "--reload",
+        action="store_true",
+        help="let the gateway read its settings again first; `gateway reload` changes most of them without a restart",
+    )
+    complete(parser, _run, json="")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gateway.base.reload_plan import Wish
+    from gateway.supervisor.running import find_running
+
+    settings = load_noted(arguments.config).settings
+    running = find_running(settings)
+    if not running.supervises:
+        raise GatewayError(
+            f"Worker {settings.worker} of instance {settings.instance!r} runs without a supervisor (workers = 0): stop "
+            "it with SIGTERM, and let whatever runs it start it again."
+        )
+    if arguments.reload:
+        outcome = running.command(signal.SIGHUP, "roll", Wish(time.time_ns(), rolling=True))
+    else:
+        outcome = running.command(signal.SIGUSR2, "restart")
+    if not outcome.ok:
+        raise GatewayError(outcome.sentence)
+    tell(outcome.sentence)
+    return ExitStatus.OK

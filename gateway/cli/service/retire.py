@@ -1,0 +1,109 @@
+"""``gateway retire``: stops a running gateway for good and ends its MQTT sessions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.arguments import complete, load_noted
+from gateway.cli.table import tell
+
+if TYPE_CHECKING:
+    import argparse
+
+    from config.loading.load import Loaded
+    from config.settings import Settings
+
+POLL_S = 0.05
+_GRACE_S = 5.0
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway retire`` to the command's parser."""
+    parser = commands.add_parser(
+        "retire",
+        help="stop the gateway for good: its sessions end at the broker",
+        description=(
+            "Stop all workers that run with these settings on this machine, for good: they unsubscribe, drain, and "
+            "end their MQTT sessions, so that a shared subscription sends them nothing more. For a stop with a later "
+            "start send SIGTERM: the sessions then wait. When no worker runs, this command itself takes their slots in "
+            "data_dir one after the other, drains and ends the sessions, and releases the slots."
+        ),
+    )
+    complete(parser, _run, json="")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gateway.data_dir.directory import holder, slots
+    from gateway.supervisor.place import find_supervisor
+    from gateway.supervisor.running import NotRunningError
+
+    loaded = load_noted(arguments.config)
+    settings = loaded.settings
+    supervisor = find_supervisor(settings.data_dir)
+    if supervisor is not None:
+        return _retire_all(settings, supervisor)
+    pid = holder(settings.data_dir, settings.worker)
+    if pid is None and (left := slots(settings.data_dir)):
+        return _retire_slots(loaded, left)
+    if pid is None:
+        raise NotRunningError(
+            f"No gateway of instance {settings.instance!r} runs with data_dir {settings.data_dir.absolute()}, and none "
+            "has left sessions there. Check --config and the working directory."
+        )
+    if not _stopped(settings, pid, lambda: holder(settings.data_dir, settings.worker) == pid):
+        return ExitStatus.UNDRAINED
+    tell(f"Worker {settings.worker} of instance {settings.instance} has retired (process {pid}).")
+    return ExitStatus.OK
+
+
+def _stopped(settings: Settings, process: int, runs: Callable[[], bool]) -> bool:
+    """Stop a process for good; whether it ended in time."""
+    os.kill(process, signal.SIGUSR1)
+    deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S
+    while runs():
+        if time.monotonic() > deadline:
+            tell(f"Process {process} did not stop within shutdown_timeout; its log says what it waits for.")
+            return False
+        time.sleep(POLL_S)  # its lock cannot be waited for
+    return True
+
+
+def _retire_all(settings: Settings, supervisor: int) -> int:
+    from gateway.base.reports import read_outcome
+    from gateway.supervisor.place import NAME, find_supervisor
+
+    if not _stopped(settings, supervisor, lambda: find_supervisor(settings.data_dir) == supervisor):
+        return ExitStatus.UNDRAINED
+    outcome = read_outcome(settings.data_dir, NAME, supervisor, "stop")
+    if not outcome.ok:
+        tell(f"Instance {settings.instance} has stopped, but not all was drained: {outcome.sentence}".rstrip())
+        return ExitStatus.UNDRAINED
+    tell(f"Instance {settings.instance} has retired (process {supervisor}): no session of its workers remains.")
+    return ExitStatus.OK
+
+
+def _retire_slots(loaded: Loaded, left: set[int]) -> int:
+    """Drain and end the sessions of slots without a worker, in this process."""
+    import asyncio
+
+    from config.loading.load import require_runnable
+    from gateway.base import logs
+    from gateway.worker.run import run_worker
+
+    require_runnable(loaded)
+    for slot in sorted(left):
+        # Any free port: nothing scrapes it, and another process may have the usual one.
+        http = loaded.settings.http.model_copy(update={"port": 0})
+        settings = loaded.settings.model_copy(update={"http": http, "worker": slot})
+        logs.configure(settings.log, context={"instance": settings.instance, "worker": slot})
+        report, signals = asyncio.run(run_worker(settings, retiring=True))
+        if not report.clean:
+            return ExitStatus.UNDRAINED
+        signals.reraise()
+        tell(f"Worker {slot} of instance {settings.instance} has retired; it did not run.")
+    return ExitStatus.OK

@@ -1,0 +1,105 @@
+"""Writes dead letters of records that can never be commands, in the form of all dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridge.produce.dead_letter import SMALL_PART_BYTES, DeadLetterDraft, letter_parts
+from bridge.topic_writer import TopicWriter
+
+if TYPE_CHECKING:
+    from bridge.commands.reading import BadCommandError
+    from bridge.dead_letters.reading import LoggedRecord
+    from bridge.errors import BridgeError, PoisonedError
+    from bridge.ports import Headers, Producer
+
+log = structlog.get_logger("commands")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    stored: Callable[[], None] | None  # of the last part
+
+
+class CommandDeadLetters:
+    """``bridge.commands.ports.Graveyard`` over the producer of the routes. All dead letters of commands go to
+    partition 0 of the dead-letter topic, in order.
+
+    ``made`` is called with the reason of each once Kafka has it.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        instance: str,
+        *,
+        producer: Callable[[], Producer | None],
+        renew: Callable[[str], None],
+        made: Callable[[str, BadCommandError], None] = lambda *_: None,
+    ) -> None:
+        self._name, self._instance, self._made = name, instance.encode(), made
+        self._queue: deque[_Part] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._topic = topic
+        self._writer: TopicWriter[_Part] = TopicWriter(
+            topic,
+            encode=lambda part: (part.key, part.value, part.headers),
+            stored=self._stored,
+            refused=self._refused,
+            failed=self._failed,
+            producer=producer,
+            renew=renew,
+        )
+
+    def bury(self, record: LoggedRecord, error: BadCommandError, stored: Callable[[], None]) -> None:
+        """Write a dead letter; ``stored`` is called once Kafka has it. Does not block."""
+        draft = DeadLetterDraft(
+            self._name, 0, record.key, record.value, record.headers, error.reason, error,
+            first_seen_ms=record.timestamp_ms, kafka_topic=record.place.topic,
+        )  # fmt: skip
+
+        def all_stored() -> None:
+            self._made(self._name, error)
+            stored()
+
+        parts = letter_parts(draft, self._instance, SMALL_PART_BYTES, time.time_ns() // 1_000_000)
+        for number, part in enumerate(parts, 1):
+            self._queue.append(_Part(*part, all_stored if number == len(parts) else None))
+        if self._task is None:
+            self._task = asyncio.create_task(self._write(), name="command dead letters")
+
+    async def close(self) -> None:
+        """End without what waits: its commands are read again."""
+        if (task := self._task) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _write(self) -> None:
+        try:
+            await self._writer.partitions()
+            await self._writer.write(0, self._queue)
+        finally:
+            self._task = None
+
+    def _stored(self, part: _Part, _offset: int) -> None:
+        if part.stored is not None:
+            part.stored()
+
+    def _refused(self, part: _Part, error: PoisonedError) -> None:
+        """Not possible with parts of this size; the command must not wait for ever, so that it is said."""
+        log.error("command_dead_letter_refused", topic=self._topic, error=str(error))
+        self._stored(part, -1)
+
+    def _failed(self, error: BridgeError) -> None:
+        log.warning("command_dead_letter_failed", topic=self._topic, error=str(error), repeat_key=self._topic)

@@ -1,0 +1,414 @@
+"""Commands in one worker: for each ``[[commands]]`` a member of its consumer group, a dispatcher, and the writers and
+readers around it; and one MQTT connection that all commands leave by.
+
+Loaded only where the settings have commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from bridge.backoff import Backoff
+from bridge.commands.dispatcher import Dispatcher
+from bridge.commands.plan import CommandPlan
+from bridge.commands.reading import read_answer, read_delivery, read_presence
+from bridge.commands.sink import StatusWriter
+from bridge.errors import BridgeError, RefusedError
+from bridge.kafka.feed import StatusTail, TopicFeed
+from bridge.kafka.group import GroupMember
+from config.errors import GatewayError, forget_frames
+from gateway.base.problem import Problem
+from gateway.components.command_letters import CommandDeadLetters
+from gateway.components.command_share import LinkShare
+from gateway.components.command_topics import prepare_topics
+from gateway.components.command_view import CommandView
+from gateway.mqtt.command_link import MqttCommandLink
+
+if TYPE_CHECKING:
+    from bridge.commands.ports import Committed, Partition
+    from bridge.dead_letters.reading import LoggedRecord
+    from bridge.ports import Producer
+    from config.commands import CommandSettings
+    from config.settings import Settings
+    from gateway.components.worker_view import WorkerView
+
+log = structlog.get_logger("commands")
+
+COMMIT_S: Final = 0.2
+_REVOKE_S: Final = 4.5  # below the 5 s that the group waits for
+_LOOK_S: Final = 0.1  # how often it is looked whether what is revoked has settled
+_AT_ONCE_S: Final = 0.001
+
+
+class WallClock:
+    """``bridge.commands.ports.Clock``."""
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def group_name(settings: Settings, commands: CommandSettings) -> str:
+    """The consumer group of one ``[[commands]]``."""
+    return commands.group or f"{settings.instance}-commands-{commands.name}"
+
+
+def link_client_id(settings: Settings) -> str:
+    """The MQTT client id of a worker's connection for commands."""
+    return f"{settings.instance}-{settings.worker}-commands"
+
+
+class Commanding:
+    """A component of the service, started after the sessions. Belongs to the event loop's thread.
+
+    A failure of its Kafka or MQTT side is a problem and is tried again; it ends nothing else.
+    """
+
+    name: Final = "commands"
+
+    def __init__(
+        self,
+        worker: WorkerView,
+        producer: Callable[[], Producer | None],
+        renew: Callable[[str], None],
+        *,
+        is_retired: Callable[[], bool],
+    ) -> None:
+        settings = worker.settings
+        self._is_retired = is_retired
+        self.link = MqttCommandLink(settings.mqtt, link_client_id(settings), worker.mqtt.login)
+        self.runners = [CommandRunner(worker, commands, self.link, producer, renew) for commands in settings.commands]
+        self.link.watch(self._changed)
+        worker.metrics.commands_connected.watch(lambda: int(self.link.connected_ns is not None))
+
+    def _changed(self) -> None:
+        for runner in self.runners:
+            runner.look()
+
+    async def start(self) -> None:
+        """Returns at once."""
+        await self.link.start()
+        for runner in self.runners:
+            runner.start()
+
+    async def stop(self, deadline_ns: int) -> None:
+        """Give the partitions up: wait for the broker's answers, write the statuses, commit.
+
+        They wait 15 s for this worker to come back. Retired, it leaves the group, and others get them at once."""
+        retire = self._is_retired()
+        await asyncio.gather(*(runner.stop(deadline_ns, retire=retire) for runner in self.runners))
+        await self.link.stop(time.monotonic_ns())
+
+    def problems(self) -> Iterable[Problem]:
+        """The present problems."""
+        if self.link.problem is not None and self.link.connected_ns is None:
+            yield Problem(
+                "commands-disconnected",
+                "critical",
+                f"No command leaves: {self.link.client_id} is not connected. {self.link.problem}",
+                "Check the MQTT broker, and that this client id may connect.",
+            )
+        for runner in self.runners:
+            yield from runner.view.problems()
+
+    def facts(self) -> dict[str, object]:
+        """For /status. Does not block."""
+        return {
+            "client_id": self.link.client_id,
+            "connected": self.link.connected_ns is not None,
+            "problem": self.link.problem,
+            "routes": {runner.name: runner.view.facts() for runner in self.runners},
+        }
+
+
+class CommandRunner:
+    """One ``[[commands]]`` in one worker. It is the listener of its group."""
+
+    def __init__(
+        self,
+        worker: WorkerView,
+        commands: CommandSettings,
+        link: MqttCommandLink,
+        producer: Callable[[], Producer | None],
+        renew: Callable[[str], None],
+    ) -> None:
+        settings = worker.settings
+        self.name = commands.name
+        self._worker = worker
+        self._commands = commands
+        self._link = link
+        self._settle_ns = round(commands.settle.total_seconds() * 1e9)
+        login = worker.kafka.login
+        client_id = link.client_id
+        self._sink = StatusWriter(
+            commands.status_topic, producer=lambda: producer() if self._is_owner() else None, renew=renew
+        )
+        self._letters = CommandDeadLetters(
+            settings.dead_letter.topic, commands.name, settings.instance, producer=producer, renew=renew
+        )
+        share = LinkShare(link, len(settings.commands), self._is_owner)
+        self.dispatcher = Dispatcher(
+            CommandPlan.from_settings(commands), share, self._sink, self._letters, WallClock(),
+            lambda command, status: self.view.finished(command, status),  # noqa: PLW0108 - the view comes after it
+        )  # fmt: skip
+        self.view = CommandView(commands, client_id, self.dispatcher, worker.metrics)
+        self._settings = settings
+        self._login = login
+        self._tail = StatusTail(settings.kafka, client_id, commands.status_topic, login)
+        self._ways = _ways_back(settings, commands)
+        self._group: GroupMember | None = None
+        self._feed: TopicFeed | None = None
+        self._rewind_ms: int | None = None
+        self._new: dict[Partition, Committed | None] = {}  # assigned, without their earlier statuses yet
+        self._assignments = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._is_stopping = False
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to join the group and to read. Does not block."""
+        self._tasks = [
+            asyncio.create_task(self._again("group", self._consume), name=f"commands {self.name}"),
+            asyncio.create_task(self._committing(), name=f"commits {self.name}"),
+        ]
+        if self._ways:
+            self._tasks.append(asyncio.create_task(self._again("answers", self._listen), name=f"answers {self.name}"))
+
+    async def stop(self, deadline_ns: int, *, retire: bool) -> None:
+        """Leave the group. It calls ``revoked``, which finishes what can be finished."""
+        self._is_stopping = True
+        if self._group is not None:
+            left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await (self._group.retire() if retire else self._group.stop())
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._feed is not None:
+            await self._feed.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.dispatcher.forget(list(self.dispatcher.partitions))
+        await self._letters.close()
+        await self._sink.close()
+
+    async def _again(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something until the stop; after a failure again, with growing pauses."""
+        backoff = Backoff(500_000_000, 10_000_000_000)
+        while not self._is_stopping:
+            try:
+                await work()
+            except GatewayError as error:
+                self.view.errors[part] = str(error)
+                log.warning("commands_failed", commands=self.name, part=part, error=str(error), repeat_key=part)
+                forget_frames(error)
+            except Exception as error:
+                self.view.errors[part] = repr(error)
+                log.exception("commands_defect", commands=self.name, part=part)
+            self._timer_ns = 0
+            await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
+
+    def _is_owner(self) -> bool:
+        return self._group is not None and self._group.is_alive
+
+    # --- records -------------------------------------------------------------------------------------
+
+    async def _consume(self) -> None:
+        settings, client_id = self._settings, self._link.client_id
+        await prepare_topics(settings.kafka, client_id, self._commands, self._login)
+        group = GroupMember(
+            settings.kafka, client_id, group=group_name(settings, self._commands), instance=client_id,
+            topics=self._commands.topics, listener=self, table=f"commands.{self.name}", login=self._login,
+        )  # fmt: skip
+        try:
+            await group.start()
+            self._group = group
+            self.view.errors.pop("group", None)
+            while not self._is_stopping:
+                if self._new:
+                    await self._assign_new()
+                group.pause(self.dispatcher.full() | self._new.keys())
+                records = await group.read()
+                if records:
+                    self.dispatcher.take(records)
+                    self._rewind_to(self.dispatcher.rewind_ms())
+                    self.look()
+        finally:
+            if not self._is_stopping:
+                self._group = None
+                await group.stop()
+                self.lost(list(self.dispatcher.partitions))
+
+    async def _assign_new(self) -> None:
+        """Read what earlier owners wrote after their last commits, then own the partitions."""
+        new, assignments = dict(self._new), self._assignments
+        starts: dict[int, int] = {}
+        for (_, number), committed in new.items():
+            start = self.dispatcher.status_offset(committed)
+            starts[number] = min(start, starts.get(number, start))
+        known = await self._tail.read(starts)
+        if assignments != self._assignments:
+            return  # one may have gone and come back, with a later commit and more statuses: all is read again
+        for partition, committed in new.items():
+            if partition in self._new:  # not revoked meanwhile
+                del self._new[partition]
+                self.dispatcher.assign(partition, committed, known[partition[1]][0])
+
+    # --- bridge.commands.ports.PartitionListener -----------------------------------------------------
+
+    def assigned(self, partitions: Mapping[Partition, Committed | None]) -> None:
+        self._assignments += 1
+        self._new.update(partitions)
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self._new.pop(partition, None)
+        self.dispatcher.close(partitions)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REVOKE_S):
+                while not self.dispatcher.is_settled(partitions):  # noqa: ASYNC110 - the broker and Kafka answer
+                    await asyncio.sleep(_AT_ONCE_S if self._link.outstanding < 100 else _LOOK_S)
+        await self._commit(partitions)
+        self._let_go(partitions)
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self._new.pop(partition, None)
+        if partitions:
+            log.warning("commands_lost", commands=self.name, partitions=[f"{t}/{n}" for t, n in partitions])
+        self._let_go(partitions)
+
+    def missed(self, partition: Partition, first: int, end: int) -> None:
+        count = self.dispatcher.deleted(partition, end)
+        self.view.deleted_ns = time.monotonic_ns()
+        log.error(
+            "commands_deleted_unread",
+            commands=self.name,
+            partition=f"{partition[0]}/{partition[1]}",
+            first=first,
+            end=end,
+            unfinished=count,
+            advice="raise the topic's retention above the longest expiry, and look for a worker that stood still",
+        )
+
+    def _let_go(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self._sink.drop(partition)
+        self.dispatcher.forget(partitions)
+
+    # --- commits -------------------------------------------------------------------------------------
+
+    async def _committing(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            try:
+                await self._commit(None)
+            except Exception:  # commits must go on
+                log.exception("commands_defect", commands=self.name, part="commits")
+
+    async def _commit(self, partitions: Collection[Partition] | None) -> None:
+        offsets = self.dispatcher.commits(partitions)
+        if not offsets or self._group is None:
+            return
+        try:
+            too_large = await self._group.commit(offsets)
+        except BridgeError as error:
+            if not isinstance(error, RefusedError):
+                log.warning("commands_not_committed", commands=self.name, error=str(error), repeat_key=self.name)
+            forget_frames(error)
+            return
+        self.dispatcher.committed(offsets, too_large)
+
+    # --- the way back --------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        feed = TopicFeed(self._settings.kafka, self._link.client_id, sorted(self._ways), self._login)
+        await feed.start()
+        self._feed = feed
+        try:
+            self.view.errors.pop("answers", None)
+            self.look()
+            while True:
+                if (moment_ms := self._rewind_ms) is not None:
+                    await feed.rewind(moment_ms)
+                    if self._rewind_ms == moment_ms:  # no earlier one was asked for meanwhile
+                        self._rewind_ms = None
+                for record in await feed.read():
+                    self._hear(record)
+                self.look()
+        finally:
+            self._feed = None
+            self._rewind_to(self.dispatcher.oldest_ms())
+            await feed.stop()
+
+    def _rewind_to(self, moment_ms: int | None) -> None:
+        """Have answers from that moment on read again."""
+        if moment_ms is not None:
+            self._rewind_ms = moment_ms if self._rewind_ms is None else min(moment_ms, self._rewind_ms)
+
+    def _hear(self, record: LoggedRecord) -> None:
+        dispatcher = self.dispatcher
+        for kind in self._ways[record.place.topic]:
+            if kind == "answers" and (answer := read_answer(record)) is not None:
+                dispatcher.answered(answer)
+            elif kind == "delivered_by" and (delivery := read_delivery(record)) is not None:
+                dispatcher.delivered(delivery)
+            elif kind == "presence" and (presence := read_presence(record)) is not None:
+                dispatcher.heard(presence)
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Open or close the way to the broker, send what may be sent, and wake up for what is due next."""
+        now_ns = time.monotonic_ns()
+        connected_ns = self._link.connected_ns
+        is_up = connected_ns is not None and not self._is_stopping and self._can_answer()
+        opens_ns = 0 if connected_ns is None else connected_ns + self._settle_ns
+        self.dispatcher.is_open = is_up and now_ns >= opens_ns
+        self.dispatcher.tick()
+        due = [one for one in (self.dispatcher.due_ns(), opens_ns if is_up and now_ns < opens_ns else None) if one]
+        if is_up or not self._is_stopping:
+            self._arm(min(due, default=now_ns + 1_000_000_000), now_ns)
+
+    def _can_answer(self) -> bool:
+        """Whether an answer would be received: the answers' sessions are subscribed, and their topic is read."""
+        if not self._ways:
+            return True
+        return self._feed is not None and any(session.subscribed for session in self._worker.mqtt.sessions)
+
+    def _arm(self, due_ns: int, now_ns: int) -> None:
+        due_ns = min(due_ns, now_ns + 1_000_000_000)  # sessions come and go without telling
+        if self._timer is not None and self._timer_ns <= due_ns and self._timer_ns > now_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = due_ns
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, (due_ns - now_ns) / 1e9), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.look()
+
+
+def _ways_back(settings: Settings, commands: CommandSettings) -> dict[str, list[str]]:
+    """Kafka topics that bring something back, each with the settings that name its route."""
+    topics = {route.name: route.topic for route in settings.routes}
+    found: dict[str, list[str]] = {}
+    for kind in ("answers", "delivered_by", "presence"):
+        if (name := getattr(commands, kind)) is not None:
+            found.setdefault(topics[name], []).append(kind)
+    return found

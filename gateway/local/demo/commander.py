@@ -1,0 +1,172 @@
+"""Sends commands to the simulated devices through Kafka, at a steady low rate, and reads back what became of each.
+
+A device is told to take one reading of two, and a little later every one again. The demo itself decides that, so that
+there are commands at any time. Those that alerts of the job ``anomalies`` lead to come from ``alerts.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from config.error_words import words
+from gateway.local.demo.commanded import CommandAccount, examine_commands
+from gateway.local.demo.options import ALERTS_TOPIC, COMMANDS_TOPIC, PARTITIONS, STATUSES_TOPIC
+from gateway.local.demo.records import ReadBackError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PER_SECOND: Final = 5.0
+_LASTS: Final = 10  # commands to other devices, before a device is told to measure as before
+_BURST: Final = 50
+_FLUSH_S: Final = 10.0
+_FINISH_S: Final = 30.0  # above the longest life of a command in the demo
+_LOOK_S: Final = 0.2
+_STALL_S: Final = 30.0
+
+
+class Commander:
+    """One task runs it from :meth:`begin` to :meth:`end`; :meth:`burst` may be called in between."""
+
+    def __init__(self, bootstrap: str, devices: Sequence[str]) -> None:
+        self._bootstrap = bootstrap
+        self._producer: Any = None
+        self._orders = _orders(devices)
+        self._futures: list[asyncio.Future[Any]] = []
+        self._running: asyncio.Task[None] | None = None
+        self.statuses: list[tuple[str, bytes]] = []
+        """Place and value of each record of the status topic, as :meth:`finished` has read them."""
+
+    async def begin(self) -> None:
+        """Start to send. Raises ReadBackError when Kafka does not answer."""
+        from aiokafka import AIOKafkaProducer
+        from aiokafka.errors import KafkaError
+
+        self._producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True)
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            raise ReadBackError(f"commands cannot be sent through Kafka: {words(error)}.") from error
+        self._running = asyncio.create_task(self._run())
+
+    async def burst(self) -> None:
+        """Many commands at once, so that some are under way in a moment."""
+        for _ in range(_BURST):
+            await self._send()
+
+    async def tell(self, device: str, subject: str, command_id: str) -> int:
+        """One more, at once; returns when Kafka had it, in ms since 1970."""
+        written = await self._write(device, subject, {subject: True}, ("correlation-id", command_id.encode()))
+        return int((await asyncio.shield(written)).timestamp)
+
+    def check(self) -> None:
+        """Raises what made the sending fail."""
+        if self._running is not None and self._running.done() and not self._running.cancelled():
+            self._running.result()
+
+    async def end(self) -> int:
+        """Send no more; returns how many Kafka has."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        done: set[asyncio.Future[Any]] = set()
+        if self._futures:
+            done, _ = await asyncio.wait(self._futures, timeout=_FLUSH_S)
+        written = sum(not one.cancelled() and one.exception() is None for one in done)
+        await self.abandon()
+        return written
+
+    async def abandon(self) -> None:
+        """End at once. Safe to call at any time."""
+        if self._running is not None:
+            self._running.cancel()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_FLUSH_S):
+                    await producer.stop()
+
+    async def finished(self) -> CommandAccount:
+        """What became of the commands, once all are finished, or as it is after half a minute."""
+        deadline_s = time.monotonic() + _FINISH_S
+        while True:
+            written = await _read(self._bootstrap, COMMANDS_TOPIC)
+            self.statuses = await _read(self._bootstrap, STATUSES_TOPIC)
+            account = examine_commands(written, self.statuses)
+            if not account.open or time.monotonic() > deadline_s:
+                return account
+            await asyncio.sleep(_LOOK_S)
+
+    async def _run(self) -> None:
+        while True:
+            await self._send()
+            await asyncio.sleep(1 / _PER_SECOND)
+
+    async def _send(self) -> None:
+        device, every = next(self._orders)
+        await self._write(device, "set", {"every": every})
+
+    async def _write(self, device: str, subject: str, value: object, *more: tuple[str, bytes]) -> asyncio.Future[Any]:
+        headers = [("subject", subject.encode()), ("response-required", b"true"), ("content-type", b"application/json")]
+        future: asyncio.Future[Any] = await self._producer.send(
+            COMMANDS_TOPIC, json.dumps(value).encode(), key=device.encode(), headers=[*headers, *more]
+        )
+        self._futures.append(future)
+        return future
+
+
+async def make_topics(bootstrap: str) -> None:
+    """Make the topics of commands and of alerts: who writes them does that, not the gateway. Raises ReadBackError."""
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+    from aiokafka.errors import KafkaError
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        await admin.create_topics([NewTopic(COMMANDS_TOPIC, PARTITIONS, 1), NewTopic(ALERTS_TOPIC, 1, 1)])
+    except KafkaError as error:
+        raise ReadBackError(f"the topics of commands and alerts could not be made: {words(error)}.") from error
+    finally:
+        await admin.close()
+
+
+def _orders(devices: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """For ever: a device and how many of its readings are one. Never more than ``_LASTS`` devices measure less."""
+    lasts = min(_LASTS, len(devices))
+    for number in itertools.count():
+        yield devices[number % len(devices)], 2
+        if number >= lasts - 1:
+            yield devices[(number - lasts + 1) % len(devices)], 1
+
+
+async def _read(bootstrap: str, topic: str) -> list[tuple[str, bytes]]:
+    """Place and value of each record that the topic has now."""
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+    from aiokafka.errors import KafkaError
+
+    parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
+    found: list[tuple[str, bytes]] = []
+    try:
+        await consumer.start()
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        async with asyncio.timeout(_STALL_S):
+            ends = await consumer.end_offsets(parts)
+            left = {part for part in parts if ends[part]}
+            while left:
+                for part, records in (await consumer.getmany(*left, timeout_ms=200)).items():
+                    if records[-1].offset + 1 >= ends[part]:
+                        left.discard(part)
+                    found += [(f"{topic}/{part.partition}:{one.offset}", one.value or b"") for one in records]
+    except (KafkaError, TimeoutError) as error:
+        raise ReadBackError(f"the topic {topic!r} could not be read back from Kafka: {words(error)}.") from error
+    finally:
+        await consumer.stop()
+    return found

@@ -1,0 +1,30 @@
+"""Reads Kafka for a verification of commands, in no consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bridge.kafka.group import read_commits
+from bridge.kafka.reader import TopicReader
+
+if TYPE_CHECKING:
+    from bridge.commands.ports import Committed, Partition
+    from bridge.kafka.login import KafkaLogin
+    from config.commands import CommandSettings
+    from config.settings import Settings
+
+
+class KafkaCommandLog(TopicReader):
+    """``gateway.tools.verify.command_check.CommandLog`` on a cluster; an async context manager."""
+
+    def __init__(self, settings: Settings, commands: CommandSettings, login: KafkaLogin) -> None:
+        self._cluster, self._client_id, self._commands = settings.kafka, f"{settings.instance}-verify", commands
+        super().__init__(
+            settings.kafka, self._client_id, dict.fromkeys([*commands.topics, commands.status_topic]), login
+        )
+
+    async def commits(self, group: str) -> Mapping[Partition, Committed | None]:
+        wanted = [(facts.name, number) for facts in self.facts for number in range(facts.partitions)]
+        partitions = [at for at in wanted if at[0] in self._commands.topics]
+        return await read_commits(self._cluster, self._client_id, group, partitions, self.login)
