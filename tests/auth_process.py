@@ -1,27 +1,22 @@
 """``gateway auth serve`` as a process, with a database of its own, and the questions that EMQX would ask it."""
 
-from __future__ import annotations
-
 import contextlib
-import http.client
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from auth.passwords import Argon2Cost, hash_argon2id, hash_device_secret
+from auth.store.edit import Editor
 from auth.store.records import User
 from auth.store.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from auth.store.edit import Editor
+from tests.asking import exchange
+from tests.command_line import GATEWAY, own_environment
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 20.0
@@ -51,13 +46,9 @@ class AuthServe:
         )
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.cli.main", "auth", "serve"],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-            )
+                [*GATEWAY, "auth", "serve"], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env=own_environment(**(environment or {})),
+            )  # fmt: skip
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -113,10 +104,7 @@ class AuthServe:
 
     def until(self, true: Any, what: str) -> None:
         """Waits until it is so; fails with ``what``."""
-        end = time.monotonic() + DEADLINE_S
-        while not true():
-            assert time.monotonic() < end, f"{what}: {self.log.read_text()}"
-            time.sleep(0.02)
+        wait_until(true, lambda: f"{what}: {self.log.read_text()}", DEADLINE_S)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit status after the signal."""
@@ -125,13 +113,8 @@ class AuthServe:
 
 
 def _request(method: str, port: int, path: str, body: str | None, headers: dict[str, str]) -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
-    try:
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        return Reply(response.status, response.read().decode())
-    finally:
-        connection.close()
+    status, _, answer = exchange(port, path, method, body, headers, DEADLINE_S)
+    return Reply(status, answer.decode())
 
 
 @contextlib.contextmanager

@@ -1,9 +1,5 @@
 """Spark's report of a batch, as the listener of a job gets it."""
 
-from __future__ import annotations
-
-__all__ = ["batch_operator", "batch_report", "batch_source"]
-
 import json
 from types import SimpleNamespace
 from typing import Any

@@ -1,24 +1,18 @@
 """Debian's Chromium without a screen, driven through Debian's chromedriver: nothing is downloaded, nobody asked."""
 
-from __future__ import annotations
-
-__all__ = ["Browser", "browser"]
-
 import json
 import os
 import shutil
-import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from selenium.webdriver.remote.webelement import WebElement
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 WIDE, PHONE = (1280, 1000), (360, 740)
@@ -60,11 +54,7 @@ class Browser:
         )
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while not condition():
-            shown = self.text("body")[:500]
-            assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}. The page says: {shown}"
-            time.sleep(0.02)
+        wait_until(condition, lambda: f"{what}. The page says: {self.text('body')[:500]}", DEADLINE_S)
 
     def complaints(self) -> list[str]:
         """What its console says since the page was opened; reading it takes it away."""
@@ -113,3 +103,16 @@ def browser() -> Iterator[Browser]:
         yield Browser(driver)
     finally:
         driver.quit()
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``rgb(…)``, as WCAG 2 defines it."""
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """How much two colours differ, as WCAG 2 counts it."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)

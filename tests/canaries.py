@@ -1,21 +1,15 @@
 """A recognisable text in every setting that holds a secret, found by walking the settings, so that a new one is covered
 by itself."""
 
-from __future__ import annotations
-
-__all__ = ["Canary", "canaries", "environment_of", "nested"]
-
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from config.schema import Field, Path, dotted, environment_name, fields_of
 from config.settings import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MARK = "kanarie"
 _EXAMPLES = ("example", 1, "https://issuer.example/token", "1s", ["example"], ["HS256"], True)

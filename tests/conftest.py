@@ -1,16 +1,18 @@
 """What holds for every test: it leaves no connection open, and has its place among the processes."""
 
-from __future__ import annotations
-
 import signal
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.command_line import cli  # noqa: F401 - the fixture
 from tests.order import (  # noqa: F401 - hooks, too
     pytest_collection_modifyitems,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
+from tests.spark import spark  # noqa: F401 - the fixture
 from tests.unclosed import pytest_runtest_teardown  # noqa: F401 - pytest takes hooks from a conftest's names
 
 # How fast examples are drawn, and how long one takes, is a matter of what else the machine does.
@@ -21,3 +23,9 @@ settings.load_profile("suite")
 # interrupt. One that is caught has its default again in a program that is started. For the tests nothing changes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs in a folder of its own, without the gateway.toml of the place where the tests were started."""
+    monkeypatch.chdir(tmp_path)

@@ -1,24 +1,15 @@
 """What tests of ``gateway doctor`` share: settings as a dictionary, an examination in this process, its checks."""
 
-from __future__ import annotations
-
-__all__ = ["ACL", "USERS", "Looked", "look", "mqtt", "settings_of"]
-
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from config.loading.load import load
+from config.settings import Settings
 from gateway.tools.doctor.examine import Options, examine
-from gateway.tools.doctor.model import Severity, exit_status
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from config.settings import Settings
-    from gateway.tools.doctor.model import Check, Report
-    from tests.brokers.mosquitto import Mosquitto
-
+from gateway.tools.doctor.model import Check, Report, Severity, exit_status
+from tests.brokers.mosquitto import Mosquitto
 
 USERS = {"gateway": "gateway-secret", "sensor": "sensor-secret"}
 ACL = "user gateway\ntopic readwrite #\n\nuser sensor\ntopic readwrite devices/sensor/#\n"

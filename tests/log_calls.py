@@ -1,7 +1,5 @@
 """The log lines that the sources write: event, level and fields, read from the calls."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the alert rules, the dashboard and their tests have in common: files, Debian's promtool, names in PromQL."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
@@ -9,7 +7,8 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +17,6 @@ from gateway.auth_service.metrics import AuthMetrics
 from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
 from streaming.metric_names import SERIES
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -1,15 +1,10 @@
 """Which tests run side by side, and in which order: a few processes share the files out among themselves.
 
-Many of these tests wait, for a broker that starts or for a time that must pass, so a process for each processor pays.
-(With one more, on two of them, chaos tests beside Spark came too late.) A file's tests stay
-together, as its fixtures are made once; so do all of the lake's, which share one Spark and begin first, as they take
-longest. The chaos tests come last, in two halves, when nothing else is left: they send thousands of messages a second
-through everything, or look at it by the second, and have to have the machine.
+Many of these tests wait, for a broker that starts or for a time that must pass, so there is one process more than
+processors. A file's tests stay together, as its fixtures are made once; so do all that share one Spark, which begin
+first, as they take longest. The busy ones come last and have the machine, two files side by side and no more: they
+send thousands of messages a second through everything, or look at it by the second.
 """
-
-from __future__ import annotations
-
-__all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]
 
 import os
 import re
@@ -18,21 +13,27 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
+SPARK = r"tests/(lake/|unit/test_ledger_doc\.py)"
+BUSY_CHAOS = "chaos/test_chaos_(gateway|lives|operate|reload|slow_kafka|soak|spool|workers)"
+BUSY = rf"(tests/)?({BUSY_CHAOS}|integration/test_demo)\.py"
+BUSY_AT_ONCE = 2
 # Files of the same place keep their order.
-ORDER = ("lake", "integration/test_image.py", "integration/(?!test_demo.py)", "unit", "")
-TOGETHER = {
-    "tests/lake/": "lake",
-    "tests/(integration/test_demo.py|chaos/test_chaos_[a-k])": "chaos, first half",
-    "tests/chaos/": "chaos, the rest",
-}
+ORDER = ("lake", "integration/test_image.py", f"(?!{BUSY})chaos", f"(?!{BUSY})integration", "unit", "integration", "")
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc] (it has no types)
     def _split_scope(self, nodeid: str) -> str:
-        group = next((name for begin, name in TOGETHER.items() if re.match(begin, nodeid)), None)
-        return group or str(super()._split_scope(nodeid))
+        return "Spark" if re.match(SPARK, nodeid) else str(super()._split_scope(nodeid))
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        busy = [it for it in self.nodes if not it.shutting_down][:BUSY_AT_ONCE]
+        if re.match(BUSY, next(iter(self.workqueue))) and node not in busy:
+            node.shutdown()  # it ends what it has; the busy files come last
+        else:
+            super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)  # without it (-p no:xdist) all run in this process
@@ -42,8 +43,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """As many processes as processors, four at the most: each starts brokers of its own."""
-    return min(os.cpu_count() or 1, 4)
+    """One process more than processors, four at the most: each starts brokers of its own."""
+    return min((os.cpu_count() or 1) + 1, 4)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,25 +3,18 @@
 A test module makes a subclass and a fixture ``backend``.
 """
 
-from __future__ import annotations
-
-__all__ = ["Backend", "ProducerPort", "fill", "running", "sent"]
-
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Protocol
 
 import pytest
 
 from bridge.errors import IncarnationError, LeaderMissingError, PoisonedError, RefusedError, UnreachableError
-from bridge.ports import StoredRecord
+from bridge.ports import BatchBuilder, Producer, StoredRecord
 from bridge.wire import DeadLetterReason
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-
-    from bridge.ports import BatchBuilder, Producer
+from tests.waiting import until
 
 NOW_MS = time.time_ns() // 1_000_000
 PATIENCE_S = 30.0
@@ -101,13 +94,6 @@ async def delivered(producer: Producer, topic: str, batch: BatchBuilder) -> None
     answer = producer.send(topic, 0, batch)
     await asyncio.wait([answer], timeout=PATIENCE_S)
     assert producer.failure(answer) is None
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - metadata is asked for, it does not tell
-            await asyncio.sleep(0.02)
-    assert condition(), what
 
 
 class ProducerPort:

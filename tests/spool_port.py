@@ -3,21 +3,13 @@
 A test module makes a subclass and a fixture ``store``, open and empty, of 100,000 bytes at most.
 """
 
-from __future__ import annotations
-
-__all__ = ["SpoolPort", "batch"]
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
 from bridge.errors import SpoolFullError
-from bridge.spool.spool import SpoolBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bridge.ports import SpoolStore
+from bridge.ports import SpoolStore
+from bridge.spool.record import SpoolBatch
 
 
 def batch(number: int, *, topic: str = "t", partition: int = 0, size: int = 100, messages: int = 3) -> SpoolBatch:

@@ -1,9 +1,5 @@
 """What /status says, as samples: a quiet worker, and the states that are rare."""
 
-from __future__ import annotations
-
-__all__ = ["HOSTILE", "broken", "crowd", "hostile", "quiet"]
-
 import copy
 from typing import Any
 
@@ -110,6 +106,7 @@ def quiet() -> dict[str, Any]:
             "received_per_second": 4213.0,
             "delivered_per_second": 4210.5,
             "received_bytes_per_second": 903_112.0,
+            "sent_bytes_per_second": 820_224.0,
         },
         "dead_letters": {"total": 0, "by_reason": {}, "last": []},
     }
@@ -247,3 +244,25 @@ def crowd(workers: int = 64, number: int = 2000) -> dict[str, Any]:
         "slots_retiring": [],
         "workers": members,
     }
+
+
+def commands(**changes: Any) -> dict[str, Any]:
+    """What a worker says of its ``[[commands]]``."""
+    row = {
+        "open": True,
+        "partitions": ["commands/0", "commands/1"],
+        "consumed": 1210,
+        "finished": {"expired": 3, "succeeded": 1200},
+        "waiting": 5,
+        "under_way": 2,
+        "given_up": 0,
+        "imbalance": 0,
+        "states": {"queued": 4, "sent": 2, "waiting": 1},
+        "unmatched": {"already finished": 1},
+        "oldest_seconds": 12.5,
+        "busiest": {"pump-7": 5},
+        "settle": "5s",
+        "errors": {},
+        **changes,
+    }
+    return {"client_id": "plant-7-0-commands", "connected": True, "problem": None, "routes": {"switches": row}}

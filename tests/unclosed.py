@@ -6,19 +6,13 @@ and looked at when its test has been torn down. That costs a look at a short lis
 cost minutes.
 """
 
-from __future__ import annotations
-
-__all__ = ["Transports", "pytest_runtest_teardown", "transports"]
-
 import functools
 import weakref
 from asyncio import selector_events
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 class Transports:

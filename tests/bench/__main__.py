@@ -1,7 +1,5 @@
 """`python -m tests.bench`: measures the gateway and prints, and writes, what it found."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses
@@ -9,25 +7,23 @@ import json
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.bench import machine, report
+from tests.bench.measurement import Row
 from tests.bench.records import Kafka
 from tests.bench.result import Result, memory_row, ratios
 from tests.bench.rows import RATIOS, ROWS, RSS_LIMIT_MIB
 from tests.bench.runner import run_rows
 from tests.bench.site import Site
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.bench.measurement import Row
-
 _HEAP_MIB = 1024  # Kafka should not be what is short
 _MEMORY_ROW = "rss"
-_GROUPS = ("auth", "spark")  # of rows whose names begin so
+_NAB_ROW = "anomalies-nab"  # with the plain detectors on the same series
+_GROUPS = ("anomalies", "auth", "commands", "spark")  # of rows whose names begin so
 _FEEDS_MEMORY_ROW = ("cold-topics", "drain-qos1")  # measured for it when nothing else is
 
 
@@ -45,6 +41,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="measurements of each row (default: 3)")
     parser.add_argument("--quick", action="store_true", help="one run, a fifth of the messages: a look, not a figure")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a running Kafka to use instead of an embedded one")
+    parser.add_argument("--nab", type=Path, metavar="FOLDER", help="windows.json and data of the anomalies rows")
+    parser.add_argument(
+        "--devices", type=int, metavar="N", help="how many the row spark-devices has (default: 100,000)"
+    )
     arguments = parser.parse_args(argv)
     if arguments.runs < 1:
         parser.error("--runs must be at least 1")
@@ -57,6 +57,8 @@ def _chosen(only: Sequence[str] | None) -> list[Row]:
     wanted = set(only)
     for group in wanted.intersection(_GROUPS):
         wanted.update(row.name for row in ROWS if row.name.startswith(f"{group}-"))
+    if _NAB_ROW in wanted:
+        wanted.update(row.name for row in ROWS if row.name.startswith(f"{_NAB_ROW}-"))
     if wanted == {_MEMORY_ROW}:
         wanted.update(_FEEDS_MEMORY_ROW)
     return [row for row in ROWS if row.name in wanted]
@@ -86,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 bootstrap = stack.enter_context(cluster).bootstrap
             kafka = Kafka(bootstrap)
             kafka.warm_up()
-        site = stack.enter_context(Site(kafka, directory, quick=arguments.quick))
+        site = stack.enter_context(
+            Site(kafka, directory, quick=arguments.quick, nab=arguments.nab, devices=arguments.devices)
+        )
         results = run_rows(chosen, site, 1 if arguments.quick else arguments.runs)
     if arguments.only is None or _MEMORY_ROW in arguments.only:
         results.append(memory_row(results, RSS_LIMIT_MIB))

@@ -8,8 +8,6 @@ parent's `cutime` and `cstime`.
 
 from __future__ import annotations
 
-__all__ = ["CpuTime", "Span", "SpanClock", "cpu_of", "peak_rss_mib", "rss_mib", "tree"]
-
 import os
 import time
 from dataclasses import dataclass

@@ -3,10 +3,6 @@
 Runs in a process of its own (``Helper``), on another core than the service where there is one.
 """
 
-from __future__ import annotations
-
-__all__ = ["ALLOWED", "Load", "Mixed", "Slice", "auth_load", "login_request"]
-
 import itertools
 import json
 import os
@@ -14,12 +10,10 @@ import selectors
 import socket
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import Connection as Pipe
+from typing import Final
 
 ALLOWED: Final = b'"result":"allow"'
 _ANSWER_MAX: Final = 64 << 10

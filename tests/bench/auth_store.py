@@ -4,8 +4,6 @@
 are asked in turns within one process, so that a busy machine disturbs both alike.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,25 +4,20 @@ What is asked there goes the same way, connection, head, shared secret and count
 always the same: what the server costs by itself, in the very process whose decisions are measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from config.loading.load import load
+from config.settings import Settings
+from gateway.auth_service.connection import Connection, Exchange
+from gateway.auth_service.http1 import Request
 from gateway.auth_service.process import AuthProcess
 from gateway.auth_service.server import AuthServer
 from gateway.base import logs, memory
 from gateway.base.lifecycle import StopRequest
 from gateway.base.signals import StopSignals
-
-if TYPE_CHECKING:
-    from config.settings import Settings
-    from gateway.auth_service.connection import Connection, Exchange
-    from gateway.auth_service.http1 import Request
 
 _ANSWER = b'{"result":"allow","is_superuser":false}'
 

@@ -1,20 +1,13 @@
 """A Kafka consumer that stamps each record on arrival and tells how long after its making that was."""
 
-from __future__ import annotations
-
-__all__ = ["Assigned", "Latencies", "measure"]
-
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.bench.payloads import sent_ns_of, seq_of
 from tests.bench.records import PARTITIONS, QUIET
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)

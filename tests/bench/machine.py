@@ -1,9 +1,5 @@
 """The machine a benchmark ran on, so that its figures can be read elsewhere."""
 
-from __future__ import annotations
-
-__all__ = ["Machine", "describe", "reference_ns"]
-
 import os
 import platform
 import shutil

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["Figure", "Measurement", "Row", "Target"]
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.bench.account import Span
-    from tests.bench.site import Site
+from tests.bench.account import Span
+from tests.bench.site import Site
 
 Figure = Literal[
     "cpu_s_per_million",
@@ -27,6 +23,12 @@ Figure = Literal[
     "rows_per_cpu_s",
     "share_of_bronze",
     "p99_s",
+    "nab_score",
+    "precision",
+    "recall",
+    "f1",
+    "us_per_reading",
+    "bytes_each",
 ]
 
 

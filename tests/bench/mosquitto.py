@@ -5,10 +5,6 @@ first queued message leaves it, and the moment the last acknowledgement arrives,
 path and without asking the gateway.
 """
 
-from __future__ import annotations
-
-__all__ = ["Mosquitto", "Traffic"]
-
 import getpass
 import shutil
 import socket

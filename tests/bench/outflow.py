@@ -4,17 +4,11 @@ the acknowledgements say.
 Cheap on purpose: on a machine of two cores a replay that costs as much as the gateway would measure the replay.
 """
 
-from __future__ import annotations
-
-__all__ = ["Outflow"]
-
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.bench import wire
-
-if TYPE_CHECKING:
-    from tests.bench.payloads import Stream
+from tests.bench.payloads import Stream
 
 _CHUNK: Final = 256 * 1024  # bytes offered to one send()
 

@@ -6,25 +6,13 @@ record by slicing. Both therefore carry an offset: JSON allows no leading zeros.
 
 from __future__ import annotations
 
-__all__ = [
-    "PAYLOAD_BYTES",
-    "PROPERTIES",
-    "Stream",
-    "build_stream",
-    "device_topic",
-    "payload",
-    "sent_ns_of",
-    "seq_of",
-    "template",
-]
-
 import random
 import time
 from array import array
 from dataclasses import dataclass
 from typing import Final
 
-from tests.bench import wire
+from tests.brokers.packets import publish
 
 PAYLOAD_BYTES: Final = 200
 DEVICES: Final = 1_000
@@ -103,7 +91,7 @@ def build_stream(
     offsets = array("Q", (0,))
     end = 0
     for seq in range(count):
-        packet = wire.publish(
+        packet = publish(
             device_topic(seq % topics),
             payload(seq, rests[seq % DEVICES], sent_ns=now + seq * 1000),
             qos=qos,

@@ -1,9 +1,5 @@
 """Helper processes of the harness: each runs one function with a pipe to the harness, and ends with it."""
 
-from __future__ import annotations
-
-__all__ = ["BenchError", "Helper", "free_port", "spawn", "stop", "wait_until"]
-
 import contextlib
 import ctypes
 import multiprocessing
@@ -11,12 +7,10 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
-    from pathlib import Path
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
 
 _SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would copy the harness's Kafka client threads half-way
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)

@@ -5,22 +5,17 @@ Both speak QoS 1 over MQTT 3.1.1 (no receive maximum holds them back) and end wh
 message.
 """
 
-from __future__ import annotations
-
-__all__ = ["Pace", "Published", "Start", "paced", "preload"]
-
 import select
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from multiprocessing.connection import Connection
+from typing import Final
 
 from tests.bench import wire
 from tests.bench.outflow import Outflow
 from tests.bench.payloads import DEVICES, build_stream, device_topic, payload, template
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+from tests.brokers import packets
 
 _PRELOAD_WINDOW: Final = 10_000  # PUBACKs the broker may owe us: enough to keep it busy, little enough to keep order
 _TICK_NS: Final = 500_000  # the pace is kept in steps of half a millisecond: finer ones cost the machine a core
@@ -112,13 +107,13 @@ def paced(pipe: Connection, port: int, pace: Pace) -> None:
             if due > sent:
                 # How long the oldest message of this step has been due.
                 worst_ns = max(worst_ns, now - started_ns - sent * 1_000_000_000 // pace.rate)
-                packets = [
-                    wire.publish(
+                made = [
+                    packets.publish(
                         topics[seq % DEVICES], payload(seq, rests[seq % DEVICES]), qos=1, packet_id=seq % _IDS + 1
                     )
                     for seq in range(sent, due)
                 ]
-                connection.sendall(b"".join(packets))
+                connection.sendall(b"".join(made))
                 sent = due
                 acknowledgements.take_waiting()
             next_ns = max(now + _TICK_NS, started_ns + sent * 1_000_000_000 // pace.rate)

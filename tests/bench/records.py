@@ -1,23 +1,17 @@
 """What arrived in Kafka, counted by a client the gateway does not use."""
 
-from __future__ import annotations
-
-__all__ = ["PARTITIONS", "QUIET", "Account", "Kafka"]
-
 import time
 import uuid
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
 
 from tests.bench.payloads import payload, seq_of, template
-from tests.bench.processes import BenchError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.bench.processes import BenchError, wait_until
 
 PARTITIONS: Final = 12
 _TIMEOUT_S: Final = 30.0
@@ -52,12 +46,9 @@ class Kafka:
     def create_topic(self) -> str:
         """A new empty topic with 12 partitions; its name."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
-        self._admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(_TIMEOUT_S)
-        deadline = time.monotonic() + _TIMEOUT_S
-        while not self._has_leaders(name):
-            if time.monotonic() > deadline:
-                raise BenchError(f"topic {name} has no leaders after {_TIMEOUT_S:g} s")
-            time.sleep(0.05)
+        kept = {"retention.ms": "-1"}  # also records that a row dates back by a year
+        self._admin.create_topics([NewTopic(name, PARTITIONS, 1, config=kept)])[name].result(_TIMEOUT_S)
+        wait_until(lambda: self._has_leaders(name), f"leaders of topic {name}", _TIMEOUT_S, 0.05)
         return name
 
     def delete_topic(self, topic: str) -> None:
@@ -85,14 +76,9 @@ class Kafka:
         futures = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
         return sum(future.result().offset for future in futures.values())
 
-    def wait_for_records(self, topic: str, count: int, timeout_s: float) -> int:
-        """Polls until the topic holds ``count`` records; returns the monotonic moment (ns) it was seen."""
-        deadline = time.monotonic() + timeout_s
-        while (found := self.record_count(topic)) < count:
-            if time.monotonic() > deadline:
-                raise BenchError(f"{found} of {count} records in Kafka after {timeout_s:g} s")
-            time.sleep(0.01)
-        return time.monotonic_ns()
+    def wait_for_records(self, topic: str, count: int, timeout_s: float) -> None:
+        """Polls until the topic holds ``count`` records."""
+        wait_until(lambda: self.record_count(topic) >= count, f"{count} records in Kafka", timeout_s)
 
     def account(self, topic: str, distinct: int, cycles: int) -> Account:
         """Reads the whole topic: each number below ``distinct`` should be there ``cycles`` times, ascending in each
@@ -102,7 +88,7 @@ class Kafka:
         last = [-1] * PARTITIONS
         descents = [0] * PARTITIONS
         records = 0
-        for partition, value in self._read(topic):
+        for partition, value in self.read(topic):
             seq = seq_of(value)
             seen[seq] += 1
             if seq <= last[partition]:
@@ -116,7 +102,7 @@ class Kafka:
             unordered=sum(count > cycles - 1 for count in descents),
         )
 
-    def _read(self, topic: str) -> Iterator[tuple[int, bytes]]:
+    def read(self, topic: str) -> Iterator[tuple[int, bytes]]:
         """(partition, value) of every record from the start of the topic to its present end."""
         left = self.record_count(topic)
         deadline = time.monotonic() + _TIMEOUT_S

@@ -4,25 +4,20 @@ One thread, no queues, packets made beforehand, acknowledgements checked against
 Kafka and one for the client that is measured.
 """
 
-from __future__ import annotations
-
-__all__ = ["Go", "Listening", "Outcome", "ReplayPlan", "Subscribed", "serve"]
-
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from multiprocessing.connection import Connection
+from typing import Final
 
 from tests.bench import wire
 from tests.bench.account import Span, SpanClock
 from tests.bench.outflow import Outflow
 from tests.bench.payloads import Stream, build_stream, device_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
+from tests.brokers import packets
 
 _READ: Final = 256 * 1024
 _SAMPLE_TOPIC: Final = device_topic(0).decode()
@@ -126,8 +121,8 @@ class _Session:
             return False
         if not data:
             return False
-        packets = self._packets.feed(data) if self.outflow is None else self.outflow.received(data)
-        for first, body in packets:
+        found = self._packets.feed(data) if self.outflow is None else self.outflow.received(data)
+        for first, body in found:
             if first & 0xF0 == wire.DISCONNECT:
                 return False
             self._answer(first, body)
@@ -141,18 +136,19 @@ class _Session:
     def _answer(self, first: int, body: bytes) -> None:
         match first & 0xF0:
             case wire.CONNECT:
-                asked = wire.parse_connect(body)
-                self._client_id, self._version5 = asked.client_id, asked.version5
+                asked = packets.parse_connect(body)
+                self._client_id, self._version5 = asked.client_id, asked.v5
                 self.window = min(self._plan.window, asked.receive_maximum)
-                self._replies += wire.connack(version5=self._version5)
+                self._replies += packets.connack(properties=b"" if asked.v5 else None)
             case wire.SUBSCRIBE:
-                request = wire.parse_subscribe(body, version5=self._version5)
-                granted = tuple(min(qos, self._plan.qos) for _filter, qos in request.filters)
+                request = packets.parse_subscribe(body, v5=self._version5)
+                granted = bytes(min(options & 3, self._plan.qos) for _filter, options in request.filters)
                 self._check_subscription(request)
-                self._replies += wire.suback(request.packet_id, granted, version5=self._version5)
+                self._replies += packets.suback(request.packet_id, granted, v5=self._version5)
                 self.subscribed = True
             case wire.UNSUBSCRIBE:
-                self._replies += wire.unsuback(body, version5=self._version5)
+                packet_id, filters = packets.parse_unsubscribe(body, v5=self._version5)
+                self._replies += packets.unsuback(packet_id, len(filters), v5=self._version5)
             case wire.PUBLISH if first & 6:  # a status message: taken and forgotten
                 at = 2 + int.from_bytes(body[:2], "big")
                 self._replies += b"\x40\x02" + body[at : at + 2]
@@ -165,8 +161,8 @@ class _Session:
                     f"client {self._client_id!r} sent a packet of type 0x{first:02x}, which is not due"
                 )
 
-    def _check_subscription(self, request: wire.Subscribe) -> None:
-        matching = [qos for topic_filter, qos in request.filters if wire.covers(topic_filter, _SAMPLE_TOPIC)]
+    def _check_subscription(self, request: packets.Subscribe) -> None:
+        matching = [options & 3 for text, options in request.filters if wire.covers(text, _SAMPLE_TOPIC)]
         if not matching or max(matching) < self._plan.qos:
             raise wire.WireError(
                 f"client {self._client_id!r} subscribed to {request.filters}: "

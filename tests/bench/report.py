@@ -1,17 +1,10 @@
 """The benchmark for people: one line a run while it goes, a table and the ratios at the end."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-__all__ = ["machine_lines", "ratio_lines", "run_line", "table"]
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.bench.machine import Machine
-    from tests.bench.measurement import Figure, Measurement
-    from tests.bench.result import Ratio, Result
+from tests.bench.machine import Machine
+from tests.bench.measurement import Figure, Measurement
+from tests.bench.result import Ratio, Result
 
 _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("cpu_s_per_million", "CPU s/M"),
@@ -27,6 +20,12 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("rows_per_cpu_s", "rows/CPU s"),
     ("share_of_bronze", "of bronze"),
     ("p99_s", "p99 s"),
+    ("nab_score", "NAB score"),
+    ("precision", "precision"),
+    ("recall", "recall"),
+    ("f1", "F1"),
+    ("us_per_reading", "µs/reading"),
+    ("bytes_each", "bytes each"),
 )
 
 

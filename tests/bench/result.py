@@ -1,20 +1,12 @@
 """A row's runs put together: medians, spread, targets, and the row about memory that all others feed."""
 
-from __future__ import annotations
-
-__all__ = ["Ratio", "Result", "memory_row", "ratios"]
-
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
-from tests.bench.measurement import Measurement, Row, Target
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.bench.measurement import Figure
-    from tests.bench.site import Site
+from tests.bench.measurement import Figure, Measurement, Row, Target
+from tests.bench.site import Site
 
 
 @dataclass(slots=True)
@@ -44,18 +36,7 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """The row for machines. The first four keys are there in every row; null where the row has no such figure."""
         figures: tuple[Figure, ...] = ("cpu_s_per_million", "messages_per_s", "rss_mib")
-        extra: tuple[Figure, ...] = (
-            "p50_ms",
-            "p99_ms",
-            "seconds",
-            "raw_share",
-            "per_s",
-            "share_of_echo",
-            "share_of_small",
-            "rows_per_cpu_s",
-            "share_of_bronze",
-            "p99_s",
-        )
+        extra: tuple[Figure, ...] = tuple(figure for figure in get_args(Figure) if figure not in figures)
         shown: dict[str, Any] = {"name": self.row.name}
         shown |= {figure: _rounded(self.value(figure)) for figure in figures}
         shown |= {figure: _rounded(value) for figure in extra if (value := self.value(figure)) is not None}

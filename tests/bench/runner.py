@@ -1,21 +1,13 @@
 """Runs the chosen rows in rounds, so that what is compared is measured in turn and not an hour apart."""
 
-from __future__ import annotations
-
-__all__ = ["run_rows"]
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tests.bench.machine import reference_ns
+from tests.bench.measurement import Row
 from tests.bench.processes import BenchError
 from tests.bench.report import run_line
 from tests.bench.result import Result
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.bench.measurement import Row
-    from tests.bench.site import Site
+from tests.bench.site import Site
 
 
 def run_rows(rows: Sequence[Row], site: Site, runs: int) -> list[Result]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Site"]
-
 import itertools
 import shutil
 from contextlib import contextmanager
@@ -24,9 +22,13 @@ class Site:
     call shares: the topic for dead letters, which has to stay empty, and the ledger's.
     """
 
-    def __init__(self, kafka: Kafka | None, directory: Path, *, quick: bool) -> None:
+    def __init__(
+        self, kafka: Kafka | None, directory: Path, *, quick: bool, nab: Path | None = None, devices: int | None = None
+    ) -> None:
         self._kafka: Final = kafka
         self.quick: Final = quick
+        self.nab: Final = nab
+        self.devices: Final = devices
         self._directory = directory
         self._numbers = itertools.count()
         self._dead_letters = self._ledger = ""

@@ -1,30 +1,22 @@
 """A Spark job as a process of the benchmark: what it prints, and the CPU of it and all its children."""
 
-from __future__ import annotations
-
-__all__ = ["Finished", "SparkJob"]
-
 import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import psutil
 
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import ensure_java
-from streaming.progress import BatchEvent, StartedEvent, parse
+from streaming.progress import BatchEvent, Event, StartedEvent, parse
 from tests.bench.processes import BenchError, stop
-from tests.bench.subject import to_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from streaming.progress import Event
+from tests.toml_text import to_toml
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _LOG_END: Final = 1500

@@ -1,22 +1,16 @@
 """Telemetry written to Kafka for the Spark rows: 200-byte JSON, with the key and the header that the gateway writes."""
 
-from __future__ import annotations
-
-__all__ = ["Paced", "RecordSource", "paced", "preload"]
-
 import time
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Literal
 
 from confluent_kafka import Producer
 
 from tests.bench.payloads import PAYLOAD_BYTES
 from tests.bench.processes import BenchError
 from tests.bench.records import PARTITIONS, QUIET
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 _DEVICES: Final = 1_000
 _TYPES: Final = ("thermostat", "pump", "meter")
@@ -31,6 +25,14 @@ _PRODUCER: Final = {
     "queue.buffering.max.messages": 500_000,
 }
 _LIVE_LINGER_MS: Final = 5
+_COPY_EVERY: Final = 100
+_COPY_AFTER: Final = 5 * _DEVICES
+_DAY_MS: Final = 86_400_000
+_DAYS: Final = 365
+
+Load = Literal["now", "ids", "days"]
+"""``now``: records of the last minutes. ``ids``: the same with ``gateway.message_id``, and each hundredth is a copy.
+``days``: the same over the last year."""
 
 
 class RecordSource:
@@ -64,14 +66,19 @@ class RecordSource:
         }
 
 
-def preload(bootstrap: str, topic: str, count: int) -> None:
-    """Writes ``count`` records whose times are the last minutes'. Blocks; raises BenchError if Kafka does not take
-    all."""
+def preload(bootstrap: str, topic: str, count: int, load: Load = "now") -> None:
+    """Writes ``count`` records. Blocks; raises BenchError if Kafka does not take all."""
     producer = Producer({**_PRODUCER, "bootstrap.servers": bootstrap})
     source = RecordSource()
-    first_ms = int(time.time() * 1000) - count // 50
+    length_ms = _DAYS * _DAY_MS if load == "days" else count // 50
+    first_ms = int(time.time() * 1000) - length_ms
     for number in range(count):
-        record = source.record(number, first_ms + number // 50)
+        record = source.record(number, first_ms + number * length_ms // count)
+        if load == "ids":
+            is_copy = number % _COPY_EVERY == _COPY_EVERY - 1 and number >= _COPY_AFTER
+            original = number - _COPY_AFTER if is_copy else number
+            record["value"] = source.record(original, first_ms + original * length_ms // count)["value"]
+            record["headers"] += [("gateway.message_id", b"%d" % original), ("gateway.message_id_kind", b"device")]
         while True:
             try:
                 producer.produce(topic, **record)

@@ -1,19 +1,20 @@
 """One query of Spark's as a process: ``python -m tests.bench.spark_subject NAME ARGUMENTS`` (those of its job)."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 
-from streaming import driver
+from streaming.job import Job
+from streaming.runtime import driver
 
-_OF_JOB = {"windows": "ingest"}  # which runs two queries
+_OF_JOB = {"plain": "silver", "fleet": "devices"}  # by whose arguments it runs
+_MODULES = {"plain": "tests.bench.spark_plain", "fleet": "tests.bench.spark_fleet"}
 
 
 def main() -> int:
-    """Runs the query ``streaming.NAME`` alone; returns the job's exit status."""
+    """Runs the query NAME alone; returns the job's exit status."""
     name, *argv = sys.argv[1:]
-    return driver.main(_OF_JOB.get(name, name), (importlib.import_module(f"streaming.{name}").start,), argv)
+    start: Job = importlib.import_module(_MODULES.get(name, f"streaming.{name}.job")).start
+    return driver.main(_OF_JOB.get(name, name), (start,), argv)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["AuthService", "Baseline", "Gateway", "Launcher", "Place", "Subject", "parse_metrics", "running", "to_toml"]
-
-import http.client
 import json
 import signal
 import subprocess
@@ -14,17 +11,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
+from tests.asking import get
 from tests.bench.account import cpu_of, peak_rss_mib, tree
 from tests.bench.processes import BenchError, free_port, spawn, wait_until
+from tests.toml_text import to_toml
 
 _ROOT: Final = Path(__file__).parents[2]
 _STOP_S: Final = 30.0  # above the gateway's own shutdown deadline of 25 s
 _READY_S: Final = 30.0
 _REST_S: Final = 0.2
+_CALM_S: Final = 3
+_CALM_SHARE: Final = 0.5
 
-TomlValue = str | int | bool | list[str] | list[dict[str, str]]
+TomlValue = str | int | float | bool | list[str] | list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,17 @@ class Subject:
                 raise BenchError(f"the process is not at rest {_READY_S:g} s after it was ready, with nothing to do")
             last = now
 
+    def wait_calm(self) -> None:
+        """Blocks until the process has done nothing but its steady work for some seconds."""
+        rates = [1.0]
+        deadline = time.monotonic() + _READY_S
+        while len(rates) < _CALM_S or max(rates[-_CALM_S:]) > _CALM_SHARE:
+            last = cpu_of(self.pid).total_ns
+            time.sleep(1)
+            rates.append((cpu_of(self.pid).total_ns - last) / 1e9)
+            if time.monotonic() > deadline:
+                return
+
     def metrics(self) -> dict[str, float]:
         """The sum of each metric's samples on /metrics. Empty for a subject without HTTP."""
         if self._http_port is None:
@@ -80,6 +92,11 @@ class Subject:
         if status != 200:
             raise BenchError(f"/metrics answered {status}: {body[:200]}")
         return parse_metrics(body)
+
+    def status(self) -> dict[str, Any]:
+        """The object at /status."""
+        found: dict[str, Any] = json.loads(self._get("/status")[1])
+        return found
 
     def peak_rss_mib(self) -> float:
         """The most memory it has had so far; of several workers, the one that has had most."""
@@ -123,13 +140,7 @@ class Subject:
 
     def _get(self, path: str) -> tuple[int, str]:
         assert self._http_port is not None
-        connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=5)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
+        return get(self._http_port, path)
 
     def _log_end(self) -> str:
         return repr(self.log.read_text(errors="replace")[-1500:])
@@ -153,21 +164,6 @@ def running(subject: Subject) -> Iterator[Subject]:
         yield subject
     finally:
         subject.kill()
-
-
-def to_toml(settings: Mapping[str, object], path: str = "") -> str:
-    """Nested mappings as TOML: values first, then tables, then lists of mappings as arrays of tables."""
-    lines = []
-    tables = []
-    for key, value in settings.items():
-        name = f"{path}{key}"
-        if isinstance(value, Mapping):
-            tables.append(f"[{name}]\n{to_toml(value, name + '.')}")
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            tables += [f"[[{name}]]\n{to_toml(item, name + '.')}" for item in value]
-        else:
-            lines.append(f"{key} = {json.dumps(value)}\n")  # JSON's strings, numbers, booleans and lists are TOML's
-    return "".join(lines) + "\n".join(tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +225,45 @@ class Baseline:
         command += ["--mqtt-port", str(place.mqtt_port), "--mqtt-filter", "$share/bench/devices/#"]
         command += ["--kafka", place.kafka, "--topic", place.topic, "--compression", self.compression]
         return Subject([*command, "--persistent"] if self.persistent else command, log, None)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandGateway:
+    """`gateway run` with one `[[commands]]` and an idle route; ``commands`` are settings that are not the defaults."""
+
+    commands: Mapping[str, TomlValue] = field(default_factory=dict)
+
+    def start(self, place: Place, status_topic: str) -> Subject:
+        """The gateway, from the place's topic to `devices/<n>/req/set`."""
+        place.directory.mkdir(parents=True, exist_ok=True)
+        http_port = free_port()
+        commands = {"name": "bench", "topics": [place.topic], "status_topic": status_topic, "settle": "0s"}
+        settings = {
+            "instance": f"bench-{place.topic[-6:]}",
+            "workers": 0,
+            "data_dir": str(place.directory / "data"),
+            "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"]},
+            "kafka": {"bootstrap_servers": [place.kafka]},
+            "dead_letter": {"topic": place.dead_letters},
+            "ledger": {"topic": place.ledger},
+            "http": {"port": http_port},
+            "routes": [{"name": "none", "filters": ["nothing/#"], "topic": place.topic}],  # one has to be there
+            "commands": [{**commands, **self.commands}],
+        }
+        file = place.directory / "gateway.toml"
+        file.write_text(to_toml(settings))
+        command = [sys.executable, "-m", "gateway.cli.main", "run", "--config", str(file)]
+        return Subject(command, place.directory / "gateway.log", http_port)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBridge:
+    """The plain bridge from Kafka to MQTT in tests/bench/baselines. It knows no statuses."""
+
+    def start(self, place: Place, _status_topic: str) -> Subject:
+        """The bridge, from the place's topic to `devices/<n>/req/set`."""
+        place.directory.mkdir(parents=True, exist_ok=True)
+        log = place.directory / "aiokafka_paho.log"
+        command = [sys.executable, "-m", "tests.bench.baselines.aiokafka_paho"]
+        command += ["--mqtt-port", str(place.mqtt_port), "--kafka", place.kafka, "--topic", place.topic]
+        return Subject(command, log, None)

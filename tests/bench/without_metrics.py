@@ -5,23 +5,18 @@ does for /metrics, /status and health alone: counters and histograms of each bat
 second, the event loop's probe. The ledger stays: it is how the benchmark knows that no message is missing.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
 
 from bridge.kafka.contacts import Contacts
+from bridge.produce.batch import Batch
 from gateway.base.instruments import EventLoopProbe
 from gateway.base.vitals import Vitals
 from gateway.cli.main import main
-from gateway.worker.worker import Worker
-
-if TYPE_CHECKING:
-    from bridge.produce.batch import Batch
+from gateway.components.send_counts import SendCounts
 
 
-def _stored(self: Worker, batch: Batch, partition: int, offset: int, _now_ns: int) -> None:
-    self.ledger_log.intervals.stored(batch, partition, offset)
+def _stored(self: SendCounts, batch: Batch, partition: int, offset: int, _now_ns: int) -> None:
+    self.intervals.stored(batch, partition, offset)
 
 
 def _nothing(*_arguments: object, **_options: object) -> None:
@@ -34,7 +29,7 @@ async def _not_started(_self: object) -> None:
 
 def switch_off() -> None:
     """For this process, before a worker is made."""
-    Worker.batch_stored = _stored  # type: ignore[method-assign]
+    SendCounts.batch_stored = _stored  # type: ignore[method-assign]
     Contacts.asked = _nothing  # type: ignore[method-assign]
     Contacts.answered = _nothing  # type: ignore[method-assign]
     EventLoopProbe.start = _not_started  # type: ignore[method-assign]

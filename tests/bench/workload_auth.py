@@ -1,17 +1,15 @@
 """The service that EMQX asks: each kind of question against the same server answering a constant, in turn."""
 
-from __future__ import annotations
-
-__all__ = ["auth_authorise", "auth_cached", "auth_cold", "auth_echo", "auth_large", "auth_mixed"]
-
 import json
 import statistics
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from auth.model import Rule
 from auth.passwords import Argon2Cost, generate_secret, hash_argon2id, hash_device_secret
@@ -22,14 +20,9 @@ from tests.bench.account import cpu_of
 from tests.bench.auth_load import Load, Mixed, Slice, auth_load, login_request
 from tests.bench.measurement import Measurement
 from tests.bench.processes import Helper, free_port
-from tests.bench.subject import AuthService, running, to_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.bench.site import Site
-    from tests.bench.subject import Subject
+from tests.bench.site import Site
+from tests.bench.subject import AuthService, Subject, running
+from tests.toml_text import to_toml
 
 _SECRET: Final = "0123456789abcdef0123456789abcdef"
 _CONNECTIONS: Final = 16  # two nodes of EMQX with its default pool
@@ -73,9 +66,6 @@ def _login(path: str, name: str, secret: str) -> bytes:
             "password": secret,
             "peerhost": "10.17.4.21",
             "cert_common_name": "undefined",
-            "cert_subject": "undefined",
-            "listener": "tcp:default",
-            "zone": "default",
         },
     )
 

@@ -1,25 +1,17 @@
 """Workloads through a real mosquitto: a backlog drained at full speed, and live traffic at an even pace."""
 
-from __future__ import annotations
-
-__all__ = ["drained", "live", "live_with_latency", "started"]
-
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from tests.bench import latency, publisher
 from tests.bench.account import Span, SpanClock, cpu_of
 from tests.bench.measurement import Measurement
 from tests.bench.mosquitto import Mosquitto, Traffic
 from tests.bench.processes import BenchError, Helper
+from tests.bench.site import Site
 from tests.bench.subject import Launcher, Subject, running
 from tests.bench.workload_replay import check_ledger
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.bench.site import Site
 
 _PRELOAD_S = 60.0
 _DRAIN_S = 60.0

@@ -1,19 +1,11 @@
 """Workloads from the replay broker: a stream at full speed, from the first byte to the last acknowledgement."""
 
-from __future__ import annotations
-
-__all__ = ["check_ledger", "replayed"]
-
-from typing import TYPE_CHECKING
-
 from tests.bench import replay
 from tests.bench.account import SpanClock
 from tests.bench.measurement import Measurement
 from tests.bench.processes import BenchError, Helper
+from tests.bench.site import Site
 from tests.bench.subject import Launcher, Subject, running
-
-if TYPE_CHECKING:
-    from tests.bench.site import Site
 
 _BUILD_S = 60.0  # making the packets of the longest stream
 _CONNECT_S = 30.0

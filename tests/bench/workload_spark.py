@@ -1,51 +1,49 @@
 """Spark's jobs on one preloaded topic, on a steady stream, and from a cold process to the first batch."""
 
-from __future__ import annotations
-
-__all__ = ["delays", "spark_first_batch", "spark_job", "spark_silver", "spark_steady"]
-
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from streaming.progress import BatchEvent
 from tests.bench.measurement import Measurement
 from tests.bench.processes import BenchError, Helper
+from tests.bench.site import Site
 from tests.bench.spark_job import SparkJob
-from tests.bench.spark_load import Paced, paced, preload
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench.site import Site
+from tests.bench.spark_load import Load, Paced, paced, preload
 
 _RECORDS: Final = 2_000_000
 _FEW: Final = 2_000
+_OF_A_YEAR: Final = 50_000
 _RATE: Final = 5_000
 _WARM_UP_S: Final = 60.0
 _STEADY_S: Final = 120.0
 _LATEST_S: Final = 120.0
 
 
-def spark_job(site: Site, name: str) -> Measurement:
+def spark_job(site: Site, name: str, load: Load = "now") -> Measurement:
     """What there is in the preloaded topic, twice 2 million records, read by a job that ends then: rows of the second
     half per CPU second of its process tree, from the end of the batch before to the end of its last process. The first
     half warms the JVM up; ``cold_rows_per_cpu_s`` is of both, from the start of the queries."""
     with site.folder() as directory:
-        finished = _finished(site, name, _topic(site), directory, 2 * site.scaled(_RECORDS))
+        count = _OF_A_YEAR if load == "days" else site.scaled(_RECORDS)
+        finished = _finished(site, name, _topic(site, load, 2 * count), directory, 2 * count)
     rows_per_cpu_s = finished["warm_rows"] / finished["warm_cpu_s"]
-    site.figures[name] = rows_per_cpu_s
+    site.figures[f"{name} {load}"] = rows_per_cpu_s
     finished["cold_rows_per_cpu_s"] = finished["rows"] / finished["cpu_s"]
     return Measurement({"rows_per_cpu_s": rows_per_cpu_s}, finished)
 
 
-def spark_silver(site: Site) -> Measurement:
-    """As ``spark_job``, and against ``bronze`` in the same call, which is measured first if it was not yet."""
-    if "bronze" not in site.figures:
-        spark_job(site, "bronze")
-    measured = spark_job(site, "silver")
-    share = measured.figures["rows_per_cpu_s"] / site.figures["bronze"]
-    return Measurement({**measured.figures, "share_of_bronze": share}, measured.details)
+def spark_silver(site: Site, load: Load = "now") -> Measurement:
+    """As ``spark_job``, and against ``bronze`` and ``plain``, a job that only decodes and appends, on the same topic in
+    the same call, which are measured first if they were not yet."""
+    for name in ("bronze", "plain"):
+        if f"{name} {load}" not in site.figures:
+            spark_job(site, name, load)
+    measured = spark_job(site, "silver", load)
+    rate = measured.figures["rows_per_cpu_s"]
+    share, times = rate / site.figures[f"bronze {load}"], site.figures[f"plain {load}"] / rate
+    return Measurement({**measured.figures, "share_of_bronze": share, "times_plain": times}, measured.details)
 
 
 def spark_first_batch(site: Site, name: str) -> Measurement:
@@ -58,8 +56,8 @@ def spark_first_batch(site: Site, name: str) -> Measurement:
 
 
 def _finished(site: Site, name: str, topic: str, directory: Path, rows: int) -> dict[str, float]:
-    # Silver's own batches are smaller; theirs of the others who would take all there is are as large as half of it.
-    most = {} if name == "silver" else {"max_offsets_per_trigger": max(1, rows // 2)}
+    # Silver's own batches are smaller; the others, which would take all there is, get batches of half of it.
+    most = {"max_offsets_per_trigger": max(1, rows // (4 if name in {"silver", "plain"} else 2))}
     with SparkJob(name, directory, _settings(site, topic, directory, available_now=True, **most)) as job:
         finished = job.finish(warm_after=rows // 2)
     if finished.rows != rows:
@@ -77,22 +75,22 @@ def _finished(site: Site, name: str, topic: str, directory: Path, rows: int) -> 
 
 
 def _settings(site: Site, topic: str, directory: Path, **stream: Any) -> dict[str, object]:
-    folders = {name: str(directory / name) for name in ("output", "quarantine", "checkpoint")}
+    folders = {"checkpoint": str(directory / "checkpoint"), "lake": {"path": str(directory / "lake")}}
     return {
         "kafka": {"bootstrap_servers": [site.kafka.bootstrap]},
-        "stream": {"topics": [topic], **folders, **stream, "lake": {"path": str(directory / "lake")}},
+        "stream": {"topics": [topic], **folders, **stream},
     }
 
 
-def _topic(site: Site) -> str:
-    """The topic that all rows of a call read."""
+def _topic(site: Site, load: Load, count: int) -> str:
+    """The topic that all rows of a call read which measure with that load."""
 
     def fill(folder: Path) -> None:
         topic = site.kafka.create_topic()
-        preload(site.kafka.bootstrap, topic, 2 * site.scaled(_RECORDS))
+        preload(site.kafka.bootstrap, topic, count, load)
         (folder / "topic").write_text(topic)
 
-    return (site.shared("spark-preload", fill) / "topic").read_text()
+    return (site.shared(f"spark-preload-{load}", fill) / "topic").read_text()
 
 
 def spark_steady(site: Site) -> Measurement:

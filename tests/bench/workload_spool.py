@@ -1,25 +1,19 @@
 """The spool's appends against a bare loop of write and fsync with the same bytes, on the same disk, in turn."""
 
-from __future__ import annotations
-
-__all__ = ["SPOOL_SIZES", "spool_write"]
-
 import asyncio
 import os
 import random
 import shutil
 import statistics
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
-from bridge.spool.spool import Spool, SpoolBatch
+from bridge.spool.record import SpoolBatch
+from bridge.spool.spool import Spool
 from tests.bench.measurement import Measurement
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.bench.site import Site
+from tests.bench.site import Site
 
 SPOOL_SIZES: Final = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 _BYTES: Final = 16 << 20  # per size and round

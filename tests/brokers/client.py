@@ -1,17 +1,13 @@
 """A plain paho client for tests, driven from the outside: connect, wait for answers, collect messages."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import paho.mqtt.client as mqtt
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
 
 DEADLINE = 20.0
 
@@ -122,6 +118,7 @@ class Client:
         """DISCONNECT, and end the network thread."""
         self.paho.disconnect()
         self.paho.loop_stop()
+        self.paho._reset_sockets()  # or the garbage collector may meet its pair of sockets first, and warn
 
     def drop(self) -> None:
         """Close the socket without DISCONNECT, as a crash does."""

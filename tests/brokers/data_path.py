@@ -4,35 +4,38 @@ Everything between the MQTT bytes and the producer's port is the real thing; ``h
 test sees what must wait for them.
 """
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple, Protocol, Self
 
+from bridge.errors import BridgeError
 from bridge.ledger import Ledger
-from bridge.ports import StoredRecord
-from bridge.produce.accumulator import Accumulator
-from bridge.produce.dead_letter import DeadLetters
-from bridge.produce.dispatch import Dispatcher
-from bridge.produce.sender import Sender, SenderPolicy
+from bridge.ports import BatchBuilder, Headers, StoredRecord
+from bridge.produce.batch import Batch, Span
+from bridge.produce.partitions import Partitions
+from bridge.produce.pipeline import Pipeline, PipelineHooks
+from bridge.produce.sender import SenderPolicy
 from bridge.routing.router import Router
 from config.settings import Settings
 from gateway.base.lifecycle import StopVerb
 from gateway.base.metrics import Metrics
+from gateway.data_dir.lost_sessions import LostSessions
 from gateway.mqtt.flow import Flow
 from gateway.mqtt.ingest import Ingest
 from gateway.mqtt.login import Login
 from gateway.mqtt.properties import parse_properties
 from gateway.mqtt.session import DataPath, Session, SessionPlan
 
-if TYPE_CHECKING:
-    from bridge.errors import BridgeError
-    from bridge.ports import BatchBuilder, Headers
-    from bridge.produce.batch import Batch, Span
-    from gateway.data_dir.lost_sessions import LostSessions
-
 PARTITIONS = 4
+
+
+class HasPort(Protocol):
+    """A broker of any kind."""
+
+    @property
+    def port(self) -> int: ...
 
 
 class Stored(NamedTuple):
@@ -194,35 +197,26 @@ class MemoryPath:
         self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
         self.producer = MemoryProducer(settings.kafka.batch_bytes)
         self.metrics = Metrics(settings)
-        self.accumulator = Accumulator(self._create_batch, self._complete)
+        hooks = PipelineHooks(
+            topics=_Topics(), parse_properties=parse_properties,
+            filtered=lambda route, reason: self.filtered.append((route, reason)), failed=self.defects.append,
+            observer=_Observer(),
+        )  # fmt: skip
+        policy = SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9)
+        pipeline = Pipeline(Partitions(), lambda: self.producer, policy, hooks)
+        self.sender = pipeline.sender
+        path = pipeline.group(settings, self.router, self._complete)
+        self.accumulator, self.dead_letters, self.dispatcher = path.accumulator, path.dead_letters, path.dispatcher
         self.ledger = Ledger(self.accumulator.in_flight)
-        self.dead_letters = DeadLetters(
-            self.accumulator, settings.dead_letter.topic, instance=settings.instance,
-            partition_count=lambda _topic: PARTITIONS, max_record_bytes=settings.kafka.max_record_bytes,
-        )  # fmt: skip
-        self.sender = Sender(
-            self.accumulator.partitions, lambda: self.producer,
-            SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9),
-            _Observer(), time.monotonic_ns, self.defects.append,
-        )  # fmt: skip
         self.flow = Flow(
             self.accumulator, self.sender, self.ledger,
             linger_ns=_ns(settings.flow.linger_max), pacing_ns=max(_ns(settings.flow.read_pacing_max), 500_000),
             memory_bytes=settings.flow.memory_bytes,
         )  # fmt: skip
-        self.dispatcher = Dispatcher(
-            self.router, self.accumulator, _Topics(), self.dead_letters, parse_properties=parse_properties,
-            filtered=lambda route, reason: self.filtered.append((route, reason)),
-            max_record_bytes=settings.kafka.max_record_bytes, cache_entries=settings.flow.route_cache_entries,
-            property_entries=settings.flow.property_cache_entries, pump=self.sender.pump, failed=self.defects.append,
-        )  # fmt: skip
         self.data_path = DataPath(
-            self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics,
+            self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.metrics,
             login or Login(settings.mqtt), lost=lost,
         )  # fmt: skip
-
-    def _create_batch(self, compressed: bool) -> BatchBuilder:
-        return self.producer.create_batch(compressed=compressed)
 
     def _complete(self, span: Span) -> None:
         self.flow.completed(span)
@@ -250,6 +244,21 @@ class MemoryPath:
         plan = SessionPlan(str(number), client_id, subscriptions[number], status_topic)
         return Session(plan, self.settings, self.data_path, lambda: self.verb, self.defects.append)
 
+    @contextlib.asynccontextmanager
+    async def running(self, *sessions: Session, start: bool = True) -> AsyncIterator[None]:
+        """With these sessions; stopped at the end, the account checked. ``start=False``: they may be starting yet."""
+        starting = asyncio.gather(*(session.start() for session in sessions))
+        try:
+            if start:
+                await asyncio.wait_for(asyncio.shield(starting), 20)
+            yield
+        finally:
+            deadline_ns = time.monotonic_ns() + 10_000_000_000
+            await asyncio.gather(*(session.stop(deadline_ns) for session in sessions))
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        self.check()
+
     @property
     def log(self) -> list[Stored]:
         return self.producer.log
@@ -268,6 +277,13 @@ def make_settings(**tables: Any) -> Settings:
     """Settings from tables, with one route ``devices/#`` → ``telemetry`` unless told otherwise."""
     tables.setdefault("routes", [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry"}])
     return Settings(**tables)
+
+
+def settings_for(*brokers: HasPort, mqtt: dict[str, Any] | None = None, **tables: Any) -> Settings:
+    """:func:`make_settings` for one session of these brokers, which soon comes again."""
+    addresses = [f"mqtt://127.0.0.1:{broker.port}" for broker in brokers]
+    soon = {"reconnect_initial": "20ms", "reconnect_max": "50ms", "sessions": 1}
+    return make_settings(mqtt={"addresses": addresses, **soon, **(mqtt or {})}, **tables)
 
 
 def _ns(length: Any) -> int:

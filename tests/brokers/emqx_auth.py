@@ -6,28 +6,28 @@ answers are taken as ``emqx_authn_http``, ``emqx_authz``, ``emqx_authz_http`` an
 whatever is not a clear word is passed over.
 """
 
-from __future__ import annotations
-
-__all__ = ["Connection", "EmqxModel", "Refused"]
-
 import json
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import parse_qsl
 
-from tests.brokers.emqx_http import HttpPool, RequestFailed
-from tests.brokers.emqx_rules import Action, BadRuleError, Client, LoginRules, judge, parse_acl_conf, parse_login_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.brokers.emqx_conf import AuthConf
-    from tests.brokers.emqx_http import Answer
-    from tests.brokers.emqx_rules import Rule
+from tests.brokers.emqx_conf import AuthConf
+from tests.brokers.emqx_http import Answer, HttpPool, RequestFailed
+from tests.brokers.emqx_rules import (
+    Action,
+    BadRuleError,
+    Client,
+    LoginRules,
+    Rule,
+    judge,
+    parse_acl_conf,
+    parse_login_rules,
+)
 
 Outcome = Literal["allow", "deny"]
 

@@ -1,18 +1,12 @@
 """EMQX's configuration file as EMQX reads it: the part of HOCON that ``deploy/emqx/emqx.conf`` uses, and what its
 authentication and authorisation sections mean."""
 
-from __future__ import annotations
-
-__all__ = ["AuthConf", "HoconError", "HttpConf", "flatten", "parse_duration", "read_auth_conf", "read_hocon"]
-
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t\r\n]+|(?:\#|//)[^\n]*)"""

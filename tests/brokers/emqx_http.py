@@ -5,22 +5,15 @@ waits in the queue past its time is dropped; one that is on the way past its tim
 the answer comes or the connection ends. A broken connection costs the requests on it one of three attempts each.
 """
 
-from __future__ import annotations
-
-__all__ = ["Answer", "HttpPool", "RequestFailed"]
-
 import asyncio
 import contextlib
 import random
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.brokers.emqx_conf import HttpConf
+from tests.brokers.emqx_conf import HttpConf
 
 _ATTEMPTS = 3
 _MAX_INACTIVE_S = 10.0  # how long after the last deadline a silent connection is kept

@@ -6,28 +6,11 @@ rule's, so that a subscription to ``a/#`` is matched by a rule for ``a/+``; and 
 the word ``undefined``.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "BadRuleError",
-    "Client",
-    "LoginRules",
-    "Rule",
-    "Verdict",
-    "judge",
-    "parse_acl_conf",
-    "parse_login_rules",
-    "parse_token_rules",
-    "topic_matches",
-]
-
 import ipaddress
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 Action = Literal["publish", "subscribe"]
 Verdict = Literal["allow", "deny", "nomatch"]
@@ -38,6 +21,10 @@ _ALLOWED = ("username", "clientid", "cert_common_name", "zone")
 
 class BadRuleError(Exception):
     """EMQX refuses the rule: with a login that refuses the login, in ``acl.conf`` the start."""
+
+
+class FilterRefusedError(Exception):
+    """EMQX refuses the topic or filter before it looks at any rule."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +61,10 @@ class _UnrenderableError(Exception):
     """A placeholder without a value: the topic matches nothing."""
 
 
+def _is_known(name: str) -> bool:
+    return name in _ALLOWED or name.startswith("client_attrs.")
+
+
 def _render(template: str, client: Client) -> str:
     def value(found: re.Match[str]) -> str:
         escaped, name = found.groups()
@@ -84,13 +75,15 @@ def _render(template: str, client: Client) -> str:
             if attribute not in client.client_attrs:
                 raise _UnrenderableError
             return client.client_attrs[attribute]
-        if name not in _ALLOWED:
+        if not _is_known(name):
             return found[0]  # what EMQX does not know stays as it is written
         known: str | None = getattr(client, name)
         if known is None and name == "cert_common_name":
             raise _UnrenderableError  # not in the client's data at all, unlike an undefined user name
         return "undefined" if known is None else known
 
+    if not any(_is_known(name) for _, name in _PLACEHOLDER.findall(template)):
+        return template  # a constant, which keeps even the escape ${$} (emqx_authz_rule:compile_topic/1)
     return _PLACEHOLDER.sub(value, template)
 
 
@@ -135,6 +128,57 @@ def judge(rules: Sequence[Rule], client: Client, action: Action, topic: str, qos
         if rule.matches(client, action, topic, qos, retain=retain):
             return rule.permission
     return "nomatch"
+
+
+# --- what is asked about (emqx_topic:parse/2, emqx_access_control:authorize/3) ----------------------------------------
+
+
+def real_topic(action: str, topic: str) -> str | None:
+    """What rules are asked about, or None when it is denied unasked. Raises FilterRefusedError."""
+    if action == "publish":
+        if not topic or "\0" in topic or any(word in ("+", "#") for word in topic.split("/")) or "+" in topic:
+            raise FilterRefusedError(topic)
+    else:
+        topic = _parse_filter(topic)
+    while topic.startswith("$delayed/"):
+        _seconds, slash, topic = topic[9:].partition("/")
+        if not slash:
+            return None
+    return topic
+
+
+def _parse_filter(text: str) -> str:
+    _validate(text)
+    if text.startswith("$queue/"):
+        return _shared(text[7:])
+    if text.startswith("$share/"):
+        return _shared(text[7:].partition("/")[2])
+    if text.startswith("$exclusive/"):
+        if text == "$exclusive/":
+            raise FilterRefusedError(text)
+        return text[11:]
+    return text
+
+
+def _shared(topic: str) -> str:
+    if topic.startswith(("$queue/", "$share/")):
+        raise FilterRefusedError(topic)
+    return topic
+
+
+def _validate(text: str) -> None:
+    if not text or len(text.encode()) > 65_535:
+        raise FilterRefusedError(text)
+    if text.startswith("$share/"):
+        group, slash, text = text[7:].partition("/")
+        if not group or not slash or not text or "+" in group or "#" in group or text.startswith("$share/"):
+            raise FilterRefusedError(text)
+    words = text.split("/")
+    for index, word in enumerate(words):
+        if word == "+" or (word == "#" and index == len(words) - 1):
+            continue
+        if any(character in word for character in "+#\0"):
+            raise FilterRefusedError(text)
 
 
 # --- rules out of a login's answer or a token ------------------------------------------------------------------------
@@ -188,6 +232,8 @@ def _raw_rule(raw: Any) -> Rule:
         topics = tuple(raw["topics"])
     else:
         raise BadRuleError(f"missing topic or topics: {raw!r}")
+    if any(topic.startswith("eq eq ") for topic in topics):
+        raise BadRuleError(f"eq twice: {raw!r}")
     if raw["permission"] not in ("allow", "deny"):
         raise BadRuleError(f"permission {raw['permission']!r}")
     actions: dict[Any, frozenset[Action]] = {

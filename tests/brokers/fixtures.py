@@ -3,7 +3,7 @@
 A folder's conftest imports those it wants: ``from tests.brokers.fixtures import *  # noqa: F403``.
 """
 
-from __future__ import annotations
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 __all__ = [
     "free_ports",
@@ -19,7 +19,7 @@ __all__ = [
 import contextlib
 import re
 import uuid
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -27,10 +27,8 @@ from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.secured import SecuredKafka, SecuredMqtt
 from tests.brokers.topics import create_topic, delete_topics
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 
 class MakeTopic(Protocol):
@@ -62,17 +60,17 @@ def mqtt_broker() -> Iterator[MqttBroker]:
 
 
 @pytest.fixture
-def make_kafka() -> Iterator[Callable[..., KafkaCluster]]:
-    """Start a KafkaCluster (its arguments) for this test alone, to be killed, frozen or configured at will."""
+def make_kafka() -> Iterator[Callable[..., SecuredKafka]]:
+    """Start a SecuredKafka (its arguments) for this test alone, to be killed, frozen or configured at will."""
     with contextlib.ExitStack() as stack:
-        yield lambda *args, **kwargs: stack.enter_context(KafkaCluster(*args, **kwargs))
+        yield lambda *args, **kwargs: stack.enter_context(SecuredKafka(*args, **kwargs))
 
 
 @pytest.fixture
-def make_mqtt_broker() -> Iterator[Callable[..., MqttBroker]]:
-    """Start an MqttBroker (its arguments) for this test alone."""
+def make_mqtt_broker() -> Iterator[Callable[..., SecuredMqtt]]:
+    """Start a SecuredMqtt (its arguments) for this test alone."""
     with contextlib.ExitStack() as stack:
-        yield lambda *args, **kwargs: stack.enter_context(MqttBroker(*args, **kwargs))
+        yield lambda *args, **kwargs: stack.enter_context(SecuredMqtt(*args, **kwargs))
 
 
 @pytest.fixture

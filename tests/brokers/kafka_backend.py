@@ -1,19 +1,13 @@
 """A real Kafka as ``tests.producer_port`` wants it: topics, rights, an independent reader."""
 
-from __future__ import annotations
-
-__all__ = ["SECURED", "KafkaBackend", "backend", "kafka_settings", "read_topic", "secured_kafka"]
-
 import asyncio
 import itertools
-import time
-import uuid
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import Message
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -27,11 +21,10 @@ from confluent_kafka.admin import (
 from bridge.kafka.producer import KafkaProducer
 from bridge.ports import StoredRecord
 from config.settings import KafkaSettings
-from gateway.local.embedded.kafka import KafkaCluster
-from tests.brokers.topics import create_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from tests.brokers.reading import read_all
+from tests.brokers.secured import SecuredKafka
+from tests.brokers.topics import add_partitions, create_topic
+from tests.waiting import wait_until
 
 SECURED = {
     # Everybody may do everything but what a test forbids; the plain listener, which knows no names, is above that.
@@ -57,45 +50,18 @@ def kafka_settings(bootstrap: str, **changes: Any) -> KafkaSettings:
 
 
 def read_topic(bootstrap: str, topic: str) -> list[list[StoredRecord]]:
-    """All records of each partition, as librdkafka reads them, from the beginning to the end of this moment. Blocks."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "enable.auto.commit": False,
-            "check.crcs": True,
-            "fetch.wait.max.ms": 10,
-            "log_level": 0,
-        }
-    )
-    try:
-        found = consumer.list_topics(topic, timeout=_READ_SECONDS).topics[topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        places = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in sorted(found.partitions)]
-        ends = [consumer.get_watermark_offsets(place, timeout=_READ_SECONDS)[1] for place in places]
-        consumer.assign(places)
-        records: list[list[StoredRecord]] = [[] for _ in places]
-        next_offset = [0] * len(places)
-        deadline = time.monotonic() + _READ_SECONDS
-        while any(at < end for at, end in zip(next_offset, ends, strict=True)):
-            assert time.monotonic() < deadline, f"{topic}: read {next_offset} of {ends}"
-            for message in consumer.consume(num_messages=10_000, timeout=0.1):
-                if message.error():
-                    raise KafkaException(message.error())
-                headers = [(name, value) for name, value in message.headers() or []]
-                record = StoredRecord(message.timestamp()[1], message.key(), message.value(), headers)
-                records[message.partition()].append(record)
-                next_offset[message.partition()] = message.offset() + 1
-        return records
-    finally:
-        consumer.close()
+    """All records of each partition, to the end of this moment. Blocks."""
+
+    def record(message: Message) -> StoredRecord:
+        return StoredRecord(message.timestamp()[1], message.key(), message.value(), list(message.headers() or []))
+
+    return read_all(bootstrap, topic, record)
 
 
 class KafkaBackend:
     """``tests.producer_port.Backend`` on a running cluster with a SASL listener and SECURED settings."""
 
-    def __init__(self, cluster: KafkaCluster, name: str, dead_port: int) -> None:
+    def __init__(self, cluster: SecuredKafka, name: str, dead_port: int) -> None:
         self.cluster = cluster
         self.settings = kafka_settings(
             cluster.sasl_bootstrap,
@@ -122,12 +88,7 @@ class KafkaBackend:
                     return name
 
     async def grow(self, topic: str, partitions: int) -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap)
-        await admin.start()
-        try:
-            await admin.create_partitions({topic: NewPartitions(partitions)})
-        finally:
-            await admin.close()
+        await add_partitions(self.cluster.bootstrap, topic, partitions)
 
     def producer(self, topics: Iterable[str] = (), **changes: Any) -> KafkaProducer:
         return KafkaProducer(self.settings.model_copy(update=changes), "gateway-test", topics)
@@ -173,10 +134,10 @@ class KafkaBackend:
         ]
         for future in admin.create_acls(rules).values():
             future.result(_READ_SECONDS)
-        deadline = time.monotonic() + _READ_SECONDS
-        while set(admin.describe_acls(everything).result(_READ_SECONDS)) != set(rules):
-            assert time.monotonic() < deadline, "the broker does not know the new rights"
-            time.sleep(0.02)
+        wait_until(
+            lambda: set(admin.describe_acls(everything).result(_READ_SECONDS)) == set(rules),
+            "the broker knows its rights",
+        )
 
     def freeze(self) -> None:
         self.cluster.freeze()
@@ -186,13 +147,13 @@ class KafkaBackend:
 
 
 @pytest.fixture(scope="session")
-def secured_kafka() -> Iterator[KafkaCluster]:
+def secured_kafka() -> Iterator[SecuredKafka]:
     """One node with every kind of listener and rights that can be taken away. Tests may freeze it, and thaw it."""
-    with KafkaCluster(sasl=True, tls=True, settings=SECURED) as cluster:
+    with SecuredKafka(sasl=True, tls=True, settings=SECURED) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def backend(secured_kafka: KafkaCluster, unique: str, free_ports: Callable[[int], list[int]]) -> KafkaBackend:
+def backend(secured_kafka: SecuredKafka, unique: str, free_ports: Callable[[int], list[int]]) -> KafkaBackend:
     """The secured Kafka, for topics of this test's own."""
     return KafkaBackend(secured_kafka, unique, free_ports(1)[0])

@@ -3,18 +3,13 @@
 Each node is broker and controller, with the settings docs/failures.md recommends. Everything here blocks.
 """
 
-from __future__ import annotations
-
-__all__ = ["ClusterAdmin", "Taken", "proxied_kafka", "rotated"]
-
 import asyncio
 import contextlib
 import itertools
 import json
-import time
-import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, for_code
@@ -30,24 +25,22 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     ElectionType,
     KafkaException,
-    TopicPartition,
+    Message,
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.proxy import FaultyProxy
+from tests.brokers.reading import read_all
+from tests.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
-
+T = TypeVar("T")
 SECONDS = 60.0
-POLL_S = 0.05
 METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -164,14 +157,14 @@ class ClusterAdmin:
         config = {"message.timestamp.type": "LogAppendTime", **{k.replace("_", "."): v for k, v in config.items()}}
         new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=replicas, config=config)
         self._admin.create_topics([new])[topic].result(SECONDS)
-        self.wait(lambda: self.leaders(topic) == {n: nodes[0] for n, nodes in enumerate(replicas)}, f"{topic} is led")
+        wait_until(lambda: self.leaders(topic) == {n: nodes[0] for n, nodes in enumerate(replicas)}, f"{topic} is led")
 
     def delete(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(SECONDS)
 
     def grow(self, topic: str, partitions: int) -> None:
         self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(SECONDS)
-        self.wait(lambda: len(self.leaders(topic)) == partitions, f"{topic} has {partitions} partitions")
+        wait_until(lambda: len(self.leaders(topic)) == partitions, f"{topic} has {partitions} partitions")
 
     def leaders(self, topic: str) -> dict[int, int]:
         """Leader by partition, -1 for none; empty for a topic that is not there."""
@@ -187,7 +180,7 @@ class ClusterAdmin:
             found = self._described(topic)
             return bool(found) and all(set(p.isrs) == set(p.replicas) for p in found.values())
 
-        self.wait(caught_up, f"every replica of {topic} is in sync")
+        wait_until(caught_up, f"every replica of {topic} is in sync")
 
     def _described(self, topic: str) -> dict[int, Any]:
         try:
@@ -197,17 +190,18 @@ class ClusterAdmin:
         return dict(found.partitions) if found.error is None else {}
 
     def elect_preferred(self, topic: str) -> None:
-        """Give each partition back to the first of its replicas; those it has already are no error."""
-        first = {number: found.replicas[0] for number, found in self._described(topic).items()}
+        """Give each partition back to the first of its replicas; those it has already are no error.
+
+        Brokers hear of it one after the other, and `leaders` asks any of them: a caller that compares waits.
+        """
 
         def elected() -> bool:
-            if self.leaders(topic) == first:
-                return True
-            # Again: a node that has come back is no candidate before the controller has let it in.
+            # Asked before looking: a broker may still tell of leaders and replicas before the last change. And again
+            # if not so: a node that has come back is no candidate before the controller has let it in.
             self._admin.elect_leaders(ElectionType.PREFERRED, None).result(SECONDS)
-            return False
+            return all(found.leader == found.replicas[0] for found in self._described(topic).values())
 
-        self.wait(elected, f"{topic} has its preferred leaders")
+        wait_until(elected, f"{topic} has its preferred leaders")
 
     def reassign(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
         """Move partitions to other nodes, or order; returns when it is done."""
@@ -221,7 +215,7 @@ class ClusterAdmin:
 
         asyncio.run(self._with_client(ask))
         wanted = [list(nodes) for nodes in assignment]
-        self.wait(
+        wait_until(
             lambda: [list(found.replicas) for _, found in sorted(self._described(topic).items())] == wanted,
             f"{topic} has moved",
         )
@@ -231,47 +225,36 @@ class ClusterAdmin:
 
     def controller(self) -> int:
         """The active controller. Clients' own word for it is any broker, in KRaft."""
-        found = -1
 
-        async def ask(admin: AIOKafkaAdminClient) -> None:
-            nonlocal found
+        async def ask(admin: AIOKafkaAdminClient) -> int:
             answer = await admin._send_request(_DescribeQuorum())
-            if answer.error_code == 0 and answer.topics[0][1][0][1] == 0:
-                found = answer.topics[0][1][0][2]
+            known = answer.error_code == 0 and answer.topics[0][1][0][1] == 0
+            return int(answer.topics[0][1][0][2]) if known else -1
 
-        def asked() -> bool:
-            try:
-                asyncio.run(self._with_client(ask))
-            except (KafkaError, OSError, TimeoutError):
-                return False
-            return found in range(1, self.cluster.nodes + 1)
-
-        self.wait(asked, "a controller is elected")
-        return found
+        return self._node(ask, "a controller is elected")
 
     def coordinator(self, group: str) -> int:
         """The node that keeps a group's offsets."""
+        return self._node(lambda admin: admin.find_coordinator(group), f"group {group} has a coordinator")
+
+    def _node(self, ask: Callable[[AIOKafkaAdminClient], Awaitable[int]], what: str) -> int:
+        """Ask until the answer is one of the nodes."""
         found = -1
 
-        async def ask(admin: AIOKafkaAdminClient) -> None:
-            nonlocal found
-            found = await admin.find_coordinator(group)
-
         def asked() -> bool:
-            try:
-                asyncio.run(self._with_client(ask))
-            except (KafkaError, OSError, TimeoutError):
-                return False
-            return found >= 1
+            nonlocal found
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                found = asyncio.run(self._with_client(ask))
+            return found in range(1, self.cluster.nodes + 1)
 
-        self.wait(asked, f"group {group} has a coordinator")
+        wait_until(asked, what)
         return found
 
-    async def _with_client(self, work: Callable[[AIOKafkaAdminClient], Awaitable[None]]) -> None:
+    async def _with_client(self, work: Callable[[AIOKafkaAdminClient], Awaitable[T]]) -> T:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap.split(","), request_timeout_ms=5000)
         try:
             await admin.start()
-            await work(admin)
+            return await work(admin)
         finally:
             await admin.close()
 
@@ -286,7 +269,7 @@ class ClusterAdmin:
         down = [node for node in range(1, self.cluster.nodes + 1) if not self.cluster.alive(node)]
         if down:
             self.cluster.restart(*down)
-        self.wait(
+        wait_until(
             lambda: len(self._admin.list_topics(timeout=SECONDS).brokers) == self.cluster.nodes, "all brokers are there"
         )
 
@@ -303,52 +286,14 @@ class ClusterAdmin:
 
     def read(self, topic: str) -> Taken:
         """All of a topic as it is now, from the beginning."""
-        consumer = Consumer(
-            {"bootstrap.servers": self.cluster.bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False,
-             "check.crcs": True, "fetch.wait.max.ms": 10, "log_level": 0}
-        )  # fmt: skip
-        try:
-            return self._read(consumer, topic)
-        finally:
-            consumer.close()
 
-    def _read(self, consumer: Consumer, topic: str) -> Taken:
-        described = consumer.list_topics(topic, timeout=SECONDS).topics[topic]
-        if described.error is not None:
-            raise KafkaException(described.error)
-        numbers = sorted(described.partitions)
-        ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=SECONDS)[1] for n in numbers}
-        taken = Taken([[] for _ in numbers], [[] for _ in numbers])
-        left = {number for number, end in ends.items() if end > 0}
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
-        deadline = time.monotonic() + SECONDS
-        while left:
-            assert time.monotonic() < deadline, f"Kafka did not give {topic} to its end"
-            for message in consumer.consume(10_000, 0.2):
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                number, offset, value = message.partition(), message.offset(), message.value()
-                assert number is not None
-                assert offset is not None
-                kind, appended_ms = message.timestamp()
-                if value is not None:
-                    document = json.loads(value)
-                    taken.partitions[number].append((document["device"], document["seq"]))
-                    if kind == TIMESTAMP_LOG_APPEND_TIME:
-                        taken.appended_ms[number].append(appended_ms)
-                if offset >= ends[number] - 1:
-                    left.discard(number)
-        return taken
+        def pick(message: Message) -> tuple[tuple[str, int], int | None]:
+            kind, appended_ms = message.timestamp()
+            document = json.loads(message.value() or b"")
+            return (document["device"], document["seq"]), appended_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None
 
-    def wait(self, condition: Callable[[], object], what: str, deadline_s: float = SECONDS) -> None:
-        """Ask until it is so; AssertionError naming ``what`` when it does not come."""
-        end = time.monotonic() + deadline_s
-        for _ in self._attempts(end):
-            if condition():
-                return
-        raise AssertionError(f"not within {deadline_s:g} s: {what}")
-
-    def _attempts(self, end: float) -> Iterator[None]:
-        while time.monotonic() < end:
-            yield
-            time.sleep(POLL_S)
+        logs = read_all(self.cluster.bootstrap, topic, pick)
+        return Taken(
+            [[identity for identity, _ in log] for log in logs],
+            [[appended_ms for _, appended_ms in log if appended_ms is not None] for log in logs],
+        )

@@ -4,8 +4,6 @@ Two defects of Debian's 2.0.11 to know when a test looks odd: a killed member of
 session loses its unacknowledged messages, and the receive maximum grows with each acknowledgement.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os
@@ -14,18 +12,17 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import NoReturn
 
 import pytest
 
-from gateway.local.embedded.certificates import Certificates, make_certificates
 from gateway.local.runtime.ports import PortReservation, reserve_ports
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
+from gateway.local.runtime.server import ServerProcess
+from tests.brokers.certificates import Certificates, make_certificates
+from tests.waiting import wait_until
 
 _READY = re.compile(rb"mosquitto version \S+ running")
 _START_SECONDS = 20.0
@@ -47,13 +44,15 @@ def find_mosquitto() -> str:
     return binary
 
 
-class Mosquitto:
+class Mosquitto(ServerProcess):
     """mosquitto on 127.0.0.1: TCP and WebSocket, with ``tls`` also TLS and secure WebSocket; not started yet.
 
     Sessions outlive their connections and queue without limit; with ``persistence`` they outlive an orderly stop too.
     ``users`` (name → password) are the only ones let in; ``acl`` is the text of an ACL file, ``config`` further lines
     of the configuration. Ports stay the same when it is started again.
     """
+
+    what = "mosquitto"
 
     def __init__(
         self,
@@ -77,16 +76,6 @@ class Mosquitto:
         self.certificates: Certificates | None = None
         self._directory: Path | None = None
         self._ports = PortReservation()
-        self._process: GuardedProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def port(self) -> int:
@@ -108,14 +97,6 @@ class Mosquitto:
     def ca_file(self) -> Path:
         assert self.certificates is not None, "made without tls=True, or not started"
         return self.certificates.ca_file
-
-    @property
-    def pid(self) -> int:
-        return self._running().pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
 
     def start(self) -> None:
         """Start it, or start it again after :meth:`kill` or :meth:`shut_down`; returns when it listens."""
@@ -152,10 +133,6 @@ class Mosquitto:
         """Stop it in an orderly way, keeping its files and ports for :meth:`start`."""
         self._running().terminate(_STOP_SECONDS)
 
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._running().kill()
-
     def save(self, *, deadline_s: float = 10.0) -> None:
         """Write sessions and messages to its file now, where :meth:`kill` and :meth:`start` find them; needs
         ``persistence``. Returns when the file is written."""
@@ -164,18 +141,8 @@ class Mosquitto:
         file = self._directory / "mosquitto.db"
         before = file.stat().st_mtime_ns if file.exists() else 0
         self._running().signal(signal.SIGUSR1)
-        end = time.monotonic() + deadline_s
-        while not file.exists() or file.stat().st_mtime_ns == before:  # it is renamed into place when it is whole
-            assert time.monotonic() < end, "mosquitto has not written its file"
-            time.sleep(0.02)
-
-    def freeze(self) -> None:
-        """SIGSTOP."""
-        self._running().signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """SIGCONT."""
-        self._running().signal(signal.SIGCONT)
+        # It is renamed into place when it is whole.
+        wait_until(lambda: file.exists() and file.stat().st_mtime_ns != before, "mosquitto writes its file", deadline_s)
 
     def change_users(self, users: Mapping[str, str]) -> None:
         """Other users from now on, where there were some; whose password is no longer right is disconnected."""
@@ -188,10 +155,6 @@ class Mosquitto:
         """All it has logged."""
         assert self._directory is not None
         return (self._directory / "mosquitto.log").read_text(errors="replace")
-
-    def _running(self) -> GuardedProcess:
-        assert self._process is not None, "not started"
-        return self._process
 
     def _text(self) -> str:
         assert self._directory is not None

@@ -12,13 +12,11 @@ import struct
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tests.servers.playing import PlayedServer, accepted_are_known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 
 class ConnectProxy:

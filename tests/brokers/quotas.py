@@ -1,9 +1,5 @@
 """Client quotas of a real Kafka (KIP-546), which none of the admin clients at hand can set."""
 
-from __future__ import annotations
-
-__all__ = ["limit_producer"]
-
 import warnings
 
 from config.settings import Settings

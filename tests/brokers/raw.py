@@ -1,7 +1,5 @@
 """A client that does what a test says, packet by packet, in the test's own event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Self
 

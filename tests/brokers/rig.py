@@ -3,26 +3,20 @@
 Paho's client, our stream, ingest, window and flow are the real ones; no network, no thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gateway.mqtt.client import PahoClient
 from gateway.mqtt.connection import MOST_IDS, Connection
+from gateway.mqtt.ingest import Ingest
 from tests.brokers import packets
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.packets import Packet, Type
-
-if TYPE_CHECKING:
-    from gateway.mqtt.ingest import Ingest
-
-DEADLINE_S = 10.0
 
 
 class _PairClient(PahoClient):
@@ -101,6 +95,20 @@ class Rig:
                     rest = rest[self.peer.send(rest) :]
                 self.connection.read()
 
+    async def deliver(self, *chunks: bytes) -> None:
+        """Send chunks, and settle."""
+        self.send(*chunks)
+        await self.settle()
+
+    async def release(self) -> None:
+        """Let the producer store what it holds, and settle."""
+        self.path.producer.release()
+        await self.settle()
+
+    def reconnect(self) -> None:
+        self.hang_up()
+        self.connect()
+
     def hang_up(self) -> None:
         """Close the broker's end."""
         self.peer.close()
@@ -121,15 +129,10 @@ class Rig:
             await asyncio.sleep(0)
 
 
-async def until(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition; AssertionError naming ``what`` when it does not come."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + deadline_s
-    while not condition():
-        assert loop.time() < end, f"not within {deadline_s:g} s: {what}"
-        await asyncio.sleep(0.005)
-
-
-def make_rig(*, window: int = 1000, keepalive_s: float = 60.0, limit: int = MOST_IDS, **tables: Any) -> Rig:
-    """A rig on settings of their own, see ``make_settings``."""
-    return Rig(MemoryPath(make_settings(**tables)), window=window, keepalive_s=keepalive_s, limit=limit)
+def make_rig(
+    *, window: int = 1000, keepalive_s: float = 60.0, limit: int = MOST_IDS, holding: bool = False, **tables: Any
+) -> Rig:
+    """A rig on settings of their own, see ``make_settings``; its producer may begin by holding what it gets."""
+    rig = Rig(MemoryPath(make_settings(**tables)), window=window, keepalive_s=keepalive_s, limit=limit)
+    rig.path.producer.holding = holding
+    return rig

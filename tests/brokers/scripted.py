@@ -9,19 +9,19 @@ connection that takes nothing for 15 s is ended; a restart loses all sessions wi
 until its authenticators have loaded, behind its listeners. A session whose process gets no time, or cannot write, keeps
 what comes for it in its mailbox; when that overflows it is killed with all it held, and no counter says so. A node of
 the cluster that dies leaves its sessions among the members of shared subscriptions: their share of what is published
-goes to nobody, and its publishers get PUBACK 0, until the node is back or was forced to leave. A ban of a client id
-ends its connection and session, one of a user name does not. ``Rules`` has what a test changes.
+goes to nobody, and its publishers get PUBACK 0, until the node is back or was forced to leave. ``Rules`` has what a
+test changes.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 import zlib
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tests.brokers import packets
 from tests.brokers.packets import Message, Type
@@ -29,12 +29,15 @@ from tests.brokers.scripted_link import Link
 from tests.brokers.scripted_rules import Flying, Node, Rules, Session
 from tests.servers.playing import accepted_are_known
 
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-
 RETAIN_AS_PUBLISHED = 8
 NEVER = 0xFFFF_FFFF  # a session expiry that does not come (MQTT 5.0 section 3.1.2.11.2)
+
+
+def publish(broker: "ScriptedBroker", numbers: Iterable[int], *, qos: int = 1) -> None:
+    """A message of each number, to ``devices/N`` from the device N of ten whose turn it is."""
+    for number in numbers:
+        device = number % 10
+        broker.publish(Message(f"devices/{device}", b"%d" % number, qos, publisher=f"device-{device}"))
 
 
 class ScriptedBroker:
@@ -59,15 +62,14 @@ class ScriptedBroker:
         self.dropped: list[Message] = []  # for want of room, though the publisher was acknowledged
         self.unrouted: list[Message] = []  # nobody was subscribed: PUBACK says 0x10
         self.vanished: list[Message] = []  # given to a member on a dead node: PUBACK says 0
-        self.dropped_publishes = 0  # of QoS 2, for want of PUBRELs
-        self.bans: list[dict[str, str]] = []  # as EMQX lists them
+        self.bans: list[dict[str, str]] = []  # as EMQX lists them; nobody is kept out
         self.lost_messages: list[Message] = []  # with a session: kicked, ended by a DISCONNECT, gone with a restart
         self.trap: tuple[int, Callable[[], None]] | None = None  # called at the n-th acknowledgement from now, at once
         self.blocked = 0  # connections ended because they did not take what was sent
         self._turns: dict[tuple[str, str], int] = {}
         self._tls = tls
         self._host = host
-        self._timers: set[asyncio.TimerHandle] = set()  # delayed messages, nodes that leave
+        self._timers: set[asyncio.TimerHandle] = set()  # nodes that leave
         self._watch: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -116,12 +118,6 @@ class ScriptedBroker:
         node.port = node.server.sockets[0].getsockname()[1]
         node.ready_at = loop.time() + self.rules.authenticators_load_s
         self._bury(node)
-
-    async def stop_node(self, node: Node) -> None:
-        """In good order (SIGTERM): its sessions end, and leave their groups."""
-        await self._close(node)
-        for session in [session for session in self.sessions.values() if session.node is node]:
-            self._terminate(session)
 
     async def kill_node(self, node: Node) -> None:
         """As by SIGKILL or the power: its sessions are gone with all they held, and stay members of their groups."""
@@ -187,12 +183,6 @@ class ScriptedBroker:
             session.link.session = None
             session.link.end(0x98)
 
-    def ban(self, kind: str, who: str) -> None:
-        """As by REST, for good. A client id's session is ended at once; a user's clients stay."""
-        self.bans.append({"as": kind, "who": who, "by": "api", "reason": "", "at": "", "until": "infinity"})
-        if kind == "clientid" and who in self.sessions:
-            self.kick(who)
-
     def stall(self, client_id: str) -> None:
         """Its session's process gets no time, until ``resume``: what comes waits in its mailbox."""
         self.sessions[client_id].stalled = True
@@ -237,11 +227,6 @@ class ScriptedBroker:
             refusal = 0x86 if connect.v5 else 4
         if rules.check is not None:
             refusal = rules.check(connect)
-        if any(
-            ban["who"] == {"clientid": connect.client_id, "username": connect.username}.get(ban["as"])
-            for ban in self.bans
-        ):
-            refusal = 0x8A if connect.v5 else 5
         if asyncio.get_running_loop().time() < link.node.ready_at:
             refusal = 0x87 if connect.v5 else 5
         if refusal is not None:
@@ -408,12 +393,8 @@ class ScriptedBroker:
     # --- messages ---
 
     def publish(self, message: Message) -> bool:
-        """A device's message, acknowledged to it whatever becomes of it; whether anybody was subscribed. To one for
-        later (``$delayed/SECONDS/TOPIC``) nobody is, nor maybe to a retained one: both are taken all the same."""
-        if message.topic.startswith("$delayed/"):
-            _, seconds, topic = message.topic.split("/", 2)
-            self._later(float(seconds), lambda: self.publish(replace(message, topic=topic)))
-            return False
+        """A device's message, acknowledged to it whatever becomes of it; whether anybody was subscribed. Maybe nobody
+        is to a retained one: it is taken all the same."""
         self.published += 1
         if message.retain:
             self.retained[message.topic] = message

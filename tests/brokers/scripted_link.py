@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from tests.brokers import packets
 from tests.brokers.packets import Packet, Type
-from tests.brokers.scripted_rules import NOBODY
+from tests.brokers.scripted_rules import NOBODY, Node, Session
 
 if TYPE_CHECKING:
     from tests.brokers.scripted import ScriptedBroker
-    from tests.brokers.scripted_rules import Node, Session
 
 _HIGH_WATER = 1 << 20  # EMQX's tcp_options.high_watermark
-_TOO_LARGE = 0x95
-_TOO_MANY = 0x93
 
 
 class Link(asyncio.Protocol):
@@ -37,6 +33,7 @@ class Link(asyncio.Protocol):
         self.written = 0
         self.progress = (0, self.heard)  # bytes that have left the buffer, and when that was last seen to move
         self.log: list[Packet] = []
+        self.unanswered: list[bytes] = []  # PUBACK and PUBREC that wait
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -57,11 +54,6 @@ class Link(asyncio.Protocol):
             except AssertionError as error:
                 self.broker.violations.append(str(error))
                 self.transport.abort()
-
-        if len(self.buffer) > 1 and not self.transport.is_closing():
-            with contextlib.suppress(IndexError):
-                if packets.read_varint(bytes(self.buffer[:5]), 1)[0] > self.broker.rules.max_packet:
-                    self.end(_TOO_LARGE)
 
     def pause_writing(self) -> None:
         self.blocked = True
@@ -147,18 +139,27 @@ class Link(asyncio.Protocol):
             self.end(rules.disconnects_publishers)
             return
         if rules.puback is not None:
-            self.send(packets.packet(Type.PUBACK, 0, packet_id.to_bytes(2) + bytes((rules.puback,))))
+            self._acknowledge(message.qos, packet_id, bytes((rules.puback,)))
             return
         if message.qos == 2:
-            if packet_id not in session.incoming and len(session.incoming) >= rules.max_awaiting_rel:
-                self.broker.dropped_publishes += 1
-                self.end(_TOO_MANY)
-                return
-            self.send(packets.packet(Type.PUBREC, 0, packet_id.to_bytes(2)))
             if packet_id in session.incoming:
+                self._acknowledge(2, packet_id)
                 return
             session.incoming.add(packet_id)
         reached = self.broker.publish(message)
-        if message.qos == 1:
-            nobody = bytes((NOBODY,)) if self.v5 and not reached else b""
-            self.send(packets.packet(Type.PUBACK, 0, packet_id.to_bytes(2) + nobody))
+        if message.qos:
+            self._acknowledge(message.qos, packet_id, bytes((NOBODY,)) if self.v5 and not reached else b"")
+
+    def _acknowledge(self, qos: int, packet_id: int, code: bytes = b"") -> None:
+        """PUBACK or PUBREC."""
+        answer = packets.packet(Type.PUBACK if qos == 1 else Type.PUBREC, 0, packet_id.to_bytes(2) + code)
+        if self.broker.rules.answers_publishers:
+            self.send(answer)
+        else:
+            self.unanswered.append(answer)
+
+    def answer_publisher(self, count: int) -> None:
+        """Send the first of the answers that wait."""
+        for answer in self.unanswered[:count]:
+            self.send(answer)
+        del self.unanswered[:count]

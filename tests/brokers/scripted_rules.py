@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from tests.brokers import packets
     from tests.brokers.packets import Message
@@ -27,8 +27,6 @@ class Rules:
     slow_start: bool = False  # one message until the first acknowledgement of a connection, as HiveMQ CE does
     forgets_members: bool = False  # sends nothing until a connection's second SUBSCRIBE, as HiveMQ CE may do
     max_mailbox: int | None = 1000  # messages that wait for a session's process, which is killed beyond; None: no limit
-    max_awaiting_rel: int = 100  # QoS 2 messages of one client without PUBREL
-    max_packet: int = 1 << 20  # bytes behind the fixed header
     force_leave_s: float = 0.0  # until a node that was taken out is out; EMQX takes some 15 s
     send_timeout_s: float = 15.0  # EMQX's, of a connection that takes nothing
     strategy: Literal["round_robin", "hash_clientid"] = "round_robin"
@@ -48,6 +46,7 @@ class Rules:
     users: dict[str, bytes] | None = None
     check: Callable[[packets.Connect], int | None] | None = None  # the code of a refusal, as refuse_connect
     puback: int | None = None  # reason code for the gateways' own messages, which then go nowhere
+    answers_publishers: bool = True  # else PUBACK and PUBREC wait for ``Link.answer_publisher``
     disconnects_publishers: int | None = None  # DISCONNECT instead, as EMQX with deny_action = disconnect
     sys_events: bool = False  # $SYS/brokers/NODE/clients/ID/connected and disconnected; EMQX's default is on
 

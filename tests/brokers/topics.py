@@ -1,17 +1,27 @@
-"""Topics for tests, made and removed with aiokafka's admin client."""
-
-from __future__ import annotations
+"""Topics for tests, made and removed with aiokafka's admin client, changed and filled with confluent's; and the topics
+and consumer groups that there are."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-_DEADLINE_SECONDS = 20.0
+_DEADLINE_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+
+
+@asynccontextmanager
+async def admin_client(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
 
 
 async def create_topic(
@@ -26,20 +36,16 @@ async def create_topic(
 
     AssertionError when Kafka refuses it, TimeoutError when it takes too long.
     """
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        # With -1, the broker's own default, aiokafka wants assignments, of which none will do.
-        assignments: dict[int, list[int]] | None = {} if replication == -1 else None
-        topic = NewTopic(name, partitions, replication, assignments, dict(config or {}))
+    # With -1, the broker's own default, aiokafka wants assignments, of which none will do.
+    assignments: dict[int, list[int]] | None = {} if replication == -1 else None
+    topic = NewTopic(name, partitions, replication, assignments, dict(config or {}))
+    async with admin_client(bootstrap) as admin:
         answer = await admin.create_topics([topic])
         refused = [error for error in answer.topic_errors if error[1] != 0]
         assert not refused, f"Kafka refused topic {name}: {refused}"
         async with asyncio.timeout(_DEADLINE_SECONDS):
             while not await _led(admin, name, partitions):  # noqa: ASYNC110 - Kafka tells only who asks
                 await asyncio.sleep(_POLL_SECONDS)
-    finally:
-        await admin.close()
 
 
 async def _led(admin: AIOKafkaAdminClient, name: str, partitions: int) -> bool:
@@ -49,9 +55,48 @@ async def _led(admin: AIOKafkaAdminClient, name: str, partitions: int) -> bool:
 
 async def delete_topics(bootstrap: str, names: Iterable[str]) -> None:
     """Delete topics; those that are gone already are no error."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with admin_client(bootstrap) as admin:
         await admin.delete_topics(list(names))
-    finally:
-        await admin.close()
+
+
+async def add_partitions(bootstrap: str, name: str, partitions: int) -> None:
+    """Give a topic as many partitions as that."""
+    async with admin_client(bootstrap) as admin:
+        await admin.create_partitions({name: NewPartitions(partitions)})
+
+
+def alter_topic(bootstrap: str, name: str, setting: str, value: object) -> None:
+    """Change one setting of a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    entry = ConfigEntry(setting, str(value), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(_DEADLINE_SECONDS)
+
+
+def delete_before(bootstrap: str, name: str, partition: int, offset: int) -> None:
+    """Delete the records before an offset."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    (deleted,) = admin.delete_records([TopicPartition(name, partition, offset)]).values()
+    assert deleted.result(_DEADLINE_SECONDS).low_watermark == offset
+
+
+def produce(bootstrap: str, name: str, values: Iterable[str | bytes], **options: Any) -> None:
+    """Write values to a topic; ``options`` as confluent's producer takes them. Kafka has them all in the end."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+    for value in values:
+        producer.produce(name, value, **options)
+    assert producer.flush(_DEADLINE_SECONDS) == 0
+
+
+def topic_names(bootstrap: str) -> set[str]:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return set(admin.list_topics(timeout=_DEADLINE_SECONDS).topics)
+
+
+def consumer_groups(bootstrap: str) -> set[str]:
+    """The names of all consumer groups."""
+    # The client has a name until the answer is here: one that nothing refers to is closed, and its answers never come.
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    found = admin.list_consumer_groups().result(_DEADLINE_SECONDS)
+    assert not found.errors, found.errors
+    return {group.group_id for group in found.valid}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["Case", "Verdict", "passes"]
-
 import contextlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.brokers.scripted_rules import Rules
-from tests.chaos.harness import Account, Watch, settle_account, wait_until
+from tests.chaos.case import Loaded, in_order
+from tests.chaos.harness import Account, settle_account
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
@@ -18,9 +15,6 @@ if TYPE_CHECKING:
     from tests.chaos.fixtures import MakeGateway
 
 RATE = 1000
-DRAIN_S = 90.0
-MEMORY_MIB = 32  # flow.memory_bytes
-SPARE_MIB = 30
 
 
 @dataclass
@@ -34,7 +28,7 @@ class Verdict:
         return f"{self.account}; longest gap {self.taken.gap_s():.1f} s"
 
 
-class Case:
+class ClusterCase(Loaded):
     """A gateway between a scripted MQTT broker, whose devices publish, and a topic with replicas on all three nodes.
 
     Inside the ``with`` block load flows and memory and account are watched. ``finish`` ends the load and judges.
@@ -53,7 +47,7 @@ class Case:
         self._make_gateway = make_gateway
         self._tables = tables
         self._stack = contextlib.ExitStack()
-        self.broker = ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000, max_inflight=window))
+        self.broker = ThreadedBroker(in_order(max_inflight=window))
 
     def __enter__(self) -> Self:
         self.admin.heal()
@@ -67,9 +61,9 @@ class Case:
                 **{**self._tables, "kafka": self._kafka(self._tables.get("kafka", {}))},
             )
             self.gateway.start()
-            stack.enter_context(Watch(self.gateway, rss_mib=self.gateway.rss_mib() + MEMORY_MIB + SPARE_MIB))
+            stack.enter_context(self.watch())
             self.broker.start_load(self._rate)
-            self.flows()
+            self.lasts()
             self._stack = stack.pop_all()
         return self
 
@@ -83,23 +77,9 @@ class Case:
     def __exit__(self, *error: object) -> None:
         self._stack.__exit__(*error)
 
-    def sent(self) -> float:
-        return self.gateway.metric("gateway_kafka_records_sent_total")
-
-    def flows(self, seconds: float = 1.0) -> None:
+    def lasts(self, seconds: float = 1.0) -> None:
         """Return when as much has been acknowledged, from now, as the load brings in so many seconds."""
-        before = self.sent()
-        wait_until(lambda: self.sent() > before + seconds * self._rate, f"messages flow; {self.gateway.tail()}")
-
-    def drain(self) -> dict[str, int]:
-        """End the load and wait until everything is acknowledged and the gateway's own account balances. How many
-        messages each device published, numbered from 0."""
-        published = self.broker.stop_load()
-        wait_until(self.broker.drained, f"everything is acknowledged; {self.gateway.tail()}", DRAIN_S)
-        wait_until(self.gateway.settled, f"nothing is in flight; {self.gateway.status()['ledger']}")
-        assert self.gateway.imbalance() == 0
-        assert not self.broker.call(lambda: self.broker.broker.violations)
-        return published
+        self.flows(seconds * self._rate)
 
     def finish(self, *, copies: int = 0, extra: dict[str, int] | None = None) -> Verdict:
         """``drain``, and judge: nothing missing, nothing foreign, order kept, no more than ``copies`` duplicates.
@@ -116,9 +96,3 @@ class Case:
         assert not account.out_of_order, str(found)
         assert account.copies <= copies, f"{found}; {copies} may be duplicates"
         return found
-
-
-def passes(seconds: float) -> None:
-    """Let a failure last."""
-    end = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() > end, "time passes", seconds + 5)

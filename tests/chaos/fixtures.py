@@ -3,20 +3,23 @@
 A test module or a conftest imports it by name; it builds on ``tests.brokers.fixtures``.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-__all__ = ["MakeGateway", "make_gateway"]
+from tests.brokers.proxy import Weather
+from tests.brokers.scripted_rules import Rules
+
+__all__ = ["MakeCase", "MakeGateway", "make_case", "make_gateway"]
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pytest
 
+from tests.brokers.proxy import FaultyProxy
+from tests.chaos.case import Case, in_order
 from tests.chaos.harness import Gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from tests.chaos.threaded import ThreadedBroker
 
 
 class MakeGateway(Protocol):
@@ -47,5 +50,41 @@ def make_gateway(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iter
                 settings[name] = {**settings.get(name, {}), **table} if isinstance(table, dict) else table
             (port,) = free_ports(1)
             return stack.enter_context(Gateway(tmp_path / f"gateway-{made}", port, settings))
+
+        yield make
+
+
+class MakeCase(Protocol):
+    """A scripted broker with these rules, and a gateway at it; ``tables`` are settings beside the usual ones.
+
+    ``rate``: load that starts at once; ``bootstrap``: of another Kafka than the shared one; ``weather``: of a link
+    between broker and gateway, ``Case.proxy``.
+    """
+
+    def __call__(
+        self, rules: Rules | None = None, *, rate: int = 0, start: bool = True, bootstrap: str = "",
+        weather: Weather | None = None, **tables: Any,
+    ) -> Case: ...  # fmt: skip
+
+
+@pytest.fixture
+def make_case(request: pytest.FixtureRequest, make_gateway: MakeGateway, unique: str) -> Iterator[MakeCase]:
+    """A factory of cases; without rules at an EMQX that keeps the order and has a large queue."""
+    with contextlib.ExitStack() as stack:
+
+        def make(
+            rules: Rules | None = None, *, rate: int = 0, start: bool = True, bootstrap: str = "",
+            weather: Weather | None = None, **tables: Any,
+        ) -> Case:  # fmt: skip
+            bootstrap = bootstrap or request.getfixturevalue("kafka").bootstrap
+            broker = stack.enter_context(ThreadedBroker(rules or in_order()))
+            link = None if weather is None else stack.enter_context(FaultyProxy(broker.port, weather))
+            gateway = make_gateway((link or broker).port, bootstrap, unique, **tables)
+            case = Case(broker, gateway, unique, bootstrap, link)
+            if start:
+                gateway.start()
+            if rate:
+                broker.start_load(rate)
+            return case
 
         yield make

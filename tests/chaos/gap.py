@@ -1,14 +1,12 @@
 """How long nothing came out of Kafka: the gap that a failure makes, as a consumer sees it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from tests.chaos.harness import wait_until
+from tests.waiting import wait_until
 
 
 class Gap:

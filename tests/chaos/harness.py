@@ -4,57 +4,33 @@ The verdict rests on the publishers' own device and sequence numbers alone, read
 than the gateway's. ``CHAOS=full`` chooses the long form of each case (``make chaos``), otherwise the short one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, Message
 
-from gateway.data_dir.identity import holder
+from gateway.data_dir.directory import holder
 from gateway.local.runtime.process import GuardedProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+from tests.asking import get
+from tests.brokers.reading import read_all
+from tests.command_line import GATEWAY, ROOT, own_environment, run_gateway
+from tests.toml_text import to_toml
+from tests.waiting import DEADLINE_S, wait_until
 
 FULL = os.environ.get("CHAOS") == "full"
 in_full_form = pytest.mark.skipif(not FULL, reason="in the full form (CHAOS=full)")
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60.0
-POLL_S = 0.02
-
-
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Poll a condition of another process; AssertionError naming ``what`` when it does not come."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
-        time.sleep(POLL_S)
-
-
-def to_toml(table: Mapping[str, Any], path: str = "") -> str:
-    """Nested mappings as TOML; lists of mappings become arrays of tables."""
-    lines, tables = [], []
-    for key, value in table.items():
-        if isinstance(value, dict):
-            tables.append(f"[{path}{key}]\n{to_toml(value, f'{path}{key}.')}")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            tables += [f"[[{path}{key}]]\n{to_toml(item, f'{path}{key}.')}" for item in value]
-        else:
-            lines.append(f"{key} = {json.dumps(value)}\n")  # JSON's scalars and lists are TOML's
-    return "".join(lines) + "\n".join(tables)
 
 
 class Gateway:
@@ -102,9 +78,8 @@ class Gateway:
         self._config.write_text(to_toml(self._tables))
 
     def command(self, *words: str, timeout_s: float = 60.0) -> tuple[int, str]:
-        """Run another command of the gateway's on the same settings: its exit status, and what it prints."""
-        argv = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(self._config)]
-        ended = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=ROOT)
+        """Run another command of the gateway's, with its settings and environment: exit status, and what it prints."""
+        ended = run_gateway(*words, "--config", self._config, timeout_s=timeout_s, **self.environment)
         return ended.returncode, ended.stdout + ended.stderr
 
     @property
@@ -119,9 +94,8 @@ class Gateway:
     def start(self, *, ready: bool = True) -> None:
         """Start it; with ``ready``, return when /readyz says so."""
         self._offset = self.log_file.stat().st_size if self.log_file.exists() else 0
-        argv = [sys.executable, "-m", "gateway.cli.main", "run", "--config", str(self._config)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-        self._process = GuardedProcess(argv, log=self.log_file, env=environment | self.environment, cwd=ROOT)
+        argv = [*GATEWAY, "run", "--config", str(self._config)]
+        self._process = GuardedProcess(argv, log=self.log_file, env=own_environment(**self.environment), cwd=ROOT)
         if ready:
             self.wait_ready()
 
@@ -154,13 +128,7 @@ class Gateway:
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of its HTTP port. Raises OSError when it does not answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=5)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        return get(self.http_port, path)
 
     def ready(self) -> bool:
         try:
@@ -239,20 +207,17 @@ class Gateway:
         return not status["unacked"] and not status["ledger"]["in_flight"]
 
 
-class Watch:
-    """Looks at a gateway ten times a second while its ``with`` block runs, and checks at the end what it saw.
+class Looking(ABC):
+    """Looks at a gateway now and then, in a thread, while its ``with`` block runs. ``looks``: how often it could."""
 
-    The account must balance at every look, not only at the end: its sums hold between any two steps of the loop.
-    """
+    every_s = 1.0
 
-    def __init__(self, gateway: Gateway, *, rss_mib: float) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._limit_mib = rss_mib
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="watch")
-        self.rss_mib = 0.0
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__)
+        self._began_s = time.monotonic()
         self.looks = 0
-        self.imbalances: list[float] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -261,46 +226,45 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.every_s):
+            self.try_look()
+
+    def try_look(self) -> None:
+        """A look now; none where the gateway does not answer."""
+        with contextlib.suppress(OSError, http.client.HTTPException, IndexError, AssertionError, ValueError):
+            self.look()
+            self.looks += 1
+
+    @abstractmethod
+    def look(self) -> None: ...
+
+
+class Watch(Looking):
+    """Checks at the end what it saw. The account must balance at every look, not only at the end: its sums hold between
+    any two steps of the loop."""
+
+    every_s = 0.1
+
+    def __init__(self, gateway: Gateway, *, rss_mib: float) -> None:
+        super().__init__(gateway)
+        self._limit_mib = rss_mib
+        self.rss_mib = 0.0
+        self.imbalances: list[float] = []
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        super().__exit__(kind, *error)
         print(f"at most {self.rss_mib:.0f} MiB, {self.looks} looks")
         if kind is None:
             assert self.looks > 0
             assert not self.imbalances, f"the account was out of balance: {self.imbalances[:5]}"
             assert self.rss_mib < self._limit_mib, f"{self.rss_mib:.0f} MiB"
 
-    def _look(self) -> None:
-        while not self._stop.wait(0.1):
-            with contextlib.suppress(OSError, http.client.HTTPException, IndexError, AssertionError):
-                self.rss_mib = max(self.rss_mib, self._gateway.rss_mib())
-                imbalance = self._gateway.imbalance()
-                self.looks += 1
-                if imbalance:
-                    self.imbalances.append(imbalance)
-
-
-class ProblemWatch:
-    """Asks /status what is wrong, twice a second, while its ``with`` block runs. ``critical`` is what it said so."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="problems")
-        self.looks = 0
-        self.critical: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._stop.wait(0.5):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                found = self._gateway.problems()
-                self.looks += 1
-                self.critical += (problem["text"] for problem in found if problem["severity"] == "critical")
+    def look(self) -> None:
+        self.rss_mib = max(self.rss_mib, self._gateway.rss_mib())
+        if imbalance := self._gateway.imbalance():
+            self.imbalances.append(imbalance)
 
 
 def run_to_end(directory: Path, tables: Mapping[str, Any] | str, *, timeout_s: float = 60.0) -> tuple[int, str]:
@@ -308,11 +272,7 @@ def run_to_end(directory: Path, tables: Mapping[str, Any] | str, *, timeout_s: f
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "gateway.toml"
     config.write_text(tables if isinstance(tables, str) else to_toml({"data_dir": str(directory / "data"), **tables}))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", "run", "--config", str(config)],
-        capture_output=True, text=True, timeout=timeout_s, check=False, cwd=ROOT, env=environment,
-    )  # fmt: skip
+    ended = run_gateway("run", "--config", config, timeout_s=timeout_s)
     return ended.returncode, ended.stderr
 
 
@@ -345,37 +305,12 @@ def payload(device: str, number: int, size: int = 60) -> bytes:
 
 def read_topic(bootstrap: str, topic: str) -> list[list[tuple[str, int]]]:
     """(device, sequence number) of each record, by partition, in order. Reads to the end as it is now; blocks."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "account", "enable.auto.commit": False, "check.crcs": True}
-    )
-    partitions: list[list[tuple[str, int]]] = []
-    try:
-        described = consumer.list_topics(topic, timeout=20).topics[topic]
-        if described.error is not None:
-            raise KafkaException(described.error)
-        ends = {}
-        for number in described.partitions:
-            _, ends[number] = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)
-        partitions = [[] for _ in ends]
-        left = {number for number, end in ends.items() if end > 0}
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
-        deadline = time.monotonic() + DEADLINE_S
-        while left:
-            assert time.monotonic() < deadline, f"Kafka did not give {topic} to its end"
-            for message in consumer.consume(10_000, 0.2):
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                number, offset, value = message.partition(), message.offset(), message.value()
-                assert number is not None
-                assert offset is not None
-                if value is not None:
-                    document = json.loads(value)
-                    partitions[number].append((document["device"], document["seq"]))
-                if offset >= ends[number] - 1:
-                    left.discard(number)
-    finally:
-        consumer.close()
-    return partitions
+
+    def identity(message: Message) -> tuple[str, int]:
+        document = json.loads(message.value() or b"")
+        return document["device"], document["seq"]
+
+    return read_all(bootstrap, topic, identity)
 
 
 def settle_account(published: Mapping[str, int], partitions: Iterable[list[tuple[str, int]]]) -> Account:

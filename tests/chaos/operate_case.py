@@ -1,103 +1,33 @@
 """A site as its operator sees it: the page's problems, a real Prometheus' alerts by our rules, ``gateway doctor``."""
 
-from __future__ import annotations
-
-__all__ = ["Lookout", "Prometheus", "Seen", "Site", "doctor"]
-
-import contextlib
-import http.client
 import json
-import shutil
-import threading
+import ssl
 import time
-import urllib.parse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
-from gateway.local.runtime.ports import reserve_ports
-from gateway.local.runtime.process import GuardedProcess
 from tests.brokers.emqx_rest import EmqxRest
-from tests.chaos.harness import wait_until
+from tests.brokers.scripted_rules import Rules
+from tests.chaos.harness import Gateway, Looking
 from tests.chaos.threaded import ThreadedBroker
-from tests.monitoring import PROMETHEUS, tool
-
-if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
-
-    from tests.brokers.scripted_rules import Rules
-    from tests.chaos.harness import Gateway
+from tests.monitoring import RULE_FILES
+from tests.prometheus import Prometheus
 
 ALWAYS = {"GatewayWatchdog"}
 _OTHERS = ("gateway-auth.yml", "emqx.yml", "kafka.yml")
 
 
-class Prometheus:
-    """Debian's, with the rules of deploy/prometheus but for those of what does not run here, scraping gateways.
+def looking(folder: Path, *gateway_ports: int, interval_s: int = 15) -> Prometheus:
+    """A Prometheus with the rules of deploy/prometheus but for those of what does not run here, at gateways."""
+    job = {"job_name": "gateway", "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in gateway_ports]}]}
+    rules = {file.name: file.read_text() for file in RULE_FILES if file.name not in _OTHERS}
+    return Prometheus(folder, interval_s, [job], rules)
 
-    ``interval_s``: between two looks, at gateways and at rules; those of deploy/prometheus are 15 s."""
 
-    def __init__(self, directory: Path, *gateway_ports: int, interval_s: int = 15) -> None:
-        self._directory = directory
-        self._ports = reserve_ports(1)
-        self.port = self._ports.ports[0]
-        directory.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(PROMETHEUS / "rules", directory / "rules", ignore=shutil.ignore_patterns(*_OTHERS))
-        targets = json.dumps([f"127.0.0.1:{port}" for port in gateway_ports])
-        often = f"{interval_s}s"
-        (directory / "prometheus.yml").write_text(
-            f"global: {{scrape_interval: {often}, scrape_timeout: {often}, evaluation_interval: {often}}}\n"
-            "rule_files: [rules/*.yml]\n"
-            "scrape_configs:\n"
-            "  - job_name: gateway\n"
-            f"    static_configs: [{{targets: {targets}}}]\n"
-        )
-        self._process: GuardedProcess | None = None
-
-    def __enter__(self) -> Self:
-        argv = [
-            tool("prometheus"), f"--config.file={self._directory / 'prometheus.yml'}",
-            f"--storage.tsdb.path={self._directory / 'data'}", f"--web.listen-address=127.0.0.1:{self.port}",
-            "--log.level=warn",
-        ]  # fmt: skip
-        self._process = GuardedProcess(argv, log=self._directory / "prometheus.log")
-        wait_until(self._ready, "Prometheus is ready")
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._ports.release()
-
-    def _ready(self) -> bool:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return self._get("/-/ready")[0] == 200
-        return False
-
-    def _get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def alerts(self) -> list[dict[str, Any]]:
-        """Those that are pending or fire, but for the watchdog: ``labels``, ``annotations``, ``state``."""
-        status, body = self._get("/api/v1/alerts")
-        assert status == 200, body
-        found = json.loads(body)["data"]["alerts"]
-        return [alert for alert in found if alert["labels"]["alertname"] not in ALWAYS]
-
-    def firing(self) -> list[dict[str, Any]]:
-        return [alert for alert in self.alerts() if alert["state"] == "firing"]
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The vector that an expression yields now."""
-        status, body = self._get(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
-        assert status == 200, body
-        return list(json.loads(body)["data"]["result"])
+def alerts(prometheus: Prometheus) -> list[dict[str, Any]]:
+    """Those that are pending or fire, but for the watchdog."""
+    return [alert for alert in prometheus.alerts() if alert["labels"]["alertname"] not in ALWAYS]
 
 
 @dataclass(frozen=True)
@@ -112,25 +42,14 @@ class Seen:
     began_s: float
 
 
-class Lookout:
-    """Looks at the page's problems each second, and at the alerts, while its ``with`` block runs."""
+class Lookout(Looking):
+    """Looks at the page's problems each second, and at the alerts."""
 
     def __init__(self, gateway: Gateway, prometheus: Prometheus | None = None, *, quiet: bool = True) -> None:
-        self._gateway, self._prometheus, self._quiet = gateway, prometheus, quiet
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lookout")
-        self._began_s = time.monotonic()
+        super().__init__(gateway)
+        self._prometheus, self._quiet = prometheus, quiet
         self._now: dict[tuple[str, ...], Seen] = {}
         self.seen: list[Seen] = []
-        self.looks = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def mark(self, what: str) -> float:
         """Note that something is done now; the moment."""
@@ -141,18 +60,13 @@ class Lookout:
         if not self._quiet:
             print(f"{time.monotonic() - self._began_s:7.1f} {line}", flush=True)
 
-    def _run(self) -> None:
-        while not self._stop.wait(1.0):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
         now_s = time.monotonic()
         found: dict[tuple[str, ...], Seen] = {}
         for one in self._gateway.problems():
             seen = Seen("page", one["id"], one["severity"], one["subject"], one["text"], now_s)
             found["page", seen.name, seen.severity, seen.subject] = seen
-        for alert in self._prometheus.alerts() if self._prometheus is not None else ():
+        for alert in alerts(self._prometheus) if self._prometheus is not None else ():
             labels = dict(alert["labels"])
             name, severity = labels.pop("alertname"), labels.pop("severity")
             subject = " ".join(
@@ -166,7 +80,6 @@ class Lookout:
         for key in self._now.keys() - found.keys():
             self._say(f"- {' '.join(key)} (last: {self._now[key].text})")
         self._now = found
-        self.looks += 1
 
 
 def doctor(gateway: Gateway, *words: str) -> list[dict[str, Any]]:

@@ -7,8 +7,6 @@ standard input closes it waits until everything is acknowledged and prints a JSO
 number of messages, and ``repeated``, how many were sent again because a connection had ended.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -17,13 +15,11 @@ import select
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from gateway.devices.device import DeviceConnectError, DeviceConnection
-from tests.chaos.harness import DEADLINE_S, payload
-
-if TYPE_CHECKING:
-    from gateway.devices.device import Qos
+from gateway.devices.device import DeviceConnectError, DeviceConnection, Qos, Way
+from tests.chaos.harness import payload
+from tests.waiting import DEADLINE_S
 
 WINDOW = 50
 CONNECT_S = 5.0
@@ -39,7 +35,7 @@ class Device:
         self.paused = False
         self.count = 0  # messages made so far
         self.repeated = 0
-        self._port = port
+        self._way = Way.plain("127.0.0.1", port)
         self._connection: DeviceConnection | None = None
         self._unacknowledged: dict[int, None] = {}  # sequence numbers in order
         self._flying: dict[int, int] = {}  # packet id to sequence number, of this connection
@@ -48,9 +44,9 @@ class Device:
     async def keep_connected(self) -> None:
         while True:
             self._lost.clear()
-            connection = DeviceConnection(self.name, self, keepalive_s=5)
+            connection = DeviceConnection(self.name, self, self._way, keepalive_s=5)
             try:
-                await connection.connect("127.0.0.1", self._port, timeout_s=CONNECT_S)
+                await connection.connect(timeout_s=CONNECT_S)
             except DeviceConnectError:
                 await asyncio.sleep(0.1)
                 continue

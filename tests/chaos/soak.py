@@ -11,11 +11,8 @@ unacknowledged, and neither memory nor descriptors may grow (see ``soak_verdict`
 nothing is left behind. The exit status is 0 if all held, 3 if messages are missing, 69 without mosquitto, otherwise 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
-import http.client
 import json
 import math
 import random
@@ -25,9 +22,9 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import pytest
 
@@ -36,13 +33,11 @@ from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.mosquitto import Mosquitto, find_mosquitto
 from tests.brokers.proxy import FaultyProxy
 from tests.chaos.gap import Gap
-from tests.chaos.harness import Gateway, account, wait_until
+from tests.chaos.harness import Gateway, Looking, account
 from tests.chaos.publisher import Publishers
 from tests.chaos.soak_faults import Deck, Site, faked_clock, faults_here, small_disk
 from tests.chaos.soak_verdict import Life, Outcome, Sample, report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import wait_until
 
 TOPIC = "soak"
 SESSIONS = 4
@@ -71,32 +66,16 @@ class Asked(Gateway):
         return super().get(path)
 
 
-@dataclass
-class Looker:
-    """Samples a gateway's memory, descriptors and ledger while its ``with`` block runs, by life of the process."""
+class Looker(Looking):
+    """Samples a gateway's memory, descriptors and ledger, by life of the process."""
 
-    gateway: Gateway
-    lives: list[Life] = field(default_factory=list)
-    imbalances: list[float] = field(default_factory=list)
-    looks: int = 0
+    every_s = 0.5
 
-    def __post_init__(self) -> None:
-        self._stop = threading.Event()
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(gateway)
+        self.lives: list[Life] = []
+        self.imbalances: list[float] = []
         self._one = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="looker")
-        self._began_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.5):
-            self.look()
 
     def lived_s(self) -> float:
         """For how long the present life has been looked at."""
@@ -104,19 +83,17 @@ class Looker:
         return samples[-1].at_s - samples[0].at_s if samples else 0.0
 
     def look(self) -> None:
-        """Take a sample now; without a gateway that answers there is none."""
-        with contextlib.suppress(OSError, http.client.HTTPException, IndexError, AssertionError, ValueError), self._one:
-            pid = self.gateway.process.pid
-            rss_mib = self.gateway.rss_mib()
+        with self._one:
+            pid = self._gateway.process.pid
+            rss_mib = self._gateway.rss_mib()
             descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-            imbalance = self.gateway.imbalance()
-            redelivered = self.gateway.metric("gateway_mqtt_redelivered_total")
+            imbalance = self._gateway.imbalance()
+            redelivered = self._gateway.metric("gateway_mqtt_redelivered_total")
             if not self.lives or self.lives[-1].pid != pid:
                 self.lives.append(Life(pid))
             life = self.lives[-1]
             life.samples.append(Sample(time.monotonic() - self._began_s, rss_mib, descriptors))
             life.redelivered = int(redelivered)
-            self.looks += 1
             if imbalance:
                 self.imbalances.append(imbalance)
 
@@ -196,7 +173,7 @@ def soak(seconds: float, seed: int, rate: int, *, one_life: bool = False) -> Out
         wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 50, "messages flow")
         with Looker(gateway) as looker, Gap(kafka.bootstrap, TOPIC) as gap:
             held = SESSIONS * WINDOW // 2
-            site = Site(kafka, broker, proxy, gateway, publishers, looker.look, rng, rate, held, disk)
+            site = Site(kafka, broker, proxy, gateway, publishers, looker.try_look, rng, rate, held, disk)
             site.clock = clock if gateway.environment else None
             deck = Deck(faults_here(site), rng, life_s)
             began_s = time.monotonic()
@@ -205,7 +182,7 @@ def soak(seconds: float, seed: int, rate: int, *, one_life: bool = False) -> Out
                 site.pause(0.2, 2.0)
             published = publishers.stop(120.0)
             wait_until(gateway.settled, f"nothing is in flight; {gateway.tail()}", RECOVER_S)
-            looker.look()
+            looker.try_look()
             outcome.seconds = time.monotonic() - began_s
         outcome.account = account(kafka.bootstrap, TOPIC, published)
         outcome.repeated = publishers.repeated + site.rolled_back

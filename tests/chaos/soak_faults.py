@@ -7,20 +7,19 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.brokers.proxy import Weather
-from tests.chaos.harness import wait_until
+from tests.brokers.proxy import FaultyProxy, Weather
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
 
     from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.mosquitto import Mosquitto
-    from tests.brokers.proxy import FaultyProxy
     from tests.chaos.harness import Gateway
     from tests.chaos.publisher import Publishers
 

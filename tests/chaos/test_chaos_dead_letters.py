@@ -1,25 +1,17 @@
 """Everything of a route turns bad: a whole gateway stops the route, says so, loses nothing, and goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.client import Client
 from tests.brokers.kafka_backend import read_topic
-from tests.brokers.topics import create_topic
-from tests.chaos.harness import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.fixtures import MakeGateway
-    from tests.chaos.harness import Gateway
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.topics import alter_topic, create_topic
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import Gateway
+from tests.waiting import wait_until
 
 BAD, GOOD = 50, 30
 
@@ -146,10 +138,7 @@ def test_a_dead_letter_that_its_topic_refuses_is_none_until_kafka_has_it(
     broker, dead = make_mosquitto(), f"{unique}-dead"
 
     def limit(size: int) -> None:
-        entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, dead, incremental_configs=[entry])
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.incremental_alter_configs([resource])[resource].result(20)
+        alter_topic(kafka.bootstrap, dead, "max.message.bytes", size)
 
     asyncio.run(create_topic(kafka.bootstrap, dead))
     limit(100)

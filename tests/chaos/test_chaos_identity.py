@@ -1,28 +1,24 @@
 """Whole gateways and their data directories: whose they are, how lives end, and what earlier settings left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import shutil
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
-from tests.chaos.harness import Gateway, account, payload, wait_until
-from tests.chaos.threaded import ThreadedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.fixtures import MakeGateway
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.scripted_rules import Rules
+from tests.chaos.case import data_of, judge
+from tests.chaos.fixtures import MakeCase, MakeGateway
+from tests.chaos.harness import Gateway, account, payload
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +32,15 @@ def ends_with(gateway: Gateway) -> tuple[int, str]:
     return gateway.process.wait(30), gateway.tail(3)
 
 
-def data_of(gateway: Gateway) -> Path:
-    return gateway.log_file.parent / "data"
+def stopped(gateway: Gateway) -> None:
+    assert gateway.stop() == -signal.SIGTERM, gateway.tail()
+
+
+def commanded(gateway: Gateway, *words: str) -> str:
+    """What the command prints that succeeds."""
+    status, said = gateway.command(*words)
+    assert status == 0, said
+    return said
 
 
 def meta_line(gateway: Gateway, name: str) -> str:
@@ -46,36 +49,27 @@ def meta_line(gateway: Gateway, name: str) -> str:
     return found[1]
 
 
-def orphans_gone(gateway: Gateway) -> bool:
-    return gateway.metric("gateway_mqtt_orphan_sessions") == 0
+def orphans_end(gateway: Gateway) -> None:
+    wait_until(lambda: gateway.metric("gateway_mqtt_orphan_sessions") == 0, f"the orphans end; {gateway.tail()}")
 
 
 # --- sessions of earlier settings ---
 
 
-def test_from_four_sessions_to_two_under_load(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+def test_from_four_sessions_to_two_under_load(make_case: MakeCase) -> None:
     """EMQX at its defaults: what waits in the two that go is delivered, and they get no share of what comes later."""
-    with ThreadedBroker() as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={"sessions": 4})
-        gateway.start()
-        broker.start_load(600)
-        wait_until(lambda: gateway.metric("gateway_mqtt_acks_total") > 300, "load flows")
-        assert gateway.stop() == -signal.SIGTERM, gateway.tail()
-        gateway.configure(mqtt={"sessions": 2})
-        gateway.start()
-        wait_until(lambda: orphans_gone(gateway), f"the orphans are ended; {gateway.tail()}")
-        assert len(gateway.events("orphan_session_ended")) == 2
-        assert broker.call(lambda: set(broker.broker.sessions)) == {"gateway-0-0", "gateway-0-1"}
-        assert broker.call(lambda: [len(members) for members in broker.broker.groups.values()]) == [2]
-        assert gateway.status()["orphan_sessions"] == []
-        published = broker.stop_load()
-        wait_until(broker.drained, "everything is acknowledged")
-        assert broker.dropped() == 0
-        wait_until(gateway.settled, "nothing is in flight")
-        assert gateway.imbalance() == 0
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert found.copies == 0, str(found)
+    case = make_case(Rules(), rate=600)
+    gateway, broker = case.gateway, case.broker
+    wait_until(lambda: gateway.metric("gateway_mqtt_acks_total") > 300, "load flows")
+    stopped(gateway)
+    gateway.configure(mqtt={"sessions": 2})
+    gateway.start()
+    orphans_end(gateway)
+    assert len(gateway.events("orphan_session_ended")) == 2
+    assert case.client_ids == {"gateway-0-0", "gateway-0-1"}
+    assert broker.call(lambda: [len(members) for members in broker.broker.groups.values()]) == [2]
+    assert gateway.status()["orphan_sessions"] == []
+    case.finish(ordered=False)
 
 
 @contextlib.contextmanager
@@ -89,18 +83,14 @@ def real_broker(kind: str, make_mosquitto: Callable[..., Mosquitto]) -> Any:
 
 @pytest.mark.parametrize(("kind", "protocol"), [("hivemq", "5"), ("mosquitto", "5"), ("mosquitto", "3.1.1")])
 def test_real_brokers_give_up_what_orphans_hold(
-    kind: str,
-    protocol: str,
-    kafka: KafkaCluster,
-    make_mosquitto: Callable[..., Mosquitto],
-    make_gateway: MakeGateway,
+    kind: str, protocol: str, kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway,
     unique: str,
-) -> None:
+) -> None:  # fmt: skip
     """Also under another client id; and the ended sessions are ended: connecting with their ids finds none."""
     with real_broker(kind, make_mosquitto) as broker:
         gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={"sessions": 3, "protocol": protocol})
         gateway.start()
-        assert gateway.stop() == -signal.SIGTERM, gateway.tail()
+        stopped(gateway)
         published = {f"device-{number}": 40 for number in range(10)}
         with Client(broker.port) as devices:
             for number in range(40):
@@ -108,11 +98,8 @@ def test_real_brokers_give_up_what_orphans_hold(
                     devices.publish(f"devices/{device}", payload(device, number), qos=1)
         gateway.configure(mqtt={"client_id": "renamed-${session}", "sessions": 1})
         gateway.start()
-        wait_until(lambda: orphans_gone(gateway), f"the orphans are ended; {gateway.tail()}")
-        wait_until(gateway.settled, "nothing is in flight")
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert found.copies == 0, str(found)
+        orphans_end(gateway)
+        judge(gateway, kafka.bootstrap, unique, published, copies=0)
         assert [line["session_present"] for line in gateway.events("orphan_session_ended")] == [True] * 3
         gateway.stop()
         gateway.configure(mqtt={"client_id": "${instance}-${worker}-${session}", "sessions": 3})
@@ -120,170 +107,143 @@ def test_real_brokers_give_up_what_orphans_hold(
         assert [line["session_present"] for line in gateway.events("mqtt_subscribed")] == [False] * 3
 
 
-def test_a_slot_that_does_not_run_is_retired_by_the_command(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
-    with ThreadedBroker() as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
-        gateway.start()
-        gateway.kill()  # not even its end was orderly
-        broker.start_load(400)
-        wait_until(lambda: broker.call(lambda: broker.broker.published) > 200, "messages wait")
-        published = broker.stop_load()
-        status, said = gateway.command("retire")
-        assert status == 0, said
-        assert "Worker 0 of instance gateway has retired; it did not run." in said
-        assert broker.call(lambda: not broker.broker.sessions)
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert meta_line(gateway, "workers") == ""
-        status, said = gateway.command("retire")
-        assert status != 0
-        assert "No gateway of instance 'gateway' runs" in said
+def test_a_slot_that_does_not_run_is_retired_by_the_command(make_case: MakeCase) -> None:
+    case = make_case(Rules())
+    gateway, broker = case.gateway, case.broker
+    gateway.kill()  # not even its end was orderly
+    broker.start_load(400)
+    wait_until(lambda: broker.call(lambda: broker.broker.published) > 200, "messages wait")
+    published = broker.stop_load()
+    assert "Worker 0 of instance gateway has retired; it did not run." in commanded(gateway, "retire")
+    assert not case.client_ids
+    found = account(case.bootstrap, case.topic, published)
+    assert not found.missing, str(found)
+    assert meta_line(gateway, "workers") == ""
+    status, said = gateway.command("retire")
+    assert status != 0
+    assert "No gateway of instance 'gateway' runs" in said
 
 
 # --- whose directory it is ---
 
 
-def test_a_copy_is_refused_and_can_be_adopted(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
-    with ThreadedBroker() as broker:
-        original = make_gateway(broker.port, kafka.bootstrap, unique, instance="plant-7")
-        original.start()
-        assert original.stop() == -signal.SIGTERM
-        restored = make_gateway(broker.port, kafka.bootstrap, unique, instance="plant-7")
-        shutil.copytree(data_of(original), data_of(restored))
-        status, said = ends_with(restored)
-        assert status == CONFIG
-        assert "is a copy of the one that instance 'plant-7' lives in" in said
-        assert "place        not where it was made" in restored.command("identity", "show")[1]
-        status, said = restored.command("identity", "adopt")
-        assert status == 0, said
-        assert "gets an id of its own" in said
-        restored.start()
-        assert restored.status()["instance_id"] == meta_line(restored, "instance.id")
-        assert meta_line(restored, "instance.id") != meta_line(original, "instance.id")
-        status, said = restored.command("identity", "adopt")
-        assert status == CONFIG, "not while it runs"
-        assert f"process {restored.process.pid}" in said
-        assert restored.stop() == -signal.SIGTERM
+def test_a_copy_is_refused_and_can_be_adopted(make_case: MakeCase, make_gateway: MakeGateway) -> None:
+    case = make_case(Rules(), instance="plant-7")
+    original = case.gateway
+    stopped(original)
+    restored = make_gateway(case.broker.port, case.bootstrap, case.topic, instance="plant-7")
+    shutil.copytree(data_of(original), data_of(restored))
+    status, said = ends_with(restored)
+    assert status == CONFIG
+    assert "is a copy of the directory of instance 'plant-7'" in said
+    assert "place        not the original one" in restored.command("identity", "show")[1]
+    assert "gets another id" in commanded(restored, "identity", "adopt")
+    restored.start()
+    assert restored.status()["instance_id"] == meta_line(restored, "instance.id")
+    assert meta_line(restored, "instance.id") != meta_line(original, "instance.id")
+    status, said = restored.command("identity", "adopt")
+    assert status == CONFIG, "not while it runs"
+    assert f"process {restored.process.pid}" in said
+    stopped(restored)
 
 
-def test_another_cluster_is_refused_until_it_is_adopted(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_another_cluster_is_refused_until_it_is_adopted(make_case: MakeCase) -> None:
     """The directory is another cluster's; no message is taken for this one."""
-    with ThreadedBroker() as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
-        gateway.start()
-        cluster = gateway.status()["kafka"]["cluster_id"]
-        assert gateway.stop() == -signal.SIGTERM
-        assert cluster == meta_line(gateway, "cluster.id")
-        meta = data_of(gateway) / "meta.properties"
-        meta.write_text(meta.read_text().replace(cluster, "a-cluster-that-was"))
-        connects = broker.call(lambda: len(broker.broker.connects))
-        status, said = ends_with(gateway)
-        assert status == CONFIG
-        assert (
-            f"belongs to Kafka cluster a-cluster-that-was, but kafka.bootstrap_servers lead to cluster {cluster}"
-            in said
-        )
-        assert broker.call(lambda: len(broker.broker.connects)) == connects, "MQTT was left alone"
-        status, said = gateway.command("identity", "adopt")
-        assert status == 0, said
-        assert f"The Kafka cluster is {cluster} now, before a-cluster-that-was." in said
-        gateway.start()
-        assert gateway.stop() == -signal.SIGTERM
+    case = make_case(Rules())
+    gateway, broker = case.gateway, case.broker
+    cluster = gateway.status()["kafka"]["cluster_id"]
+    stopped(gateway)
+    assert cluster == meta_line(gateway, "cluster.id")
+    meta = data_of(gateway) / "meta.properties"
+    meta.write_text(meta.read_text().replace(cluster, "a-cluster-that-was"))
+    connects = broker.call(lambda: len(broker.broker.connects))
+    status, said = ends_with(gateway)
+    assert status == CONFIG
+    assert f"belongs to Kafka cluster a-cluster-that-was, but kafka.bootstrap_servers lead to cluster {cluster}" in said
+    assert broker.call(lambda: len(broker.broker.connects)) == connects, "MQTT was left alone"
+    said = commanded(gateway, "identity", "adopt")
+    assert f"The Kafka cluster is now {cluster}, formerly a-cluster-that-was." in said
+    gateway.start()
+    stopped(gateway)
 
 
-def test_adopting_without_kafka_says_that_the_cluster_stays(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
-    with ThreadedBroker() as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
-        gateway.start()
-        assert gateway.stop() == -signal.SIGTERM
-        gateway.configure(instance="renamed", kafka={"bootstrap_servers": ["127.0.0.1:1"]})
-        status, said = gateway.command("identity", "adopt")
-        assert status == 0, said
-        assert "The instance is 'renamed' now, before 'gateway'." in said
-        assert "The Kafka cluster was left as recorded, because it could not be asked." in said
-        # The renamed instance has other client ids; what waits under the old ones is fetched.
-        gateway.configure(kafka={"bootstrap_servers": [kafka.bootstrap]})
-        gateway.start()
-        wait_until(lambda: orphans_gone(gateway), f"the old sessions are ended; {gateway.tail()}")
-        assert broker.call(lambda: set(broker.broker.sessions)) == {f"renamed-0-{n}" for n in range(4)}
-        assert gateway.stop() == -signal.SIGTERM
+def test_adopting_without_kafka_says_that_the_cluster_stays(make_case: MakeCase) -> None:
+    case = make_case(Rules())
+    gateway = case.gateway
+    stopped(gateway)
+    gateway.configure(instance="renamed", kafka={"bootstrap_servers": ["127.0.0.1:1"]})
+    said = commanded(gateway, "identity", "adopt")
+    assert "The instance is now 'renamed', formerly 'gateway'." in said
+    assert "The recorded Kafka cluster was not changed, since Kafka gave no answer." in said
+    # The renamed instance has other client ids; what waits under the old ones is fetched.
+    gateway.configure(kafka={"bootstrap_servers": [case.bootstrap]})
+    gateway.start()
+    orphans_end(gateway)
+    assert case.client_ids == {f"renamed-0-{n}" for n in range(4)}
+    stopped(gateway)
 
 
 # --- how lives end ---
 
 
-def test_a_crash_is_told_and_an_orderly_stop_is_not(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
-    with ThreadedBroker() as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+def test_a_crash_is_told_and_an_orderly_stop_is_not(make_case: MakeCase) -> None:
+    gateway = make_case(Rules()).gateway
 
-        def told() -> tuple[str | None, float, int]:
-            last: str | None = gateway.status()["last_shutdown"]
-            return last, gateway.metric("gateway_last_shutdown_unclean"), len(gateway.events("unclean_shutdown"))
+    def told() -> tuple[str | None, float, int]:
+        last: str | None = gateway.status()["last_shutdown"]
+        return last, gateway.metric("gateway_last_shutdown_unclean"), len(gateway.events("unclean_shutdown"))
 
-        gateway.start()
-        assert told() == (None, 0, 0)
-        gateway.kill()
-        gateway.start()
-        assert told() == ("unclean", 1, 1)
-        assert gateway.stop() == -signal.SIGTERM
-        gateway.start()
-        assert told() == ("clean", 0, 0)
-        document = gateway.status()
-        assert document["state"] == "RUNNING"
-        assert [session["client_id"] for session in document["sessions"]] == [f"gateway-0-{n}" for n in range(4)]
-        assert {session["window"] for session in document["sessions"]} == {32}
-        assert document["kafka"]["incarnation"] == 1
-        assert {"gateway", "python", "paho-mqtt", "aiokafka"} == document["versions"].keys()
-        assert gateway.stop() == -signal.SIGTERM
+    assert told() == (None, 0, 0)
+    gateway.kill()
+    gateway.start()
+    assert told() == ("unclean", 1, 1)
+    stopped(gateway)
+    gateway.start()
+    assert told() == ("clean", 0, 0)
+    document = gateway.status()
+    assert document["state"] == "RUNNING"
+    assert [session["client_id"] for session in document["sessions"]] == [f"gateway-0-{n}" for n in range(4)]
+    assert {session["window"] for session in document["sessions"]} == {32}
+    assert document["kafka"]["incarnation"] == 1
+    assert {"gateway", "python", "paho-mqtt", "aiokafka"} == document["versions"].keys()
+    stopped(gateway)
 
 
-def test_a_start_that_is_stopped_or_fails_ended_in_good_order(make_gateway: MakeGateway, unique: str) -> None:
+def test_a_start_that_is_stopped_or_fails_ended_in_good_order(make_case: MakeCase) -> None:
     """Kafka is not there: SIGTERM during the wait is a clean end, for nothing was taken."""
-    with ThreadedBroker() as broker:
-        gateway = make_gateway(broker.port, "127.0.0.1:1", unique)
-        gateway.start(ready=False)
-        wait_until(lambda: gateway.events("kafka_not_ready"), f"it waits for Kafka; {gateway.tail()}")
-        assert gateway.stop() == -signal.SIGTERM, gateway.tail()
-        assert not gateway.events("stopped_undrained")
-        assert "worker 0     stopped in good order" in gateway.command("identity", "show")[1]
+    gateway = make_case(start=False, bootstrap="127.0.0.1:1").gateway
+    gateway.start(ready=False)
+    wait_until(lambda: gateway.events("kafka_not_ready"), f"it waits for Kafka; {gateway.tail()}")
+    stopped(gateway)
+    assert not gateway.events("stopped_undrained")
+    assert "worker 0     stopped in good order" in gateway.command("identity", "show")[1]
 
 
 @pytest.mark.parametrize("how", ["deadline", "second signal"])
 def test_what_a_stop_leaves_is_said_by_session_and_topic(
-    how: str, make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
+    how: str, make_kafka: Callable[..., KafkaCluster], make_case: MakeCase
 ) -> None:
     """Kafka is frozen, so nothing drains. The status says so, the next start too, and the messages come again."""
     kafka = make_kafka()
-    with ThreadedBroker() as broker:
-        timeout = "2s" if how == "deadline" else "60s"
-        tables: dict[str, Any] = {"shutdown_timeout": timeout, "spool": {"enabled": False}}
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, **tables)
-        gateway.start()
-        kafka.freeze()
-        broker.start_load(400)
-        wait_until(lambda: gateway.status()["unacked"] == 4 * 32, "every window is full")
-        published = broker.stop_load()
-        gateway.terminate()
-        if how == "second signal":
-            wait_until(lambda: gateway.events("stop_signal_received"), "it drains")
-            os.kill(gateway.process.pid, signal.SIGTERM)
-        assert gateway.process.wait(30) == UNDRAINED, gateway.tail()
-        (left,) = gateway.events("stopped_undrained")
-        assert left["unacknowledged_by_session"] == {f"gateway-0-{number}": 32 for number in range(4)}
-        assert left["unwritten_by_topic"] == {unique: 4 * 32}
-        kafka.thaw()
-        gateway.start()
-        assert gateway.status()["last_shutdown"] == "unclean"
-        wait_until(broker.drained, "what was left came again")
-        wait_until(gateway.settled, "nothing is in flight")
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert gateway.stop() == -signal.SIGTERM
+    timeout = "2s" if how == "deadline" else "60s"
+    case = make_case(Rules(), bootstrap=kafka.bootstrap, shutdown_timeout=timeout, spool={"enabled": False})
+    gateway = case.gateway
+    kafka.freeze()
+    case.broker.start_load(400)
+    wait_until(lambda: gateway.status()["unacked"] == 4 * 32, "every window is full")
+    published = case.broker.stop_load()
+    gateway.terminate()
+    if how == "second signal":
+        wait_until(lambda: gateway.events("stop_signal_received"), "it drains")
+        os.kill(gateway.process.pid, signal.SIGTERM)
+    assert gateway.process.wait(30) == UNDRAINED, gateway.tail()
+    (left,) = gateway.events("stopped_undrained")
+    assert left["unacknowledged_by_session"] == {f"gateway-0-{number}": 32 for number in range(4)}
+    assert left["unwritten_by_topic"] == {case.topic: 4 * 32}
+    assert case.broker.unacknowledged() == 4 * 32, "nothing was acknowledged that Kafka does not have"
+    assert len(case.client_ids) == 4, "the sessions are kept"
+    kafka.thaw()
+    gateway.start()
+    assert gateway.status()["last_shutdown"] == "unclean"
+    case.finish(published, copies=4 * 32, ordered=False)
+    stopped(gateway)

@@ -1,64 +1,29 @@
 """The gateway process itself: reconnects without end, stops at bad moments, bursts and kills, leaving a busy group."""
 
-from __future__ import annotations
-
+import math
 import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.brokers.proxy import FaultyProxy
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.runtime.process import GuardedProcess
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.proxy import Weather
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.harness import FULL, Gateway, account, in_full_form, wait_until
+from tests.chaos.case import flowing, in_order, judge
+from tests.chaos.fixtures import MakeCase, MakeGateway
+from tests.chaos.harness import FULL, in_full_form
 from tests.chaos.publisher import Publishers
-from tests.chaos.threaded import ThreadedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from gateway.local.runtime.process import GuardedProcess
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.fixtures import MakeGateway
+from tests.waiting import passes, wait_until
 
 pytestmark = pytest.mark.slow
 
 QUICK = {"reconnect_initial": "10ms", "reconnect_max": "20ms", "stable_after": "0s"}
-
-
-def sent(gateway: Gateway) -> float:
-    return gateway.metric("gateway_kafka_records_sent_total")
-
-
-def flowing(gateway: Gateway, records: int) -> None:
-    """Wait until that many records more are in Kafka."""
-    before = sent(gateway)
-    wait_until(lambda: sent(gateway) >= before + records, f"{records} records; {gateway.tail()}")
-
-
-def pause(seconds: float) -> None:
-    """Let time pass that is itself the failure's: how long to wait before the next one."""
-    end = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() > end, "time passes")
-
-
-def finish(broker: ThreadedBroker, gateway: Gateway, kafka: str, topic: str) -> Any:
-    published = broker.stop_load()
-    wait_until(broker.drained, f"everything is acknowledged; {gateway.tail()}")
-    wait_until(gateway.settled, "nothing is in flight")
-    found = account(kafka, topic, published)
-    print(found)
-    assert not found.missing, str(found)
-    assert not found.strangers, str(found)
-    assert gateway.imbalance() == 0
-    assert not broker.call(lambda: broker.broker.violations)
-    assert broker.dropped() == 0
-    assert broker.unrouted() == 0
-    return found
 
 
 # --- what a process holds ---
@@ -87,170 +52,143 @@ def tcp_states(process: GuardedProcess) -> list[str]:
     return states
 
 
-def test_reconnects_without_end_leave_nothing_behind(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_reconnects_without_end_leave_nothing_behind(make_case: MakeCase) -> None:
     """No descriptor, no memory, no thread, no socket in CLOSE_WAIT. Both ways to end: reset, and an orderly close.
     A thousand in the full form, four hundred in the short one."""
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK)
-        gateway.start()
-        broker.start_load(200)
-        flowing(gateway, 100)
+    case = make_case(rate=200, mqtt=QUICK)
+    gateway = case.gateway
+    case.flows(100)
 
-        def reconnect(rounds: int) -> None:
-            for number in range(rounds):
-                before = gateway.metric("gateway_mqtt_connects_total")
+    def reconnect(rounds: int) -> None:
+        for number in range(rounds):
+            before = gateway.metric("gateway_mqtt_connects_total")
 
-                def cut(number: int = number) -> None:
-                    for link in list(broker.broker.links):
-                        if number % 2:
-                            link.transport.abort()
-                        else:
-                            link.transport.close()
+            def cut(number: int = number) -> None:
+                for link in list(case.broker.broker.links):
+                    if number % 2:
+                        link.transport.abort()
+                    else:
+                        link.transport.close()
 
-                broker.call(cut)
-                wait_until(
-                    lambda n=before: (
-                        gateway.metric("gateway_mqtt_connects_total") >= n + 4
-                        and gateway.metric("gateway_mqtt_connected") == 4
-                    ),
-                    f"all four are back; {gateway.tail()}",
-                )
+            case.broker.call(cut)
+            wait_until(lambda n=before: gateway.metric("gateway_mqtt_connects_total") >= n + 4, "all four connect")
+            case.all_back()
 
-        def held() -> tuple[int, float, int]:
-            wait_until(gateway.settled, "nothing is in flight")
-            threads = len(list(Path(f"/proc/{gateway.process.pid}/task").iterdir()))
-            return descriptors(gateway.process), gateway.rss_mib(), threads
+    def held() -> tuple[int, float, int]:
+        wait_until(gateway.settled, "nothing is in flight")
+        threads = len(list(Path(f"/proc/{gateway.process.pid}/task").iterdir()))
+        return descriptors(gateway.process), gateway.rss_mib(), threads
 
-        rounds = 200 if FULL else 80
-        reconnect(50 if FULL else 20)  # caches fill, the allocator settles
-        before = held()
-        reconnect(rounds)
-        assert gateway.metric("gateway_mqtt_connects_total") >= 4 * rounds
-        wait_until(lambda: held()[0] <= before[0], f"descriptors grew from {before[0]} to {held()[0]}", 10)
-        after = held()
-        print(f"descriptors {before[0]} → {after[0]}, RSS {before[1]:.1f} → {after[1]:.1f} MiB, threads {after[2]}")
-        assert after[1] < before[1] + 4, f"RSS grew from {before[1]:.1f} to {after[1]:.1f} MiB"
-        # The loop's pool has two threads more at most; connecting threads that stay would be hundreds.
-        assert after[2] <= before[2] + 2, "connecting threads end"
-        wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
-        assert tcp_states(gateway.process).count("01") >= 5, "four sessions and Kafka: the look was at the right table"
-        finish(broker, gateway, kafka.bootstrap, unique)
+    rounds = 200 if FULL else 80
+    reconnect(50 if FULL else 20)  # caches fill, the allocator settles
+    before = held()
+    reconnect(rounds)
+    assert gateway.metric("gateway_mqtt_connects_total") >= 4 * rounds
+    wait_until(lambda: held()[0] <= before[0], f"descriptors grew from {before[0]} to {held()[0]}", 10)
+    after = held()
+    print(f"descriptors {before[0]} → {after[0]}, RSS {before[1]:.1f} → {after[1]:.1f} MiB, threads {after[2]}")
+    assert after[1] < before[1] + 4, f"RSS grew from {before[1]:.1f} to {after[1]:.1f} MiB"
+    # The loop's pool has two threads more at most; connecting threads that stay would be hundreds.
+    assert after[2] <= before[2] + 2, "connecting threads end"
+    wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
+    assert tcp_states(gateway.process).count("01") >= 5, "four sessions and Kafka: the look was at the right table"
+    case.finish(copies=math.inf, ordered=False)
 
 
-def test_a_broker_that_is_absent_for_long_costs_nothing(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_a_broker_that_is_absent_for_long_costs_nothing(make_case: MakeCase) -> None:
     """Hundreds of attempts that fail, in three ways: reset, refused, silent. Nothing grows, and it is found again."""
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker, FaultyProxy(broker.port) as proxy:
-        gateway = make_gateway(
-            proxy.port, kafka.bootstrap, unique, mqtt={**QUICK, "connect_timeout": "200ms", "keepalive": "2s"}
-        )
-        gateway.start()
-        broker.start_load(200)
-        flowing(gateway, 100)
+    case = make_case(rate=200, weather=Weather(), mqtt={**QUICK, "connect_timeout": "200ms", "keepalive": "2s"})
+    gateway, proxy = case.gateway, case.proxy
+    case.flows(100)
 
-        def failures() -> float:
-            return gateway.metric("gateway_mqtt_connect_failures_total")
+    def fail(attempts: int) -> None:
+        before = gateway.metric("gateway_mqtt_connect_failures_total")
+        wait_until(
+            lambda: gateway.metric("gateway_mqtt_connect_failures_total") >= before + attempts,
+            f"{attempts} attempts", 120,
+        )  # fmt: skip
 
-        def fail(attempts: int) -> None:
-            before = failures()
-            wait_until(lambda: failures() >= before + attempts, f"{attempts} attempts", 120)
-
-        proxy.refuse()
-        proxy.cut()
-        fail(50)
-        held = descriptors(gateway.process), gateway.rss_mib()
-        fail(1000 if FULL else 200)
-        proxy.refuse(False)
-        proxy.swallow()
-        fail(100 if FULL else 20)
-        proxy.swallow(False)
-        proxy.cut()
-        wait_until(lambda: gateway.metric("gateway_mqtt_connected") == 4, f"it is found again; {gateway.tail()}")
-        wait_until(lambda: descriptors(gateway.process) <= held[0] + 4, "four sockets more than without a broker", 10)
-        print(f"descriptors {held[0]} → {descriptors(gateway.process)}, {held[1]:.1f} → {gateway.rss_mib():.1f} MiB")
-        assert gateway.rss_mib() < held[1] + 4
-        wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
-        found = finish(broker, gateway, kafka.bootstrap, unique)
-        assert not found.out_of_order, str(found)
+    proxy.refuse()
+    proxy.cut()
+    fail(50)
+    held = descriptors(gateway.process), gateway.rss_mib()
+    fail(1000 if FULL else 200)
+    proxy.refuse(False)
+    proxy.swallow()
+    fail(100 if FULL else 20)
+    proxy.swallow(False)
+    proxy.cut()
+    case.all_back()
+    wait_until(lambda: descriptors(gateway.process) <= held[0] + 4, "four sockets more than without a broker", 10)
+    print(f"descriptors {held[0]} → {descriptors(gateway.process)}, {held[1]:.1f} → {gateway.rss_mib():.1f} MiB")
+    assert gateway.rss_mib() < held[1] + 4
+    wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
+    case.finish(copies=math.inf)
 
 
 # --- stops at bad moments ---
 
 
-def test_stopped_at_random_moments_of_the_start(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+def test_stopped_at_random_moments_of_the_start(make_case: MakeCase) -> None:
     """SIGTERM from the interpreter's first step to the first messages: it ends by that signal, soon, and loses
     nothing. What a life took before its end comes again or is in Kafka."""
     seed = int(os.environ.get("CHAOS_SEED", "7"))
     rng = random.Random(seed)
     print(f"CHAOS_SEED={seed}")
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
-        gateway.start()
-        broker.start_load(300)
-        flowing(gateway, 100)
-        gateway.stop()
-        for _ in range(40 if FULL else 8):
-            gateway.start(ready=False)
-            pause(rng.uniform(0.0, 2.0))
-            began = time.monotonic()
-            assert gateway.stop() == -signal.SIGTERM, gateway.tail()
-            assert time.monotonic() - began < 8, gateway.tail()
-            assert not gateway.events("worker_failed")
-            assert "Traceback" not in gateway.tail(30)
-            wait_until(lambda: broker.call(lambda: not broker.broker.links), "its connections are closed")
-        gateway.start()
-        found = finish(broker, gateway, kafka.bootstrap, unique)
-        assert not found.out_of_order, str(found)
-        assert found.copies == 0, "each stop acknowledged what it had put into Kafka"
+    case = make_case(rate=300)
+    gateway = case.gateway
+    case.flows(100)
+    gateway.stop()
+    for _ in range(40 if FULL else 8):
+        gateway.start(ready=False)
+        passes(rng.uniform(0.0, 2.0))
+        began = time.monotonic()
+        assert gateway.stop() == -signal.SIGTERM, gateway.tail()
+        assert time.monotonic() - began < 8, gateway.tail()
+        assert not gateway.events("worker_failed")
+        assert "Traceback" not in gateway.tail(30)
+        wait_until(lambda: not case.links, "its connections are closed")
+    gateway.start()
+    case.finish(copies=0)  # each stop acknowledged what it had put into Kafka
 
 
 @pytest.mark.parametrize("silent", ["answers_connect", "answers_subscribe"])
-def test_stopped_while_the_broker_says_nothing(
-    silent: str, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_stopped_while_the_broker_says_nothing(silent: str, make_case: MakeCase) -> None:
     """A stop does not wait for a CONNACK or a SUBACK that may never come."""
-    with ThreadedBroker(Rules(**{silent: False})) as broker:  # type: ignore[arg-type]
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
-        gateway.start(ready=False)
-        asked = (lambda: broker.broker.connects) if silent == "answers_connect" else (lambda: broker.broker.subscribes)
-        wait_until(lambda: len(broker.call(asked)) == 4, "all four ask")
-        began = time.monotonic()
-        assert gateway.stop() == -signal.SIGTERM, gateway.tail()
-        assert time.monotonic() - began < 5
-        wait_until(lambda: broker.call(lambda: not broker.broker.links), "its connections are closed")
+    case = make_case(in_order(**{silent: False}), start=False)
+    gateway, broker = case.gateway, case.broker
+    gateway.start(ready=False)
+    asked = (lambda: broker.broker.connects) if silent == "answers_connect" else (lambda: broker.broker.subscribes)
+    wait_until(lambda: len(broker.call(asked)) == 4, "all four ask")
+    began = time.monotonic()
+    assert gateway.stop() == -signal.SIGTERM, gateway.tail()
+    assert time.monotonic() - began < 5
+    wait_until(lambda: not case.links, "its connections are closed")
 
 
 def test_a_second_signal_during_the_drain_loses_nothing(
-    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
+    make_kafka: Callable[..., KafkaCluster], make_case: MakeCase
 ) -> None:
     """It ends at once with what Kafka has not answered unacknowledged; the next life gets that again."""
     kafka = make_kafka()
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+    case = make_case(rate=500, bootstrap=kafka.bootstrap)
+    gateway, broker = case.gateway, case.broker
+    for second in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) if FULL else (signal.SIGTERM, signal.SIGUSR1):
+        case.flows(300)
+        kafka.freeze()
+        wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
+        gateway.terminate()
+        wait_until(lambda: gateway.events("stop_signal_received"), "the first signal is taken")
+        began = time.monotonic()
+        gateway.process.signal(second)
+        assert gateway.process.wait(20) == 75
+        assert time.monotonic() - began < 8
+        case.unacknowledged += broker.unacknowledged()
+        assert len(case.client_ids) == 4, "the sessions stay, whatever the second was"
+        kafka.thaw()
         gateway.start()
-        broker.start_load(500)
-        unacknowledged = 0
-        for second in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) if FULL else (signal.SIGTERM, signal.SIGUSR1):
-            flowing(gateway, 300)
-            kafka.freeze()
-            wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
-            gateway.terminate()
-            wait_until(lambda: gateway.events("stop_signal_received"), "the first signal is taken")
-            began = time.monotonic()
-            gateway.process.signal(second)
-            assert gateway.process.wait(20) == 75
-            assert time.monotonic() - began < 8
-            unacknowledged += broker.unacknowledged()
-            assert broker.call(lambda: len(broker.broker.sessions)) == 4, "the sessions stay, whatever the second was"
-            kafka.thaw()
-            gateway.start()
-        flowing(gateway, 300)
-        found = finish(broker, gateway, kafka.bootstrap, unique)
-        assert not found.out_of_order, str(found)
-        assert found.copies <= unacknowledged, str(found)
+    case.flows(300)
+    case.finish()
 
 
 # --- bursts ---
@@ -274,55 +212,43 @@ def test_killed_three_times_in_a_burst_from_mosquitto(
         published = publishers.stop()
     wait_until(gateway.settled, "nothing is in flight")
     redelivered += gateway.metric("gateway_mqtt_redelivered_total")
-    found = account(kafka.bootstrap, unique, published)
-    print(f"{found}; sent again by the broker: {redelivered:.0f}, by devices: {publishers.repeated}")
-    assert not found.missing, str(found)
-    assert not found.strangers, str(found)
+    print(f"sent again by the broker: {redelivered:.0f}, by devices: {publishers.repeated}")
     # What had no acknowledgement is what came again. On a busy machine that is much more than the gateway had not
     # acknowledged: mosquitto has not read the PUBACKs yet, the kernel resets the killed process's connections, and with
     # that they are gone; and mosquitto 2.0.11 lets a window grow beyond the receive maximum (its issue 2301).
-    assert found.copies <= redelivered + publishers.repeated, str(found)
-    assert gateway.imbalance() == 0
+    judge(gateway, kafka.bootstrap, unique, published, copies=redelivered + publishers.repeated)
 
 
 # --- EMQX at its defaults, 4,000 messages a second ---
 
 
-def two(make_gateway: MakeGateway, broker: ThreadedBroker, kafka: str, topic: str) -> list[Gateway]:
-    tables = [{"instance": f"gateway-{n}", "mqtt": {"client_id": f"{n}-${{session}}"}} for n in (1, 2)]
-    gateways = [make_gateway(broker.port, kafka, topic, **table) for table in tables]
-    for gateway in gateways:
-        gateway.start()
-    return gateways
-
-
 @pytest.mark.parametrize("verb", ["retire", pytest.param("restart", marks=in_full_form)])
-def test_one_of_two_leaves_an_emqx_at_its_defaults(
-    verb: str, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_one_of_two_leaves_an_emqx_at_its_defaults(verb: str, make_case: MakeCase, make_gateway: MakeGateway) -> None:
     """Window 32, queue 1000, 4,000 messages a second over eight sessions. Nothing may be dropped or sent to nobody:
     neither at a scale-in, nor while one of the two is restarted, whose sessions fill their queues in two seconds."""
-    with ThreadedBroker() as broker:
-        leaving, staying = two(make_gateway, broker, kafka.bootstrap, unique)
-        broker.start_load(4000, devices=200, size=200)
-        for _ in range(3 if FULL and verb == "restart" else 1):
-            flowing(staying, 4000)
-            if verb == "retire":
-                leaving.process.signal(signal.SIGUSR1)  # what `gateway retire` sends
-                assert leaving.process.wait(30) == 0, leaving.tail()
-                assert broker.call(lambda: set(broker.broker.sessions)) == {f"2-{n}" for n in range(4)}
-            else:
-                leaving.terminate()
-                wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 4, "its sessions are left alone")
-                gone = time.monotonic()
-                assert leaving.process.wait(30) == -signal.SIGTERM
-                leaving.start(ready=False)
-                wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 8, "they are back")
-                print(f"sessions were away for {time.monotonic() - gone:.2f} s")
-                leaving.wait_ready()
-        flowing(staying, 4000)
-        assert not broker.call(lambda: broker.broker.lost_messages)
-        if verb == "restart":
-            wait_until(leaving.settled, "nothing is in flight")
-        found = finish(broker, staying, kafka.bootstrap, unique)
-        assert found.copies == 0, str(found)
+    tables = [{"instance": f"gateway-{n}", "mqtt": {"client_id": f"{n}-${{session}}"}} for n in (1, 2)]
+    case = make_case(Rules(), **tables[1])
+    broker = case.broker
+    leaving = make_gateway(broker.port, case.bootstrap, case.topic, **tables[0])
+    leaving.start()
+    broker.start_load(4000, devices=200, size=200)
+    for _ in range(3 if FULL and verb == "restart" else 1):
+        case.flows(4000)
+        if verb == "retire":
+            leaving.process.signal(signal.SIGUSR1)  # what `gateway retire` sends
+            assert leaving.process.wait(30) == 0, leaving.tail()
+            assert case.client_ids == {f"2-{n}" for n in range(4)}
+        else:
+            leaving.terminate()
+            wait_until(lambda: case.links == 4, "its sessions are left alone")
+            gone = time.monotonic()
+            assert leaving.process.wait(30) == -signal.SIGTERM
+            leaving.start(ready=False)
+            wait_until(lambda: case.links == 8, "they are back")
+            print(f"sessions were away for {time.monotonic() - gone:.2f} s")
+            leaving.wait_ready()
+    case.flows(4000)
+    assert not broker.call(lambda: broker.broker.lost_messages)
+    if verb == "restart":
+        wait_until(leaving.settled, "nothing is in flight")
+    case.finish(copies=0, ordered=False)

@@ -1,19 +1,13 @@
 """EMQX loses a session with all it held, or a node with sessions that still get messages: the page says so."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from config.errors import ExitStatus
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import account, wait_until
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import Gateway, account
 from tests.chaos.operate_case import Site
-
-if TYPE_CHECKING:
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.chaos.fixtures import MakeGateway
-    from tests.chaos.harness import Gateway
+from tests.waiting import wait_until
 
 LOST = "gateway_mqtt_lost_sessions"
 

@@ -1,41 +1,23 @@
 """The MQTT side fails or lies: brokers restarted, frozen, and bytes that no broker may send."""
 
-from __future__ import annotations
-
+import math
 import random
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers import packets
+from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.packets import Type
-from tests.brokers.scripted_rules import Rules
-from tests.chaos.harness import FULL, Gateway, Watch, account, payload, wait_until
+from tests.chaos.case import QUICK, flowing, judge
+from tests.chaos.fixtures import MakeCase, MakeGateway
+from tests.chaos.harness import FULL, account, payload
 from tests.chaos.publisher import Publishers
-from tests.chaos.threaded import ThreadedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from gateway.local.embedded.mqtt import MqttBroker
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.fixtures import MakeGateway
+from tests.waiting import passes, wait_until
 
 pytestmark = pytest.mark.slow
-
-RSS_MIB = 110.0
-QUICK = {"reconnect_initial": "50ms", "reconnect_max": "500ms", "stable_after": "0s"}
-
-
-def flowing(gateway: Gateway, records: int) -> None:
-    """Wait until that many records more are in Kafka."""
-    before = gateway.metric("gateway_kafka_records_sent_total")
-    wait_until(
-        lambda: gateway.metric("gateway_kafka_records_sent_total") >= before + records,
-        f"{records} records; {gateway.tail()}",
-    )
 
 
 def test_mosquitto_restarted_under_load(
@@ -55,42 +37,7 @@ def test_mosquitto_restarted_under_load(
             gateway.wait_ready()
         flowing(gateway, 1000)
         published = publishers.stop()
-    wait_until(gateway.settled, "nothing is in flight")
-    found = account(kafka.bootstrap, unique, published)
-    assert not found.missing, str(found)
-    assert gateway.imbalance() == 0
-
-
-def test_connections_cut_again_and_again_under_load(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
-    """Duplicates no more than what was unacknowledged at each cut; first occurrences in order."""
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK)
-        gateway.start()
-        broker.start_load(1500)
-        unacknowledged = 0
-
-        def cut() -> int:
-            flying = sum(len(session.flying) for session in broker.broker.sessions.values())
-            for link in list(broker.broker.links):
-                link.transport.abort()
-            return flying
-
-        with Watch(gateway, rss_mib=RSS_MIB):
-            for _ in range(20 if FULL else 6):
-                flowing(gateway, 300)
-                unacknowledged += broker.call(cut)
-                wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 4, "all sessions are back")
-        published = broker.stop_load()
-        wait_until(broker.drained, "everything is acknowledged")
-        wait_until(gateway.settled, "nothing is in flight")
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert not found.out_of_order, str(found)
-        assert found.copies <= unacknowledged, f"{found}; unacknowledged at the cuts: {unacknowledged}"
-        assert gateway.imbalance() == 0
-        assert not broker.call(lambda: broker.broker.violations)
+    judge(gateway, kafka.bootstrap, unique, published)
 
 
 def test_a_frozen_broker_is_left_and_found_again(
@@ -98,9 +45,8 @@ def test_a_frozen_broker_is_left_and_found_again(
 ) -> None:
     """Longer than the keepalive: the gateway notices, and takes up its sessions when the broker answers again."""
     broker = make_mqtt_broker(max_inflight=100)
-    gateway = make_gateway(
-        broker.port, kafka.bootstrap, unique, mqtt={**QUICK, "keepalive": "2s", "connect_timeout": "1s"}
-    )
+    mqtt = {**QUICK, "keepalive": "2s", "connect_timeout": "1s"}
+    gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=mqtt)
     gateway.start()
     with Publishers(broker.port, rate=500) as publishers:
         flowing(gateway, 500)
@@ -115,10 +61,7 @@ def test_a_frozen_broker_is_left_and_found_again(
         gateway.wait_ready()
         flowing(gateway, 500)
         published = publishers.stop()
-    wait_until(gateway.settled, "nothing is in flight")
-    found = account(kafka.bootstrap, unique, published)
-    assert not found.missing, str(found)
-    assert gateway.imbalance() == 0
+    judge(gateway, kafka.bootstrap, unique, published)
 
 
 HOSTILE = {
@@ -138,89 +81,60 @@ HOSTILE = {
 }
 
 
-def test_hostile_packets_under_load(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+def test_hostile_packets_under_load(make_case: MakeCase) -> None:
     """No crash: each ends its connection with a reason in the log, the session comes back, nothing is lost."""
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        # Of a length that is wrong nothing can be known before the rest does not come: half a keepalive or two.
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={**QUICK, "keepalive": "2s"})
-        gateway.start()
-        broker.start_load(800)
-        with Watch(gateway, rss_mib=gateway.rss_mib() + 30):
-            for name, junk in HOSTILE.items():
-                flowing(gateway, 100)
-                ended = gateway.metric("gateway_mqtt_disconnects_total")
-                victim = broker.call(lambda: min(broker.broker.sessions))
-
-                def send(victim: str = victim, junk: bytes = junk) -> None:
-                    broker.broker.link(victim).send(junk)
-
-                broker.call(send)
-                wait_until(
-                    lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") > n, f"{name} is refused", 20
-                )
-                wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 4, "the session is back")
-                assert gateway.alive, f"{name}: {gateway.tail()}"
-        published = broker.stop_load()
-        wait_until(broker.drained, "everything is acknowledged")
-        wait_until(gateway.settled, "nothing is in flight")
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert not found.out_of_order, str(found)
-        assert set(found.strangers) <= {("hostile", 0)}, str(found)
-        assert gateway.imbalance() == 0
-        assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"protocol"}
-        assert not gateway.events("mqtt_read_failed"), "junk was taken for a defect of ours"
-        assert not gateway.events("worker_failed")
-
-
-def test_a_connection_that_dies_in_the_middle_of_a_packet(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
-    """Half a packet belongs to the dead connection; in front of the next one's bytes it would poison them."""
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={**QUICK, "sessions": 1})
-        gateway.start()
-        broker.start_load(500)
-        whole = packets.publish("devices/half/telemetry", bytes(5000), properties=b"")
-        for cut in (1, 2, 3, 10, 40, 3000, len(whole) - 1) if FULL else (1, 3, 40, len(whole) - 1):
-            flowing(gateway, 50)
+    # Of a length that is wrong nothing can be known before the rest does not come: half a keepalive or two.
+    case = make_case(rate=800, mqtt={**QUICK, "keepalive": "2s"})
+    broker, gateway = case.broker, case.gateway
+    with case.watch(0):
+        for name, junk in HOSTILE.items():
+            case.flows(100)
             ended = gateway.metric("gateway_mqtt_disconnects_total")
-
-            def send(cut: int = cut) -> None:
-                link = next(iter(broker.broker.links))
-                link.send(whole[:cut])
-                link.transport.close()
-
-            broker.call(send)
-            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") > n, "the end is noticed")
-        published = broker.stop_load()
-        wait_until(broker.drained, "everything is acknowledged")
-        wait_until(gateway.settled, "nothing is in flight")
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert not found.strangers, str(found)
-        assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"closed"}
+            victim = min(case.client_ids)
+            broker.call(lambda victim=victim, junk=junk: broker.broker.link(victim).send(junk))
+            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") > n, f"{name} is refused", 20)
+            wait_until(lambda: case.links == 4, "the session is back")
+            assert gateway.alive, f"{name}: {gateway.tail()}"
+    found = account(case.bootstrap, case.topic, case.drain())
+    assert not found.missing, str(found)
+    assert not found.out_of_order, str(found)
+    assert set(found.strangers) <= {("hostile", 0)}, str(found)
+    assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"protocol"}
+    assert not gateway.events("mqtt_read_failed"), "junk was taken for a defect of ours"
+    assert not gateway.events("worker_failed")
 
 
-def test_large_packets_and_small_ones_in_turn(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+def test_a_connection_that_dies_in_the_middle_of_a_packet(make_case: MakeCase) -> None:
+    """Half a packet belongs to the dead connection; in front of the next one's bytes it would poison them."""
+    case = make_case(rate=500, mqtt={**QUICK, "sessions": 1})
+    gateway = case.gateway
+    whole = packets.publish("devices/half/telemetry", bytes(5000), properties=b"")
+    for cut in (1, 2, 3, 10, 40, 3000, len(whole) - 1) if FULL else (1, 3, 40, len(whole) - 1):
+        case.flows(50)
+        ended = gateway.metric("gateway_mqtt_disconnects_total")
+
+        def send(cut: int = cut) -> None:
+            link = next(iter(case.broker.broker.links))
+            link.send(whole[:cut])
+            link.transport.close()
+
+        case.broker.call(send)
+        wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") > n, "the end is noticed")
+    case.finish(copies=math.inf)
+    assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"closed"}
+
+
+def test_large_packets_and_small_ones_in_turn(make_case: MakeCase) -> None:
     """A megabyte between telemetry: whole, in order, and without holding the others up."""
-    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={"sessions": 2})
-        gateway.start()
-        broker.start_load(400, devices=4)
-        end = time.monotonic() + 2
-        wait_until(lambda: time.monotonic() > end, "small ones flow")
-        small = broker.stop_load()
-        broker.start_load(12, devices=3, size=900_000)
-        end = time.monotonic() + 2
-        wait_until(lambda: time.monotonic() > end, "large ones flow")
-        large = broker.stop_load()
-        wait_until(broker.drained, f"everything is acknowledged; {gateway.tail()}")
-        wait_until(gateway.settled, "nothing is in flight")
-        assert gateway.imbalance() == 0
-        # Both loads number from 0, so the first large ones are copies of small ones by identity.
-        published = {device: max(small.get(device, 0), large.get(device, 0)) for device in {*small, *large}}
-        found = account(kafka.bootstrap, unique, published)
-        assert not found.missing, str(found)
-        assert found.copies == sum(large.values()), str(found)
-        assert gateway.metric("gateway_dlq_records_total") == 0
+    case = make_case(mqtt={"sessions": 2})
+    case.broker.start_load(400, devices=4)
+    passes(2)
+    small = case.broker.stop_load()
+    case.broker.start_load(12, devices=3, size=900_000)
+    passes(2)
+    large = case.drain()
+    # Both loads number from 0, so the first large ones are copies of small ones by identity.
+    published = {device: max(small.get(device, 0), large.get(device, 0)) for device in {*small, *large}}
+    found = case.finish(published, copies=math.inf, ordered=False)
+    assert found.copies == sum(large.values()), str(found)
+    assert case.gateway.metric("gateway_dlq_records_total") == 0

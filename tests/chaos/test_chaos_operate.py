@@ -4,8 +4,6 @@ Each is named, with what is broken and no other; and nothing is said while nothi
 broker.session.timeout.ms is ten minutes: a frozen broker keeps its leaderships, as in the outage that all this is for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import random
@@ -13,8 +11,10 @@ import re
 import ssl
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
@@ -23,27 +23,22 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
 
-from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.kafka_backend import SECURED
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.brokers.packets import Message
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.cluster_case import passes
-from tests.chaos.harness import FULL, Gateway, wait_until
-from tests.chaos.operate_case import Lookout, Prometheus, Seen, Site, doctor
+from tests.brokers.secured import SecuredKafka
+from tests.brokers.topics import alter_topic
+from tests.chaos.harness import FULL, Gateway
+from tests.chaos.operate_case import Lookout, Seen, Site, alerts, doctor, looking
+from tests.prometheus import Prometheus
 from tests.servers.authority import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from tests.waiting import passes, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -68,11 +63,11 @@ class Plant:
     prometheus: Prometheus
 
     @property
-    def cluster(self) -> KafkaCluster:
+    def cluster(self) -> SecuredKafka:
         return self.admin.cluster
 
 
-def secured(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
+def secured(cluster: SecuredKafka, **more: Any) -> dict[str, Any]:
     return {
         "bootstrap_servers": cluster.sasl_bootstrap.split(","),
         "security": "SASL_PLAINTEXT",
@@ -93,7 +88,7 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
     authority = Authority(directory / "authority")
     with contextlib.ExitStack() as stack:
         stack.callback(ports.release)
-        cluster = stack.enter_context(KafkaCluster(3, sasl=True, heap_mib=256, settings=settings))
+        cluster = stack.enter_context(SecuredKafka(3, sasl=True, heap_mib=256, settings=settings))
         admin = ClusterAdmin(cluster)
         for topic in ("devices", "denied", "thin", "other"):
             admin.create(topic)
@@ -105,7 +100,7 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
         for one in (gateway, other):
             stack.enter_context(one)
             one.start()
-        scraped = Prometheus(directory / "prometheus", *ports.ports, interval_s=INTERVAL_S)
+        scraped = looking(directory / "prometheus", *ports.ports, interval_s=INTERVAL_S)
         prometheus = stack.enter_context(scraped)
         site.broker.start_load(100)
         yield Plant(admin, site, gateway, other_site, other, authority, prometheus)
@@ -114,16 +109,12 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
 
 def server_tls(authority: Authority) -> ssl.SSLContext:
     """Asks for a client certificate, and looks at its days."""
-    issued = authority.issue("broker")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.certificate, issued.key)
-    context.load_verify_locations(authority.ca_file)
-    context.verify_mode = ssl.CERT_REQUIRED
+    context = authority.issue("broker").server_context(authority.ca_file)
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # refuses in the handshake; 1.3 afterwards
     return context
 
 
-def gateway_tables(cluster: KafkaCluster, site: Site) -> dict[str, Any]:
+def gateway_tables(cluster: SecuredKafka, site: Site) -> dict[str, Any]:
     return {
         "workers": 2,
         "mqtt": {"addresses": [f"mqtt://127.0.0.1:{site.broker.port}"], "sessions": 2},
@@ -141,7 +132,7 @@ def gateway_tables(cluster: KafkaCluster, site: Site) -> dict[str, Any]:
     }
 
 
-def other_tables(cluster: KafkaCluster, site: Site, authority: Authority) -> dict[str, Any]:
+def other_tables(cluster: SecuredKafka, site: Site, authority: Authority) -> dict[str, Any]:
     client = authority.issue("client", left=dt.timedelta(days=5))
     tls = {"ca_file": str(authority.ca_file), "certificate_file": str(client.certificate), "key_file": str(client.key)}
     return {
@@ -187,10 +178,10 @@ def alerting(plant: Plant, name: str, *, firing: bool = FULL, within_s: float = 
             alert["labels"]["alertname"] == name
             and (alert["state"] == "firing" or not firing)
             and labels.items() <= alert["labels"].items()
-            for alert in plant.prometheus.alerts()
+            for alert in alerts(plant.prometheus)
         )
 
-    wait_until(there, f"{name} {labels}; {plant.prometheus.alerts()}", within_s)
+    wait_until(there, f"{name} {labels}; {alerts(plant.prometheus)}", within_s)
 
 
 def doctor_says(checks: list[dict[str, Any]], group: str, name: str, *words: str) -> str:
@@ -268,8 +259,8 @@ def test_one_frozen_broker_of_three(plant: Plant) -> None:
         wait_until(well(plant.gateway), f"all is well again; {plant.gateway.problems()}")
     accused = {seen.subject for seen in lookout.seen if seen.name.startswith("broker-")}
     assert accused == {f"broker {victim}"}, lookout.seen
-    alerts = {seen.subject for seen in lookout.seen if seen.name.startswith("GatewayBroker")}
-    assert alerts == {f"broker={victim}"}, lookout.seen
+    told = {seen.subject for seen in lookout.seen if seen.name.startswith("GatewayBroker")}
+    assert told == {f"broker={victim}"}, lookout.seen
     assert not [seen for seen in lookout.seen if "unreachable" in seen.name.lower() and seen.where == "page"]
     plant.admin.wait_in_sync("devices")
 
@@ -278,12 +269,12 @@ def test_a_full_spool_and_a_certificate_that_expires(plant: Plant) -> None:
     gateway, site = plant.other, plant.other_site
     on_page(gateway, "certificate-expires", "mqtt.tls.certificate_file", "expires in 5.0 days", severity="warning")
     alerting(plant, "GatewayCertificateExpires", firing=False, credential="mqtt_certificate", severity="warning")
-    doctor_says(doctor(gateway, "--only", "config"), "config", "certificate", "ends in 5 days")
+    doctor_says(doctor(gateway, "--only", "config"), "config", "certificate", "expires in 5.0 days")
     may_write(plant, "other", may=False)
     try:
         noise = random.Random(1).randbytes(50_000)  # does not compress: two mebibytes are soon full
         with feeding(site, "other/x", every_s=0.03, body=noise):
-            on_page(gateway, "spool-full", "MQTT clients are held back", within_s=60)
+            on_page(gateway, "spool-full", "acknowledges only what Kafka takes", within_s=60)
             alerting(plant, "GatewaySpoolFull")
             doctor_says(doctor(gateway, "--only", "running"), "running", "spool-full", "The spool is full")
     finally:
@@ -332,7 +323,7 @@ def test_what_is_wrong_with_one_topic_is_said_of_it_alone(plant: Plant) -> None:
         assert plant.prometheus.query(f'gateway_consumer_lag_seconds{{group="{READER}",topic="devices"}} > 5')
         if FULL:
             alerting(plant, "GatewayConsumerLag", firing=True, within_s=480, group=READER)
-        silent = {a["labels"].get("topic") for a in plant.prometheus.alerts() if "Silent" in a["labels"]["alertname"]}
+        silent = {a["labels"].get("topic") for a in alerts(plant.prometheus) if "Silent" in a["labels"]["alertname"]}
         assert silent <= {"thin"}, "one alert for one thing"
         may_write(plant, "denied", may=True)
         least_in_sync(plant, "thin", 2)
@@ -387,11 +378,7 @@ def may_write(plant: Plant, topic: str, *, may: bool) -> None:
 
 def least_in_sync(plant: Plant, topic: str, copies: int) -> None:
     """Set min.insync.replicas."""
-    admin = AdminClient({"bootstrap.servers": plant.cluster.bootstrap, "log_level": 0})
-    entry = ConfigEntry("min.insync.replicas", str(copies), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+    alter_topic(plant.cluster.bootstrap, topic, "min.insync.replicas", copies)
 
 
 @pytest.mark.skipif(not FULL, reason="the long form: another cluster, and minutes")
@@ -402,7 +389,7 @@ def test_where_brokers_are_missed_after_nine_seconds(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         ports = reserve_ports(1)
         stack.callback(ports.release)
-        cluster = stack.enter_context(KafkaCluster(3, sasl=True, heap_mib=256, settings=settings))
+        cluster = stack.enter_context(SecuredKafka(3, sasl=True, heap_mib=256, settings=settings))
         admin = ClusterAdmin(cluster)
         for topic in ("devices", "denied", "thin", "single"):
             admin.create(topic)
@@ -410,7 +397,7 @@ def test_where_brokers_are_missed_after_nine_seconds(tmp_path: Path) -> None:
         tables = gateway_tables(cluster, site)
         gateway = stack.enter_context(Gateway(tmp_path / "gateway", ports.ports[0], tables))
         gateway.start()
-        prometheus = stack.enter_context(Prometheus(tmp_path / "prometheus", *ports.ports))
+        prometheus = stack.enter_context(looking(tmp_path / "prometheus", *ports.ports))
         site.broker.start_load(100)
         wait_until(lambda: not gateway.problems(), f"all is well; {gateway.problems()}")
         with Lookout(gateway, prometheus, quiet=False) as lookout:
@@ -429,10 +416,12 @@ def test_where_brokers_are_missed_after_nine_seconds(tmp_path: Path) -> None:
             doctor_says(doctor(gateway, "--only", "kafka"), "kafka", "login", "frozen")
 
             def told() -> bool:
-                names = {(a["labels"]["alertname"], a["labels"].get("broker")) for a in prometheus.firing()}
-                return ("GatewayBrokerUnreachable", str(victim)) in names
+                firing = [one["labels"] for one in alerts(prometheus) if one["state"] == "firing"]
+                return ("GatewayBrokerUnreachable", str(victim)) in {
+                    (one["alertname"], one.get("broker")) for one in firing
+                }
 
-            wait_until(told, f"the alert fires; {prometheus.alerts()}", ALERT_S)
+            wait_until(told, f"the alert fires; {alerts(prometheus)}", ALERT_S)
             cluster.thaw(victim)
         accused = {seen.subject for seen in lookout.seen if seen.name.startswith("broker-")}
         assert accused == {f"broker {victim}"}, lookout.seen

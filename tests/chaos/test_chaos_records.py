@@ -3,27 +3,22 @@
 The first are dead-lettered, each with its reason, and nothing else is; the second is no record's fault.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.brokers.kafka_backend import SECURED, KafkaBackend, read_topic
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.brokers.packets import Message
-from tests.chaos.cluster_case import Case, passes
-from tests.chaos.harness import FULL, payload, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.chaos.fixtures import MakeGateway
-
-from gateway.local.embedded.kafka import KafkaCluster
+from tests.brokers.secured import SecuredKafka
+from tests.chaos.cluster_case import ClusterCase
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import FULL, payload
+from tests.waiting import passes, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -34,11 +29,11 @@ NO_CEILING = {"max_per_second": 1_000_000, "max_share": 1}
 
 @pytest.fixture(scope="module")
 def admin() -> Iterator[ClusterAdmin]:
-    with KafkaCluster(sasl=True, settings=SECURED) as cluster:
+    with SecuredKafka(sasl=True, settings=SECURED) as cluster:
         yield ClusterAdmin(cluster)
 
 
-def publish(case: Case, topic: str, device: str, number: int, size: int = 60) -> None:
+def publish(case: ClusterCase, topic: str, device: str, number: int, size: int = 60) -> None:
     message = Message(topic, payload(device, number, size), 1, publisher=device)
     case.broker.call(lambda: case.broker.broker.publish(message))
 
@@ -53,7 +48,7 @@ def test_records_that_kafka_will_not_take(admin: ClusterAdmin, make_gateway: Mak
         {"name": "template", "filters": ["room/#"], "topic": f"{unique}-${{topic[1]}}"},
         {"name": "telemetry", "filters": ["devices/#"], "topic": unique},
     ]
-    with Case(
+    with ClusterCase(
         admin, make_gateway, unique, replicas=ONE_NODE, config={"max_message_bytes": "4000"}, routes=routes,
         kafka={"compression": "none", "max_record_bytes": 20_000, "batch_bytes": 3_000,
                "topics": {"create": True, "partitions": 1, "replication": 1}},
@@ -65,7 +60,7 @@ def test_records_that_kafka_will_not_take(admin: ClusterAdmin, make_gateway: Mak
             publish(case, "state/keyless", "keyless", number)
             publish(case, "room/not a topic/x", "nowhere", number)
             publish(case, "room/kitchen/x", "kitchen", number)
-            case.flows(0.1)
+            case.lasts(0.1)
         found = case.finish()
         assert found.account.found == found.account.published
         rooms = admin.read(f"{unique}-kitchen").partitions
@@ -114,7 +109,7 @@ def test_a_right_taken_away_and_given_back(
         "sasl": {"username": "gateway", "password": "gateway-secret", "mechanism": "SCRAM-SHA-512"},
         "topics": {"create": True, "partitions": 6, "replication": 1},
     }
-    with Case(admin, make_gateway, unique, replicas=ONE_NODE, kafka=kafka) as case:
+    with ClusterCase(admin, make_gateway, unique, replicas=ONE_NODE, kafka=kafka) as case:
         for _ in range(2 if FULL else 1):
             asyncio.run(backend.forbid(unique) if right == "write" else backend.hide(unique))
             wait_until(lambda: not case.gateway.ready(), "/readyz turns red")
@@ -127,7 +122,7 @@ def test_a_right_taken_away_and_given_back(
             assert case.sent() == before
             asyncio.run(backend.forbid(unique, forbidden=False))
             case.gateway.wait_ready()
-            case.flows(1)
+            case.lasts(1)
         case.finish()
         assert case.gateway.metric("gateway_dlq_records_total") == 0
         assert case.gateway.metric("gateway_kafka_producer_incarnations_total") == 1

@@ -1,24 +1,18 @@
 """A disk that takes three seconds for each fsync, under a whole gateway: the spool is left once Kafka takes batches."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_cluster import ClusterAdmin
-from tests.chaos.cluster_case import Case
-from tests.chaos.harness import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import Any
-
-    from tests.chaos.fixtures import MakeGateway
-    from tests.chaos.harness import Gateway
+from tests.chaos.cluster_case import ClusterCase
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import Gateway
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -76,14 +70,14 @@ def admin() -> Iterator[ClusterAdmin]:
         yield ClusterAdmin(cluster)
 
 
-def spooled(case: Case) -> set[int]:
+def spooled(case: ClusterCase) -> set[int]:
     """The partitions whose messages go to the disk, or are there."""
     status = case.gateway.status()
     rows = (row for row in status["partitions"] if row["topic"] == case.topic)
     return {row["partition"] for row in rows if row["spooled"]} | set(status["spool"]["spooling"].get(case.topic, ()))
 
 
-def writes(case: Case) -> float:
+def writes(case: ClusterCase) -> float:
     return case.gateway.metric("gateway_spool_fsync_seconds_count")
 
 
@@ -93,7 +87,9 @@ def test_a_partition_that_kafka_takes_leaves_the_slow_disk_that_others_still_nee
     """Two brokers of three are frozen, and one comes back. The partitions of the other are written all the time: each
     read from the disk waits for a write, and each write for another."""
     away, back = sorted({1, 2, 3} - {admin.controller()})
-    with Case(admin, disk.make, unique, window=1000, rate=RATE, replicas=[[1 + n % 3] for n in range(6)]) as case:
+    with ClusterCase(
+        admin, disk.make, unique, window=1000, rate=RATE, replicas=[[1 + n % 3] for n in range(6)]
+    ) as case:
         led = {node: {n for n in range(6) if 1 + n % 3 == node} for node in (away, back)}
         disk.slow()
         for node in led:

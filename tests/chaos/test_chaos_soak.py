@@ -1,24 +1,21 @@
 """The soak, for some seconds: it goes through a handful of faults, finds all well, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from tests.brokers.mosquitto import find_mosquitto
-from tests.chaos.harness import FULL, ROOT, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.chaos.harness import FULL
+from tests.command_line import ROOT
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

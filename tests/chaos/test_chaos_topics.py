@@ -1,21 +1,16 @@
 """Operators change a topic under load: leaders given back, replicas moved, partitions added, the topic deleted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.brokers.kafka_cluster import ClusterAdmin, Taken, rotated
-from tests.chaos.cluster_case import Case, passes
-from tests.chaos.harness import FULL, payload, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.chaos.fixtures import MakeGateway
-
 from gateway.local.embedded.kafka import KafkaCluster
+from tests.brokers.kafka_cluster import ClusterAdmin, Taken, rotated
+from tests.chaos.cluster_case import ClusterCase
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import FULL, payload
+from tests.waiting import passes, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +26,14 @@ def admin() -> Iterator[ClusterAdmin]:
 def test_leaders_given_back_and_replicas_moved(admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> None:
     """On two nodes, then with other leaders, then on the third; and back. Nothing but a moment's pause."""
     pairs = [[1, 2], [2, 1], [1, 2], [2, 1], [1, 2], [2, 1]]
-    with Case(admin, make_gateway, unique, replicas=pairs, config={"min_insync_replicas": "1"}) as case:
+    with ClusterCase(admin, make_gateway, unique, replicas=pairs, config={"min_insync_replicas": "1"}) as case:
         for _ in range(5 if FULL else 2):
             for moved in ([[b, a] for a, b in pairs], [[3, a] for a, _ in pairs], pairs):
                 admin.reassign(case.topic, moved)
                 admin.elect_preferred(case.topic)
-                assert admin.leaders(case.topic) == {number: nodes[0] for number, nodes in enumerate(moved)}
-                case.flows(0.5)
+                wanted = {number: nodes[0] for number, nodes in enumerate(moved)}
+                wait_until(lambda: admin.leaders(case.topic) == wanted, "all brokers know the leaders")  # noqa: B023
+                case.lasts(0.5)
         found = case.finish()
         assert found.taken.gap_s() <= GAP_S, str(found)
         assert case.gateway.metric("gateway_kafka_producer_incarnations_total") == 1
@@ -45,14 +41,14 @@ def test_leaders_given_back_and_replicas_moved(admin: ClusterAdmin, make_gateway
 
 def test_partitions_added(admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> None:
     """The number first seen is kept, so no device changes its partition, and that is said; a restart takes the new."""
-    with Case(admin, make_gateway, unique) as case:
+    with ClusterCase(admin, make_gateway, unique) as case:
         admin.grow(case.topic, 12)
         wait_until(lambda: case.gateway.metric("gateway_kafka_partitions_unused") == 6, "it is noticed")
         assert {"topic": case.topic, "partitions": 12, "used": 6} == {
             name: value for name, value in topic_status(case).items() if name in {"topic", "partitions", "used"}
         }
         assert case.gateway.ready(), case.gateway.reasons()
-        case.flows(2)
+        case.lasts(2)
         (line,) = case.gateway.events("topic_has_more_partitions")
         assert (line["topic"], line["partitions"], line["used"]) == (case.topic, 12, 6)
         # Devices never heard of before, too: their topics are settled only now.
@@ -67,24 +63,24 @@ def test_partitions_added(admin: ClusterAdmin, make_gateway: MakeGateway, unique
         assert any(admin.read(case.topic).partitions[6:]), "the new number is taken at a start"
 
 
-def topic_status(case: Case) -> dict[str, Any]:
+def topic_status(case: ClusterCase) -> dict[str, Any]:
     return next(topic for topic in case.gateway.status()["topics"] if topic["topic"] == case.topic)
 
 
-def about_kafka(case: Case) -> set[tuple[str, str]]:
+def about_kafka(case: ClusterCase) -> set[tuple[str, str]]:
     """What /status says is wrong with Kafka, and of what; the load that it holds up meanwhile is no cause."""
     words = ("topic-", "partition-", "broker-", "kafka-")
     found = case.gateway.problems()
     return {(one["id"], one["subject"]) for one in found if one["id"].startswith(words)}
 
 
-def missing_topics(case: Case) -> dict[str, float]:
+def missing_topics(case: ClusterCase) -> dict[str, float]:
     """What GatewayTopicMissing fires by."""
     found = case.gateway.samples("gateway_kafka_topic_missing")
     return {labels.partition('topic="')[2].partition('"')[0]: value for labels, value in found.items()}
 
 
-def publish_some(case: Case, kind: str) -> None:
+def publish_some(case: ClusterCase, kind: str) -> None:
     from tests.brokers.packets import Message
 
     for number in range(100):
@@ -96,7 +92,7 @@ def publish_some(case: Case, kind: str) -> None:
 def test_deleted(create: bool, admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> None:
     """What Kafka had is destroyed, to the message what the gateway had reported as sent; nothing else is missing."""
     kafka = {"topics": {"create": create, "partitions": 3, "replication": 3}}  # but it had 6, and has them again
-    with Case(admin, make_gateway, unique, kafka=kafka, dead_letter={"topic": case_dead(admin, unique)}) as case:
+    with ClusterCase(admin, make_gateway, unique, kafka=kafka, dead_letter={"topic": case_dead(admin, unique)}) as case:
         admin.delete(case.topic)
         wait_until(lambda: case.gateway.events("topic_gone"), "it is said")
         sent = case.sent()
@@ -114,7 +110,7 @@ def test_deleted(create: bool, admin: ClusterAdmin, make_gateway: MakeGateway, u
             assert case.sent() == sent
             admin.create(case.topic)
         case.gateway.wait_ready()
-        case.flows(1)
+        case.lasts(1)
         wait_until(lambda: not about_kafka(case), "all is well again")
         assert missing_topics(case)[case.topic] == 0
         assert len(admin.leaders(case.topic)) == 6

@@ -1,24 +1,17 @@
 """The scripted broker in a thread of its own, with devices that publish at a rate: EMQX at its defaults, and load."""
 
-from __future__ import annotations
-
 import asyncio
+import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Self, TypeVar
 
-from tests.brokers.packets import Message
-from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.packets import Message, Subscribe
+from tests.brokers.scripted import Link, ScriptedBroker
+from tests.brokers.scripted_rules import Rules, Session
 from tests.chaos.harness import payload
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Coroutine
-    from concurrent.futures import Future
-
-    from tests.brokers.packets import Subscribe
-    from tests.brokers.scripted import Link
-    from tests.brokers.scripted_rules import Rules, Session
 
 T = TypeVar("T")
 

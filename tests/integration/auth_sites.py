@@ -1,13 +1,25 @@
 """A backend beside its real server, in one shape for all of them: what the common suite runs against."""
 
-from __future__ import annotations
+from collections.abc import AsyncIterator
+
+from auth.backends.remote import RemoteAuthenticator
+from auth.model import Verdict
+from tests.servers.loopback import LoopbackServer
+from tests.servers.mariadb import Mariadb
+from tests.servers.postgresql import Postgresql
+from tests.servers.redis import Redis
+from tests.servers.slapd import Slapd
+
+__all__ = ["site"]  # the fixture, for a module that takes everything
 
 import asyncio
 import contextlib
 import json
 from abc import ABC, abstractmethod
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from auth.backends.ldap import LdapAuthenticator
 from auth.backends.ldap_filter import escape_name
@@ -25,17 +37,6 @@ from config.auth import (
 )
 from config.tls import TlsSettings
 from tests.servers import mariadb, postgresql, redis, slapd
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from auth.backends.remote import RemoteAuthenticator
-    from auth.model import Verdict
-    from tests.servers.loopback import LoopbackServer
-    from tests.servers.mariadb import Mariadb
-    from tests.servers.postgresql import Postgresql
-    from tests.servers.redis import Redis
-    from tests.servers.slapd import Slapd
 
 TIMEOUT = timedelta(seconds=1)  # longer than a connect on a busy machine, short enough to wait for
 GOOD = "correct horse"
@@ -267,3 +268,14 @@ async def login(
 
 DATABASES: dict[str, type[Site]] = {"postgresql": PostgresqlSite, "mysql": MysqlSite, "redis": RedisSite}
 SITES: dict[str, type[Site]] = {**DATABASES, "ldap-search": LdapSearchSite, "ldap-name": LdapNameSite}
+
+
+@pytest.fixture(params=SITES)
+async def site(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Site]:
+    """Each kind in turn, over its server, which is well again afterwards."""
+    made = SITES[request.param](request.getfixturevalue(f"{request.param.split('-')[0]}_server"), unique)
+    try:
+        yield made
+    finally:
+        made.server.heal()
+        made.close()

@@ -1,29 +1,21 @@
 """A Spark job as a process of its own, for tests that kill it, stop it, or read what it prints."""
 
-from __future__ import annotations
-
-__all__ = ["PATIENCE_S", "QUICK", "ROOT", "JobProcess", "environment", "wait_for"]
-
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import psutil
 
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import ensure_java
-from streaming.progress import parse
+from streaming.progress import Event, parse
 from tests.spark import QUICK_JVM
-
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Callable
-
-    from streaming.progress import Event
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,15 +38,15 @@ def environment() -> dict[str, str]:
 
 
 class JobProcess:
-    """``python -m streaming.NAME`` with these words, its lines and its errors in files of ``folder``."""
+    """``python -m streaming.run NAME`` with these words, its lines and its errors in files of ``folder``."""
 
-    def __init__(self, folder: Path, *words: str, name: str = "ingest") -> None:
+    def __init__(self, folder: Path, *words: str, name: str) -> None:
         number = len(list(folder.glob("job-*.out")))
         self.out, self.err = folder / f"job-{number}.out", folder / f"job-{number}.err"
         jars = os.pathsep.join(map(str, resolve("spark")))
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"streaming.{name}", "--jars", jars, "--conf", QUICK, *words],
+                [sys.executable, "-m", "streaming.run", name, "--jars", jars, "--conf", QUICK, *words],
                 stdout=out,
                 stderr=err,
                 cwd=folder,

@@ -1,19 +1,11 @@
 """A plug-in that fails with all it knows in reach: its options, with a secret, are in the frame of the traceback."""
 
-from __future__ import annotations
-
-__all__ = ["Leaking"]
-
 import os
-from typing import TYPE_CHECKING
 
-from pydantic import SecretStr  # noqa: TC002 - read when the table is made
+from pydantic import SecretStr
 
-from bridge.interceptors import Interceptor, Table
-
-if TYPE_CHECKING:
-    from bridge.interceptors import Context
-    from bridge.record import Record
+from bridge.interceptors import Context, Interceptor, Table
+from bridge.record import Record
 
 
 class LeakingOptions(Table):

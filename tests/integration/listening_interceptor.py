@@ -1,19 +1,12 @@
 """A plug-in as somebody else would write it: it writes down what it is told, and fails on request."""
 
-from __future__ import annotations
-
-__all__ = ["Listening"]
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bridge.interceptors import Interceptor, Table
-
-if TYPE_CHECKING:
-    from bridge.errors import BridgeError
-    from bridge.interceptors import Context, RecordMetadata
-    from bridge.record import Record
+from bridge.errors import BridgeError
+from bridge.interceptors import Context, Interceptor, RecordMetadata, Table
+from bridge.record import Record
 
 
 class ListeningOptions(Table):

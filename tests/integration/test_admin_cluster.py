@@ -1,16 +1,15 @@
 """Kafka's administration on three nodes of which one is frozen, killed, or on its way elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from config.errors import ExitStatus
@@ -23,10 +22,8 @@ from gateway.admin.topic_plan import wanted_topics
 from gateway.cli.main import main
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_cluster import ClusterAdmin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from tests.brokers.topics import produce
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +46,7 @@ def operator() -> Iterator[ClusterAdmin]:
 def _healed(operator: ClusterAdmin) -> None:
     operator.heal()
     with KafkaAdmin(settings_of(operator)) as admin:
-        operator.wait(lambda: [one.fenced for one in admin.brokers()] == [False] * 3, "every broker takes part")
+        wait_until(lambda: [one.fenced for one in admin.brokers()] == [False] * 3, "every broker takes part")
 
 
 def settings_of(operator: ClusterAdmin, **tables: Any) -> Settings:
@@ -133,7 +130,7 @@ def test_leaders_go_back_to_the_preferred_ones(operator: ClusterAdmin, run: Call
     operator.create(unique)
     operator.wait_in_sync(unique)
     operator.cluster.stop_node(2)
-    operator.wait(lambda: 2 not in operator.leaders(unique).values(), "the others lead")
+    wait_until(lambda: 2 not in operator.leaders(unique).values(), "the others lead")
     shown = run("leaders", "show", "--topic", unique)
     imbalance = {one["broker"]: one["imbalance"] for one in shown["brokers"]}
     assert imbalance[2] == 1.0
@@ -146,15 +143,14 @@ def test_leaders_go_back_to_the_preferred_ones(operator: ClusterAdmin, run: Call
     assert {one["broker"]: one["imbalance"] for one in elected["after"]} == {1: 0.0, 2: 0.0, 3: 0.0}
     preferred = {number: number % 3 + 1 for number in range(6)}
     # The brokers hear of it one after the other, and this asks any of them.
-    operator.wait(lambda: operator.leaders(unique) == preferred, "all brokers know the preferred leaders")
+    wait_until(lambda: operator.leaders(unique) == preferred, "all brokers know the preferred leaders")
 
 
 def test_a_reassignment_is_seen_on_its_way(operator: ClusterAdmin, run: Callable[..., Any], unique: str) -> None:
     operator.create(unique, [[1], [2]], min_insync_replicas="1")
-    producer = Producer({"bootstrap.servers": operator.cluster.bootstrap, "log_level": 0})
-    for number in range(4000):
-        producer.produce(unique, random.randbytes(1000), partition=number % 2)
-    assert producer.flush(SECONDS) == 0
+    for partition in (0, 1):
+        values = (random.randbytes(1000) for _ in range(2000))
+        produce(operator.cluster.bootstrap, unique, values, partition=partition)
     client = AdminClient({"bootstrap.servers": operator.cluster.bootstrap, "log_level": 0})
 
     def configure(kind: ResourceType, name: str, key: str, value: str) -> None:
@@ -179,7 +175,7 @@ def test_a_reassignment_is_seen_on_its_way(operator: ClusterAdmin, run: Callable
         found[:] = [one for one in run("cluster", "describe")["reassignments"] if one["topic"] == unique]
         return len(found) == 2
 
-    operator.wait(running, "both are seen")
+    wait_until(running, "both are seen")
     throttle(1 << 30)
     moved.join(SECONDS)
     assert not moved.is_alive()
@@ -188,7 +184,7 @@ def test_a_reassignment_is_seen_on_its_way(operator: ClusterAdmin, run: Callable
     assert (second["partition"], second["adding"], second["removing"]) == (1, [3], [])
     assert first["bytes"] > 1_900_000
     assert 0 <= first["share"] < 1
-    operator.wait(lambda: not run("cluster", "describe")["reassignments"], "they are over")
+    wait_until(lambda: not run("cluster", "describe")["reassignments"], "they are over")
 
 
 def test_a_group_is_kept_where_its_hash_says(operator: ClusterAdmin) -> None:

@@ -1,21 +1,17 @@
 """The example for Alertmanager: it is taken, it knows the alerts by their names, and a frozen broker is one message.
 Run for real where Alertmanager is installed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.local.runtime.process import GuardedProcess
-from tests.chaos.harness import wait_until
 from tests.monitoring import CASE_FILES, PROMETHEUS, read_yaml, rules, tool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from tests.waiting import wait_until
 
 EXAMPLE = PROMETHEUS / "alertmanager.yml"
 ALERTS = {rule["alert"] for rule in rules("alert")}

@@ -1,20 +1,14 @@
 """What databases say of a user and what clients call themselves, each against its real server."""
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import bcrypt
 import pytest
 
 from auth.model import Allow, Deny, Ignore
-from tests.integration.auth_sites import DATABASES, GOOD, login
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.integration.auth_sites import Site
+from tests.integration.auth_sites import DATABASES, GOOD, Site, login
 
 HOSTILE = {
     "quote": "'",

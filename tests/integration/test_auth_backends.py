@@ -1,41 +1,19 @@
 """What all authenticators that ask another server do alike, each against its real server."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from auth.backends.breaker import BreakerState
+from auth.backends.remote import RemoteAuthenticator
 from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore
 from config.errors import ConfigError
-from tests.integration.auth_sites import GOOD, SITES, TIMEOUT, login
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from auth.backends.remote import RemoteAuthenticator
-    from tests.integration.auth_sites import Site
-
-
-@pytest.fixture(params=SITES)
-async def site(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Site]:
-    made = SITES[request.param](request.getfixturevalue(f"{request.param.split('-')[0]}_server"), unique)
-    try:
-        yield made
-    finally:
-        made.server.heal()
-        made.close()
-
-
-async def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
-        await asyncio.sleep(0.01)
+from tests.integration.auth_sites import *  # noqa: F403 - a fixture is taken from the module that uses it
+from tests.integration.auth_sites import GOOD, TIMEOUT, Site, login
+from tests.waiting import until
 
 
 async def cause_of(authenticator: RemoteAuthenticator[Any, Any], username: str = "lamp") -> str:

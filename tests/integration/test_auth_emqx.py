@@ -1,19 +1,15 @@
 """EMQX, as deploy/emqx configures it, and a real `gateway auth serve`: who gets in, what they may do, and that nobody
 gets more when the service is killed, frozen, wrong or told lies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
 import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,17 +18,15 @@ from auth.store.edit import edit
 from gateway.local.embedded.access_process import AccessProcess
 from tests.brokers.emqx_auth import Connection, EmqxModel, Refused
 from tests.brokers.emqx_conf import AuthConf, read_auth_conf, read_hocon
+from tests.command_line import run_gateway
+from tests.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    MakeService = Callable[..., AccessProcess]
+MakeService = Callable[..., AccessProcess]
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 20.0
 DEVICES = [f"d{number}" for number in range(1, 6)]
 REFUSED = Refused("not_authorized")
-BY_CLIENT_ID = "c/${clientid}/#"
 
 
 def emqx_conf(service: AccessProcess, **changes: Any) -> AuthConf:
@@ -56,9 +50,7 @@ async def emqx_of(service: AccessProcess, **changes: Any) -> AsyncIterator[EmqxM
 
 def gateway(service: AccessProcess, *arguments: str, stdin: str = "") -> str:
     """What `gateway auth …` prints, run as an operator runs it: in a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-    command = [sys.executable, "-m", "gateway.cli.main", "auth", *arguments, "--config", str(service.config)]
-    ran = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, check=False, timeout=60)
+    ran = run_gateway("auth", *arguments, "--config", service.config, stdin=stdin)
     assert ran.returncode == 0, f"{arguments}: {ran.stderr}"
     return ran.stdout
 
@@ -67,14 +59,6 @@ def metrics(service: AccessProcess) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{service.operator_port}/metrics") as answer:
         text: str = answer.read().decode()
         return text
-
-
-async def until(what: str, condition: Callable[[], Any]) -> None:
-    """Waits until an awaitable made by ``condition`` is true."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not await condition():
-        assert time.monotonic() < deadline_s, f"not {what} within {DEADLINE_S:g} s"
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +205,7 @@ async def test_a_hostile_client_id_gets_nothing_of_others(either: AccessProcess,
         mine = editor.rules.insert(Rule("allow", "c/${clientid}/#"))
     try:
         async with emqx_of(either) as emqx:
-            await until("told of the rule", lambda: _has_rule(emqx, either))
+            await until(lambda: _has_rule(emqx, either), "told of the rule")
             made = await emqx.connect("d1", clientid, either.devices["d1"])
             if isinstance(made, Refused):
                 return
@@ -280,7 +264,7 @@ async def test_a_frozen_service_lets_nobody_in_and_gives_nobody_more(make_servic
         async def let_in() -> bool:
             return isinstance(await emqx.connect("d1", "d1", service.devices["d1"]), Connection)
 
-        await until("let in again", let_in)
+        await until(let_in, "let in again")
         again = await asyncio.gather(*(connected(emqx, service, name) for name in DEVICES))
         assert [one.client.username for one in again] == DEVICES
         for one in again:
@@ -298,14 +282,14 @@ async def test_a_damaged_database_lets_nobody_in(make_service: MakeService) -> N
         async def refused() -> bool:
             return await emqx.connect("d1", "d1", service.devices["d1"]) == REFUSED
 
-        await until("refused", refused)
+        await until(refused, "refused")
         service.database.unlink()
         kept.rename(service.database)
 
         async def admitted() -> bool:
             return isinstance(await emqx.connect("d1", "d1", service.devices["d1"]), Connection)
 
-        await until("let in again", admitted)
+        await until(admitted, "let in again")
 
 
 # --- changes without a restart ---------------------------------------------------------------------------------------
@@ -321,20 +305,20 @@ async def test_users_come_and_go_at_the_command_line(make_service: MakeService) 
 
         assert await lets_in("anything", wanted=False)
         first = json.loads(gateway(service, "user", "add", "pump 7", "--generate", "--json"))["secret"]
-        await until("let in", lambda: lets_in(first))
+        await until(lambda: lets_in(first), "let in")
         gateway(service, "user", "passwd", "pump 7", "--password-stdin", stdin="a person's own\n")
-        await until("refused with the old secret", lambda: lets_in(first, wanted=False))
+        await until(lambda: lets_in(first, wanted=False), "refused with the old secret")
         assert await lets_in("a person's own")
         gateway(service, "user", "disable", "pump 7")
-        await until("refused", lambda: lets_in("a person's own", wanted=False))
+        await until(lambda: lets_in("a person's own", wanted=False), "refused")
         gateway(service, "user", "enable", "pump 7")
-        await until("let in", lambda: lets_in("a person's own"))
+        await until(lambda: lets_in("a person's own"), "let in")
         gateway(service, "ban", "add", "clientid", "pump-7", "--until", "1h", "--reason", "test")
-        await until("banned", lambda: lets_in("a person's own", wanted=False))
+        await until(lambda: lets_in("a person's own", wanted=False), "banned")
         gateway(service, "ban", "remove", "clientid", "pump-7")
-        await until("let in", lambda: lets_in("a person's own"))
+        await until(lambda: lets_in("a person's own"), "let in")
         gateway(service, "user", "remove", "pump 7")
-        await until("gone", lambda: lets_in("a person's own", wanted=False))
+        await until(lambda: lets_in("a person's own", wanted=False), "gone")
         others = await connected(emqx, service, "d1")
         assert await emqx.publish(others, "devices/d1/x") == "allow", "nobody else noticed"
 
@@ -361,7 +345,7 @@ async def test_a_dashboard_sees_its_own_tenant_and_changes_nothing(make_service:
             async def kept_out() -> bool:
                 return await emqx.connect("acme-board", "screen-1", secrets["acme"]) == REFUSED  # noqa: B023
 
-            await until("kept out", kept_out)
+            await until(kept_out, "kept out")
             assert isinstance(await emqx.connect("globex-board", "screen-2", secrets["globex"]), Connection)
 
 
@@ -389,7 +373,7 @@ async def test_a_rule_takes_effect_at_the_next_login_or_when_the_cache_is_over(
             fresh = await connected(emqx, service, "d1")
             return await emqx.publish(fresh, "shared/news") == "allow"
 
-        await until("allowed after a login", allowed_to_a_new_connection)
+        await until(allowed_to_a_new_connection, "allowed after a login")
         assert await emqx.publish(device, "shared/news") == "deny"
         clock[0] += 61
         # Handed over, the rules are those of the login, for as long as it lasts.
@@ -406,7 +390,7 @@ async def test_a_superuser_is_not_judged_and_a_login_ends(make_service: MakeServ
         async def superuser() -> bool:
             return (await connected(emqx, service, "d1")).is_superuser
 
-        await until("a superuser", superuser)
+        await until(superuser, "a superuser")
         root = await connected(emqx, service, "d1")
         assert await emqx.publish(root, "anything/at/all") == "allow"
         device = await connected(emqx, service, "d2")
@@ -430,7 +414,7 @@ async def test_another_shared_secret_is_taken_from_its_file(make_service: MakeSe
         async def taken() -> bool:
             return isinstance(await after.connect("d1", "d1", service.devices["d1"]), Connection)
 
-        await until("taken", taken)
+        await until(taken, "taken")
         assert await before.connect("d1", "d1", service.devices["d1"]) == REFUSED
 
 

@@ -1,24 +1,18 @@
 """EMQX, a real `gateway auth serve`, and users in a server behind it that is killed and frozen under them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import bcrypt
 import pytest
 
 from gateway.local.embedded.access_process import AccessProcess
 from tests.brokers.emqx_auth import Connection, Refused
-from tests.integration.test_auth_emqx import emqx_of, metrics, until
-from tests.servers.redis import PASSWORD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.servers.redis import Redis
+from tests.integration.test_auth_emqx import emqx_of, metrics
+from tests.servers.redis import PASSWORD, Redis
+from tests.waiting import until
 
 NAMES = [f"r{number}" for number in range(6)]
 REFUSED = Refused("not_authorized")
@@ -67,5 +61,5 @@ async def test_users_of_a_server_that_is_gone(service: AccessProcess, redis_serv
         async def all_in() -> bool:
             return all([isinstance(await connect(name), Connection) for name in NAMES])
 
-        await until("all let in again", all_in)
+        await until(all_in, "all let in again")
         assert emqx.asked[1] == 0

@@ -1,12 +1,12 @@
 """Logins by tokens whose keys an identity provider publishes, rotates, withdraws, and fails to give."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,43 +14,16 @@ from auth.backends.jwt import JwtAuthenticator
 from auth.errors import BackendDownError
 from auth.jwt.jwks import JwksKeys
 from auth.logins.chain import Chain
-from auth.model import Allow, Deny, Ignore, LoginRequest
+from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from auth.service import AccessService
 from config.auth import AuthJwtKeySettings, AuthJwtSettings
 from config.settings import TlsSettings
 from tests.servers.authority import Authority
-from tests.servers.identity_provider import IdentityProvider, make_key
+from tests.servers.identity_provider import Clock, IdentityProvider, make_key
 from tests.unit.access_parts import FakeHasher, FakeStore, access_settings
+from tests.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from auth.model import Verdict
-
-PATIENCE_S = 20.0
 S = 1_000_000_000
-
-
-class Clock:
-    """Monotonic time, and what a test adds to it."""
-
-    def __init__(self) -> None:
-        self.ahead_ns = 0
-
-    def __call__(self) -> int:
-        return time.monotonic_ns() + self.ahead_ns
-
-
-@pytest.fixture
-def provider() -> Iterator[IdentityProvider]:
-    with IdentityProvider() as started:
-        yield started
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def settings(provider: IdentityProvider, **changes: Any) -> AuthJwtKeySettings:
@@ -72,18 +45,15 @@ async def login(authenticator: JwtAuthenticator, token: str) -> Verdict:
     return await authenticator.authenticate(LoginRequest("user", "dev", token))
 
 
-async def eventually(authenticator: JwtAuthenticator, token: str, kind: type) -> Verdict:
-    """The verdict once it is of this kind; fails after PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            verdict: object = await login(authenticator, token)
-        except BackendDownError as error:
-            verdict = error
-        if isinstance(verdict, kind):
-            return verdict  # type: ignore[return-value]
-        assert time.monotonic() < deadline, f"still {verdict}"
-        await asyncio.sleep(0.02)
+async def eventually(authenticator: JwtAuthenticator, token: str, kind: type) -> None:
+    """Wait for a verdict of this kind."""
+
+    async def given() -> bool:
+        with contextlib.suppress(BackendDownError):
+            return isinstance(await login(authenticator, token), kind)
+        return False
+
+    await until(given, f"a verdict that is {kind}")
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])

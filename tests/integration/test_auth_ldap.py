@@ -1,11 +1,8 @@
 """A directory in particular: names and filters, groups, StartTLS, and what is never asked of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +14,8 @@ from tests.integration.auth_sites import GOOD, LdapNameSite, LdapSearchSite, Lda
 from tests.integration.test_auth_backend_records import HOSTILE
 from tests.servers import slapd
 from tests.servers.playing import played
-
-if TYPE_CHECKING:
-    from tests.servers.slapd import Slapd
+from tests.servers.slapd import Slapd
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -134,11 +130,8 @@ def by_name_of_search(ldap_server: Slapd, unique: str) -> LdapNameSite:
 
 async def said_of(site: LdapSite, before: int) -> str:
     """What the server has logged since then, once it has logged a bind that failed: it answers first."""
-    end = time.monotonic() + 10
-    while "RESULT tag=97 err=49" not in (said := site.server.log()[before:]):
-        assert time.monotonic() < end, f"no bind failed: {said}"
-        await asyncio.sleep(0.01)
-    return said
+    await until(lambda: "RESULT tag=97 err=49" in site.server.log()[before:], "a bind that failed")
+    return site.server.log()[before:]
 
 
 async def test_an_unknown_user_costs_a_bind_as_a_wrong_password_does(by_search: LdapSearchSite) -> None:

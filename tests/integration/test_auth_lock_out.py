@@ -1,31 +1,18 @@
 """A lock-out from outside: what the device, the operator and `gateway auth explain` see of it, and how it ends."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from auth.passwords import hash_argon2id
-from tests.auth_process import ROOT, WEAK, auth_serve
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.auth_process import WEAK, auth_serve
+from tests.command_line import run_gateway
 
 
 def explain(folder: Path, *arguments: str) -> dict[str, Any]:
     """`gateway auth explain --json`, with settings that name the service's port."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", "auth", "explain", "--json", "--config", "explain.toml", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_gateway("auth", "explain", "--json", "--config", "explain.toml", *arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found

@@ -1,10 +1,9 @@
 """MariaDB in particular: names that it takes for the same, settings it refuses, and servers that play false."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,12 +13,8 @@ from config.auth import AuthMysqlSettings
 from config.errors import ConfigError
 from tests.integration.auth_sites import MysqlSite, login
 from tests.servers import mariadb
+from tests.servers.mariadb import Mariadb
 from tests.servers.playing import played
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.servers.mariadb import Mariadb
 
 
 @pytest.fixture

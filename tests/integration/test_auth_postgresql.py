@@ -1,9 +1,8 @@
 """PostgreSQL in particular: column types, poolers, logins, and servers that play false."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,11 +14,7 @@ from tests.integration.auth_sites import GOOD, PostgresqlSite, login
 from tests.servers import postgresql
 from tests.servers.pgbouncer import Pgbouncer
 from tests.servers.playing import played
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.servers.postgresql import Postgresql
+from tests.servers.postgresql import Postgresql
 
 
 @pytest.fixture

@@ -1,25 +1,18 @@
 """``gateway auth serve`` from outside: it starts, answers, notices changes, and stops as it should."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import socket
-import ssl
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from auth.model import Ban, Rule
 from config.extras import how_to_install
-from tests.auth_process import ROOT, auth_serve
+from tests.auth_process import auth_serve
+from tests.command_line import ROOT, run_gateway
 from tests.servers.authority import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -101,10 +94,9 @@ def test_a_certificate_is_taken_over_when_it_changes(tmp_path: Path) -> None:
         port = served.port()
 
         def serial() -> str:
-            context = ssl.create_default_context(cafile=authority.ca_file)
             with (
                 socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
-                context.wrap_socket(plain, server_hostname="localhost") as tls,
+                authority.client_context().wrap_socket(plain, server_hostname="localhost") as tls,
             ):
                 certificate = tls.getpeercert()
                 assert certificate is not None
@@ -157,11 +149,7 @@ def test_a_port_that_is_taken_ends_it_with_status_69(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         (tmp_path / "gateway.toml").write_text(f"[auth]\nport = {number}\noperator_port = 0\n")
-        command = [sys.executable, "-m", "gateway.cli.main", "auth", "serve"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
-        )
+        ended = run_gateway("auth", "serve", cwd=tmp_path)
         assert ended.returncode == 69
         assert f"auth.port = {number}" in ended.stderr
 
@@ -185,18 +173,12 @@ PathFinder.find_spec = find_others
 
 def test_config_check_looks_at_what_the_service_needs(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text('[auth.tls]\ncertificate_file = "none.pem"\n')
-    command = [sys.executable, "-m", "gateway.cli.main", "config", "check", "--for", "auth"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
-    )
+    ended = run_gateway("config", "check", "--for", "auth", cwd=tmp_path)
     assert ended.returncode == 78
     assert "auth.tls.certificate_file" in ended.stderr
     issued = Authority(tmp_path / "pki").issue("service")
     shutil.copy(issued.certificate, tmp_path / "none.pem")
     with (tmp_path / "gateway.toml").open("a") as file:
         file.write(f'key_file = "{issued.key}"\n')
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
-    )
+    ended = run_gateway("config", "check", "--for", "auth", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "OK: settings from gateway.toml can be used\n")

@@ -1,8 +1,8 @@
 """Redis in particular: keys, rights, and servers that play false."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,12 +11,7 @@ from config.errors import ConfigError
 from tests.integration.auth_sites import RedisSite, login
 from tests.servers import redis
 from tests.servers.playing import played
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Iterator
-
-    from tests.servers.redis import Redis
+from tests.servers.redis import Redis
 
 
 @pytest.fixture

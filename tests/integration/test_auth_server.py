@@ -1,13 +1,12 @@
 """The server that EMQX asks, over real sockets: always an answer that EMQX understands, in order and in time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
 import time
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import structlog
@@ -16,10 +15,8 @@ from config.auth import AuthLimitSettings
 from config.settings import AuthSettings
 from gateway.auth_service.server import AuthServer
 from gateway.http.server import HttpPortError
-from tests.auth_site import DEADLINE_S, auth_site, eventually, login, post
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.auth_site import DEADLINE_S, auth_site, login, post
+from tests.waiting import until
 
 SECRET = "0123456789abcdef0123456789abcdef"
 BEARER = f"authorization: Bearer {SECRET}"
@@ -102,7 +99,7 @@ async def test_a_login_that_takes_too_long_is_answered_as_backend_down_says(log:
         begun = time.monotonic()
         assert (await client.answer()).result == "deny"
         assert time.monotonic() - begun >= 0.29
-        await eventually(lambda: site.decisions.cancelled == 1, "the login goes on although it has been answered")
+        await until(lambda: site.decisions.cancelled == 1, "the login goes on although it has been answered")
         assert site.count("answers_late") == 1
         assert site.count("requests", "authn", "deny") == 1
         assert site.count("logins_waiting") == 0
@@ -166,7 +163,7 @@ async def test_pipelined_requests_are_worked_on_together_and_answered_in_order()
     async with auth_site(AuthSettings()) as site:
         client = await site.connect()
         client.send(login("wait-1") + login("allow") + login("wait-2") + login("deny"))
-        await eventually(lambda: len(site.decisions.logins) == 4, "requests behind a slow one are not looked at")
+        await until(lambda: len(site.decisions.logins) == 4, "requests behind a slow one are not looked at")
         site.decisions.hold.set()
         answers = [await client.answer() for _ in range(4)]
         assert [answer.result for answer in answers] == ["allow", "allow", "allow", "deny"]
@@ -185,20 +182,11 @@ async def test_more_pipelined_requests_than_are_held_are_all_answered() -> None:
     async with auth_site(AuthSettings()) as site:
         client = await site.connect()
         client.send(b"".join(login(f"waits-{number}") for number in range(1000)))
-        await eventually(lambda: len(site.decisions.logins) >= 128, "requests are not looked at")
+        await until(lambda: len(site.decisions.logins) >= 128, "requests are not looked at")
         assert len(site.decisions.logins) == 128  # the rest waits where it costs EMQX's memory, not ours
         site.decisions.hold.set()
         users = [json.loads((await client.answer()).body)["user"] for _ in range(1000)]
         assert users == [f"waits-{number}" for number in range(1000)]
-
-
-async def test_a_request_byte_by_byte_is_a_request() -> None:
-    async with auth_site(AuthSettings()) as site:
-        client = await site.connect()
-        for byte in login("allow"):
-            client.send(bytes([byte]))
-            await asyncio.sleep(0)
-        assert (await client.answer()).result == "allow"
 
 
 @pytest.mark.parametrize("part", [b"P", login("allow")[:40], login("allow")[:-1], post(b"x" * 10_000)[:-5000]])
@@ -254,11 +242,9 @@ async def test_who_does_not_take_the_answers_is_cut_off() -> None:
         client.writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.writer.transport.pause_reading()
         client.send(login("large") * 2000)
-        await eventually(
-            lambda: site.count("connections_refused", "slow_reader") == 1, "a slow reader keeps the connection"
-        )
+        await until(lambda: site.count("connections_refused", "slow_reader") == 1, "a slow reader keeps the connection")
         assert len(site.decisions.logins) < 2000  # it was not read on either
-        await eventually(lambda: site.count("connections") == 0, "the connection is still there")
+        await until(lambda: site.count("connections") == 0, "the connection is still there")
 
 
 async def test_connections_beyond_the_limit_are_closed_and_those_that_ask_stay() -> None:
@@ -278,7 +264,7 @@ async def test_connections_beyond_the_limit_are_closed_and_those_that_ask_stay()
 async def test_connections_that_never_asked_make_room() -> None:
     async with auth_site(limited(connections=3)) as site:
         idle = [await site.connect() for _ in range(3)]
-        await eventually(lambda: site.count("connections") == 3, "connections are not taken")
+        await until(lambda: site.count("connections") == 3, "connections are not taken")
         for _ in range(3):
             client = await site.connect()
             client.send(login("allow"))
@@ -293,7 +279,7 @@ async def test_who_sends_nothing_more_still_gets_the_answers() -> None:
         client = await site.connect()
         client.send(login("wait-1") + login("deny"))
         client.writer.write_eof()
-        await eventually(lambda: len(site.decisions.logins) == 2, "the requests are not looked at")
+        await until(lambda: len(site.decisions.logins) == 2, "the requests are not looked at")
         site.decisions.hold.set()
         assert [(await client.answer()).result for _ in range(2)] == ["allow", "deny"]
         assert await client.ended() == b""
@@ -303,11 +289,11 @@ async def test_who_goes_while_a_login_waits_leaves_nothing_behind() -> None:
     async with auth_site(AuthSettings()) as site:
         client = await site.connect()
         client.send(login("waits"))
-        await eventually(lambda: len(site.decisions.logins) == 1, "the request is not looked at")
+        await until(lambda: len(site.decisions.logins) == 1, "the request is not looked at")
         client.writer.transport.abort()
-        await eventually(lambda: site.count("connections") == 0, "the connection is still there")
+        await until(lambda: site.count("connections") == 0, "the connection is still there")
         site.decisions.hold.set()
-        await eventually(lambda: site.count("logins_waiting") == 0, "the login is still there")
+        await until(lambda: site.count("logins_waiting") == 0, "the login is still there")
 
 
 @pytest.mark.parametrize("request_", [login("allow", "connection: close"), b"POST /authn HTTP/1.0\r\n\r\n"])
@@ -338,7 +324,7 @@ async def test_a_stop_finishes_the_answers_under_way() -> None:
     async with auth_site(AuthSettings()) as site:
         idle, client = await site.connect(), await site.connect()
         client.send(login("wait-1") + login("wait-2"))
-        await eventually(lambda: len(site.decisions.logins) == 2, "the requests are not looked at")
+        await until(lambda: len(site.decisions.logins) == 2, "the requests are not looked at")
         stopping = asyncio.create_task(site.server.stop(time.monotonic_ns() + 10 * 1_000_000_000))
         assert await idle.ended() == b""
         assert not stopping.done()
@@ -354,12 +340,12 @@ async def test_a_stop_does_not_wait_beyond_its_deadline() -> None:
     async with auth_site(AuthSettings()) as site:
         client = await site.connect()
         client.send(login("waits"))
-        await eventually(lambda: len(site.decisions.logins) == 1, "the request is not looked at")
+        await until(lambda: len(site.decisions.logins) == 1, "the request is not looked at")
         begun = time.monotonic()
         await site.server.stop(time.monotonic_ns() + 200_000_000)
         assert time.monotonic() - begun < 2
         assert await client.ended() == b""
-        await eventually(lambda: site.decisions.cancelled == 1, "the login goes on after the stop")
+        await until(lambda: site.decisions.cancelled == 1, "the login goes on after the stop")
 
 
 async def test_a_port_that_is_taken_is_a_sentence() -> None:

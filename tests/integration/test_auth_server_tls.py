@@ -1,24 +1,22 @@
 """TLS between EMQX and the service: certificates on either side, renewed without a restart."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
-from config.auth import AuthLimitSettings, AuthTlsSettings
+from config.auth import AuthLimitSettings
 from config.settings import AuthSettings
+from config.tls import ServerTlsSettings
 from gateway.http.tls import TlsContext, TlsFilesError
-from tests.auth_site import auth_site, eventually, login
+from tests.auth_site import auth_site, login
 from tests.servers.authority import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +30,9 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "pki")
 
 
-def server_tls(authority: Authority, **more: Any) -> AuthTlsSettings:
+def server_tls(authority: Authority, **more: Any) -> ServerTlsSettings:
     issued = authority.issue("service")
-    return AuthTlsSettings(certificate_file=issued.certificate, key_file=issued.key, **more)
-
-
-def client_tls(authority: Authority, name: str | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authority.ca_file)
-    if name is not None:
-        issued = authority.issue(name)
-        context.load_cert_chain(issued.certificate, issued.key)
-    return context
+    return ServerTlsSettings(certificate_file=issued.certificate, key_file=issued.key, **more)
 
 
 def serial(client: Any) -> str:
@@ -53,7 +43,7 @@ async def test_questions_over_tls(authority: Authority) -> None:
     tls = TlsContext(server_tls(authority))
     async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
         assert site.server.url.startswith("https://")
-        client = await site.connect(client_tls(authority))
+        client = await site.connect(authority.client_context())
         client.send(login("allow") + login("soon"))
         assert [(await client.answer()).result for _ in range(2)] == ["allow", "allow"]
 
@@ -61,19 +51,19 @@ async def test_questions_over_tls(authority: Authority) -> None:
 async def test_with_a_client_authority_only_its_certificates_are_answered(authority: Authority, tmp_path: Path) -> None:
     tls = TlsContext(server_tls(authority, client_ca_file=authority.ca_file))
     async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
-        client = await site.connect(client_tls(authority, "emqx"))
+        client = await site.connect(authority.client_context("emqx"))
         client.send(login("allow"))
         assert (await client.answer()).result == "allow"
-        foreign = client_tls(authority)
+        foreign = authority.client_context()
         issued = Authority(tmp_path / "foreign").issue("emqx")
         foreign.load_cert_chain(issued.certificate, issued.key)
-        for number, context in enumerate((client_tls(authority), foreign), start=1):
+        for number, context in enumerate((authority.client_context(), foreign), start=1):
             # TLS 1.3: the client's side of the handshake is over before the server has judged it.
             stranger = await site.connect(context)
             stranger.send(login("allow"))
             with pytest.raises((ssl.SSLError, OSError, EOFError)):
                 await stranger.answer()
-            await eventually(
+            await until(
                 lambda number=number: site.count("connections_refused", "tls") == number, "the refusal is not counted"
             )
         assert len(site.decisions.logins) == 1
@@ -86,7 +76,7 @@ async def test_a_handshake_that_does_not_end_is_cut_off(authority: Authority) ->
         client = await site.connect()
         client.send(b"\x16\x03\x01")
         await client.ended()
-        await eventually(lambda: site.count("connections_refused", "tls") == 1, "the refusal is not counted")
+        await until(lambda: site.count("connections_refused", "tls") == 1, "the refusal is not counted")
 
 
 async def test_handshakes_count_as_connections(authority: Authority) -> None:
@@ -97,7 +87,7 @@ async def test_handshakes_count_as_connections(authority: Authority) -> None:
             await site.connect()
         refused = await site.connect()
         await refused.ended()
-        await eventually(lambda: site.count("connections_refused", "full") == 1, "more handshakes than connections")
+        await until(lambda: site.count("connections_refused", "full") == 1, "more handshakes than connections")
 
 
 async def test_plain_http_on_a_tls_port_is_cut_off(authority: Authority) -> None:
@@ -112,11 +102,11 @@ async def test_plain_http_on_a_tls_port_is_cut_off(authority: Authority) -> None
 async def test_new_files_are_used_for_new_connections_and_old_ones_stay(authority: Authority) -> None:
     tls = TlsContext(server_tls(authority))
     async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
-        old = await site.connect(client_tls(authority))
+        old = await site.connect(authority.client_context())
         assert tls.refresh() is None
         authority.issue("service")
         assert tls.refresh() is True
-        new = await site.connect(client_tls(authority))
+        new = await site.connect(authority.client_context())
         assert serial(old) != serial(new)
         for client in (old, new):
             client.send(login("allow"))
@@ -127,18 +117,18 @@ async def test_bad_new_files_leave_the_old_certificate_in_use(authority: Authori
     settings = server_tls(authority)
     tls = TlsContext(settings)
     async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
-        before = await site.connect(client_tls(authority))
+        before = await site.connect(authority.client_context())
         fresh = authority.issue("other")
         shutil.copy(fresh.certificate, settings.certificate_file)  # its key is not there yet
         assert tls.refresh() is False
         assert log[-1]["event"] == "server_tls_not_reloaded"
         assert "key" in log[-1]["error"]
         assert tls.refresh() is None  # said once
-        assert serial(await site.connect(client_tls(authority))) == serial(before)
+        assert serial(await site.connect(authority.client_context())) == serial(before)
         assert settings.key_file is not None
         shutil.copy(fresh.key, settings.key_file)
         assert tls.refresh() is True
-        assert serial(await site.connect(client_tls(authority))) != serial(before)
+        assert serial(await site.connect(authority.client_context())) != serial(before)
 
 
 def test_files_that_cannot_be_used_are_sentences(authority: Authority, tmp_path: Path) -> None:
@@ -172,5 +162,5 @@ def test_an_encrypted_key_without_its_password_is_a_sentence_and_no_prompt(autho
     with pytest.raises(TlsFilesError, match="key_password") as raised:
         TlsContext(good)
     assert raised.value.exit_status == 78
-    given = AuthTlsSettings(**{**good.model_dump(), "key_password": "key password"})
+    given = ServerTlsSettings(**{**good.model_dump(), "key_password": "key password"})
     assert TlsContext(given).context.get_ca_certs() == []

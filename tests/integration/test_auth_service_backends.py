@@ -1,22 +1,16 @@
 """``gateway auth serve`` with users on another server, from outside."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 import re
 import time
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from pathlib import Path
+from typing import Any
 
 from tests.auth_process import auth_serve
-from tests.integration.auth_sites import GOOD, SITES, Site
+from tests.integration.auth_sites import *  # noqa: F403 - a fixture is taken from the module that uses it
+from tests.integration.auth_sites import GOOD, Site
 from tests.servers import mariadb, postgresql, redis, slapd
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+from tests.toml_text import to_toml
 
 PASSWORDS = {
     "postgresql": postgresql.PASSWORD,
@@ -26,20 +20,9 @@ PASSWORDS = {
 }
 
 
-@pytest.fixture(params=SITES)
-async def site(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Site]:
-    made = SITES[request.param](request.getfixturevalue(f"{request.param.split('-')[0]}_server"), unique)
-    try:
-        yield made
-    finally:
-        made.server.heal()
-        made.close()
-
-
 def tables(site: Site, **changes: Any) -> str:
     settings = {**site.settings(), "timeout": "500ms", **changes}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
-    return "\n".join([f'chain = ["{site.name}", "database"]', f"[auth.{site.name}]", *lines])
+    return to_toml({"chain": [site.name, "database"], f"auth.{site.name}": settings})
 
 
 async def test_a_server_of_users_alive_dead_and_back(site: Site, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """2,000 connections ask at once for logins whose hashes are slow: what is answered, how soon, what is wasted."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -9,9 +7,10 @@ import selectors
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import bcrypt
 import pytest
@@ -20,9 +19,6 @@ from auth.store.records import User
 from tests.auth_process import AuthServe, auth_serve
 from tests.bench.auth_load import login_request
 from tests.chaos.harness import in_full_form
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,5 @@
 """The Kafka brokers of docker-compose.yml, read by Kafka's own configuration code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The demo as people run it: real brokers, the account on standard output, and nothing left running at the end."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -12,15 +10,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from pyarrow import dataset
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from streaming.lake.delta_files import read_rows
 
 DEADLINE_S = 240.0  # for a whole run on a machine that is busy with other tests
 INTEGERS = ("published", "acknowledged", "received", "kafka", "duplicates", "missing", "pending")
@@ -144,7 +141,13 @@ def check_account(out: str, *stages: str) -> dict[str, Any]:
     account: dict[str, Any] = json.loads(out)
     assert out.count("\n") == 1, "exactly one JSON object on one line"
     integers = (*INTEGERS, *stages)
-    assert set(account) == {*integers, "seconds", "latency_p50_ms", "latency_p99_ms", "late", "standstills"}
+    assert set(account) == {
+        *integers, "seconds", "latency_p50_ms", "latency_p99_ms", "late", "standstills", "commands",
+        *(["loop"] if stages else []),
+    }  # fmt: skip
+    commands = account["commands"]
+    assert commands["consumed"] == sum(commands["finished"].values()) + commands["waiting"] + commands["under_way"]
+    assert commands["finished"].get("succeeded", 0) == commands["received_by_devices"]
     for key in integers:
         assert type(account[key]) is int, key
     assert account["missing"] == 0
@@ -155,18 +158,6 @@ def check_account(out: str, *stages: str) -> dict[str, Any]:
     return account
 
 
-def test_a_short_run_accounts_for_every_message(start: Any) -> None:
-    demo = start("--no-spark", "--duration", "5", "--devices", "50", "--rate", "4")
-    demo.wait_for(FLOWING)
-    status, out = demo.finish()
-    assert status == 0, "\n".join(demo.told)
-    account = check_account(out)
-    assert account["published"] > 50
-    assert 5.0 <= account["seconds"] < 60.0
-    assert any("Missing: 0." in line for line in demo.told)
-    demo.assert_nothing_left()
-
-
 def test_with_spark_what_is_kept_can_be_counted_again(start: Any, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     demo = start("--duration", "20", "--keep", str(kept))
@@ -174,21 +165,46 @@ def test_with_spark_what_is_kept_can_be_counted_again(start: Any, tmp_path: Path
     demo.wait_for("Spark: running")
     status, out = demo.finish()
     assert status == 0, "\n".join(demo.told)
-    account = check_account(out, "parquet")
+    account = check_account(out, "silver")
+    assert account["published"] > 200
+    assert account["commands"]["finished"]["succeeded"] > 50
+    assert 20.0 <= account["seconds"] < 80.0
+    assert any("Missing: 0." in line for line in demo.told)
     demo.assert_nothing_left()
-    rows = dataset.dataset(kept / "telemetry", format="parquet", partitioning="hive").to_table(
-        columns=["device", "seq"]
-    )
-    assert rows.num_rows == account["parquet"]
+    rows = read_rows(str(kept / "lake" / "silver"), ["device", "seq"])
+    bronze = read_rows(str(kept / "lake" / "bronze"), ["offset"])
+    assert bronze.num_rows == account["kafka"]
+    assert rows.num_rows == account["silver"]
     counted = Counter(zip(rows["device"].to_pylist(), rows["seq"].to_pylist(), strict=True))
-    assert len(counted) + account["duplicates"] == account["parquet"]
+    assert len(counted) + account["duplicates"] == account["silver"]
     assert len(counted) == account["published"]
     page = kept / "demo-report.html"
     assert f"Report, with plots: {page}" in "\n".join(demo.told)
     text = page.read_text()
-    assert f"<dt>readings</dt><dd>{account['parquet']:,}</dd>" in text
+    assert f"<dt>readings</dt><dd>{account['silver']:,}</dd>" in text
     assert text.count("<svg") >= 2, "throughput and lateness, drawn"
     assert {path.name for path in kept.iterdir()} >= {"gateway.toml", "gateway.log", "spark.log", "kafka"}
+
+
+def test_an_alert_of_spark_leads_to_a_command_and_the_device_measures_right_again(start: Any) -> None:
+    demo = start("--duration", "600", "--devices", "12")
+    demo.wait_for("Spark: oslo-thermostat-0001 measures voltage")
+    demo.wait_for("oslo-thermostat-0001 is told to recalibrate.")
+    demo.wait_for("oslo-thermostat-0001: succeeded, ")
+    demo.process.send_signal(signal.SIGINT)
+    status, out = demo.finish()
+    told = "\n".join(demo.told)
+    assert status == 0, told
+    account = check_account(out, "silver")
+    loop = account["loop"]
+    assert loop["faulty"] == "oslo-thermostat-0001"
+    alert = next(one for one in loop["alerts"] if one["device"] == loop["faulty"])
+    assert alert["status"] == "succeeded"
+    assert alert["measured_ms"] < alert["alerted_ms"] <= alert["commanded_ms"] <= alert["finished_ms"]
+    assert alert["value"] > 1.4 * alert["usual"]
+    assert all(volts < 1.2 * alert["usual"] for volts in alert["after"]), "it measures right again"
+    assert "What Spark's alerts led to" in told
+    demo.assert_nothing_left()
 
 
 def test_with_faults_the_gateway_loses_nothing_and_the_plain_bridge_beside_it_does(start: Any) -> None:
@@ -199,7 +215,9 @@ def test_with_faults_the_gateway_loses_nothing_and_the_plain_bridge_beside_it_do
     assert status == 0, told
     assert out.count("\n") == 1
     account = json.loads(out)
-    chaos = account["chaos"]
+    chaos, commands = account["chaos"], account["commands"]
+    assert sum(commands["finished"].values()) == commands["consumed"] > 100
+    assert commands["contradicting"] == 0
     assert account["missing"] == 0
     assert account["kafka"] - account["duplicates"] == account["published"] == account["acknowledged"] > 2000
     assert [fault["fault"] for fault in chaos["faults"]] == ["bridges_killed", "kafka_frozen", "bridges_killed"]
@@ -269,7 +287,7 @@ def test_ctrl_c_while_it_starts_ends_at_once(start: Any) -> None:
 
 def test_kill_9_leaves_nothing_running(start: Any) -> None:
     """Spark's Java is the hard part: it is our child's child, and nobody tells it."""
-    demo = start("--duration", "600")
+    demo = start("--auth", "--duration", "600")
     demo.wait_for(FLOWING)
     demo.wait_for_process("org.apache.spark.deploy.SparkSubmit")
     demo.process.kill()

@@ -1,7 +1,5 @@
 """``gateway dlq`` on a real Kafka: what it lists and shows is what is there, and a replay happens once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -10,15 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from bridge import wire
+from bridge.commands.reading import BadCommandError
+from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.errors import BridgeError
 from bridge.kafka.producer import KafkaProducer
 from bridge.message import Properties
+from bridge.ports import StoredRecord
+from bridge.produce.dead_letter import DeadLetterDraft
 from bridge.produce.partitioner import partition_for
 from bridge.routing.headers import property_headers
 from bridge.wire import DeadLetterReason
@@ -26,19 +29,15 @@ from config.errors import ExitStatus
 from config.loading.load import load
 from config.wording import as_toml
 from gateway.cli.dead_letters.reader import DeadLetterReader
-from gateway.cli.dead_letters.replay import Outcome, ReplayRun
+from gateway.cli.dead_letters.replay import Outcome, ReplayRun, Result
 from gateway.cli.dead_letters.selection import look_through
 from gateway.cli.main import main
+from gateway.components.command_letters import CommandDeadLetters
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_backend import kafka_settings, read_topic
+from tests.brokers.topics import consumer_groups, topic_names
+from tests.command_line import GATEWAY
 from tests.unit.data_path import AnyPath
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from bridge.ports import StoredRecord
-    from gateway.cli.dead_letters.replay import Result
-    from gateway.local.embedded.kafka import KafkaCluster
 
 NOW_MS = time.time_ns() // 1_000_000 - 60_000
 PROPERTIES = Properties(
@@ -78,10 +77,11 @@ class Writer(AnyPath):
         headers: tuple[tuple[str, bytes], ...] = (),
     ) -> None:
         own = [] if mqtt_topic is None else [(wire.MQTT_TOPIC, mqtt_topic.encode()), (wire.MQTT_QOS, b"%d" % qos)]
-        self.dead_letters.bury(
-            route, qos, at_ms, (mqtt_topic or "k").encode(), payload, [*own, *property_headers(properties), *headers],
-            reason, BridgeError("The template found no value."), "telemetry",
+        letter = DeadLetterDraft(
+            route, qos, (mqtt_topic or "k").encode(), payload, [*own, *property_headers(properties), *headers], reason,
+            BridgeError("The template found no value."), at_ms, "telemetry",
         )  # fmt: skip
+        self.dead_letters.bury(letter)
         self.took(b"%d" % self.ledger.received)
 
 
@@ -131,6 +131,25 @@ class Desk:
             await writer.drained(within_s=30)
             assert writer.ledger.imbalance() == 0
 
+    async def bury_commands(
+        self, topic: str, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]
+    ) -> None:
+        """Write dead letters of commands as a worker does."""
+        producer = KafkaProducer(kafka_settings(self.bootstrap), "worker", [self.dead])
+        await producer.start()
+        made = asyncio.Semaphore(0)
+        letters = CommandDeadLetters(self.dead, "route", "gw", producer=lambda: producer, renew=lambda _why: None)
+        error = BadCommandError(DeadLetterReason.INVALID_TOPIC, "The record's name is forbidden.")
+        try:
+            for offset, (key, value, headers) in enumerate(records):
+                letters.bury(LoggedRecord(Place(topic, 0, offset), NOW_MS, key, value, headers), error, made.release)
+            async with asyncio.timeout(30):
+                for _ in records:
+                    await made.acquire()
+        finally:
+            await letters.close()
+            await producer.close(patience_s=1)
+
     @contextlib.asynccontextmanager
     async def reading(self) -> Any:
         settings = load(self.file).settings
@@ -156,14 +175,6 @@ def values(records: list[StoredRecord]) -> list[bytes | None]:
 # --- list and show ---
 
 
-def group_names(desk: Desk) -> set[str]:
-    """The consumer groups that there are; those of other tests go when nobody is in them any more."""
-    admin = AdminClient({"bootstrap.servers": desk.bootstrap})  # kept until the answer is there: it ends with its name
-    found = admin.list_consumer_groups().result()
-    assert not found.errors, found.errors
-    return {group.group_id for group in found.valid}
-
-
 async def test_list_finds_by_every_filter_and_says_how_long_they_are_kept(desk: Desk) -> None:
     hour_ms, now_ms = 3_600_000, time.time_ns() // 1_000_000 - 60_000
     await desk.write(
@@ -172,7 +183,7 @@ async def test_list_finds_by_every_filter_and_says_how_long_they_are_kept(desk: 
         letter("devices/1/b", b"three", route="other", at_ms=now_ms - hour_ms),
         letter(None, b"four", at_ms=now_ms),
     )
-    groups = group_names(desk)
+    groups = consumer_groups(desk.bootstrap)
     status, text = await desk.run("list")
     assert status == 0
     heading, *rows, count, kept = text.splitlines()
@@ -196,7 +207,7 @@ async def test_list_finds_by_every_filter_and_says_how_long_they_are_kept(desk: 
         (["--limit", "2"], ["devices/1/b", None]),
     ):
         assert [one["mqtt_topic"] for one in await desk.listed(*arguments)] == found, arguments
-    assert group_names(desk) <= groups, "looking made a group"
+    assert consumer_groups(desk.bootstrap) <= groups, "looking made a group"
 
 
 async def test_show_puts_parts_together_and_tells_text_from_bytes(desk: Desk) -> None:
@@ -221,7 +232,7 @@ async def test_show_puts_parts_together_and_tells_text_from_bytes(desk: Desk) ->
     _, text = await desk.run("show", short)
     assert text.count(f"{desk.dead}/{partition}:") == 3
     assert "\n000aae50  " in text, "to the last line of 700,000 bytes"
-    command = [sys.executable, "-m", "gateway.cli.main", "dlq", "show", short, "--payload", "--config", str(desk.file)]
+    command = [*GATEWAY, "dlq", "show", short, "--payload", "--config", str(desk.file)]
     shown = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True)
     assert shown.stdout == large, "the bytes and nothing else"
     _, text = await desk.run("show", three["place"])
@@ -345,7 +356,7 @@ async def test_a_replay_killed_before_its_mark_is_not_repeated_unasked(desk: Des
     assert text.count("  begun  ") == 2
     status, text = await desk.run("replay", "--all")
     assert status == ExitStatus.INCOMPLETE
-    assert text.count("whether it was written is not known; --again insists") == 2
+    assert text.count("its result is unknown; --again replays it") == 2
     assert values(await desk.records()) == [b"1", b"2"]
     (one, _) = await desk.listed()
     assert (await desk.run("replay", one["place"], "--again"))[0] == 0
@@ -404,7 +415,7 @@ async def test_a_dry_run_says_what_would_be_and_writes_nothing(desk: Desk) -> No
     result = json.loads(text.splitlines()[0])
     assert result["destinations"] == [{"topic": new, "partition": None, "key": None}]
     assert "a topic that Kafka does not have yet" in result["detail"]
-    topics = AdminClient({"bootstrap.servers": desk.bootstrap}).list_topics(timeout=20).topics
+    topics = topic_names(desk.bootstrap)
     assert new not in topics
     assert await desk.records(desk.dead) == before
     assert await desk.records() == []
@@ -447,6 +458,76 @@ async def test_routes_with_topics_of_their_own_are_read_too(desk: Desk, make_top
     status, text = await desk.run("replay", f"{own}/0:0")
     assert status == 0, text
     assert values(await desk.records()) == [b"own"]
+
+
+# --- commands ---
+
+
+async def test_a_command_goes_back_to_its_topic_as_it_was(desk: Desk, make_topic: Any) -> None:
+    """Its dead letters are told from those of a route with the same name by the Kafka topic and the MQTT topic."""
+    commands = await make_topic(partitions=3)
+    table = f'[[commands]]\nname = "route"\ntopics = ["{commands}"]\nstatus_topic = "status"\n'
+    desk.file.write_text(f'{desk.file.read_text()}{table}mqtt_topic = "to/${{device}}"\n')
+    headers = [("correlation-id", b"one"), ("site", b"\xc3\xb6slo"), ("subject", b"switch")]
+    large = bytes(n % 251 for n in range(150_000))
+    await desk.write(letter("devices/1", b"a message"))
+    await desk.bury_commands(
+        commands,
+        [
+            (b"pump-7", large, headers),
+            (b"pump-8", None, []),
+            (b"bad/name", b"x", []),
+            (None, b"y", [("device_id", b"d")]),
+        ],
+    )
+    listed = await desk.listed()
+    assert sorted(one["kafka_topic"] for one in listed) == sorted([commands] * 4 + ["telemetry"])
+    (first,) = [one for one in listed if one["key"] == "pump-7"]
+    assert (first["parts"], first["complete"], first["route"]) == (3, True, "route")
+    status, text = await desk.run("show", first["place"])
+    assert status == 0
+    assert "commands     route\n" in text
+    assert f"kafka topic  {commands}\n" in text
+    assert "mqtt topic" not in text
+    assert "  site: öslo\n" in text
+    status, text = await desk.run("replay", "--all", "--dry-run", "--json")
+    assert status == ExitStatus.INCOMPLETE
+    would = {one["place"]: one for one in map(json.loads, text.splitlines()[:5])}
+    assert would[first["place"]]["destinations"] == [
+        {"topic": commands, "partition": partition_for(b"pump-7", 3), "key": "pump-7"}
+    ]
+    assert await desk.records(commands) == []
+    before_ms = time.time_ns() // 1_000_000 - 1000
+    status, text = await desk.run("replay", "--all")
+    assert status == ExitStatus.INCOMPLETE
+    assert "5 dead letters: 4 replayed, 1 refused." in text
+    assert "invalid_topic: the device's name" in text
+    records = {record.key: record for record in await desk.records(commands)}
+    assert records.keys() == {b"pump-7", b"pump-8", None}
+    assert (records[b"pump-7"].value, list(records[b"pump-7"].headers)) == (large, headers)
+    assert (records[b"pump-8"].value, records[None].value) == (None, b"y")
+    assert all(record.timestamp_ms >= before_ms for record in records.values()), "they expire from now on"
+    logs = await asyncio.to_thread(read_topic, desk.bootstrap, commands)
+    assert [record.key for record in logs[partition_for(b"pump-7", 3)]].count(b"pump-7") == 1
+    assert values(await desk.records()) == [b"a message"]
+    status, text = await desk.run("replay", first["place"])
+    assert "it was replayed at" in text
+    desk.route()  # without the commands
+    status, text = await desk.run("replay", first["place"], "--again")
+    assert (status, "its MQTT topic is unknown" in text) == (ExitStatus.INCOMPLETE, True)
+
+
+async def test_a_command_that_kafka_refuses_stays_where_it_is(desk: Desk, make_topic: Any) -> None:
+    commands = await make_topic(config={"max.message.bytes": "1000"})
+    table = f'[[commands]]\nname = "route"\ntopics = ["{commands}"]\nstatus_topic = "status"\n'
+    desk.file.write_text(f'{desk.file.read_text()}{table}mqtt_topic = "to/${{device}}"\n')
+    await desk.bury_commands(commands, [(b"pump-7", os.urandom(5000), []), (b"pump-8", b"small", [])])
+    status, text = await desk.run("replay", "--all")
+    assert status == ExitStatus.INCOMPLETE
+    assert "2 dead letters: 1 replayed, 1 refused." in text
+    assert "too_large" in text
+    assert values(await desk.records(commands)) == [b"small"]
+    assert [one["replay"] is not None for one in await desk.listed()] == [False, True]
 
 
 async def test_without_kafka_it_ends_with_a_sentence(desk: Desk, free_ports: Callable[[int], list[int]]) -> None:

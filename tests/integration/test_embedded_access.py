@@ -1,22 +1,18 @@
 """The embedded MQTT broker asks a service who may connect and what a client may do; closed without its answer."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from gateway.local.embedded.access import AccessClient, AccessEndpoint, Login
 from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import DEADLINE, Client, RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECRET = "of-the-test"
 
@@ -75,8 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
+@contextlib.contextmanager
+def serving() -> Iterator[Service]:
     with Service() as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -84,17 +80,18 @@ def service() -> Iterator[Service]:
         made.gate.set()
         made.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with serving() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def module_service() -> Iterator[Service]:
-    with Service() as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with serving() as made:
         yield made
-        made.gate.set()
-        made.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +114,6 @@ def test_a_client_may_what_the_service_allows(broker: MqttBroker, module_service
         "clientid": f"c{version}",
         "password": "d1",
         "peerhost": "127.0.0.1",
-        "listener": "tcp:default",
-        "zone": "default",
     }
     assert subscribe["topic"] == "d1/#"
     assert publish == {

@@ -1,17 +1,15 @@
 """``gateway dev`` as people type it: brokers that stay when the command has ended, and go when they are told to."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -21,9 +19,7 @@ from gateway.local.embedded.dev import project_name
 from gateway.local.runtime.cache import cache_directory
 from tests.brokers.client import Client, RefusedError
 from tests.brokers.topics import create_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.command_line import GATEWAY, own_environment, run_gateway
 
 DEADLINE = 120.0
 
@@ -38,23 +34,10 @@ class Dev:
         for name in ("jars", "java", "kafka"):
             if (cache_directory() / name).exists():
                 (self.cache / name).symlink_to(cache_directory() / name)
-        self.environment = {
-            **os.environ,
-            "GATEWAY_CACHE": str(self.cache),
-            "TMPDIR": str(self.temporary),
-            "PYTHONPATH": str(Path.cwd()),
-        }
+        self.environment = own_environment(GATEWAY_CACHE=str(self.cache), TMPDIR=str(self.temporary))
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "gateway.cli.main", "dev", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            env=self.environment,
-            cwd=self.project,
-            check=False,
-        )
+        return run_gateway("dev", *arguments, cwd=self.project, timeout_s=DEADLINE, **self.environment)
 
     def state(self) -> Path:
         """The file by which its commands find the brokers."""
@@ -91,6 +74,15 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=DEADLINE)[1]
 
 
+def assert_ends_everything(number: int, server: int, dev: Dev) -> None:
+    """A signal to the server stops the brokers, too, and leaves no file of theirs."""
+    processes = tree(server)
+    os.kill(server, number)
+    assert all_gone(processes)
+    assert not list(dev.temporary.glob("gateway-[km]*")), "files were left"
+    assert dev("status").returncode == 1
+
+
 def test_each_project_has_its_own(dev: Dev) -> None:
     """Two folders of one user: each finds and ends its own brokers, and says which others run."""
     first, second = dev.project, dev.project.with_name("second")
@@ -116,6 +108,7 @@ def test_each_project_has_its_own(dev: Dev) -> None:
         assert all_gone(processes)
         dev.project = first
         assert json.loads(dev("status", "--json").stdout) == one
+        assert_ends_everything(signal.SIGTERM, one["pid"], dev)
     finally:
         dev("down", "--name", "two")
     assert "is no name" in dev("up", "--name", "../x").stderr
@@ -161,9 +154,9 @@ async def test_up_status_down(dev: Dev, unique: str) -> None:
     assert dev("down").stdout == "not running\n"
 
 
-def test_two_at_once_start_one_and_data_can_be_kept(dev: Dev, tmp_path: Path) -> None:
+def test_two_at_once_start_one_data_can_be_kept_and_a_broker_that_ended_is_told(dev: Dev, tmp_path: Path) -> None:
     kept = ("--data", str(tmp_path / "kept"))
-    command = [sys.executable, "-m", "gateway.cli.main", "dev", "up", "--json", "--kafka-port", "0", "--mqtt-port", "0"]
+    command = [*GATEWAY, "dev", "up", "--json", "--kafka-port", "0", "--mqtt-port", "0"]
     both = [
         subprocess.Popen([*command, *kept], stdout=subprocess.PIPE, text=True, env=dev.environment, cwd=dev.project)
         for _ in range(2)
@@ -172,8 +165,17 @@ def test_two_at_once_start_one_and_data_can_be_kept(dev: Dev, tmp_path: Path) ->
     assert answers[0] == answers[1]
     identity = (tmp_path / "kept" / "cluster.id").read_text()
     dev("down")
-    assert dev.up(*kept)["logs"] == str(tmp_path / "kept")
+    brokers = dev.up(*kept)
+    assert brokers["logs"] == str(tmp_path / "kept")
     assert (tmp_path / "kept" / "cluster.id").read_text() == identity
+
+    broker = next(p for p in tree(brokers["pid"]) if any(part.endswith("_hivemq.py") for part in p.cmdline()))
+    broker.kill()
+    deadline = time.monotonic() + DEADLINE
+    while (answer := dev("status")).returncode == 0:
+        assert time.monotonic() < deadline
+    assert "MQTT broker has ended by itself" in answer.stdout
+    assert_ends_everything(signal.SIGHUP, brokers["pid"], dev)
 
 
 def test_a_taken_port_is_told_and_nothing_is_left(dev: Dev) -> None:
@@ -187,11 +189,11 @@ def test_a_taken_port_is_told_and_nothing_is_left(dev: Dev) -> None:
     assert not left
 
 
-def test_only_who_knows_the_secret_is_answered_and_a_broker_that_ended_is_told(dev: Dev) -> None:
+def test_only_who_knows_the_secret_is_answered_and_a_killed_server_takes_the_brokers_along(dev: Dev) -> None:
+    """Its state file is left, and another program may get its port and its process id: neither is told to stop."""
     brokers = dev.up()
-    path = dev.state()
-    assert path.stat().st_mode & 0o777 == 0o600
-    port = json.loads(path.read_text())["port"]
+    assert dev.state().stat().st_mode & 0o777 == 0o600
+    state = json.loads(dev.state().read_text())
     for request in (
         b'{"secret": "wrong", "command": "stop"}\n',
         b"GET / HTTP/1.0\r\n\r\n",
@@ -199,47 +201,25 @@ def test_only_who_knows_the_secret_is_answered_and_a_broker_that_ended_is_told(d
         b"\n",
         b"x" * 9000,
     ):
-        with socket.create_connection(("127.0.0.1", port), DEADLINE) as connection:
+        with socket.create_connection(("127.0.0.1", state["port"]), DEADLINE) as connection:
             connection.sendall(request)
             with suppress(ConnectionResetError):
                 assert connection.recv(100) == b""
     assert dev("status").returncode == 0
 
-    broker = next(p for p in tree(brokers["pid"]) if any(part.endswith("_hivemq.py") for part in p.cmdline()))
-    broker.kill()
-    deadline = time.monotonic() + DEADLINE
-    while (answer := dev("status")).returncode == 0:
-        assert time.monotonic() < deadline
-    assert "MQTT broker has ended by itself" in answer.stdout
-
-
-def test_a_killed_server_takes_the_brokers_along_and_its_place_is_not_trusted(dev: Dev) -> None:
-    """Its state file is left, and another program may get its port and its process id: neither is told to stop."""
-    brokers = dev.up()
     processes = tree(brokers["pid"])
     os.kill(brokers["pid"], signal.SIGKILL)
     assert all_gone(processes)
     assert dev("status").returncode == 1
-    state = json.loads(dev.state().read_text())
     with socket.create_server(("127.0.0.1", 0)) as other:
         state |= {"port": other.getsockname()[1], "pid": os.getpid()}
         dev.state().write_text(json.dumps(state))
         other.settimeout(DEADLINE)
-        command = [sys.executable, "-m", "gateway.cli.main", "dev", "down"]
+        command = [*GATEWAY, "dev", "down"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dev.environment, cwd=dev.project) as down:
             connection, _ = other.accept()
             connection.close()
             assert down.communicate(timeout=DEADLINE)[0] == "not running\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_server_stops_the_brokers(dev: Dev, number: int) -> None:
-    brokers = dev.up()
-    processes = tree(brokers["pid"])
-    os.kill(brokers["pid"], number)
-    assert all_gone(processes)
-    assert not list(dev.temporary.glob("gateway-[km]*")), "files were left"
-    assert dev("status").returncode == 1
 
 
 @pytest.mark.parametrize(

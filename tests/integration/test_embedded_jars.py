@@ -1,7 +1,5 @@
 """Fetching jars through the real Ivy from a repository on this machine: what can go wrong, and what that leaves."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import http.server
@@ -9,28 +7,25 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
 
-from gateway.local.embedded.certificates import make_certificates
 from gateway.local.runtime import jars
 from gateway.local.runtime.errors import ChecksumError, DownloadError, EmbeddedError
 from gateway.local.runtime.java import ensure_java
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gateway.local.runtime.progress import Download
+from gateway.local.runtime.progress import Download
+from tests.servers.authority import Authority
 
 DEADLINE = 60.0
+FAR = "http://repository.invalid"  # answers through a proxy alone
 FILES = {"alpha": b"a" * 300_000, "beta": b"b" * 200_000, "gamma-core": b"c" * 1000}
 
 
@@ -327,11 +322,6 @@ class TestFailures:
             jars.resolve("kafka", Events())
         assert time.monotonic() - begin < 30
 
-    def test_no_name_service(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", "http://repository.invalid")
-        with pytest.raises(DownloadError, match="name cannot be resolved: is there a network"):
-            jars.resolve("kafka", Events())
-
     def test_a_repository_that_falls_silent(
         self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -341,9 +331,18 @@ class TestFailures:
         with pytest.raises(DownloadError, match="cannot be reached: is there a network"):
             jars.resolve("kafka", Events())
 
-    def test_a_mirror_that_is_no_address(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", "user:secret@mirror")
-        with pytest.raises(DownloadError, match="GATEWAY_MAVEN_MIRROR is no address") as caught:
+    @pytest.mark.parametrize(
+        ("mirror", "says"),
+        [
+            pytest.param(FAR, "name cannot be resolved: is there a network", id="no name service"),
+            pytest.param("user:secret@mirror", "GATEWAY_MAVEN_MIRROR is no address", id="no address"),
+        ],
+    )
+    def test_a_mirror_that_cannot_be_found(
+        self, mirror: str, says: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", mirror)
+        with pytest.raises(DownloadError, match=says) as caught:
             jars.resolve("kafka", Events())
         assert "secret" not in str(caught.value)
 
@@ -355,28 +354,42 @@ class TestFailures:
 
 
 class TestMirrorsAndProxies:
-    def test_a_mirror_with_a_password(
-        self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        repository.password = "me:s3cr@t"
-        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", repository.address.replace("//", "//me:s3cr%40t@"))
-        assert contents(jars.resolve("kafka", Events())) == EXPECTED
+    @pytest.mark.parametrize(
+        ("mirror", "proxy", "wanted", "refusal"),
+        [
+            pytest.param("http://me:s3cr%40t@{at}", "", "me:s3cr@t", "", id="mirror, the right password"),
+            pytest.param(
+                "http://me:s3cret@{at}",
+                "",
+                "me:another",
+                "refuses the user name and password",
+                id="mirror, a wrong one",
+            ),
+            pytest.param("http://{at}", "", "me:s3cret", "wants a user name and password", id="mirror, none"),
+            pytest.param(FAR, "http://{at}", None, "", id="proxy without a password"),
+            pytest.param(FAR, "http://me:s3cr%40t@{at}", "me:s3cr@t", "", id="proxy, the right password"),
+            pytest.param(FAR, "http://{at}", "me:s3cret", "the proxy wants a user name and password", id="proxy, none"),
+        ],
+    )
+    def test_logins(
+        self, mirror: str, proxy: str, wanted: str | None, refusal: str, cache: Path, repository: Repository,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """No password is left in a file or in the error."""
+        at = f"127.0.0.1:{repository.server_address[1]}"
+        repository.password = wanted
+        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", mirror.format(at=at))
+        if proxy:
+            repository.demand = (407, "Proxy-Authenticate", "Proxy-Authorization")
+            monkeypatch.setenv("http_proxy", proxy.format(at=at))
+        if refusal:
+            with pytest.raises(DownloadError, match=refusal) as caught:
+                jars.resolve("kafka", Events())
+            assert "s3cr" not in str(caught.value)
+        else:
+            assert contents(jars.resolve("kafka", Events())) == EXPECTED
         kept = [path for path in cache.rglob("*") if path.is_file() and b"s3cr" in path.read_bytes()]
         assert not kept, "the password was left in a file"
-
-    def test_a_mirror_that_refuses_the_password(
-        self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        repository.password = "me:another"
-        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", repository.address.replace("//", "//me:s3cret@"))
-        with pytest.raises(DownloadError, match="refuses the user name and password") as caught:
-            jars.resolve("kafka", Events())
-        assert "s3cret" not in str(caught.value)
-
-    def test_a_mirror_that_wants_a_password_nobody_gave(self, cache: Path, repository: Repository) -> None:
-        repository.password = "me:s3cret"
-        with pytest.raises(DownloadError, match="wants a user name and password"):
-            jars.resolve("kafka", Events())
 
     def test_a_mirror_in_a_folder(
         self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -392,9 +405,8 @@ class TestMirrorsAndProxies:
         self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """Java trusts it once SSL_CERT_FILE names the authority, and otherwise says what is missing."""
-        certificates = make_certificates(tmp_path / "certificates")
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificates.server_certificate, certificates.server_key)
+        authority = Authority(tmp_path / "authority")
+        context = authority.issue("server").server_context()
         repository.socket = context.wrap_socket(repository.socket, server_side=True)
         monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", repository.address.replace("http://127.0.0.1", "https://localhost"))
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
@@ -403,32 +415,8 @@ class TestMirrorsAndProxies:
             DownloadError, match="certificate is not trusted by Java; for a private CA set SSL_CERT_FILE"
         ):
             jars.resolve("kafka", Events())
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca_file))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca_file))
         assert contents(jars.resolve("kafka", Events())) == EXPECTED
-
-    def test_a_proxy(self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", "http://repository.invalid")
-        monkeypatch.setenv("http_proxy", repository.address)
-        assert contents(jars.resolve("kafka", Events())) == EXPECTED
-
-    def test_a_proxy_with_a_password(
-        self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        repository.password = "me:s3cr@t"
-        repository.demand = (407, "Proxy-Authenticate", "Proxy-Authorization")
-        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", "http://repository.invalid")
-        monkeypatch.setenv("http_proxy", repository.address.replace("//", "//me:s3cr%40t@"))
-        assert contents(jars.resolve("kafka", Events())) == EXPECTED
-
-    def test_a_proxy_that_wants_a_password_nobody_gave(
-        self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        repository.password = "me:s3cret"
-        repository.demand = (407, "Proxy-Authenticate", "Proxy-Authorization")
-        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", "http://repository.invalid")
-        monkeypatch.setenv("http_proxy", repository.address)
-        with pytest.raises(DownloadError, match="the proxy wants a user name and password"):
-            jars.resolve("kafka", Events())
 
     def test_an_exception_from_the_proxy(
         self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch

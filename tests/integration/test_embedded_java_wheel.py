@@ -1,29 +1,21 @@
 """On a machine without Java: the runtime installed as a wheel runs all that is run on one."""
 
-from __future__ import annotations
-
-import contextlib
 import ssl
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
 
-from gateway.local.embedded.certificates import make_certificates
-from gateway.local.embedded.kafka import KafkaCluster
-from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime import java
 from gateway.local.runtime.ivy import find_ivy
+from gateway.local.runtime.java import Java
 from gateway.local.runtime.trust import jks
 from tests.brokers.client import Client
+from tests.brokers.secured import SecuredKafka, SecuredMqtt
 from tests.brokers.topics import create_topic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.local.runtime.java import Java
+from tests.servers.authority import Authority
 
 pytestmark = pytest.mark.slow  # the first time it fetches 35 MB
 
@@ -40,11 +32,11 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
 
 
 async def test_kafka_and_the_mqtt_broker_run_on_it(wheel: Java, unique: str) -> None:
-    with KafkaCluster(tls=True, sasl=True) as cluster, MqttBroker({"me": "x"}, tls=True) as broker:
+    with SecuredKafka(tls=True, sasl=True) as cluster, SecuredMqtt(tls=True) as broker:
         await create_topic(cluster.bootstrap, unique)
         assert str(wheel.home) in psutil.Process(cluster.pid()).exe()
         for options in ({"port": broker.port}, {"port": broker.tls_port, "ca_file": broker.ca_file}):
-            with Client(**options, user=("me", "x")) as client:
+            with Client(**options) as client:
                 client.publish(unique, b"x")
 
 
@@ -89,8 +81,7 @@ def test_an_interrupted_installation_leaves_nothing_usable(tmp_path: Path, monke
 def test_java_reads_the_trust_store_we_write(tmp_path: Path) -> None:
     """Read by Java's own keytool code: the entries, and the seal over them."""
     made = java.ensure_java()
-    certificates = make_certificates(tmp_path / "certificates")
-    der = ssl.PEM_cert_to_DER_cert(certificates.ca_file.read_text())
+    der = ssl.PEM_cert_to_DER_cert(Authority(tmp_path / "authority").ca_file.read_text())
     store = tmp_path / "trust.jks"
     store.write_bytes(jks([der, der]))
     keytool = [made.executable, "-m", "java.base/sun.security.tools.keytool.Main", "-list", "-keystore", store]
@@ -99,36 +90,6 @@ def test_java_reads_the_trust_store_we_write(tmp_path: Path) -> None:
     assert answer.stdout.count("trustedCertEntry") == 2
     store.write_bytes(store.read_bytes()[:-1] + b"\0")
     assert subprocess.run([*keytool, "-storepass", "changeit"], capture_output=True, check=False).returncode != 0
-
-
-def test_certificates_hold_what_servers_and_clients_check(tmp_path: Path) -> None:
-    certificates = make_certificates(tmp_path / "certificates")
-    assert make_certificates(tmp_path / "certificates") == certificates, "a second call made others"
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificates.server_certificate, certificates.server_key)
-    client = ssl.create_default_context(cafile=str(certificates.ca_file))
-    client.verify_flags |= ssl.VERIFY_X509_STRICT  # what Python 3.13 asks for
-    for name in ("localhost", "127.0.0.1"):
-        assert handshake(server, client, name)
-    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        handshake(server, client, "example.org")
-    assert certificates.directory.stat().st_mode & 0o077 == 0, "private keys lie in a folder others may read"
-
-
-def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bool:
-    """A TLS handshake in memory; raises what the client finds wrong."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    near = client.wrap_bio(to_client, to_server, server_hostname=name)
-    far = server.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(5):
-        done = 0
-        for side in (near, far):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                side.do_handshake()
-                done += 1
-        if done == 2:
-            return True
-    return False
 
 
 def test_ivy_is_the_one_inside_pyspark() -> None:

@@ -1,9 +1,7 @@
 """The embedded MQTT brokers are real ones: what the gateway relies on, on the default broker and on mosquitto."""
 
-from __future__ import annotations
-
-import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -12,23 +10,22 @@ from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
 from tests.brokers.client import DEADLINE, Client, RefusedError
 from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.secured import SecuredMqtt
+from tests.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+Broker = SecuredMqtt | Mosquitto
 
-Broker = MqttBroker | Mosquitto
+
+USERS = {"gateway": 'pass"wörd', "second": "x"}
+GATEWAY = ("gateway", USERS["gateway"])
 
 
 @pytest.fixture(scope="module", params=["hivemq", "mosquitto"])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Each broker, with all its listeners and two users."""
-    users = {"gateway": 'pass"wörd', "second": "x"}
-    made: Broker = MqttBroker(users, tls=True) if request.param == "hivemq" else Mosquitto(users=users, tls=True)
+    """Each broker with all its listeners, mosquitto with two users."""
+    made: Broker = SecuredMqtt(tls=True) if request.param == "hivemq" else Mosquitto(users=USERS, tls=True)
     with made:
         yield made
-
-
-GATEWAY = ("gateway", 'pass"wörd')
 
 
 def listeners(broker: Broker) -> dict[str, dict[str, Any]]:
@@ -49,16 +46,6 @@ def test_every_listener_carries_messages(broker: Broker, unique: str, listener: 
             client.publish(f"{unique}/a", b"%d" % qos, qos)
         # Order is promised within one quality of service only (MQTT 5.0 section 4.6), and not kept beyond.
         assert sorted(client.receive().payload for _ in range(3)) == [b"0", b"1", b"2"]
-
-
-@pytest.mark.parametrize("user", [("gateway", "wrong"), ("nobody", "x"), ("gateway", ""), None])
-def test_who_does_not_know_a_password_is_refused(broker: Broker, user: tuple[str, str] | None) -> None:
-    with pytest.raises(RefusedError, match=r"Bad user name or password|Not authorized"):
-        Client(broker.port, user=user)
-
-
-def test_a_second_user_is_let_in(broker: Broker) -> None:
-    Client(broker.port, user=("second", "x")).close()
 
 
 def test_a_persistent_session_is_kept_while_away(broker: Broker, unique: str) -> None:
@@ -82,10 +69,7 @@ def test_a_shared_subscription_delivers_each_message_once(broker: Broker, unique
         with Client(broker.port, user=GATEWAY) as publisher:
             for number in range(40):
                 publisher.publish(f"{unique}/a", b"%d" % number)
-        deadline = time.monotonic() + DEADLINE
-        while one.messages.qsize() + two.messages.qsize() < 40:
-            assert time.monotonic() < deadline, f"{one.messages.qsize()} + {two.messages.qsize()} of 40 arrived"
-            time.sleep(0.02)
+        wait_until(lambda: one.messages.qsize() + two.messages.qsize() >= 40, "all arrive")
         payloads = [member.messages.get().payload for member in (one, two) for _ in range(member.messages.qsize())]
     assert sorted(payloads) == sorted(b"%d" % number for number in range(40))
 
@@ -113,7 +97,7 @@ def test_every_socket_is_bound_to_loopback(broker: Broker) -> None:
     assert {address.ip for address in listening} <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
-def test_killed_it_comes_back_at_its_ports(make_mqtt_broker: Callable[..., MqttBroker]) -> None:
+def test_killed_it_comes_back_at_its_ports(make_mqtt_broker: Callable[..., SecuredMqtt]) -> None:
     broker = make_mqtt_broker()
     ports = broker.port, broker.websocket_port
     with Client(broker.port) as client:
@@ -125,7 +109,7 @@ def test_killed_it_comes_back_at_its_ports(make_mqtt_broker: Callable[..., MqttB
     Client(broker.port).close()
 
 
-def test_a_stop_closes_the_connections(make_mqtt_broker: Callable[..., MqttBroker]) -> None:
+def test_a_stop_closes_the_connections(make_mqtt_broker: Callable[..., SecuredMqtt]) -> None:
     broker = make_mqtt_broker()
     with Client(broker.port) as client:
         broker.stop()
@@ -135,7 +119,7 @@ def test_a_stop_closes_the_connections(make_mqtt_broker: Callable[..., MqttBroke
 
 
 def test_a_frozen_broker_answers_nothing_until_it_is_thawed(
-    make_mqtt_broker: Callable[..., MqttBroker], unique: str
+    make_mqtt_broker: Callable[..., SecuredMqtt], unique: str
 ) -> None:
     broker = make_mqtt_broker()
     with Client(broker.port) as client:
@@ -150,7 +134,7 @@ def test_a_frozen_broker_answers_nothing_until_it_is_thawed(
         assert info.is_published()
 
 
-def test_a_client_certificate_can_be_required(make_mqtt_broker: Callable[..., MqttBroker], unique: str) -> None:
+def test_a_client_certificate_can_be_required(make_mqtt_broker: Callable[..., SecuredMqtt], unique: str) -> None:
     broker = make_mqtt_broker(tls=True, client_certificates="REQUIRED")
     certificates = broker.certificates
     assert certificates is not None
@@ -161,23 +145,13 @@ def test_a_client_certificate_can_be_required(make_mqtt_broker: Callable[..., Mq
         client.publish(unique, b"in")
 
 
-def test_a_large_packet_is_refused_where_a_limit_is_set(
-    make_mqtt_broker: Callable[..., MqttBroker], unique: str
-) -> None:
-    broker = make_mqtt_broker(max_packet_bytes=1000)
-    with Client(broker.port) as client:
-        client.publish(unique, b"x" * 500)
-        client.paho.publish(unique, b"x" * 2000, 1)
-        assert client.closed.wait(DEADLINE), "a packet above the limit was taken"
-
-
 def test_a_taken_port_is_told(mqtt_broker: MqttBroker) -> None:
     with pytest.raises(PortTakenError, match=f"Port {mqtt_broker.port} on 127.0.0.1 is in use"):
         MqttBroker(port=mqtt_broker.port).start()
     assert mqtt_broker.alive
 
 
-def test_a_port_taken_while_it_was_down_is_told(make_mqtt_broker: Callable[..., MqttBroker]) -> None:
+def test_a_port_taken_while_it_was_down_is_told(make_mqtt_broker: Callable[..., SecuredMqtt]) -> None:
     """A thief between kill and start: the old port cannot be had, and another would surprise its clients."""
     import socket
 
@@ -195,51 +169,9 @@ def test_a_failure_to_start_shows_the_log() -> None:
     assert "heap" in str(caught.value).lower()
 
 
-class TestMosquitto:
-    def test_with_persistence_a_session_outlives_a_restart(
-        self, make_mosquitto: Callable[..., Mosquitto], unique: str
-    ) -> None:
-        broker = make_mosquitto(persistence=True)
-        with Client(broker.port, client_id=unique, clean=False) as client:
-            client.subscribe(f"{unique}/#")
-        with Client(broker.port) as publisher:
-            publisher.publish(f"{unique}/a", b"kept")
-        port = broker.port
-        broker.shut_down()
-        broker.start()
-        assert broker.port == port
-        with Client(broker.port, client_id=unique, clean=False) as client:
-            assert client.session_present
-            assert client.receive().payload == b"kept"
-
-    def test_an_acl_keeps_messages_away(self, make_mosquitto: Callable[..., Mosquitto], unique: str) -> None:
-        broker = make_mosquitto(acl="topic readwrite allowed/#\n", config="max_connections 10")
-        with Client(broker.port) as subscriber:
-            subscriber.subscribe("#")
-            for topic in ("denied/a", "allowed/a"):
-                with Client(broker.port) as publisher:  # 2.0.11 cuts a client off that publishes what it may not
-                    publisher.paho.publish(topic, topic.encode(), 1).wait_for_publish(DEADLINE)
-            assert subscriber.receive().payload == b"allowed/a"
-
-    def test_a_client_certificate_can_be_required(self, make_mosquitto: Callable[..., Mosquitto], unique: str) -> None:
-        broker = make_mosquitto(tls=True, require_certificate=True)
-        certificates = broker.certificates
-        assert certificates is not None
-        with pytest.raises((RefusedError, OSError)):
-            Client(broker.tls_port, ca_file=broker.ca_file)
-        shown = (certificates.client_certificate, certificates.client_key)
-        with Client(broker.tls_port, ca_file=broker.ca_file, certificate=shown) as client:
-            client.publish(unique, b"in")
-
-    def test_a_wrong_configuration_is_told_with_the_log(self) -> None:
-        with pytest.raises(StartError, match=r"(?s)mosquitto ended while starting.*nonsense"):
-            Mosquitto(config="nonsense true").start()
-
-    def test_absent_it_skips_the_test_but_fails_in_ci(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("shutil.which", lambda *_args, **_kwargs: None)
-        monkeypatch.delenv("CI", raising=False)
-        with pytest.raises(pytest.skip.Exception, match="not installed"):
-            Mosquitto()
-        monkeypatch.setenv("CI", "true")
-        with pytest.raises(pytest.fail.Exception, match="in CI that is a failure"):
-            Mosquitto()
+def test_a_mosquitto_refuses_who_does_not_know_a_password(make_mosquitto: Callable[..., Mosquitto]) -> None:
+    port = make_mosquitto(users=USERS).port
+    Client(port, user=("second", "x")).close()
+    for user in (("gateway", "wrong"), ("nobody", "x"), ("gateway", ""), None):
+        with pytest.raises(RefusedError, match=r"Bad user name or password|Not authorized"):
+            Client(port, user=user)

@@ -1,10 +1,9 @@
 """EMQX's REST API is asked as EMQX 5 wants it, and every way in which it cannot be is told apart."""
 
-from __future__ import annotations
-
 import contextlib
-import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -16,13 +15,9 @@ from gateway.health.emqx.api import EmqxApi, EmqxApiError, EmqxRefusedError
 from tests.brokers.emqx_rest import EmqxRest
 from tests.brokers.packets import Message
 from tests.brokers.raw import RawClient
-from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.scripted import ScriptedBroker, publish
 from tests.brokers.scripted_rules import Rules
 from tests.servers.authority import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 SHARE = "$share/gw/devices/#"
 
@@ -47,13 +42,11 @@ def api(url: str, **changes: Any) -> EmqxApi:
 async def test_a_client_s_queue_window_and_drops_are_told(broker: ScriptedBroker, rest: EmqxRest) -> None:
     async with RawClient(broker.port, "gw-0-0", receive_maximum=5) as client:
         await client.subscribe(SHARE)
-        for number in range(18):
-            broker.publish(Message("devices/d", b"%d" % number, 1, publisher="d"))
+        publish(broker, range(18))
         (found,) = (await api(rest.url).clients(["gw-0-0"])).values()
         assert found.connected
         assert (found.inflight_cnt, found.inflight_max) == (5, 5)
         assert (found.mqueue_len, found.mqueue_max, found.mqueue_dropped) == (10, 10, 3)
-        assert found.subscriptions_cnt == 1
         assert found.session_ms == broker.session("gw-0-0").created_ms
         assert "fields=" in rest.requests[-1]
     one = await api(rest.url).client("gw-0-0")
@@ -67,7 +60,6 @@ async def test_ids_that_emqx_does_not_know_are_not_there(broker: ScriptedBroker,
         found = await api(rest.url).clients([odd, "a", "nobody", odd])
         assert sorted(found) == sorted([odd, "a"])
         assert await api(rest.url).client("nobody") is None
-        assert await api(rest.url).subscriptions("nobody") is None
         assert await api(rest.url).clients([]) == {}
 
 
@@ -100,20 +92,16 @@ async def test_names_of_fields_that_it_does_not_know_are_left_out(broker: Script
     assert ["fields=" in request for request in rest.requests] == [True, False, False]
 
 
-async def test_subscriptions_nodes_zone_bans_and_counters(broker: ScriptedBroker, rest: EmqxRest) -> None:
+async def test_nodes_zone_bans_and_counters(broker: ScriptedBroker, rest: EmqxRest) -> None:
     rest.broker.bans = [
         {"as": "clientid", "who": f"bad-{n}", "reason": "flapping", "until": "infinity"} for n in range(1001)
     ]
-    async with RawClient(broker.port, "a") as client:
-        await client.subscribe(SHARE)
-        (subscription,) = await api(rest.url).subscriptions("a") or []
-        assert subscription.filter == SHARE
     broker.publish(Message("elsewhere", b"", 1))
     (node,) = await api(rest.url).nodes()
-    assert (node.status, node.version, node.uptime_s) == ("running", "5.8.9", 3600)
+    assert (node.status, node.version) == ("running", "5.8.9")
     zone = await api(rest.url).zone()
     assert (zone.max_inflight, zone.max_mqueue_len, zone.durable_sessions) == (32, 10, False)
-    assert (zone.shared_subscription_strategy, zone.retry_interval) == ("round_robin", "infinity")
+    assert zone.shared_subscription_strategy == "round_robin"
     bans = await api(rest.url).bans()
     assert [ban.who for ban in bans] == [f"bad-{n}" for n in range(1001)], "two pages"
     assert (await api(rest.url).metrics())["messages.dropped.no_subscribers"] == 1
@@ -149,9 +137,9 @@ async def test_a_secret_that_is_rotated_in_its_file_is_shown_anew(rest: EmqxRest
 @pytest.mark.parametrize(
     ("fault", "trouble", "says"),
     [
-        ("deep", "not_emqx", "something else than JSON"),
-        ("html", "not_emqx", "something else than JSON. Is this EMQX's dashboard port (18083)"),
-        ("error", "answer", "has trouble of its own with /nodes (500 NODE_DOWN)"),
+        ("deep", "not_emqx", "is no JSON"),
+        ("html", "not_emqx", "is no JSON. Is this EMQX's dashboard port (18083)"),
+        ("error", "answer", "failed on /nodes (500 NODE_DOWN)"),
         ("shape", "answer", "does not answer as EMQX 5 does (/nodes: no list)"),
         ("hang", "unreachable", "has not answered within 0.2s"),
     ],
@@ -181,7 +169,7 @@ async def test_an_api_that_does_not_see_what_is_asked_for_is_not_read_to_its_end
 
 async def test_an_emqx_4_is_named(broker: ScriptedBroker) -> None:
     async with EmqxRest(broker, version="4.4.19") as rest:
-        with pytest.raises(EmqxApiError, match=r"is an EMQX 4, whose REST API is another one") as caught:
+        with pytest.raises(EmqxApiError, match=r"is an EMQX 4, which has another REST API") as caught:
             await api(rest.url).clients(["a"])
     assert caught.value.trouble == "emqx_4"
 
@@ -199,10 +187,7 @@ async def test_nobody_there_and_mqtt_s_own_port(broker: ScriptedBroker, rest: Em
 
 async def test_https_with_and_without_its_authority(broker: ScriptedBroker, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    issued = authority.issue("emqx")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.certificate, issued.key)
-    async with EmqxRest(broker, tls=context) as rest:
+    async with EmqxRest(broker, tls=authority.issue("emqx").server_context()) as rest:
         assert await api(rest.url, tls={"ca_file": str(authority.ca_file)}).nodes()
         with pytest.raises(EmqxApiError, match=r"shows a certificate that is not trusted .*emqx\.tls\.ca_file"):
             await api(rest.url).nodes()

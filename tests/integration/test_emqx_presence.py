@@ -1,16 +1,13 @@
 """Devices that come and go: EMQX's event messages are an ordinary route's, and no wildcard's."""
 
-from __future__ import annotations
-
 import json
-import time
 
-from tests.brokers.data_path import MemoryPath, make_settings
+from tests.brokers.data_path import MemoryPath, settings_for
 from tests.brokers.packets import Message
 from tests.brokers.raw import RawClient
-from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
+from tests.waiting import until
 
 PRESENCE = {
     "name": "presence",
@@ -25,21 +22,17 @@ EVERYTHING = {"name": "all", "filters": ["#"], "topic": "everything"}
 async def test_connected_and_disconnected_come_to_their_route_alone() -> None:
     """MQTT 5.0 section 4.7.2: a filter that begins with a wildcard matches no topic that begins with `$`; so a route of
     all messages, although first, takes none of them, neither at the broker nor here."""
-    async with ScriptedBroker(Rules(sys_events=True)) as broker:
-        mqtt = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "sessions": 1}
-        async with MemoryPath(make_settings(mqtt=mqtt, routes=[EVERYTHING, PRESENCE])) as path:
-            session = path.session(client_id="gw-0-0")
-            await session.start()
-            subscribed = [text for text, _ in broker.subscribes[-1].filters]
-            assert subscribed == ["$share/gateway/#", "$share/gateway/$SYS/brokers/+/clients/#"]
-            try:
-                async with RawClient(broker.port, "pump/7", expiry=0):  # a client id with a level of its own
-                    broker.publish(Message("devices/pump", b"telemetry", 1, publisher="pump/7"))
-                    await until(lambda: len(path.log) >= 2, "it came, and sent")
-                await until(lambda: len(path.log) >= 3, "it went")
-            finally:
-                await session.stop(time.monotonic_ns() + 5_000_000_000)
-            path.check()
+    async with (
+        ScriptedBroker(Rules(sys_events=True)) as broker,
+        MemoryPath(settings_for(broker, routes=[EVERYTHING, PRESENCE])) as path,
+        path.running(path.session(client_id="gw-0-0")),
+    ):
+        subscribed = [text for text, _ in broker.subscribes[-1].filters]
+        assert subscribed == ["$share/gateway/#", "$share/gateway/$SYS/brokers/+/clients/#"]
+        async with RawClient(broker.port, "pump/7", expiry=0):  # a client id with a level of its own
+            broker.publish(Message("devices/pump", b"telemetry", 1, publisher="pump/7"))
+            await until(lambda: len(path.log) >= 2, "it came, and sent")
+        await until(lambda: len(path.log) >= 3, "it went")
     found = {
         topic: [stored.record for stored in path.log if stored.topic == topic]
         for topic in ("everything", "devices.presence")

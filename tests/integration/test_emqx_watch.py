@@ -1,30 +1,24 @@
 """The watch on EMQX: what it finds becomes metrics, problems and facts; what it cannot find is said once."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from config.settings import EmqxSettings, MqttSettings, Settings
+from gateway.base.instruments import Family
 from gateway.base.metrics import Metrics
 from gateway.health.emqx import api
 from gateway.health.emqx.watch import EmqxWatch
 from tests.brokers.emqx_rest import EmqxRest
-from tests.brokers.packets import Message
 from tests.brokers.raw import RawClient
-from tests.brokers.rig import until
-from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.scripted import ScriptedBroker, publish
 from tests.brokers.scripted_rules import Rules
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from gateway.base.instruments import Family
+from tests.waiting import until
 
 SESSIONS = [("0", "gw-0-0"), ("1", "gw-0-1")]
 
@@ -62,11 +56,6 @@ def read(watched: EmqxWatch, name: str) -> dict[tuple[str, ...], float]:
     return family.read()
 
 
-def overflow(broker: ScriptedBroker, count: int) -> None:
-    for number in range(count):
-        broker.publish(Message("devices/d", b"%d" % number, 1, publisher="d"))
-
-
 def facts(watched: EmqxWatch) -> dict[str, Any]:
     return json.loads(json.dumps(watched.facts()))  # type: ignore[no-any-return] - what /status can say
 
@@ -79,10 +68,10 @@ async def test_drops_become_metrics_a_problem_and_one_line(
         assert read(watched, "emqx_dropped")["0", "queue_full"] == 0
         assert watched.problems() == ()
         await client.subscribe("$share/gw/devices/#")
-        overflow(broker, 2 + 10 + 7)
+        publish(broker, range(2 + 10 + 7))
         with capture_logs() as logs:
             await watched.look()
-            overflow(broker, 4)
+            publish(broker, range(4))
             await watched.look()
         assert read(watched, "emqx_dropped") == {
             (name, reason): 11 if (name, reason) == ("0", "queue_full") else 0
@@ -110,14 +99,14 @@ async def test_what_is_dropped_between_two_lives_is_counted_in_the_second(
     path = tmp_path / "worker-0.emqx.json"
     async with RawClient(broker.port, "gw-0-0") as client:
         await client.subscribe("$share/gw/devices/#")
-        overflow(broker, 15)
+        publish(broker, range(15))
         async with watch(rest, path) as watched:
             assert read(watched, "emqx_dropped")["0", "queue_full"] == 0, "dropped before anybody looked"
             assert facts(watched)["sessions"][0]["dropped_by_emqx"] == 3
             assert read(watched, "emqx_queue_length")["0",] == 10
         assert read(watched, "emqx_up") == {(): 0}, "nobody looks any more"
         assert read(watched, "emqx_queue_length")["0",] == 0
-    overflow(broker, 6)
+    publish(broker, range(6))
     async with watch(rest, path) as watched:
         assert read(watched, "emqx_dropped")["0", "queue_full"] == 6
     async with watch(rest, path) as watched:
@@ -166,18 +155,18 @@ async def test_an_api_that_goes_and_comes_is_a_line_each_and_a_problem_in_betwee
 async def test_messages_without_subscriber_are_counted_from_the_first_look_on(
     broker: ScriptedBroker, rest: EmqxRest, tmp_path: Path
 ) -> None:
-    overflow(broker, 3)
+    publish(broker, range(3))
     async with watch(rest, tmp_path / "e.json") as watched:
         assert read(watched, "emqx_no_subscribers") == {(): 0}
-        overflow(broker, 2)
+        publish(broker, range(2))
         await watched.look()
         assert read(watched, "emqx_no_subscribers") == {(): 2}
         broker.unrouted.clear()  # a node has restarted
-        overflow(broker, 1)
+        publish(broker, range(1))
         await watched.look()
         assert read(watched, "emqx_no_subscribers") == {(): 3}
     async with watch(rest, tmp_path / "e.json", worker=1) as watched:
-        overflow(broker, 2)
+        publish(broker, range(2))
         await watched.look()
         assert read(watched, "emqx_no_subscribers") == {(): 0}, "another worker counts them"
 
@@ -186,15 +175,15 @@ async def test_own_messages_without_subscriber_are_left_out(
     broker: ScriptedBroker, rest: EmqxRest, tmp_path: Path
 ) -> None:
     own = [1]  # before the first look
-    overflow(broker, 1)
+    publish(broker, range(1))
     async with watch(rest, tmp_path / "e.json", own_unheard=lambda: own[0]) as watched:
-        overflow(broker, 3)
+        publish(broker, range(3))
         own[0] += 2
         await watched.look()
         assert read(watched, "emqx_no_subscribers") == {(): 1}
         own[0] += 1  # EMQX's count comes later
         await watched.look()
-        overflow(broker, 2)
+        publish(broker, range(2))
         await watched.look()
         assert read(watched, "emqx_no_subscribers") == {(): 2}
 
@@ -272,4 +261,4 @@ async def test_too_many_subscriptions_to_count_are_not_judged(tmp_path: Path, mo
             await watched.look()
         (problem,) = watched.problems()
         assert (problem.id, problem.severity) == ("emqx-node-stopped", "warning")
-        assert "is not judged: there are too many subscriptions to count (3 shared)" in problem.text
+        assert "is unknown: there are too many subscriptions to count (3 shared)" in problem.text

@@ -1,20 +1,15 @@
 """The faulty proxy does what it says: every byte in order, late, or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.brokers.proxy import FaultyProxy, Weather
-from tests.chaos.harness import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 

@@ -1,25 +1,19 @@
 """The settings that somebody begins with: what the README gives to paste and what `gateway init` writes start."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.cli.main import main
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
+from tests.brokers.mosquitto import Mosquitto
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from gateway.local.embedded.mqtt import MqttBroker
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.fixtures import MakeGateway
-    from tests.chaos.harness import Gateway
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import Gateway
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,14 +1,14 @@
 """The HTTP port over TLS: client certificates open it, files that change are followed, commands find their way in."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import shutil
 import ssl
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,17 +16,13 @@ import structlog
 from pydantic import SecretStr
 
 from config.errors import ConfigError
-from config.settings import HttpSettings, HttpTlsSettings
+from config.settings import HttpSettings, ServerTlsSettings
 from gateway.http.answers import Answer
 from gateway.http.asking import ask
 from gateway.http.server import HttpServer
 from gateway.tools.doctor.running import RunningFacts, gather
 from tests.servers.authority import Authority
 from tests.servers.playing import played
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 TOKEN = "of-the-test-0123456789"
 
@@ -44,16 +40,8 @@ def authority(tmp_path: Path) -> Authority:
 def settings(authority: Authority, *, mutual: bool = False, token: bool = False, name: str = "server") -> HttpSettings:
     issued = authority.issue(name)
     ca = authority.ca_file if mutual else None
-    tls = HttpTlsSettings(certificate_file=issued.certificate, key_file=issued.key, client_ca_file=ca)
+    tls = ServerTlsSettings(certificate_file=issued.certificate, key_file=issued.key, client_ca_file=ca)
     return HttpSettings(port=0, token=SecretStr(TOKEN) if token else None, tls=tls)
-
-
-def client_context(authority: Authority, name: str | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authority.ca_file)
-    if name is not None:
-        issued = authority.issue(name)
-        context.load_cert_chain(issued.certificate, issued.key)
-    return context
 
 
 @asynccontextmanager
@@ -79,12 +67,12 @@ async def get(server: HttpServer, path: str, context: ssl.SSLContext, **options:
 async def test_over_tls(authority: Authority) -> None:
     async with serving(settings(authority)) as server:
         assert server.url.startswith("https://127.0.0.1:")
-        assert (await get(server, "/status", client_context(authority)))[0] == 200
+        assert (await get(server, "/status", authority.client_context()))[0] == 200
 
 
 async def test_a_client_certificate_opens_what_nothing_else_does(authority: Authority) -> None:
     async with serving(settings(authority, mutual=True)) as server:
-        bare, certified = client_context(authority), client_context(authority, "operator")
+        bare, certified = authority.client_context(), authority.client_context("operator")
         assert (await get(server, "/healthz", bare))[0] == 200
         assert (await get(server, "/readyz", bare))[0] == 503
         status, text = await get(server, "/status", bare)
@@ -97,7 +85,7 @@ async def test_a_client_certificate_opens_what_nothing_else_does(authority: Auth
 
 async def test_a_strangers_certificate_ends_the_handshake(authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger").issue("operator")
-    context = client_context(authority)
+    context = authority.client_context()
     context.load_cert_chain(stranger.certificate, stranger.key)
     async with serving(settings(authority, mutual=True)) as server:
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
@@ -106,15 +94,15 @@ async def test_a_strangers_certificate_ends_the_handshake(authority: Authority, 
 
 async def test_with_a_token_and_authorities_either_opens(authority: Authority) -> None:
     async with serving(settings(authority, mutual=True, token=True)) as server:
-        bare = client_context(authority)
+        bare = authority.client_context()
         assert (await get(server, "/status", bare))[0] == 401
         assert (await get(server, "/status", bare, headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 200
-        assert (await get(server, "/status", client_context(authority, "operator")))[0] == 200
+        assert (await get(server, "/status", authority.client_context("operator")))[0] == 200
 
 
 async def serial(server: HttpServer, authority: Authority) -> str:
     """Of the certificate that a new connection is shown."""
-    _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=client_context(authority))
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=authority.client_context())
     try:
         return str(writer.get_extra_info("peercert")["serialNumber"])
     finally:
@@ -157,7 +145,7 @@ async def test_a_connection_that_speaks_no_tls_harms_nobody(authority: Authority
             assert b"200" not in await reader.read()
         writer.close()
         await writer.wait_closed()
-        assert (await get(server, "/healthz", client_context(authority)))[0] == 200
+        assert (await get(server, "/healthz", authority.client_context()))[0] == 200
 
 
 @pytest.mark.parametrize("mutual", [False, True])
@@ -189,7 +177,9 @@ async def test_an_expired_certificate_keeps_no_command_from_looking(authority: A
     http = settings(authority, token=True, name="old")
     assert http.tls is not None
     expired = authority.issue("old", left=dt.timedelta(minutes=-1))
-    http = http.model_copy(update={"tls": HttpTlsSettings(certificate_file=expired.certificate, key_file=expired.key)})
+    http = http.model_copy(
+        update={"tls": ServerTlsSettings(certificate_file=expired.certificate, key_file=expired.key)}
+    )
     async with serving(http) as server:
         here = http.model_copy(update={"port": server.port})
         assert (await asyncio.to_thread(ask, here, "/status", timeout_s=20))[0] == 200

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import confluent_kafka
 import paho.mqtt.client as mqtt
@@ -25,10 +25,9 @@ import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
+from tests.brokers.mosquitto import missing
 from tests.chaos.harness import FULL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = ["Dockerfile", ".dockerignore", "requirements", "deploy", "pyproject.toml", "README.md", "LICENSE", "docs"]
@@ -46,35 +45,28 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return ran.stdout
 
 
-def leave_out(reason: str) -> None:
-    """In CI what is missing is a failure: there the script has to install it."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 def debian() -> tuple[str, str]:
     """This Debian's release name and the mirror its own package tool uses."""
     release = Path("/etc/os-release")
     values = dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)
     if values.get("ID") != "debian":
-        leave_out("the image test needs Debian, to make a small one of")
+        missing("the image test needs Debian, to make a small one of")
     name = values["VERSION_CODENAME"]
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {name}"]
     found = run(*asked).split()
     if not found:
-        leave_out("apt knows no package source of this Debian; run apt-get update")
+        missing("apt knows no package source of this Debian; run apt-get update")
     return name, found[0]
 
 
 @pytest.fixture(scope="module")
 def work() -> Iterator[Path]:
     """A folder for gigabytes, gone at the end whatever happens."""
-    missing = sorted({package for command, package in NEEDED.items() if shutil.which(command) is None})
-    if missing:
-        leave_out(f"the image test needs {', '.join(missing)} (Debian: apt-get install {' '.join(missing)})")
+    absent = sorted({package for command, package in NEEDED.items() if shutil.which(command) is None})
+    if absent:
+        missing(f"the image test needs {', '.join(absent)} (Debian: apt-get install {' '.join(absent)})")
     if os.geteuid() != 0:
-        leave_out("the image test needs root: it makes a Debian and changes into it")
+        missing("the image test needs root: it makes a Debian and changes into it")
     folder = Path(tempfile.mkdtemp(prefix="gateway-image-"))
     yield folder
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
@@ -263,11 +255,11 @@ class Service:
         return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
 
     def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
+        def reached() -> bool:
             assert self.process.poll() is None, f"the gateway ended with {self.process.returncode}:\n{self.said()}"
-            assert time.monotonic() < deadline, f"not {what} within {seconds} s:\n{self.said()}"
-            time.sleep(0.1)
+            return condition()
+
+        wait_until(reached, lambda: f"{what}:\n{self.said()}", seconds, 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -276,19 +268,13 @@ def brokers() -> Iterator[tuple[KafkaCluster, MqttBroker]]:
         yield kafka, broker
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture
 def service(
     tree: Path,
     configuration: dict[str, Any],
     brokers: tuple[KafkaCluster, MqttBroker],
     tmp_path: Path,
+    free_ports: Callable[[int], list[int]],
 ) -> Iterator[Service]:
     """The gateway with the settings that compose mounts; only addresses differ, and the copies one broker can keep."""
     kafka, broker = brokers
@@ -302,7 +288,7 @@ def service(
         "GATEWAY_KAFKA__TOPICS__REPLICATION": "1",
         "GATEWAY_KAFKA__TOPICS__DECLARE": "[]",
         "GATEWAY_HTTP__HOST": "127.0.0.1",
-        "GATEWAY_HTTP__PORT": str(free_port()),
+        "GATEWAY_HTTP__PORT": str(*free_ports(1)),
     }
     environment = [f"{name}={value}" for name, value in variables.items()]
     log = tmp_path / "gateway.log"
@@ -410,7 +396,7 @@ def test_the_access_service_in_its_image_makes_its_secrets_and_answers(auth_imag
     inside("python3", "-c", f"import {needed}")
     init = ["gateway", "auth", "init", "--secrets", "/var/lib/gateway-auth", "--users", "/etc/gateway/none.csv"]
     assert "added device-1" in inside(*init)
-    assert inside(*init) == "Everything is there already: nothing was made."
+    assert inside(*init) == "Everything exists already: nothing was made."
     header = tree / "var/lib/gateway-auth/emqx/authorization.conf"
     assert header.stat().st_mode & 0o777 == 0o640
     assert "gateway" in inside("gateway", "auth", "user", "list")

@@ -1,26 +1,22 @@
 """A whole gateway with interceptors: what comes out in Kafka, in the account, in the dead letters, and at its end."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+from bridge.ports import StoredRecord
 from config.errors import ExitStatus
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.client import Client
 from tests.brokers.kafka_backend import read_topic
+from tests.brokers.mosquitto import Mosquitto
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import run_to_end, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from bridge.ports import StoredRecord
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.fixtures import MakeGateway
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import run_to_end
+from tests.waiting import wait_until
 
 SECRET = "sixteen bytes at least"
 LISTENING = "tests.integration.listening_interceptor:Listening"

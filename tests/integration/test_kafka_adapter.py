@@ -1,11 +1,10 @@
 """The adapter on a real Kafka: the port's behaviour, and every fact about aiokafka and the broker that it relies on."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -19,15 +18,11 @@ from bridge.errors import IncarnationError, PoisonedError, TimestampError, Unrea
 from bridge.kafka.batch import KafkaBatch
 from bridge.kafka.connection import cluster_id
 from bridge.kafka.producer import KafkaProducer
-from bridge.ports import StoredRecord
+from bridge.ports import Producer, StoredRecord
 from bridge.wire import DeadLetterReason
+from tests.brokers.kafka_backend import KafkaBackend
 from tests.producer_port import NOW_MS, PATIENCE_S, RECORDS, ProducerPort, fill, running, sent, values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bridge.ports import Producer
-    from tests.brokers.kafka_backend import KafkaBackend
+from tests.waiting import until
 
 
 class TestKafkaProducer(ProducerPort):
@@ -159,9 +154,7 @@ async def test_an_answer_that_never_comes_ends_with_its_connection_and_the_batch
         backend.freeze()
         try:
             answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"frozen")))
-            async with asyncio.timeout(PATIENCE_S):
-                while connection.connected():  # noqa: ASYNC110 - the client tells nobody
-                    await asyncio.sleep(0.05)
+            await until(lambda: not connection.connected(), "the connection ends")
         finally:
             backend.thaw()
         async with asyncio.timeout(PATIENCE_S):
@@ -322,11 +315,9 @@ async def test_metadata_is_renewed_once_per_age_unasked(backend: KafkaBackend) -
     age_ns = backend.settings.metadata_max_age.total_seconds() * 1e9
     async with running(backend.producer([await backend.topic()])) as producer:
         seen = [producer.metadata_refreshed_ns()]
-        async with asyncio.timeout(PATIENCE_S):
-            while len(seen) < 5:
-                await asyncio.sleep(0.01)
-                if producer.metadata_refreshed_ns() != seen[-1]:
-                    seen.append(producer.metadata_refreshed_ns())
+        while len(seen) < 5:
+            await until(lambda: producer.metadata_refreshed_ns() != seen[-1], "it is renewed")
+            seen.append(producer.metadata_refreshed_ns())
         assert all(later - earlier > 0.9 * age_ns for earlier, later in itertools.pairwise(seen[1:]))
 
 
@@ -409,10 +400,7 @@ class Leftovers:
         return [*(asyncio.all_tasks() - self._tasks), *(self._open() - self._sockets)]
 
     async def gone(self) -> None:
-        deadline = time.monotonic() + 3
-        while left := self.now():
-            assert time.monotonic() < deadline, f"left behind: {left}"
-            await asyncio.sleep(0.02)
+        await until(lambda: not self.now(), f"nothing is left; at first {self.now()}", 3)
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])

@@ -1,22 +1,17 @@
 """A quota of a real Kafka (KIP-219): whoever has used it up is told how long to wait, and not read from meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
 
+from bridge.errors import BridgeError
 from bridge.kafka.contacts import Contacts
 from bridge.kafka.producer import KafkaProducer
+from gateway.local.embedded.kafka import KafkaCluster
+from tests.brokers.fixtures import MakeTopic
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.brokers.quotas import limit_producer
 from tests.producer_port import fill, running, values
-
-if TYPE_CHECKING:
-    from bridge.errors import BridgeError
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.fixtures import MakeTopic
 
 QUOTA = 90_000  # bytes a second; Kafka looks at the mean of eleven seconds
 BATCH = 256 * 1024

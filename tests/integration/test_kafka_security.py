@@ -1,12 +1,12 @@
 """TLS and SASL to Kafka as settings say, and what the operator reads when they are wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -18,20 +18,14 @@ from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.looking import look
-from tests.brokers.kafka_backend import kafka_settings
+from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
+from tests.brokers.secured import SecuredKafka
 from tests.producer_port import running, sent, values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.kafka_backend import KafkaBackend
 
 USER = {"username": "gateway", "password": "gateway-secret"}
 
 
-def tls(cluster: KafkaCluster, **changes: Any) -> dict[str, Any]:
+def tls(cluster: SecuredKafka, **changes: Any) -> dict[str, Any]:
     assert cluster.certificates is not None
     return {"ca_file": cluster.certificates.ca_file, **changes}
 
@@ -88,7 +82,7 @@ async def test_tls_without_verification_for_a_first_try(backend: KafkaBackend) -
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("wrong", [{"password": "wrong-secret"}, {"username": "nobody"}], ids=["password", "user"])
 async def test_a_wrong_password_or_user_is_refused_and_the_user_named(
-    secured_kafka: KafkaCluster, mechanism: str, wrong: dict[str, str]
+    secured_kafka: SecuredKafka, mechanism: str, wrong: dict[str, str]
 ) -> None:
     sasl = {**USER, **wrong, "mechanism": mechanism}
     sentence = await refuses(RefusedError, secured_kafka.sasl_bootstrap, security="SASL_PLAINTEXT", sasl=sasl)
@@ -98,7 +92,7 @@ async def test_a_wrong_password_or_user_is_refused_and_the_user_named(
     assert RefusedError.exit_status is ExitStatus.REFUSED
 
 
-async def test_a_mechanism_that_the_broker_does_not_speak_is_refused(make_kafka: Callable[..., KafkaCluster]) -> None:
+async def test_a_mechanism_that_the_broker_does_not_speak_is_refused(make_kafka: Callable[..., SecuredKafka]) -> None:
     cluster = make_kafka(sasl=True, settings={"sasl.enabled.mechanisms": "PLAIN"})
     sentence = await refuses(RefusedError, cluster.sasl_bootstrap, security="SASL_PLAINTEXT", sasl=USER)
     assert sentence.startswith(f"Kafka at {cluster.sasl_bootstrap} does not offer SCRAM-SHA-512.")
@@ -129,7 +123,7 @@ async def test_one_address_of_several_is_enough(backend: KafkaBackend, free_port
     [("PLAINTEXT", "tls_bootstrap"), ("PLAINTEXT", "sasl_bootstrap"), ("SSL", "bootstrap"), ("SSL", "sasl_bootstrap")],
 )
 async def test_the_wrong_protocol_for_a_port_is_guessed(
-    secured_kafka: KafkaCluster, spoken: str, listener: str
+    secured_kafka: SecuredKafka, spoken: str, listener: str
 ) -> None:
     address = getattr(secured_kafka, listener)
     sentence = await refuses(UnreachableError, address, security=spoken, tls=tls(secured_kafka))
@@ -139,13 +133,13 @@ async def test_the_wrong_protocol_for_a_port_is_guessed(
     assert "kafka.security" in sentence
 
 
-async def test_an_unknown_authority_is_told_with_the_setting_to_check(secured_kafka: KafkaCluster) -> None:
+async def test_an_unknown_authority_is_told_with_the_setting_to_check(secured_kafka: SecuredKafka) -> None:
     sentence = await refuses(UnreachableError, secured_kafka.tls_bootstrap, security="SSL", tls={})
     assert "shows a certificate that is not trusted" in sentence
     assert "Check kafka.tls.ca_file" in sentence
 
 
-async def test_a_certificate_for_another_name_is_told_with_the_setting_to_check(secured_kafka: KafkaCluster) -> None:
+async def test_a_certificate_for_another_name_is_told_with_the_setting_to_check(secured_kafka: SecuredKafka) -> None:
     settings = tls(secured_kafka, server_name="kafka.elsewhere")
     sentence = await refuses(UnreachableError, secured_kafka.tls_bootstrap, security="SSL", tls=settings)
     assert "kafka.elsewhere" in sentence
@@ -178,7 +172,7 @@ async def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, setting: str,
         KafkaProducer(kafka_settings("127.0.0.1:1", security="SSL", tls={setting: path}), "test", [])
 
 
-async def test_a_user_without_any_right_is_refused_in_a_sentence(make_kafka: Callable[..., KafkaCluster]) -> None:
+async def test_a_user_without_any_right_is_refused_in_a_sentence(make_kafka: Callable[..., SecuredKafka]) -> None:
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",

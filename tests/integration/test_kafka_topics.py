@@ -1,9 +1,8 @@
 """Topics that settings name exist, or are made as settings say, or the start ends with a sentence."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -11,13 +10,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from bridge.errors import BridgeError, RefusedError, RetriableError, TopicMissingError
 from bridge.kafka.topics import Topics
 from config.errors import ExitStatus
+from gateway.local.embedded.kafka import KafkaCluster
+from tests.brokers.kafka_backend import KafkaBackend
+from tests.brokers.secured import SecuredKafka
 from tests.producer_port import running, sent, values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.kafka_backend import KafkaBackend
 
 
 def described(cluster: KafkaCluster, topic: str, *names: str) -> tuple[int, int, dict[str, str]]:
@@ -94,7 +90,7 @@ async def test_a_missing_topic_that_is_not_declared_has_the_defaults_of_settings
 
 
 async def test_replication_is_the_broker_s_default_unless_told(
-    make_kafka: Callable[..., KafkaCluster], unique: str, free_ports: Callable[[int], list[int]]
+    make_kafka: Callable[..., SecuredKafka], unique: str, free_ports: Callable[[int], list[int]]
 ) -> None:
     from tests.brokers.kafka_backend import KafkaBackend
 
@@ -132,7 +128,7 @@ async def test_what_kafka_cannot_create_is_told_in_its_words(
 async def test_a_topic_we_may_not_see_is_a_matter_of_rights(backend: KafkaBackend, unique: str) -> None:
     topic = await backend.topic()
     await backend.hide(topic)
-    with pytest.raises(RefusedError, match=f"does not let us see topic {topic}.*Describe and Write"):
+    with pytest.raises(RefusedError, match=f"does not let us describe topic {topic}.*Describe and Write"):
         await ensure(backend, topic)
 
 

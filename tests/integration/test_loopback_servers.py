@@ -1,12 +1,9 @@
 """The databases that tests start: nothing of them is left, however the tests end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +14,7 @@ from tests.servers.mariadb import Mariadb
 from tests.servers.postgresql import Postgresql
 from tests.servers.redis import Redis
 from tests.servers.slapd import Slapd
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 KINDS = {
@@ -40,10 +38,10 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def until_gone(processes: list[psutil.Process], directory: Path) -> None:
-    end = time.monotonic() + 20
-    while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes) or directory.exists():
-        assert time.monotonic() < end, f"left: {processes}, {directory}: {directory.exists()}"
-        time.sleep(0.02)
+    def runs() -> bool:
+        return any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
+
+    wait_until(lambda: not runs() and not directory.exists(), f"the end of {processes}, and of {directory}")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.package)

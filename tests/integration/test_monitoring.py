@@ -4,37 +4,30 @@ Two workers under a supervisor between a real Kafka and a real MQTT broker, with
 interceptor, so that hardly anything has a reason to be empty.
 """
 
-from __future__ import annotations
-
 import contextlib
-import http.client
-import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode, urlsplit
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from config.stream import StreamMetricsSettings
-from gateway.local.runtime.process import GuardedProcess
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
 from streaming.metrics import StreamMetrics, serve
 from tests.auth_process import auth_serve
 from tests.batch_reports import batch_report
 from tests.brokers.client import Client
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import wait_until
-from tests.monitoring import PROMETHEUS, RULE_FILES, dashboard_module, known_series, rules, selections, tool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from types import ModuleType
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from gateway.local.embedded.mqtt import MqttBroker
-    from tests.chaos.fixtures import MakeGateway
+from tests.chaos.fixtures import MakeGateway
+from tests.monitoring import PROMETHEUS, RULE_FILES, dashboard_module, known_series, rules, selections
+from tests.prometheus import Prometheus
+from tests.waiting import wait_until
 
 TOKEN = "of-the-test-" * 4
 SHOWS_NOTHING = {  # of the dashboard, and why
@@ -43,75 +36,33 @@ SHOWS_NOTHING = {  # of the dashboard, and why
     "kafka_exporter does not run here",
     "no certificate or token is shown here",
     "admin.watch_groups names no group",
+    "the settings have no commands",
+    "no command has been finished in the interval",
 }
 HAS_NO_SERIES = {  # of the alerts' series, those of the gateway and the access service
     "gateway_auth_jwks_failures_total": "no key set is fetched",
     "gateway_consumer_lag_seconds": "no group is watched",
+    "gateway_commands_paused_partitions": "the settings have no commands",
+    "gateway_commands_deleted_unread_total": "the settings have no commands",
+    "gateway_commands_finished_total": "the settings have no commands",
+    "gateway_commands_oldest_seconds": "the settings have no commands",
+    "gateway_commands_imbalance": "the settings have no commands",
 }
 
 
-class Prometheus:
-    """The real one, which looks and judges once a second instead of every 15 s."""
-
-    def __init__(self, folder: Path, port: int, targets: dict[str, str]) -> None:
-        configuration = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
-        configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s", "scrape_timeout": "1s"}
-        jobs = [one for one in configuration["scrape_configs"] if one["job_name"] in targets]
-        (folder / "rules").mkdir(parents=True)
-        token = folder / "http_token"
-        token.write_text(TOKEN)
-        for job in jobs:
-            job["static_configs"] = [{"targets": [targets[job["job_name"]]]}]
-            if "authorization" in job:  # a Spark job has no token
-                job["authorization"]["credentials_file"] = str(token)
-        configuration["scrape_configs"] = jobs
-        for file in RULE_FILES:
-            (folder / "rules" / file.name).write_text(file.read_text().replace("interval: 30s", "interval: 1s"))
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-        self._port = port
-        self.log = folder / "log"
-        self._process = GuardedProcess(
-            [
-                tool("prometheus"),
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            log=self.log,
-        )
-
-    def __enter__(self) -> Self:
-        wait_until(self.ready, "Prometheus is ready")
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._process.kill()
-
-    def ready(self) -> bool:
-        assert self._process.returncode is None, self.log.read_text()
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return self._get("/-/ready")[0] == 200
-        return False
-
-    def _get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    def ask(self, what: str, **parameters: str) -> Any:
-        """The data of an answer of its API; AssertionError with its sentence when it refuses."""
-        status, body = self._get(f"/api/v1/{what}?{urlencode(parameters)}")
-        document = json.loads(body)
-        assert status == 200, f"{parameters}: {document.get('error')}"
-        return document["data"]
-
-    def query(self, expression: str) -> list[Any]:
-        """What an expression gives now."""
-        return list(self.ask("query", query=expression)["result"])
+def looking(folder: Path, targets: dict[str, str]) -> Prometheus:
+    """A Prometheus that looks and judges once a second instead of every 15 s."""
+    folder.mkdir()
+    token = folder / "http_token"
+    token.write_text(TOKEN)
+    jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    jobs = [one for one in jobs if one["job_name"] in targets]
+    for job in jobs:
+        job["static_configs"] = [{"targets": [targets[job["job_name"]]]}]
+        if "authorization" in job:  # a Spark job has no token
+            job["authorization"]["credentials_file"] = str(token)
+    rules = {file.name: file.read_text().replace("interval: 30s", "interval: 1s") for file in RULE_FILES}
+    return Prometheus(folder, 1, jobs, rules)
 
 
 @pytest.fixture
@@ -136,7 +87,6 @@ def site(
         ],
     )  # fmt: skip
     gateway.configure(http={"token": TOKEN})
-    (prometheus_port,) = free_ports(1)
     stop = threading.Event()
     (tmp_path / "auth").mkdir()
     with auth_serve(tmp_path / "auth", f'[http]\ntoken = "{TOKEN}"') as service, Client(mqtt_broker.port) as device:
@@ -163,7 +113,7 @@ def site(
             "stream": urlsplit(stream.url).netloc,
         }
         try:
-            with Prometheus(tmp_path / "prometheus", prometheus_port, targets) as prometheus:
+            with looking(tmp_path / "prometheus", targets) as prometheus:
                 yield prometheus
         finally:
             stop.set()
@@ -251,5 +201,5 @@ def check_alerts(site: Prometheus) -> None:
         for name, selection in selections(rule["expr"]):
             if name in ours and name not in HAS_NO_SERIES and name != "gateway_problems":  # there while one is
                 assert site.query(selection), f"{rule['alert']} asks for {selection}, which nobody has"
-    firing = {alert["labels"]["alertname"] for alert in site.ask("alerts")["alerts"] if alert["state"] == "firing"}
+    firing = {alert["labels"]["alertname"] for alert in site.alerts() if alert["state"] == "firing"}
     assert firing == {"GatewayWatchdog"}

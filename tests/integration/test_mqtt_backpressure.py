@@ -1,38 +1,27 @@
 """What must never stop: the window's places are freed on every way out, and pings go on whatever waits."""
 
-from __future__ import annotations
-
-import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from tests.brokers.data_path import MemoryPath, make_settings
+from gateway.mqtt.session import Session
+from tests.brokers.data_path import MemoryPath, settings_for
 from tests.brokers.packets import Message
-from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from gateway.mqtt.session import Session
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
 async def running(broker: ScriptedBroker, **tables: Any) -> AsyncIterator[tuple[MemoryPath, Session]]:
     """A started session on a path of its own; stopped at the end, the account checked."""
-    mqtt = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "sessions": 1, **tables.pop("mqtt", {})}
-    async with MemoryPath(make_settings(mqtt=mqtt, **tables)) as path:
+    async with MemoryPath(settings_for(broker, **tables)) as path:
         session = path.session(client_id="gateway-0-0")
-        await asyncio.wait_for(session.start(), 10)
-        try:
+        async with path.running(session):
             yield path, session
-        finally:
-            await session.stop(time.monotonic_ns() + 10_000_000_000)
-        path.check()
 
 
 WAYS_OUT = {

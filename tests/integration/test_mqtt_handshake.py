@@ -1,34 +1,27 @@
 """CONNECT and SUBSCRIBE: what we ask for, and what we say when a broker refuses; on one that refuses by script."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from config.errors import ExitStatus
 from gateway.base.metrics import CONNECT_FAILURES
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
+from gateway.mqtt.session import Session
 from tests.brokers import packets
-from tests.brokers.data_path import MemoryPath, make_settings
+from tests.brokers.data_path import MemoryPath, settings_for
 from tests.brokers.packets import Message
-from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
 from tests.servers.playing import played
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from gateway.mqtt.session import Session
-
-FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms", "sessions": 1}
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -37,8 +30,7 @@ async def session(
 ) -> AsyncIterator[tuple[MemoryPath, Session]]:
     """A session of ours, not started, with a path of its own; stopped at the end."""
     tables: dict[str, Any] = {"routes": routes} if routes else {}
-    settings = make_settings(mqtt={"addresses": [f"mqtt://127.0.0.1:{broker.port}"], **FAST, **mqtt}, **tables)
-    async with MemoryPath(settings) as path:
+    async with MemoryPath(settings_for(broker, mqtt=mqtt, **tables)) as path:
         made = path.session(client_id="gateway-0-0", status_topic=status_topic)
         try:
             yield path, made
@@ -353,17 +345,15 @@ async def test_a_dead_port_is_explained_and_tried_again(free_ports: Any) -> None
 
 
 async def test_a_stop_while_the_broker_does_not_answer_is_immediate() -> None:
-    async with ScriptedBroker(Rules(answers_connect=False)) as broker:
-        settings = make_settings(mqtt={"addresses": [f"mqtt://127.0.0.1:{broker.port}"], **FAST})
-        async with MemoryPath(settings) as path:
-            made = path.session(client_id="x")
-            starting = asyncio.create_task(made.start())
-            await until(lambda: len(broker.connects) == 1, "CONNECT came")
-            began = time.monotonic()
-            await made.stop(time.monotonic_ns() + 10**10)
-            starting.cancel()
-            assert time.monotonic() - began < 1
-            await until(lambda: not broker.links, "the connection is closed")
+    async with ScriptedBroker(Rules(answers_connect=False)) as broker, MemoryPath(settings_for(broker)) as path:
+        made = path.session(client_id="x")
+        starting = asyncio.create_task(made.start())
+        await until(lambda: len(broker.connects) == 1, "CONNECT came")
+        began = time.monotonic()
+        await made.stop(time.monotonic_ns() + 10**10)
+        starting.cancel()
+        assert time.monotonic() - began < 1
+        await until(lambda: not broker.links, "the connection is closed")
 
 
 # --- the seam's own duty ---

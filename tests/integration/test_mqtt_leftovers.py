@@ -3,24 +3,19 @@
 The collector comes seldom in a worker (``gateway.base.memory``): 100 objects and 8 KiB of each connection would wait
 for it, with the beginning of a packet that may be a megabyte."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from gateway.mqtt.client import Handshake, PahoClient
 from gateway.mqtt.connection import Connection
 from gateway.mqtt.stream import PacketStream
-from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
 from tests.integration.test_mqtt_session import publish, running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.waiting import until
 
 OURS = (Connection, PahoClient, PacketStream, Handshake)
 

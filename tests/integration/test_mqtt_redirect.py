@@ -1,27 +1,19 @@
 """A broker that says "use another server": followed where that makes sense, said where not, and never in a circle."""
 
-from __future__ import annotations
-
-import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from gateway.mqtt.session import Session
 from tests.brokers import packets
-from tests.brokers.data_path import MemoryPath, make_settings
-from tests.brokers.packets import Message, Type
-from tests.brokers.rig import until
-from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.data_path import MemoryPath, settings_for
+from tests.brokers.packets import Type
+from tests.brokers.scripted import ScriptedBroker, publish
 from tests.brokers.scripted_rules import Rules
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from gateway.mqtt.session import Session
-
-FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms", "sessions": 1}
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -29,28 +21,14 @@ async def running(
     *brokers: ScriptedBroker, start: bool = True, **mqtt: Any
 ) -> AsyncIterator[tuple[MemoryPath, Session]]:
     """A session that knows these brokers, started; stopped at the end, the account checked."""
-    addresses = [f"mqtt://127.0.0.1:{broker.port}" for broker in brokers]
-    async with MemoryPath(make_settings(mqtt={"addresses": addresses, **FAST, **mqtt})) as path:
-        session = path.session(client_id="gateway-0-0", status_topic=None)
-        starting = asyncio.create_task(session.start())
-        try:
-            if start:
-                await asyncio.wait_for(asyncio.shield(starting), 10)
+    async with MemoryPath(settings_for(*brokers, mqtt=mqtt)) as path:
+        session = path.session(client_id="gateway-0-0")
+        async with path.running(session, start=start):
             yield path, session
-        finally:
-            await session.stop(time.monotonic_ns() + 10_000_000_000)
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-        path.check()
 
 
 def reference(*brokers: ScriptedBroker) -> bytes:
     return packets.server_reference(" ".join(f"127.0.0.1:{broker.port}" for broker in brokers))
-
-
-def publish(broker: ScriptedBroker, numbers: range) -> None:
-    for number in numbers:
-        broker.publish(Message(f"devices/{number % 3}", b"%d" % number, 1, publisher=f"device-{number % 3}"))
 
 
 @pytest.mark.parametrize("code", [0x9C, 0x9D])

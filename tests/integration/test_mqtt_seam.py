@@ -4,45 +4,40 @@ Each combination carries QoS 0, 1 and 2, small messages and some far larger than
 short forms, and every one must arrive whole, once and acknowledged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 import ssl
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.settings import MqttSettings
-from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.ports import reserve_ports
 from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.login import Login
 from gateway.mqtt.publisher import Publisher
+from gateway.mqtt.session import Session
 from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.proxy import ConnectProxy
-from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from gateway.mqtt.session import Session
+from tests.brokers.secured import SecuredMqtt
+from tests.waiting import until
 
 SIZES = [0, 1, 100, 126, 127, 5000, 17_000, 66_000, 300_000]
 SCHEMES = ["mqtt", "mqtts", "ws", "wss"]
-Broker = MqttBroker | Mosquitto
+Broker = SecuredMqtt | Mosquitto
 
 
 @pytest.fixture(scope="module")
-def hivemq() -> Iterator[MqttBroker]:
-    with MqttBroker(tls=True) as broker:
+def hivemq() -> Iterator[SecuredMqtt]:
+    with SecuredMqtt(tls=True) as broker:
         yield broker
 
 
@@ -70,15 +65,8 @@ async def session(name: str, *, start: bool = True, **mqtt: Any) -> AsyncIterato
     route = {"name": "seam", "filters": [f"{name}/#"], "topic": "seam", "qos": 2}
     async with MemoryPath(make_settings(mqtt=fields, routes=[route])) as path:
         made = path.session(client_id=name)
-        starting = asyncio.create_task(made.start())
-        try:
-            if start:
-                await asyncio.wait_for(starting, 20)
+        async with path.running(made, start=start):
             yield path, made
-        finally:
-            starting.cancel()
-            await made.stop(time.monotonic_ns() + 10_000_000_000)
-        path.check()
 
 
 async def carry(path: MemoryPath, made: Session, publisher_port: int, name: str) -> None:
@@ -238,7 +226,7 @@ async def test_ipv6(scheme: str, unique: str, request: pytest.FixtureRequest) ->
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused(
-    unique: str, mosquitto: Mosquitto, hivemq: MqttBroker
+    unique: str, mosquitto: Mosquitto, hivemq: SecuredMqtt
 ) -> None:
     address = f"mqtts://127.0.0.1:{mosquitto.tls_port}"
     for tls in ({}, {"ca_file": hivemq.ca_file}):
@@ -279,7 +267,7 @@ async def test_a_websocket_to_a_plain_mqtt_port_is_explained(unique: str, mosqui
     assert "mqtt.websocket_path (/mqtt)" in text
 
 
-async def test_a_wrong_websocket_path_is_explained(unique: str, hivemq: MqttBroker) -> None:
+async def test_a_wrong_websocket_path_is_explained(unique: str, hivemq: SecuredMqtt) -> None:
     address = f"ws://127.0.0.1:{hivemq.websocket_port}"
     text = await problem(unique, addresses=[address], websocket_path="/elsewhere", connect_timeout="2s")
     assert "mqtt.websocket_path (/elsewhere)" in text

@@ -1,29 +1,24 @@
 """Sessions of earlier settings, on a broker with EMQX's rules: drained, ended, and never somebody else's."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.base.lifecycle import StopVerb
 from gateway.data_dir.identity import Ending, Identity
+from gateway.data_dir.session_registry import SessionRecord
 from gateway.mqtt.orphans import Orphans, OrphanSession
+from gateway.mqtt.session import Session
 from tests.brokers.data_path import MemoryPath, make_settings
-from tests.brokers.packets import Message, Type
-from tests.brokers.rig import until
-from tests.brokers.scripted import ScriptedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from gateway.data_dir.session_registry import SessionRecord
-    from gateway.mqtt.session import Session
+from tests.brokers.packets import Type
+from tests.brokers.scripted import ScriptedBroker, publish
+from tests.waiting import until
 
 FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms"}
 
@@ -37,7 +32,7 @@ class Worker:
         self.orphans = Orphans()
         self.identity = Identity(directory, "gateway", 0, lambda: Ending.CLEAN)
         for session in sessions:
-            session._path = self.data_path
+            session._data_path = self.data_path
 
     @property
     def data_path(self) -> Any:
@@ -81,11 +76,6 @@ async def life(
         finally:
             await worker.stop(verb)
         path.check()
-
-
-def publish(broker: ScriptedBroker, numbers: range, qos: int = 1) -> None:
-    for number in numbers:
-        broker.publish(Message(f"devices/{number % 10}", b"%d" % number, qos, publisher=f"device-{number % 10}"))
 
 
 def found(*workers: Worker) -> list[int]:

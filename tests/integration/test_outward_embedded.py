@@ -1,26 +1,22 @@
 """The whole way of a token: the identity provider makes it, the gateway shows it, a real MQTT broker asks the access
 service, which verifies it with the provider's keys."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from auth.model import Rule
 from gateway.local.embedded.access import AccessEndpoint
+from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from tests.auth_process import auth_serve
 from tests.brokers.client import Client
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import payload, read_topic, settle_account, wait_until
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import payload, read_topic, settle_account
 from tests.servers.identity_provider import IdentityProvider
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.chaos.fixtures import MakeGateway
+from tests.waiting import wait_until
 
 SHARED = "0123456789abcdef0123456789abcdef"
 DEVICE = ("device", "a device's password")

@@ -1,10 +1,10 @@
 """How the gateway proves itself to a real Kafka: tokens that it verifies, sessions that it ends, files that change."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka.conn import create_conn
@@ -19,24 +19,18 @@ from bridge.kafka.login import KafkaLogin
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.session import open_connection
 from bridge.kafka.topics import Topics
-from config.settings import Settings
+from config.settings import KafkaSettings, Settings
 from config.values.secret_files import FileSecret
 from gateway.admin.errors import AdminRefusedError
 from gateway.admin.kafka import KafkaAdmin
-from gateway.local.embedded.kafka import KafkaCluster, TokenCheck
 from gateway.tools.verify.reader import KafkaReader
+from tests.brokers.fixtures import MakeTopic
 from tests.brokers.kafka_backend import kafka_settings, read_topic
+from tests.brokers.secured import SecuredKafka, TokenCheck
 from tests.producer_port import running, sent, values
 from tests.servers.authority import Authority
 from tests.servers.identity_provider import IdentityProvider, make_key
 from tests.servers.token_source import MadeTokens
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from config.settings import KafkaSettings
-    from tests.brokers.fixtures import MakeTopic
 
 SESSION_S = 4.0
 PATIENCE_S = 60.0
@@ -51,7 +45,7 @@ def provider() -> Iterator[IdentityProvider]:
 
 
 @pytest.fixture(scope="module")
-def cluster(provider: IdentityProvider) -> Iterator[KafkaCluster]:
+def cluster(provider: IdentityProvider) -> Iterator[SecuredKafka]:
     """Verifies tokens with the provider's keys, and ends every session after SESSION_S."""
     check = TokenCheck(provider.jwks_url, "kafka", provider.url)
     settings = {
@@ -59,7 +53,7 @@ def cluster(provider: IdentityProvider) -> Iterator[KafkaCluster]:
         "sasl.oauthbearer.clock.skew.seconds": "0",
         "sasl.oauthbearer.jwks.endpoint.refresh.ms": "1000",
     }
-    with KafkaCluster(sasl=True, tls=True, tokens=check, settings=settings) as cluster:
+    with SecuredKafka(sasl=True, tls=True, tokens=check, settings=settings) as cluster:
         yield cluster
 
 
@@ -69,7 +63,7 @@ def tokens(provider: IdentityProvider, lifetime_s: float = 300, **changes: Any) 
     return MadeTokens(lambda: provider.sign(claims, lifetime_s=lifetime_s + 1), lifetime_s)
 
 
-def settings_for(cluster: KafkaCluster, listener: str, sasl: dict[str, Any], **changes: Any) -> KafkaSettings:
+def settings_for(cluster: SecuredKafka, listener: str, sasl: dict[str, Any], **changes: Any) -> KafkaSettings:
     assert cluster.certificates is not None
     bootstrap = cluster.sasl_bootstrap if listener == "SASL_PLAINTEXT" else cluster.sasl_tls_bootstrap
     tls = {"ca_file": cluster.certificates.ca_file}
@@ -88,7 +82,7 @@ def producer_for(settings: KafkaSettings, login: KafkaLogin, topic: str, retries
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 async def test_a_good_token_writes_creates_and_asks(
-    cluster: KafkaCluster, provider: IdentityProvider, unique: str, listener: str
+    cluster: SecuredKafka, provider: IdentityProvider, unique: str, listener: str
 ) -> None:
     settings = settings_for(cluster, listener, {**OAUTH, "extensions": {"logicalCluster": "lkc"}})
     source = tokens(provider)
@@ -104,7 +98,7 @@ async def test_a_good_token_writes_creates_and_asks(
 
 @pytest.mark.parametrize("wrong", ["audience", "issuer", "expired", "unknown key", "no token"])
 async def test_a_bad_token_is_refused_in_a_sentence_and_its_source_told(
-    cluster: KafkaCluster, provider: IdentityProvider, wrong: str
+    cluster: SecuredKafka, provider: IdentityProvider, wrong: str
 ) -> None:
     claims = {"sub": "gateway", "aud": "kafka"}
     match wrong:
@@ -136,7 +130,7 @@ async def test_a_bad_token_is_refused_in_a_sentence_and_its_source_told(
 
 
 async def test_aiokafka_itself_takes_a_refused_token_for_an_accepted_one(
-    cluster: KafkaCluster, provider: IdentityProvider
+    cluster: SecuredKafka, provider: IdentityProvider
 ) -> None:
     """Why connections are of a kind of our own. When this fails, ``bridge.kafka.session`` may do less."""
     settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH)
@@ -150,7 +144,7 @@ async def test_aiokafka_itself_takes_a_refused_token_for_an_accepted_one(
 
 
 async def test_where_no_token_can_be_had_kafka_cannot_be_asked(
-    cluster: KafkaCluster, provider: IdentityProvider
+    cluster: SecuredKafka, provider: IdentityProvider
 ) -> None:
     settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH)
     source = tokens(provider)
@@ -177,7 +171,7 @@ async def write_for(seconds: float, producer: KafkaProducer, topic: str) -> int:
     return count
 
 
-async def all_there(cluster: KafkaCluster, topic: str, count: int) -> None:
+async def all_there(cluster: SecuredKafka, topic: str, count: int) -> None:
     """Every batch once, in order."""
     (records,) = await asyncio.to_thread(read_topic, cluster.bootstrap, topic)
     assert [record.value for record in records] == [b"%d" % number for number in range(count)]
@@ -185,7 +179,7 @@ async def all_there(cluster: KafkaCluster, topic: str, count: int) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_sessions_are_renewed_before_the_broker_ends_them(
-    cluster: KafkaCluster, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
+    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
 ) -> None:
     """Three sessions long, without a batch that has to be sent again."""
     topic = await make_topic(cluster=cluster)
@@ -205,7 +199,7 @@ async def test_sessions_are_renewed_before_the_broker_ends_them(
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_readers_outlive_their_sessions(
-    cluster: KafkaCluster, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
+    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
 ) -> None:
     """A verification may take longer than a session, and asks through two clients."""
     topic = await make_topic(cluster=cluster)
@@ -227,7 +221,7 @@ async def test_readers_outlive_their_sessions(
 
 
 async def test_a_session_that_the_broker_ends_costs_a_repetition_and_loses_nothing(
-    cluster: KafkaCluster, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+    cluster: SecuredKafka, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What would happen without renewal, and does when it fails: this is what aiokafka makes of KIP-368."""
     monkeypatch.setattr(kafka_client, "RENEW_AT", (100.0, 100.0))
@@ -241,7 +235,7 @@ async def test_a_session_that_the_broker_ends_costs_a_repetition_and_loses_nothi
 
 
 async def test_without_new_tokens_batches_wait_for_one(
-    cluster: KafkaCluster, provider: IdentityProvider, make_topic: MakeTopic
+    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic
 ) -> None:
     """The connection is kept for as long as the broker takes it; then what is to be sent waits for a token."""
     topic = await make_topic(cluster=cluster)
@@ -268,7 +262,7 @@ async def test_without_new_tokens_batches_wait_for_one(
 
 
 async def test_a_connection_that_cannot_be_replaced_is_kept(
-    cluster: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+    cluster: SecuredKafka, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """The file has another password than the broker: what stands goes on, is tried again, counted, and said once."""
     topic = await make_topic(cluster=cluster)
@@ -299,7 +293,7 @@ async def test_a_connection_that_cannot_be_replaced_is_kept(
 
 
 async def test_a_rotated_password_is_shown_by_the_next_connection(
-    cluster: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, unique: str
+    cluster: SecuredKafka, make_topic: MakeTopic, tmp_path: Path, unique: str
 ) -> None:
     def set_password(text: str) -> None:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
@@ -335,7 +329,7 @@ async def test_client_certificates_follow_their_files(tmp_path: Path, unique: st
     """A broker that asks for one: not with a stranger's, nor with a key that does not fit, then with the right one."""
     ours, strangers = Authority(tmp_path / "ours"), Authority(tmp_path / "strangers")
     settings = {"ssl.client.auth": "required", "ssl.truststore.location": str(ours.ca_file)}
-    with KafkaCluster(tls=True, settings=settings) as cluster:
+    with SecuredKafka(tls=True, settings=settings) as cluster:
         assert cluster.certificates is not None
         bad, good = strangers.issue("gateway"), ours.issue("gateway")
         certificate, key = tmp_path / "client.crt", tmp_path / "client.key"
@@ -356,7 +350,7 @@ async def test_client_certificates_follow_their_files(tmp_path: Path, unique: st
         assert [line["event"] for line in lines] == ["tls_files_changed"]
 
 
-def test_the_administration_shows_a_token(cluster: KafkaCluster, provider: IdentityProvider, tmp_path: Path) -> None:
+def test_the_administration_shows_a_token(cluster: SecuredKafka, provider: IdentityProvider, tmp_path: Path) -> None:
     """From the file that somebody keeps fresh, read for each connection that needs one."""
     file = tmp_path / "token"
     sasl = {"mechanism": "OAUTHBEARER", "token": {"file": str(file)}}

@@ -1,15 +1,14 @@
 """How sessions prove themselves to an MQTT broker: passwords and certificates that change, tokens that expire."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime as dt
 import itertools
-import ssl
 import time
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,22 +20,16 @@ from gateway.mqtt import renewal
 from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.login import Login
 from gateway.mqtt.renewal import Renewals
+from gateway.mqtt.session import Session
 from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, make_settings
-from tests.brokers.packets import Message
-from tests.brokers.rig import until
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.packets import Connect, Message
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
-from tests.servers.authority import Authority, Issued
+from tests.servers.authority import Authority
 from tests.servers.token_source import MadeTokens
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from gateway.mqtt.session import Session
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.brokers.packets import Connect
+from tests.waiting import until
 
 FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms"}
 TOKEN = {"value": "comes from the test's own source"}
@@ -269,14 +262,15 @@ async def test_a_session_waits_for_the_first_token() -> None:
 async def test_a_stop_in_the_middle_of_a_renewal_loses_nothing(verb: StopVerb) -> None:
     tokens = MadeTokens(numbered(), 60)
     async with ScriptedBroker() as broker:
-        async with running(broker, tokens, clients=2) as (path, _):
+        async with running(broker, tokens, clients=2) as (path, sessions):
             path.verb = verb
             path.producer.holding = True
             for number in range(20):
                 publish(broker, number)
             await until(lambda: path.ledger.received == 20, "all received")
             tokens.renew()
-            await asyncio.sleep(0.15)  # it has begun, and waits for Kafka
+            begun = [session._connection for session in sessions]
+            await until(lambda: any(one is not None and one.stopping for one in begun), "it waits for Kafka")
             asyncio.get_running_loop().call_later(0.1, path.producer.release)
             began = time.monotonic()
         assert time.monotonic() - began < 5, "the stop waited for what had long been acknowledged"
@@ -354,29 +348,14 @@ def authority(tmp_path: Path) -> Iterator[Authority]:
     return Authority(tmp_path / "authority")  # type: ignore[return-value]
 
 
-def demanding(authority: Authority) -> ssl.SSLContext:
-    server = authority.issue("broker")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server.certificate, server.key)
-    context.load_verify_locations(authority.ca_file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
 def serials(broker: ScriptedBroker) -> set[str]:
     return {link.transport.get_extra_info("peercert")["serialNumber"] for link in broker.links}
-
-
-def serving(issued: Issued) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.certificate, issued.key)
-    return context
 
 
 async def test_the_end_of_the_brokers_certificate_is_known(authority: Authority) -> None:
     server = authority.issue("broker", left=dt.timedelta(days=3))
     async with (
-        ScriptedBroker(tls=serving(server)) as broker,
+        ScriptedBroker(tls=server.server_context()) as broker,
         running(broker, scheme="mqtts", tls={"ca_file": authority.ca_file}) as (_, (session,)),
     ):
         assert session.server_certificate == validity(server.certificate)
@@ -387,7 +366,7 @@ async def test_the_end_of_the_brokers_certificate_is_known(authority: Authority)
 async def test_an_expired_certificate_of_the_broker_is_said_to_be_that(authority: Authority) -> None:
     """And nobody is sent to look at ca_file."""
     server = authority.issue("broker", left=-dt.timedelta(minutes=5))
-    async with ScriptedBroker(tls=serving(server)) as broker:
+    async with ScriptedBroker(tls=server.server_context()) as broker:
         tls = {"ca_file": authority.ca_file}
         settings = make_settings(mqtt={"addresses": [f"mqtts://127.0.0.1:{broker.port}"], "tls": tls, **FAST})
         async with MemoryPath(settings, Login(settings.mqtt)) as path:
@@ -406,7 +385,7 @@ async def test_an_expired_certificate_of_the_broker_is_said_to_be_that(authority
 async def test_client_certificates_are_replaced_before_they_end(authority: Authority) -> None:
     mine = authority.issue("gateway", left=dt.timedelta(minutes=3))  # of an hour: its end is near
     tls = {"ca_file": authority.ca_file, "certificate_file": mine.certificate, "key_file": mine.key}
-    async with ScriptedBroker(tls=demanding(authority)) as broker:
+    async with ScriptedBroker(tls=authority.issue("broker").server_context(authority.ca_file)) as broker:
         with capture_logs() as lines:
             async with running(broker, clients=3, scheme="mqtts", tls=tls) as (path, sessions):
                 (old,) = serials(broker)
@@ -429,7 +408,7 @@ async def test_half_a_pair_of_files_does_not_harm(authority: Authority) -> None:
     mine = authority.issue("gateway")
     tls = {"ca_file": authority.ca_file, "certificate_file": mine.certificate, "key_file": mine.key}
     async with (
-        ScriptedBroker(tls=demanding(authority)) as broker,
+        ScriptedBroker(tls=authority.issue("broker").server_context(authority.ca_file)) as broker,
         running(broker, scheme="mqtts", tls=tls) as (_, (session,)),
     ):
         (old,) = serials(broker)

@@ -1,12 +1,12 @@
 """Tokens by client credentials from an identity provider that is slow, wrong, hostile and away."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -14,42 +14,16 @@ from pydantic import SecretStr
 
 from auth.errors import CredentialError
 from auth.outward.tokens import OAuthTokens
+from bridge.ports import Credential
 from config.errors import ConfigError, GatewayError
 from config.settings import OAuthSettings, TlsSettings
 from config.values.secret_files import FileSecret
 from tests.servers.authority import Authority
-from tests.servers.identity_provider import IdentityProvider
+from tests.servers.identity_provider import Clock, IdentityProvider
+from tests.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from bridge.ports import Credential
-
-PATIENCE_S = 20.0
 S = 1_000_000_000
 SECRET = "client-secret-0815"
-
-
-class Clock:
-    """Monotonic time, and what a test adds to it."""
-
-    def __init__(self) -> None:
-        self.ahead_ns = 0
-
-    def __call__(self) -> int:
-        return time.monotonic_ns() + self.ahead_ns
-
-
-@pytest.fixture
-def provider() -> Iterator[IdentityProvider]:
-    with IdentityProvider() as started:
-        yield started
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def settings(provider: IdentityProvider, **changes: Any) -> OAuthSettings:
@@ -79,12 +53,13 @@ async def refusal(clock: Clock, wanted: OAuthSettings) -> str:
 
 
 async def other_than(source: OAuthTokens, old: Credential) -> Credential:
-    """The credential once it is another; fails after PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (new := await source.current()).number == old.number:
-        assert time.monotonic() < deadline, "no other token came"
-        await asyncio.sleep(0.02)
-    return new
+    """The credential once it is another."""
+
+    async def another() -> bool:
+        return (await source.current()).number != old.number
+
+    await until(another, "another token")
+    return await source.current()
 
 
 async def test_a_token_is_fetched_with_the_secret_in_the_header(provider: IdentityProvider, clock: Clock) -> None:
@@ -180,13 +155,14 @@ async def test_tokens_are_renewed_before_they_end_in_real_time(provider: Identit
     source.watch(told.append)
     await source.start()
     try:
-        until = time.monotonic() + PATIENCE_S
-        while len(told) < 2:
-            assert time.monotonic() < until, "no renewal"
+
+        async def renewed() -> bool:
             credential = await source.current()
             assert credential.expires_at_ns is not None
             assert credential.expires_at_ns > time.monotonic_ns()
-            await asyncio.sleep(0.05)
+            return len(told) >= 2
+
+        await until(renewed, "two renewals")
     finally:
         await source.close()
     assert [one.token for one in told] == provider.issued[1:3]
@@ -220,13 +196,13 @@ async def test_a_gateway_that_starts_before_its_provider_finds_it(provider: Iden
         with pytest.raises(CredentialError):
             await source.current()
         provider.up()
-        until = time.monotonic() + PATIENCE_S
-        while True:
+
+        async def found() -> bool:
             with contextlib.suppress(CredentialError):
-                assert (await source.current()).token == provider.issued[0]
-                break
-            assert time.monotonic() < until
-            await asyncio.sleep(0.05)
+                return (await source.current()).token == provider.issued[0]
+            return False
+
+        await until(found, "a token")
     finally:
         await source.close()
 

@@ -1,36 +1,31 @@
 """Whole processes with a recognisable text for every secret, and a search for it in all that they say and show."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import http.client
 import http.server
 import json
-import os
 import signal
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
 
 from config.errors import ExitStatus
-from gateway.local.embedded.kafka import KafkaCluster, TokenCheck
-from tests.brokers.packets import Message
+from tests.asking import exchange
+from tests.brokers.packets import Connect, Message
 from tests.brokers.scripted_rules import Rules
+from tests.brokers.secured import SecuredKafka, TokenCheck
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import Gateway, read_topic, run_to_end, settle_account, wait_until
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import Gateway, read_topic, run_to_end, settle_account
 from tests.chaos.threaded import ThreadedBroker
 from tests.servers.identity_provider import IdentityProvider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.brokers.packets import Connect
-    from tests.chaos.fixtures import MakeGateway
+from tests.waiting import wait_until
 
 MARK = "kanarie"
 MQTT, MQTT_NEXT, KAFKA, WRONG, HMAC = (f"{MARK}-{what}-0x5ec7e7" for what in ("mqtt", "next", "kafka", "bad", "hmac"))
@@ -47,10 +42,10 @@ def provider() -> Iterator[IdentityProvider]:
 
 
 @pytest.fixture(scope="module")
-def cluster(provider: IdentityProvider) -> Iterator[KafkaCluster]:
+def cluster(provider: IdentityProvider) -> Iterator[SecuredKafka]:
     check = TokenCheck(provider.jwks_url, "kafka")
     settings = {"connections.max.reauth.ms": "8000"}
-    with KafkaCluster(sasl=True, users={"gateway": KAFKA}, tokens=check, settings=settings) as cluster:
+    with SecuredKafka(sasl=True, users={"gateway": KAFKA}, tokens=check, settings=settings) as cluster:
         yield cluster
 
 
@@ -93,7 +88,7 @@ class Heard:
                 self.check(f"file {file.name}", file.read_bytes().decode(errors="replace"))
 
 
-def kafka_table(cluster: KafkaCluster, **sasl: Any) -> dict[str, Any]:
+def kafka_table(cluster: SecuredKafka, **sasl: Any) -> dict[str, Any]:
     table = {"username": "gateway", "mechanism": "SCRAM-SHA-512", **sasl}
     return {
         "bootstrap_servers": [cluster.sasl_bootstrap],
@@ -109,7 +104,7 @@ def publish(broker: ThreadedBroker, text: str) -> None:
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_gateway_that_works_fails_and_crashes_tells_nothing(
-    form: str, cluster: KafkaCluster, make_gateway: MakeGateway, unique: str, tmp_path: Path
+    form: str, cluster: SecuredKafka, make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:
     """Secrets from the secrets directory, a file and the environment; a plug-in's failure and a crash; a rotation."""
     secrets = tmp_path / "secrets"
@@ -153,7 +148,7 @@ def test_a_gateway_that_works_fails_and_crashes_tells_nothing(
         heard.check_answers(gateway)
         heard.check_processes(gateway.process.pid, given)
         for name in ("config show", "config show --json", "config check", "dlq list", "verify"):
-            said = _run(gateway, name)
+            said = gateway.command(*name.split())[1]
             assert said
             heard.check(name, said)
         gateway.kill()
@@ -164,21 +159,6 @@ def test_a_gateway_that_works_fails_and_crashes_tells_nothing(
     heard.check("log", log)
     assert heard.looked_at["/metrics"] > 10_000
     assert heard.looked_at["log"] > 2_000
-
-
-def _run(gateway: Gateway, words: str) -> str:
-    """Another command of this gateway's, with its environment."""
-    before = {name: os.environ.get(name) for name in gateway.environment}
-    os.environ.update(gateway.environment)
-    try:
-        _, said = gateway.command(*words.split())
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-    return said
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
@@ -210,13 +190,8 @@ def echoing() -> Iterator[str]:
 
 
 def ask(gateway: Gateway, path: str, **headers: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
-    try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, f"{answer.headers}{answer.read().decode()}"
-    finally:
-        connection.close()
+    status, shown, body = exchange(gateway.http_port, path, headers=headers)
+    return status, shown + body.decode()
 
 
 LOOKS = (
@@ -227,7 +202,7 @@ LOOKS = (
 
 
 def test_what_an_operator_asks_tells_no_login(
-    cluster: KafkaCluster, make_gateway: MakeGateway, unique: str, tmp_path: Path
+    cluster: SecuredKafka, make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:
     """http.token, emqx.api_secret and admin.sasl.password: on the port, in every command, in every file left behind;
     good ones, then ones that are refused, by a reload that changes them."""
@@ -263,7 +238,7 @@ def test_what_an_operator_asks_tells_no_login(
                 heard.check(f"{path} with a wrong token", said)
         heard.check_processes(gateway.process.pid)
         for words in LOOKS:
-            said = _run(gateway, words.format(topic=unique))
+            said = gateway.command(*words.format(topic=unique).split())[1]
             assert said, words
             assert "Traceback" not in said, said
             heard.check(words, said)
@@ -275,7 +250,7 @@ def test_what_an_operator_asks_tells_no_login(
         tables["mqtt"]["password"] = MQTT_NEXT
         gateway.configure(admin=tables["admin"], emqx=tables["emqx"], mqtt=tables["mqtt"])
         for words in ("reload", "doctor --timeout 2 --json"):
-            heard.check(words, said := _run(gateway, words))
+            heard.check(words, said := gateway.command(*words.split())[1])
             assert "Traceback" not in said, said
             if words.startswith("reload"):
                 assert "mqtt.password" in said
@@ -303,7 +278,7 @@ REFUSALS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_names_the_setting_and_not_the_secret(
-    case: str, workers: int, cluster: KafkaCluster, tmp_path: Path, unique: str
+    case: str, workers: int, cluster: SecuredKafka, tmp_path: Path, unique: str
 ) -> None:
     changes = json.loads(json.dumps(REFUSALS[case]))
     sasl = {"password": KAFKA, **changes.get("sasl", {})}
@@ -324,15 +299,17 @@ def test_a_refusal_names_the_setting_and_not_the_secret(
                 "routes": [{"name": "telemetry", "filters": ["devices/#"], "topic": unique}],
             },
         )
+        connects = broker.call(lambda: len(broker.broker.connects))
     heard.check("stderr", said)
-    assert status == ExitStatus.REFUSED, said
+    assert status == ExitStatus.REFUSED == 77, said
+    assert bool(connects) is case.startswith("MQTT"), "no message is taken that could not be delivered"
     assert "Traceback" not in said
     setting = {"MQTT password": "mqtt.password", "MQTT token": "mqtt.token"}.get(case, "kafka.sasl")
     assert setting in said[said.rindex("gateway: ") :], said
     heard.check_files(tmp_path, but=[tmp_path / "gateway.toml"])
 
 
-def oauth_tables(provider: IdentityProvider, cluster: KafkaCluster, secret: Path) -> dict[str, Any]:
+def oauth_tables(provider: IdentityProvider, cluster: SecuredKafka, secret: Path) -> dict[str, Any]:
     """Tokens for both sides from the identity provider."""
 
     def token(audience: str) -> dict[str, Any]:
@@ -371,7 +348,7 @@ class TokenBroker(ThreadedBroker):
 
 
 def test_tokens_of_both_sides_are_renewed_and_told_by_nothing(
-    cluster: KafkaCluster, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
+    cluster: SecuredKafka, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:
     """Two workers, tokens of 8 s, a load for 20 s: no connection ends for a token, nothing is lost or copied."""
     secret = tmp_path / "client-secret"
@@ -406,7 +383,7 @@ def test_tokens_of_both_sides_are_renewed_and_told_by_nothing(
             assert len(ends) == 2, expiry
             assert all(now < value < now + 9 for value in ends), (now, expiry)
         for name in ("config show", "config show --json", "dlq list", "verify"):
-            heard.check(name, _run(gateway, name))
+            heard.check(name, gateway.command(*name.split())[1])
         assert gateway.command("verify")[0] == 0
         assert gateway.stop() in {0, -signal.SIGTERM}
     assert broker.expired == 0
@@ -418,7 +395,7 @@ def test_tokens_of_both_sides_are_renewed_and_told_by_nothing(
 
 
 def test_a_refused_client_secret_is_waited_for_and_told_by_nothing(
-    cluster: KafkaCluster, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
+    cluster: SecuredKafka, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:
     """Nothing says that it will not be good in a moment: then the gateway is there, without a restart."""
     secret = tmp_path / "client-secret"
@@ -444,7 +421,7 @@ def test_a_refused_client_secret_is_waited_for_and_told_by_nothing(
 
 
 def test_an_identity_provider_that_is_away_for_longer_than_a_token_lives_costs_no_message(
-    cluster: KafkaCluster, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
+    cluster: SecuredKafka, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:
     """The present tokens are used to their end; both brokers then let nobody in; all comes back by itself."""
     secret = tmp_path / "client-secret"

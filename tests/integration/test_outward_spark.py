@@ -1,7 +1,5 @@
 """The Spark job reads a Kafka that verifies tokens: fetched by the Java client itself, or out of a file."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -9,21 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from gateway.local.embedded.kafka import KafkaCluster, TokenCheck
+from tests.brokers.fixtures import MakeTopic
+from tests.brokers.secured import SecuredKafka, TokenCheck
+from tests.integration.job_process import QUICK
 from tests.integration.streaming_support import base_ms, messages, produce, rows_in, write_config
 from tests.servers.authority import Authority
 from tests.servers.identity_provider import IdentityProvider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.brokers.fixtures import MakeTopic
 
 pytestmark = pytest.mark.slow
 
@@ -56,15 +51,15 @@ def keys(provider: IdentityProvider) -> Iterator[IdentityProvider]:
 
 
 @pytest.fixture(scope="module")
-def cluster(keys: IdentityProvider) -> Iterator[KafkaCluster]:
-    with KafkaCluster(sasl=True, tokens=TokenCheck(keys.jwks_url, "kafka")) as cluster:
+def cluster(keys: IdentityProvider) -> Iterator[SecuredKafka]:
+    with SecuredKafka(sasl=True, tokens=TokenCheck(keys.jwks_url, "kafka")) as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("source", ["oauth", "file"])
 async def test_the_job_reads_with_a_token(
     source: str,
-    cluster: KafkaCluster,
+    cluster: SecuredKafka,
     provider: IdentityProvider,
     authority: Authority,
     make_topic: MakeTopic,
@@ -87,7 +82,7 @@ async def test_the_job_reads_with_a_token(
     status, shown = await asyncio.to_thread(_run, config, tmp_path / "job.log")
     said = (tmp_path / "job.log").read_text()
     assert status == 0, said
-    assert len(rows_in(tmp_path / "telemetry")) == 20
+    assert len(rows_in(tmp_path / "lake" / "bronze")) == 20
     assert MARK not in said
     assert any("java" in line for line in shown), "the JVM was not looked at"
     assert not any(MARK in line for line in shown)
@@ -96,7 +91,7 @@ async def test_the_job_reads_with_a_token(
 
 def _run(config: Path, log: Path) -> tuple[int, list[str]]:
     """The job's exit status, and the command lines of it and its children."""
-    command = [sys.executable, "-m", "gateway.cli.main", "stream", "ingest", "--config", str(config)]
+    command = [sys.executable, "-m", "gateway.cli.main", "stream", "bronze", "--config", str(config), "--conf", QUICK]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with log.open("wb") as said:
         job = subprocess.Popen(command, stdout=said, stderr=said, cwd=config.parent, env=environment)

@@ -1,13 +1,12 @@
 """The status page as people meet it, in Chromium: documents of rare states, and a whole gateway's own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 import threading
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -17,19 +16,14 @@ from selenium.webdriver.common.keys import Keys
 from config.settings import HttpSettings
 from gateway.http.answers import Answer
 from gateway.http.server import HttpServer
+from gateway.local.embedded.kafka import KafkaCluster
 from tests import status_documents
 from tests.brokers.client import Client
-from tests.browser import PHONE, WIDE
+from tests.brokers.mosquitto import Mosquitto
+from tests.browser import PHONE, WIDE, Browser, contrast, luminance
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.browser import Browser
-    from tests.chaos.fixtures import MakeGateway
+from tests.chaos.fixtures import MakeGateway
+from tests.waiting import wait_until
 
 TOKEN = "of-the-test-0123456789"
 UNKNOWN = "\N{EN DASH}"
@@ -115,13 +109,22 @@ def cell(browser: Browser, topic: str, partition: int) -> Any:
 
 
 def test_all_is_well(browser: Browser, site: Site) -> None:
-    show(browser, site, status_documents.quiet())
+    document = status_documents.quiet()
+    document["kafka"]["brokers"][0]["silent_seconds"] = 0.002  # of the batch under way
+    show(browser, site, document)
     assert browser.text("#headline") == "All is well."
     assert browser.driver.find_element(By.ID, "verdict").get_attribute("data-tone") == "ok"
     assert browser.text("#sign") == "✓"
     assert not browser.driver.find_element(By.ID, "problems").is_displayed()
     flow = browser.text("#flow")
-    for words in ["4 of 4 sessions", "window 51 of 4,000", "4,213/s", "882 KiB/s", "3 of 3 brokers answer"]:
+    for words in [
+        "4 of 4 sessions",
+        "window 51 of 4,000",
+        "4,213/s",
+        "882 KiB/s",
+        "801 KiB/s",
+        "3 of 3 brokers answer",
+    ]:
         assert words in flow
     assert "p50 6.2 ms, p99 21 ms" in browser.text("#latency")
     assert browser.text("#legend") == "30 ok\n6 idle"
@@ -135,6 +138,22 @@ def test_all_is_well(browser: Browser, site: Site) -> None:
     assert "RUNNING" in browser.text("#life")
     assert not browser.driver.find_element(By.ID, "workers").is_displayed()
     assert browser.driver.title == "All is well. · Gateway plant-7"
+
+
+def test_commands_have_a_table_where_there_are_any(browser: Browser, site: Site) -> None:
+    document = status_documents.quiet()
+    show(browser, site, document)
+    assert not browser.driver.find_element(By.ID, "commands").is_displayed()
+    document["commands"] = status_documents.commands()
+    again(browser, site)
+    assert rows(browser, "commands") == [
+        ["switches", "sent, from 2 partitions", "1,210", "1,200", "3", "5", "2", "13 s"]
+    ]
+    assert browser.text("#commands .note") == "Not done: expired 3. Most wait for: pump-7 5."
+    document["commands"] = status_documents.commands(open=False) | {"problem": "Connection refused."}
+    again(browser, site)
+    assert rows(browser, "commands")[0][1] == "not sent: Connection refused."
+    assert fits(browser)
 
 
 def test_it_asks_for_nothing_but_itself_and_complains_of_nothing(browser: Browser, site: Site) -> None:
@@ -160,7 +179,7 @@ def test_the_worst_comes_first_and_the_rest_below_with_what_to_do(browser: Brows
     assert "Runbook: partition-leaderless" in others[0]
     assert browser.driver.title.startswith("✕ Kafka broker 2")
     assert rows(browser, "brokers")[1][2] == "silent for 14 s"
-    assert rows(browser, "sessions")[0] == ["2", "plant-7-0-2", "away: refused: not authorised", "13 of 1,000"]
+    assert rows(browser, "sessions")[0] == ["2", "plant-7-0-2", "not connected: refused: not authorised", "13 of 1,000"]
     assert "3 of 4 sessions" in browser.text("#flow")
     assert "2 of 3 brokers answer" in browser.text("#flow")
     assert rows(browser, "dead")[0][1:3] == ["interceptor", "telemetry"]
@@ -230,18 +249,6 @@ def test_partitions_differ_by_sign_and_colour_and_say_what_they_are(browser: Bro
     assert browser.text("#detail") == words
     assert "No leader." in cell(browser, topic, 5).get_attribute("title")
     assert "4,120 records are in the spool" in cell(browser, topic, 7).get_attribute("title")
-
-
-def luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    """As WCAG 2 counts it."""
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.parametrize("dark", [False, True])

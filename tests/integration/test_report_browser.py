@@ -1,20 +1,12 @@
 """The report in a real browser: it loads nothing, fits the window, is legible day and night, and nothing overlaps."""
 
-from __future__ import annotations
-
-import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from streaming.report_page import render
-from tests.browser import PHONE, WIDE
+from streaming.report.page import render
+from tests.browser import PHONE, WIDE, Browser, contrast
 from tests.unit.report_sample import full_report
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.browser import Browser
 
 _OVERLAPS = """
 const found = [];
@@ -66,16 +58,4 @@ def test_text_stands_out_from_the_page(browser: Browser, address: str, selector:
     """4.5 to 1, as WCAG 2.2 (1.4.3) asks of text of this size."""
     browser.open(address, dark=dark)
     text = browser.style(selector, "fill" if selector.startswith("svg") else "color")
-    assert _contrast(text, browser.style("body", "background-color")) >= 4.5
-
-
-def _contrast(one: str, other: str) -> float:
-    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    """Relative luminance of ``rgb(…)``, as WCAG defines it."""
-    shares = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
-    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    assert contrast(text, browser.style("body", "background-color")) >= 4.5

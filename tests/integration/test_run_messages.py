@@ -1,30 +1,25 @@
 """What somebody reads who runs ``gateway run`` with something wrong, and the exit status a supervisor sees."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.errors import ExitStatus
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.client import Client
-from tests.brokers.scripted_rules import Rules
+from tests.brokers.mosquitto import Mosquitto
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import run_to_end, wait_until
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import run_to_end
 from tests.chaos.threaded import ThreadedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.fixtures import MakeGateway
+from tests.waiting import wait_until
 
 SECRET = "do-not-print-me"
 
@@ -53,86 +48,8 @@ def said(stderr: str) -> str:
     return stderr[stderr.rindex("gateway: ") :].strip()
 
 
-# --- 77: refused, trying again is vain ---
-
-
-@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-def test_a_wrong_mqtt_password(
-    protocol: str, kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], tmp_path: Path, unique: str
-) -> None:
-    broker = make_mosquitto(users={"gateway": "right"})
-    mqtt = {"username": "gateway", "password": SECRET, "protocol": protocol}
-    status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, mqtt=mqtt))
-    assert status == ExitStatus.REFUSED == 77
-    sentence = said(stderr)
-    assert f"mqtt://127.0.0.1:{broker.port} refused client 'gateway-" in sentence
-    assert re.search(r"not authorised|bad user name or password", sentence)
-    assert "Check mqtt.username ('gateway') and mqtt.password" in sentence
-
-
-def test_a_missing_mqtt_user(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], tmp_path: Path, unique: str
-) -> None:
-    broker = make_mosquitto(users={"gateway": "right"})
-    status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique))
-    assert status == 77
-    assert "mqtt.username (None)" in said(stderr)
-
-
-REFUSALS = {
-    "client id": (Rules(refuse_connect=0x85), "client identifier not valid (0x85)"),
-    "subscription": (Rules(refuse_subscribe=0x87), r"\$share/gateway/devices/# \(not authorised \(0x87\)\)"),
-    "no $share, said in CONNACK": (Rules(shared=False), 'mqtt.distribution = "partitioned"'),
-    "no $share, said in SUBACK": (Rules(refuse_subscribe=0x9E), "shared subscriptions not supported"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSALS)
-def test_a_refusal_of_the_mqtt_broker(case: str, kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
-    rules, words = REFUSALS[case]
-    with ThreadedBroker(rules) as broker:
-        status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique))
-    assert status == 77
-    sentence = said(stderr)
-    assert words in sentence or re.search(words, sentence), sentence
-
-
-def test_a_wrong_kafka_password(make_kafka: Callable[..., KafkaCluster], tmp_path: Path, unique: str) -> None:
-    cluster = make_kafka(sasl=True, users={"gateway": "right"})
-    with ThreadedBroker() as broker:
-        table = {
-            "bootstrap_servers": [cluster.sasl_bootstrap], "security": "SASL_PLAINTEXT",
-            "sasl": {"username": "gateway", "password": SECRET, "mechanism": "SCRAM-SHA-512"},
-        }  # fmt: skip
-        status, stderr = run_to_end(tmp_path, tables(broker.port, cluster.bootstrap, unique, kafka=table))
-        assert not broker.call(lambda: broker.broker.connects), "no message is taken that could not be delivered"
-    assert status == 77
-    sentence = said(stderr)
-    assert f"Kafka at {cluster.sasl_bootstrap} refused user 'gateway' with SCRAM-SHA-512" in sentence
-    assert "kafka.sasl" in sentence
-
-
+# --- 77, refused: test_outward_secrets, for each side and with and without a supervisor ---
 # --- 69: something is not there ---
-
-
-def test_a_topic_that_is_missing(kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
-    with ThreadedBroker() as broker:
-        table = {"topics": {"create": False}}
-        status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, kafka=table))
-    assert status == ExitStatus.UNAVAILABLE == 69
-    sentence = said(stderr)
-    assert unique in sentence
-    assert "kafka.topics.create = true" in sentence
-
-
-def test_topics_that_kafka_will_not_create(kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
-    with ThreadedBroker() as broker:
-        table = {"topics": {"create": True, "partitions": 2, "replication": 3}}
-        status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, kafka=table))
-    assert status == 69
-    sentence = said(stderr)
-    assert unique in sentence
-    assert "replication" in sentence
 
 
 def test_an_http_port_that_is_taken(kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
@@ -209,19 +126,6 @@ def test_an_mqtt_port_where_nobody_listens(
     assert time.monotonic() - began < 5, "a stop does not wait for a broker that is not there"
 
 
-def test_a_certificate_from_an_unknown_authority(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
-) -> None:
-    broker = make_mosquitto(tls=True)
-    gateway = make_gateway(
-        broker.port, kafka.bootstrap, unique, mqtt={"addresses": [f"mqtts://127.0.0.1:{broker.tls_port}"]}
-    )
-    gateway.start(ready=False)
-    wait_until(lambda: gateway.events("mqtt_connect_failed"), "the failure is logged")
-    assert "shows a certificate that is not trusted" in gateway.events("mqtt_connect_failed")[0]["error"]
-    assert not gateway.ready()
-
-
 @pytest.mark.parametrize("silent", [False, True], ids=["nobody listens", "nobody answers"])
 def test_a_stop_while_kafka_is_waited_for(
     silent: bool, make_gateway: MakeGateway, free_ports: Callable[[int], list[int]], unique: str
@@ -240,46 +144,6 @@ def test_a_stop_while_kafka_is_waited_for(
 
 
 # --- stopping ---
-
-
-def test_kafka_that_does_not_answer_at_the_stop(
-    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
-) -> None:
-    """Status 75 at the deadline: what is unacknowledged stays with the broker's sessions and comes again."""
-    kafka = make_kafka()
-    with ThreadedBroker(Rules(queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, shutdown_timeout="3s", spool={"enabled": False})
-        gateway.start()
-        broker.start_load(300)
-        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 100, "messages flow")
-        kafka.freeze()
-        wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
-        began = time.monotonic()
-        assert gateway.stop() == ExitStatus.UNDRAINED == 75
-        assert time.monotonic() - began < 10
-        assert broker.unacknowledged() == 4 * 32, "nothing was acknowledged that Kafka does not have"
-        assert broker.call(lambda: len(broker.broker.sessions)) == 4, "the sessions are kept"
-        kafka.thaw()
-
-
-def test_a_second_signal_does_not_wait(
-    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
-) -> None:
-    kafka = make_kafka()
-    with ThreadedBroker(Rules(queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
-        gateway.start()
-        broker.start_load(300)
-        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 100, "messages flow")
-        kafka.freeze()
-        wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
-        gateway.terminate()
-        wait_until(lambda: gateway.events("stop_signal_received"), "the first signal is logged")
-        began = time.monotonic()
-        gateway.terminate()
-        assert gateway.process.wait(20) == 75
-        assert time.monotonic() - began < 8
-        kafka.thaw()
 
 
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])

@@ -1,29 +1,21 @@
 """What a session is to be subscribed to changes at awkward moments, on a broker that takes its time to answer."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 from bridge.routing.filters import Subscription
-from gateway.base.lifecycle import StopVerb
 from gateway.data_dir.session_registry import SessionRegistry
-from tests.brokers.data_path import MemoryPath, make_settings
+from gateway.mqtt.session import Session
+from tests.brokers import packets
+from tests.brokers.data_path import MemoryPath, settings_for
 from tests.brokers.packets import Type
-from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from gateway.mqtt.session import Session
-    from tests.brokers import packets
-    from tests.brokers.scripted_link import Link
-    from tests.brokers.scripted_rules import Session as BrokerSession
+from tests.brokers.scripted_link import Link
+from tests.brokers.scripted_rules import Session as BrokerSession
+from tests.waiting import until
 
 NAME = "gateway-0-0"
 FIRST = Subscription("$share/gateway/devices/#", 1)
@@ -65,21 +57,16 @@ class SlowBroker(ScriptedBroker):
 @contextlib.asynccontextmanager
 async def one_session(broker: SlowBroker, directory: Path) -> AsyncIterator[tuple[Session, SessionRegistry]]:
     """A session that is subscribed to FIRST, and the account of what brokers have for it."""
-    mqtt: dict[str, Any] = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "sessions": 1}
-    mqtt |= {"reconnect_initial": "20ms", "reconnect_max": "50ms"}
-    async with MemoryPath(make_settings(mqtt=mqtt)) as path:
+    async with MemoryPath(settings_for(broker)) as path:
         registry = SessionRegistry(directory / "sessions.json")
         path.data_path = replace(path.data_path, registry=registry)
         session = path.session(client_id=NAME)
         registry.record([session.record])
-        await asyncio.wait_for(session.start(), 10)
-        try:
-            yield session, registry
-        finally:
-            broker.go_on()
-            path.verb = StopVerb.RESTART
-            await session.stop(time.monotonic_ns() + 10_000_000_000)
-        path.check()
+        async with path.running(session):
+            try:
+                yield session, registry
+            finally:
+                broker.go_on()
 
 
 async def test_what_is_wanted_while_a_subscribe_is_under_way_is_asked_for_too(tmp_path: Path) -> None:

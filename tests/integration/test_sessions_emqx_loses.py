@@ -1,31 +1,23 @@
 """A broker with EMQX's rules loses a session: the gateway notices, says so, and what EMQX's counters say beside it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.settings import EmqxSettings
 from gateway.base.lifecycle import StopVerb
-from gateway.data_dir.lost_sessions import LostSessions
+from gateway.data_dir.lost_sessions import LostSession, LostSessions
 from gateway.health.emqx.watch import EmqxWatch
-from tests.brokers.data_path import MemoryPath, make_settings
+from gateway.mqtt.session import Session
+from tests.brokers.data_path import MemoryPath, settings_for
 from tests.brokers.emqx_rest import EmqxRest
-from tests.brokers.packets import Message
-from tests.brokers.rig import until
-from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.scripted import ScriptedBroker, publish
 from tests.brokers.scripted_rules import Rules
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from gateway.data_dir.lost_sessions import LostSession
-    from gateway.mqtt.session import Session
+from tests.waiting import until
 
 CLIENT = "gateway-0-0"
 
@@ -37,23 +29,12 @@ async def running(
     found: list[LostSession] = []
     lost = LostSessions(directory / "worker-0.lost-sessions.json", found=found.append)
     await lost.start()
-    values = {"reconnect_initial": "20ms", "reconnect_max": "50ms", "sessions": 1, **mqtt}
-    settings = make_settings(mqtt={"addresses": [f"mqtt://127.0.0.1:{broker.port}"], **values})
-    async with MemoryPath(settings, lost=lost) as path:
+    async with MemoryPath(settings_for(broker, mqtt=mqtt), lost=lost) as path:
+        path.verb = verb
         session = path.session(client_id=CLIENT)
-        await asyncio.wait_for(session.start(), 10)
-        try:
+        async with path.running(session):
             yield lost, found, path, session
-        finally:
-            path.verb = verb
-            await session.stop(time.monotonic_ns() + 10_000_000_000)
-            await lost.stop(0)
-        path.check()
-
-
-def publish(broker: ScriptedBroker, count: int) -> None:
-    for number in range(count):
-        broker.publish(Message("devices/d", b"%d" % number, 1, publisher="d"))
+        await lost.stop(0)
 
 
 @pytest.mark.parametrize("how", ["mailbox", "restart", "kick"])
@@ -71,11 +52,11 @@ async def test_each_way_in_which_emqx_loses_a_session_is_said(tmp_path: Path, ho
         assert lost.problems() == ()
         if how == "mailbox":
             broker.stall(CLIENT)
-            publish(broker, 51)
+            publish(broker, range(51))
             assert len(broker.lost_messages) == 51
         elif how == "restart":
             await broker.stop()
-            publish(broker, 7)  # nobody is subscribed
+            publish(broker, range(7))  # nobody is subscribed
             await broker.start()
         else:
             broker.kick(CLIENT)

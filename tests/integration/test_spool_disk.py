@@ -1,20 +1,16 @@
 """A disk that is really full: nothing half stored, nothing lost, and it goes on when there is space again."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bridge.errors import SpoolWriteError
-from bridge.spool.spool import Spool, SpoolBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from bridge.spool.record import SpoolBatch
+from bridge.spool.spool import Spool
 
 DISK_BYTES = 24 << 20
 

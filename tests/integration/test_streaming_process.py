@@ -1,28 +1,18 @@
-"""The job as a process: killed, stopped, on a cluster. Nothing is lost or doubled, and nothing is left running."""
-
-from __future__ import annotations
+"""Jobs as a process: killed, stopped. Nothing is lost or doubled, and nothing is left running."""
 
 import contextlib
 import itertools
-import re
 import signal
-import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import psutil
-import pyspark
 import pytest
 
+from gateway.local.embedded.kafka import KafkaCluster
 from streaming.progress import BatchEvent, FailedEvent, StartedEvent, StoppedEvent
-from tests.integration.job_process import QUICK, JobProcess, environment, wait_for
+from tests.brokers.fixtures import MakeTopic
+from tests.integration.job_process import JobProcess, wait_for
 from tests.integration.streaming_support import base_ms, messages, offsets_in, produce, rows_in, write_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.fixtures import MakeTopic
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +23,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., JobProcess]]:
     with contextlib.ExitStack() as stack:
 
         def start(*words: str) -> JobProcess:
-            process = JobProcess(tmp_path, *words)
+            process = JobProcess(tmp_path, "--jobs", "bronze,silver,gold", *words, name="all")
             stack.callback(process.kill)
             return process
 
@@ -50,7 +40,7 @@ async def test_killed_in_a_batch_and_stopped_in_order_it_loses_and_doubles_nothi
 ) -> None:
     topic = await make_topic(partitions=3)
     config = write_config(tmp_path, kafka.bootstrap, topic, trigger="0s", max_offsets_per_trigger=150)
-    checkpoint = tmp_path / "checkpoints" / "ingest"
+    checkpoint = tmp_path / "checkpoints" / "silver"
     counter = itertools.count(0, 300)
 
     def send() -> int:
@@ -66,19 +56,19 @@ async def test_killed_in_a_batch_and_stopped_in_order_it_loses_and_doubles_nothi
     first = job("--config", str(config))
     wait_for("the job is in its second batch or later", lambda: in_a_batch(0))
     first.kill()
-    assert rows_in(tmp_path / "telemetry"), "it had written something"
+    assert rows_in(tmp_path / "lake" / "silver"), "it had written something"
     cut_off = max(numbers_in(checkpoint / "offsets"))
     sent = send()
 
     second = job("--config", str(config))
     wait_for(
         "the second run has read everything",
-        lambda: any(sum(event.end_offsets[topic].values()) == sent for event in ingested(second)),
+        lambda: any(sum(event.end_offsets[topic].values()) == sent for event in written(second)),
     )
-    assert ingested(second)[0].batch == cut_off, "the batch that was cut off comes first"
+    assert written(second)[0].batch == cut_off, "the batch that was cut off comes first"
     sent = send()
     wait_for("the second run is in a batch again", lambda: in_a_batch(cut_off) or len(committed(second)) == sent)
-    queries = [checkpoint.parent / query for query in ("ingest", "windows")]
+    queries = [checkpoint.parent / query for query in ("bronze", "silver", "gold")]
     begun = [numbers_in(query / "offsets") for query in queries]
     second.send(signal.SIGTERM)
     assert second.wait() == -signal.SIGTERM, second.log()
@@ -89,28 +79,32 @@ async def test_killed_in_a_batch_and_stopped_in_order_it_loses_and_doubles_nothi
     for query, batches in zip(queries, begun, strict=True):
         assert batches <= numbers_in(query / "commits"), f"{query.name} left the batch it was in unfinished"
 
-    third = job("--config", str(config), "--available-now")
+    (tmp_path / "log").mkdir()
+    logged = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'log'}")
+    third = job("--config", str(config), "--available-now", *logged)
     assert third.wait() == 0, third.log()
-    rows = rows_in(tmp_path / "telemetry")
+    assert list((tmp_path / "log").iterdir()), "Spark's event log can be switched on"
+    rows = rows_in(tmp_path / "lake" / "silver")
     assert sorted((row["device"], row["seq"]) for row in rows) == sorted(
         (f"sensor-{number % 40:02d}", number // 40) for number in range(sent)
     )
+    assert offsets_in(rows) == offsets_in(rows_in(tmp_path / "lake" / "bronze"))
     for partition, offsets in offsets_in(rows).items():
         assert offsets == list(range(len(offsets))), f"partition {partition} has offsets twice or not at all"
-    assert not staging(tmp_path / "telemetry"), "what the killed run left aside was removed"
+    windows = [
+        row for row in rows_in(tmp_path / "lake" / "gold") if row["level"] == "type" and row["window"] == "1m tumbling"
+    ]
+    counted = sum(row["readings"] for row in windows if row["signal"] == "temperature")
+    assert counted == sent, "gold has each reading once"
 
 
-def staging(table: Path) -> list[Path]:
-    return list(table.glob(".spark-staging*"))
-
-
-def ingested(process: JobProcess) -> list[BatchEvent]:
-    return [event for event in process.events() if isinstance(event, BatchEvent) and event.query == "ingest"]
+def written(process: JobProcess) -> list[BatchEvent]:
+    return [event for event in process.events() if isinstance(event, BatchEvent) and event.query == "silver"]
 
 
 def committed(process: JobProcess) -> range:
     """The records that the process said it has read."""
-    ends = [sum(offsets.values()) for event in ingested(process) for offsets in event.end_offsets.values()]
+    ends = [sum(offsets.values()) for event in written(process) for offsets in event.end_offsets.values()]
     return range(max(ends, default=0))
 
 
@@ -123,7 +117,7 @@ async def test_stopped_while_it_starts_it_ends_and_leaves_nothing(
     process.send(signal.SIGINT)
     assert process.wait() == -signal.SIGINT, process.log()
     assert "Traceback" not in process.log()
-    assert not (tmp_path / "telemetry").exists()
+    assert not (tmp_path / "lake").exists()
 
 
 async def test_a_jvm_that_is_killed_is_told(
@@ -147,78 +141,3 @@ def test_without_kafka_it_says_so_at_once(job: Callable[..., JobProcess], tmp_pa
     assert isinstance(failed, FailedEvent)
     assert "127.0.0.1:1 (Connection refused)" in failed.error
     assert process.log() == f"error: {failed.error}\n", "no traceback, and no JVM that had to be started for it"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """A standalone Spark of one master and one worker out of pyspark's own jars; yields the master's URL."""
-    started: list[subprocess.Popen[bytes]] = []
-    script = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    settings = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1", "SPARK_WORKER_DIR": str(tmp_path / "work")}
-
-    def start(name: str, kind: str, *words: str) -> Path:
-        log = tmp_path / f"{name}.log"
-        with log.open("wb") as out:
-            command = [str(script), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--port", "0"]
-            started.append(
-                subprocess.Popen(
-                    [*command, "--webui-port", "0", *words],
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    env={**environment(), **settings},
-                )
-            )
-        return log
-
-    def found(log: Path, pattern: str) -> re.Match[str] | None:
-        assert all(one.poll() is None for one in started), log.read_text()
-        return re.search(pattern, log.read_text())
-
-    try:
-        log = start("master", "master.Master")
-        url = wait_for("the master listens", lambda: found(log, r"Starting Spark master at (spark://\S+)"))[1]
-        wait_for("the master leads", lambda: found(log, "New state: ALIVE"))
-        log = start("worker", "worker.Worker", "--cores", "2", "--memory", "1g", url)
-        wait_for("the worker is registered", lambda: found(log, "Successfully registered with master"))
-        yield url
-    finally:
-        family = {one for parent in started for one in _family(parent.pid)}
-        for parent in reversed(started):
-            parent.terminate()
-        for parent in started:
-            parent.wait(30)
-        _, alive = psutil.wait_procs(family, timeout=30)
-        for one in alive:
-            one.kill()
-        assert not alive, f"left running by the cluster: {alive}"
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        this = psutil.Process(pid)
-        return [this, *this.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-async def test_the_same_job_runs_on_a_cluster(
-    kafka: KafkaCluster, make_topic: MakeTopic, job: Callable[..., JobProcess], cluster: str, tmp_path: Path
-) -> None:
-    topic = await make_topic(partitions=3)
-    sent = messages(range(600), base_ms(), 3)
-    produce(kafka.bootstrap, topic, sent)
-    config = write_config(tmp_path, kafka.bootstrap, topic, available_now=True)
-    loopback = ("spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")
-    small = ("spark.executor.memory=512m", f"spark.executor.extraJavaOptions={QUICK.partition('=')[2]}")
-    words = [word for pair in (*loopback, *small) for word in ("--conf", pair)]
-    process = job("--config", str(config), "--master", cluster, *words)
-    assert process.wait() == 0, process.log()
-    started = process.events()[0]
-    assert isinstance(started, StartedEvent)
-    assert started.master == cluster
-    assert started.application.startswith("app-"), "a standalone master gives such names, a local Spark others"
-    ends = {partition: sum(message.partition == partition for message in sent) for partition in range(3)}
-    assert offsets_in(rows_in(tmp_path / "telemetry")) == {
-        partition: list(range(end)) for partition, end in ends.items()
-    }
-    assert rows_in(tmp_path / "windows")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -28,19 +29,18 @@ from confluent_kafka.admin import (
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
-from tests.brokers.kafka_backend import read_topic
+from tests.brokers.fixtures import MakeTopic
+from tests.brokers.kafka_backend import KafkaBackend, read_topic
+from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from gateway.local.embedded.mqtt import MqttBroker
-    from tests.brokers.fixtures import MakeTopic
-    from tests.brokers.kafka_backend import KafkaBackend
-    from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.topics import consumer_groups, delete_topics, topic_names
+from tests.command_line import GATEWAY, run_gateway
+from tests.toml_text import to_toml
+from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
 
@@ -56,16 +56,14 @@ class Traces:
 
     @classmethod
     def now(cls, bootstrap: str) -> Traces:
-        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        groups = admin.list_consumer_groups().result(DEADLINE_S).valid
         running = [
             p.pid
             for p in psutil.process_iter(["cmdline"])
             if "gateway.tools.trial.subject" in (p.info["cmdline"] or ())
         ]
         return cls(
-            frozenset(name for name in admin.list_topics(timeout=DEADLINE_S).topics if "trial" in name),
-            frozenset(group.group_id for group in groups if "trial" in group.group_id),
+            frozenset(name for name in topic_names(bootstrap) if "trial" in name),
+            frozenset(group for group in consumer_groups(bootstrap) if "trial" in group),
             frozenset(str(one) for one in Path(tempfile.gettempdir()).glob("gateway-trial-*")),
             frozenset(running),
         )
@@ -125,18 +123,11 @@ async def test_where_no_topic_may_be_made_one_that_is_there_keeps_the_records(
     topic = await make_topic(f"{unique}-scratch", partitions=2)
     before = Traces.now(kafka.bootstrap)
     arguments = ["--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", kafka.bootstrap, "-n", "100"]
-    done = run_cli(["trial", *arguments, "--topic", topic, "--rate", "400"], tmp_path)
+    done = run_gateway("trial", *arguments, "--topic", topic, "--rate", "400", cwd=tmp_path)
     assert done.returncode == ExitStatus.OK, done.stderr
     assert f"stay in topic {topic}" in done.stdout
     assert sum(len(partition) for partition in read_topic(kafka.bootstrap, topic)) == 100
     assert Traces.now(kafka.bootstrap) == before
-
-
-def run_cli(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=25, check=False, env=dict(os.environ),
-    )  # fmt: skip
 
 
 def start_flowing(kafka: KafkaCluster, mqtt_broker: MqttBroker, folder: Path) -> subprocess.Popen[str]:
@@ -144,17 +135,19 @@ def start_flowing(kafka: KafkaCluster, mqtt_broker: MqttBroker, folder: Path) ->
     arguments = ["--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", kafka.bootstrap, "-n", "1000000"]
     before = Traces.now(kafka.bootstrap).topics
     process = subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli.main", "trial", *arguments, "--rate", "200"],
+        [*GATEWAY, "trial", *arguments, "--rate", "200"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        new = Traces.now(kafka.bootstrap).topics - before
-        if new and any(read_topic(kafka.bootstrap, next(iter(new)))):
-            return process
+
+    def flows() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no message reached Kafka"
-        time.sleep(0.05)
+        new = Traces.now(kafka.bootstrap).topics - before
+        with contextlib.suppress(KafkaException):  # a topic that was made just now has no leader yet
+            return bool(new) and any(read_topic(kafka.bootstrap, next(iter(new))))
+        return False
+
+    wait_until(flows, "a message reaches Kafka")
+    return process
 
 
 def test_ctrl_c_takes_everything_away(kafka: KafkaCluster, mqtt_broker: MqttBroker, tmp_path: Path) -> None:
@@ -193,13 +186,9 @@ def test_a_killed_trial_leaves_no_session_and_no_process(
     topic = next(iter(Traces.now(kafka.bootstrap).topics - before.topics))
     process.kill()
     process.communicate(timeout=DEADLINE_S)
-    deadline = time.monotonic() + DEADLINE_S
-    while Traces.now(kafka.bootstrap).processes != before.processes:
-        assert time.monotonic() < deadline, "the gateway runs on"
-        time.sleep(0.05)
+    wait_until(lambda: Traces.now(kafka.bootstrap).processes == before.processes, "the gateway ends")
     assert sessions_left(mqtt_broker.port, topic.removeprefix("gateway-trial-")) == []
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
-    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    asyncio.run(delete_topics(kafka.bootstrap, [topic]))
     for folder in Traces.now(kafka.bootstrap).folders - before.folders:
         subprocess.run(["rm", "-r", folder], check=True)
 
@@ -223,11 +212,8 @@ def test_brokers_that_are_not_there(
 
 
 def config(tmp_path: Path, **tables: dict[str, str]) -> Path:
-    lines = []
-    for name, table in tables.items():
-        lines += [f"[{name.replace('__', '.')}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
     file = tmp_path / "gateway.toml"
-    file.write_text("\n".join(lines))
+    file.write_text(to_toml({name.replace("__", "."): table for name, table in tables.items()}))
     return file
 
 
@@ -271,7 +257,7 @@ async def test_a_subscription_that_is_refused_names_the_rule_to_add(
     file = config(tmp_path, mqtt={"username": "gateway", "password": "right"})
     async with ScriptedBroker(Rules(refuse_subscribe=0x87)) as broker:
         arguments = ["--mqtt", f"mqtt://127.0.0.1:{broker.port}", "--kafka", kafka.bootstrap, "--config", str(file)]
-        done = await asyncio.to_thread(run_cli, ["trial", *arguments], tmp_path)
+        done = await asyncio.to_thread(run_gateway, "trial", *arguments, cwd=tmp_path)
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     assert "not authorised (0x87)" in done.stderr
     assert "gateway auth acl add allow 'gateway-trial/#' --username gateway --first" in done.stderr
@@ -281,19 +267,15 @@ def forbid_creation(bootstrap: str, *, forbidden: bool) -> None:
     """Whether nobody but the plain listener's users may make a trial's topics."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     resource = (ResourceType.TOPIC, "gateway-trial-", ResourcePatternType.PREFIXED, "User:*", "*")
+    rules = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
     if forbidden:
         rule = AclBinding(*resource, AclOperation.CREATE, AclPermissionType.DENY)
         for future in admin.create_acls([rule]).values():
             future.result(DEADLINE_S)
     else:
-        rules = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
         for future in admin.delete_acls([rules]).values():
             future.result(DEADLINE_S)
-    deadline = time.monotonic() + DEADLINE_S
-    wanted = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
-    while bool(admin.describe_acls(wanted).result(DEADLINE_S)) is not forbidden:
-        assert time.monotonic() < deadline, "the broker does not know the new rights"
-        time.sleep(0.02)
+    wait_until(lambda: bool(admin.describe_acls(rules).result(DEADLINE_S)) is forbidden, "the broker knows its rights")
 
 
 async def test_kafka_logins_and_rights(backend: KafkaBackend, mqtt_broker: MqttBroker, tmp_path: Path) -> None:
@@ -301,19 +283,19 @@ async def test_kafka_logins_and_rights(backend: KafkaBackend, mqtt_broker: MqttB
     arguments = ["trial", "--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", backend.cluster.sasl_bootstrap]
     sasl = {"username": "gateway", "password": "wrong"}
     file = config(tmp_path, kafka={"security": "SASL_PLAINTEXT"}, kafka__sasl=sasl)
-    done = run_cli([*arguments, "--config", str(file)], tmp_path)
+    done = run_gateway(*arguments, "--config", str(file), cwd=tmp_path)
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     assert "refused user 'gateway'" in done.stderr
     config(tmp_path, kafka={"security": "SASL_PLAINTEXT"}, kafka__sasl={**sasl, "password": "gateway-secret"})
     await asyncio.to_thread(forbid_creation, backend.cluster.bootstrap, forbidden=True)
     await backend.allow_creation(allowed=False)
     try:
-        done = run_cli([*arguments, "--config", str(file)], tmp_path)
+        done = run_gateway(*arguments, "--config", str(file), cwd=tmp_path)
         assert done.returncode == ExitStatus.REFUSED, done.stderr
         assert "nothing is left behind" in done.stderr
         assert "Or name a topic that is there already: --topic." in done.stderr
         topic = await backend.topic()
-        done = run_cli([*arguments, "--config", str(file), "--topic", topic, "-n", "50"], tmp_path)
+        done = run_gateway(*arguments, "--config", str(file), "--topic", topic, "-n", "50", cwd=tmp_path)
         assert done.returncode == ExitStatus.OK, done.stderr
     finally:
         await asyncio.to_thread(forbid_creation, backend.cluster.bootstrap, forbidden=False)

@@ -1,32 +1,33 @@
 """`gateway verify` beside a real gateway and a real Kafka: what is there, missing, double, expired, and unaccounted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from bridge import wire
 from config.errors import ExitStatus
-from tests.brokers.topics import create_topic, delete_topics
+from gateway.local.embedded.kafka import KafkaCluster
+from tests.brokers.topics import (
+    alter_topic,
+    consumer_groups,
+    create_topic,
+    delete_before,
+    delete_topics,
+    produce,
+    topic_names,
+)
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.chaos.harness import ROOT, run_to_end, wait_until
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import Gateway, run_to_end
 from tests.chaos.threaded import ThreadedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.chaos.fixtures import MakeGateway
-    from tests.chaos.harness import Gateway
+from tests.command_line import run_gateway
+from tests.waiting import wait_until
 
 INSTANCE = "plant-7"
 
@@ -49,7 +50,7 @@ class Site:
             routes=[
                 {
                     "name": "telemetry", "filters": ["devices/#"], "topic": topic,
-                    "metadata_headers": [*wire.DEFAULT_METADATA_HEADERS, "gateway"],
+                    "metadata_headers": ["topic", "gateway"],
                 }
             ],
         )  # fmt: skip
@@ -73,10 +74,7 @@ class Site:
         return status, json.loads(text)
 
     def command(self, *options: str) -> tuple[int, str]:
-        ended = subprocess.run(
-            [sys.executable, "-m", "gateway.cli.main", "verify", "--config", str(self.gateway._config), *options],
-            capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
-        )  # fmt: skip
+        ended = run_gateway("verify", "--config", self.gateway._config, *options)
         assert "Traceback" not in ended.stderr, ended.stderr
         return ended.returncode, ended.stdout or ended.stderr
 
@@ -84,19 +82,15 @@ class Site:
         return sum(place[name] for place in document["partitions"])
 
     def delete_before(self, offset: int, partition: int) -> None:
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap, "log_level": 0})
-        for future in admin.delete_records([TopicPartition(self.topic, partition, offset)]).values():
-            future.result(20)
+        delete_before(self.kafka.bootstrap, self.topic, partition, offset)
 
     def busiest(self, document: dict[str, Any]) -> dict[str, Any]:
         return max(document["partitions"], key=lambda place: int(place["acknowledged"]))
 
     def produce(self, values: list[bytes], *, tag: bool, partition: int) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "log_level": 0})
-        for value in values:
-            headers = [(wire.GATEWAY_ID, INSTANCE.encode())] if tag else []
-            producer.produce(self.topic, value, b"k", partition, headers=headers, timestamp=1)
-        assert producer.flush(20) == 0
+        headers = [(wire.GATEWAY_ID, INSTANCE.encode())] if tag else []
+        options = {"key": b"k", "partition": partition, "headers": headers, "timestamp": 1}
+        produce(self.kafka.bootstrap, self.topic, values, **options)
 
 
 @pytest.fixture
@@ -108,6 +102,7 @@ def site(make_gateway: MakeGateway, kafka: KafkaCluster, unique: str) -> Iterato
 
 
 def test_everything_is_there_and_copies_and_others_are_told_apart(site: Site) -> None:
+    groups = consumer_groups(site.kafka.bootstrap)
     site.run()
     status, document = site.verify()
     assert status == 0, document
@@ -130,8 +125,7 @@ def test_everything_is_there_and_copies_and_others_are_told_apart(site: Site) ->
     status, text = site.command("--until", "2020-01-01T00:00Z")
     assert status == ExitStatus.UNJUDGED == 6
     assert "NOT JUDGED: the ledger topic has no record of gateway 'plant-7' in the span." in text
-    groups = AdminClient({"bootstrap.servers": site.kafka.bootstrap}).list_consumer_groups().result(20)
-    assert not [group.group_id for group in groups.valid if "verify" in group.group_id or INSTANCE in group.group_id]
+    assert consumer_groups(site.kafka.bootstrap) <= groups, "it makes no group"
 
 
 def test_records_that_were_deleted_are_missing_until_retention_explains_it(site: Site) -> None:
@@ -147,13 +141,7 @@ def test_records_that_were_deleted_are_missing_until_retention_explains_it(site:
     status, document = site.verify()
     assert (status, site.total(document, "missing")) == (3, 3)
 
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
-    admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap, "log_level": 0})
-    entry = ConfigEntry("retention.bytes", "1000000000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, site.topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+    alter_topic(site.kafka.bootstrap, site.topic, "retention.bytes", 1_000_000_000)
     status, document = site.verify()
     assert (status, site.total(document, "missing"), site.total(document, "expired")) == (0, 0, 3)
     assert site.busiest(document)["state"] == "expired"
@@ -249,9 +237,9 @@ def test_without_a_ledger_nothing_is_written_and_verify_says_so(site: Site) -> N
     text = site.gateway._config.read_text()
     site.gateway._config.write_text(text.replace(f'topic = "{site.topic}-ledger"', 'topic = ""'))
     site.run(200)
-    names = AdminClient({"bootstrap.servers": site.kafka.bootstrap}).list_topics(timeout=20).topics
+    names = topic_names(site.kafka.bootstrap)
     assert site.topic in names
     assert f"{site.topic}-ledger" not in names
     status, said = site.command()
     assert status == ExitStatus.CONFIG
-    assert "writes no account" in said
+    assert "writes no ledger" in said

@@ -3,20 +3,14 @@
 The expectation is computed from the recordings and from what is in Kafka, never by Spark.
 """
 
-from __future__ import annotations
-
-__all__ = ["CLOCK_DEVICE", "LATE_SITE", "SITES", "Sent", "Traffic", "make_traffic", "recording"]
-
 import csv
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
 LATE_SITE = "seattle"

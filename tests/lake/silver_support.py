@@ -1,41 +1,23 @@
 """Kafka's records as a stream of files, a batch each, and a second opinion on what silver makes of them."""
 
-from __future__ import annotations
-
-__all__ = [
-    "DAY_MS",
-    "KAFKA",
-    "NOON_MS",
-    "Sent",
-    "batch_of",
-    "expected_rows",
-    "found_rows",
-    "run",
-    "schema_folder",
-    "settings",
-    "silver_lines",
-]
-
 import json
 import queue
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings, StreamSettings
 from config.stream_jobs import LakeSettings, SilverSettings
-from streaming import lake_tables, silver
+from streaming import lake_tables
 from streaming.job import JobContext
-from streaming.queries import run_queries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from streaming.progress import Event
+from streaming.progress import Event
+from streaming.runtime.queries import run_queries
+from streaming.silver import job as silver
 
 DAY_MS = 86_400_000
 NOON_MS = 1_795_176_000_000

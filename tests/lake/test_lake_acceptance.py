@@ -4,36 +4,30 @@ The readings are real (tests/recordings); copies, reordering, corrupt messages, 
 days late are mixed in. What is expected is computed from the recordings without Spark.
 """
 
-from __future__ import annotations
-
 import random
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import paho.mqtt.client as mqtt
 import pandas as pd
 import pytest
+from pyspark.sql import SparkSession
 
 from config.loading.load import load
+from config.settings import StreamSettings
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
 from streaming import lake_tables
-from streaming.lake import DeltaTable
+from streaming.lake.lake import DeltaTable
 from streaming.progress import BatchEvent
-from tests.chaos.harness import FULL, to_toml, wait_until
+from tests.chaos.fixtures import MakeGateway
+from tests.chaos.harness import FULL, Gateway
 from tests.integration.job_process import JobProcess, wait_for
 from tests.lake.replay import CLOCK_DEVICE, SITES, Sent, Traffic, make_traffic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
-
-    from config.settings import StreamSettings
-    from gateway.local.embedded.kafka import KafkaCluster
-    from gateway.local.embedded.mqtt import MqttBroker
-    from tests.chaos.fixtures import MakeGateway
-    from tests.chaos.harness import Gateway
+from tests.toml_text import to_toml
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

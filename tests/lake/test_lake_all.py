@@ -1,23 +1,18 @@
 """Several jobs in one process, each to its end, silver's readers after silver."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.settings import StreamSettings
 from config.stream_jobs import LakeSettings
+from gateway.local.embedded.kafka import KafkaCluster
 from streaming.progress import BatchEvent, StartedEvent, StoppedEvent
-from streaming.status import collect
+from streaming.upkeep.status import collect
 from tests.chaos.harness import FULL
 from tests.integration.job_process import JobProcess
 from tests.integration.streaming_support import base_ms, messages, produce
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.local.embedded.kafka import KafkaCluster
 
 
 @pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
@@ -46,7 +41,7 @@ async def test_jobs_share_a_process_and_keep_their_places_apart(
     assert isinstance(events[-1], StoppedEvent)
 
     found = collect(stream)
-    assert {one.query: one.process for one in found.queries} == {"bronze": None, "silver": None, "gold": None}
+    assert {one.query: one.running for one in found.queries} == {"bronze": None, "silver": None, "gold": None}
     offsets = {one.query: sum(one.progress.offsets.get(topic, {}).values()) for one in found.queries}
     assert offsets == {"bronze": 80, "silver": 80, "gold": 0}
     tables = {one.name: one.rows for one in found.tables}

@@ -1,38 +1,35 @@
 """The job ``anomalies`` over silver's stream: what it finds, once, whatever fails; and its topic."""
 
-from __future__ import annotations
-
 import json
 import random
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField
 
 from config.errors import ConfigError
 from config.settings import KafkaSettings, Settings, StreamSettings
 from config.stream_jobs import LakeSettings
-from streaming import anomalies, lake_tables
+from gateway.local.embedded.kafka import KafkaCluster
+from streaming import lake_tables
+from streaming.anomalies import job as anomalies
 from streaming.errors import KafkaUnavailableError
 from streaming.job import JobContext
-from streaming.kafka_topic import ensure_topic
-from streaming.lake import DeltaTable
-from streaming.silver_schema import PARTITIONS, silver_schema
+from streaming.kafka.topic import ensure_topic
+from streaming.lake.lake import DeltaTable
+from streaming.silver.schema import PARTITIONS, silver_schema
+from tests.brokers.fixtures import MakeTopic
 from tests.chaos.harness import FULL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from tests.brokers.fixtures import MakeTopic
 
 BEGIN = datetime(2026, 11, 21, 8, tzinfo=UTC)
 STEP_S = 5
@@ -125,7 +122,7 @@ def test_a_spike_and_a_silence_are_in_the_table_once_though_the_batch_is_run_aga
     ]
     spike, silence = rows
     assert (spike.value, spike.run, spike.type) == (28.0, 1, "room")
-    assert spike.score > 12
+    assert spike.score == 10
     assert abs(spike.median - 20.0) < 0.1
     assert silence.median == STEP_S
     assert silence.value == 120.0
@@ -135,11 +132,44 @@ def test_a_spike_and_a_silence_are_in_the_table_once_though_the_batch_is_run_aga
     assert "signal" not in alerts[1]
 
 
+def alert(number: int, moment: datetime) -> tuple[Any, ...]:
+    return (f"id-{number}", "room-1", "room", "temperature", "outlier", "critical", moment, 28.0, 9.0, 20.0, 0.07, 1,
+            moment, moment, moment.date())  # fmt: skip
+
+
+def test_alerts_are_compared_with_those_of_their_own_time_only(spark: SparkSession, tmp_path: Path) -> None:
+    """Sixty days of alerts, a file each; the files of all other days are gone from the disk, so reading one fails."""
+    chosen = settings(tmp_path)
+    table = DeltaTable(spark, chosen.stream, "anomalies")
+    table.create(anomalies.ANOMALIES)
+    moments = [BEGIN + timedelta(days=day) for day in range(60)]
+    for day in (0, 20, 21, 40, 59):
+        first = spark.createDataFrame([alert(day, moments[day])], anomalies.ANOMALIES)
+        first.coalesce(1).write.format("delta").mode("append").save(table.url)
+    read = table.read()
+    wanted = {
+        row.file
+        for row in read.where("alert_id IN ('id-20', 'id-59')").selectExpr("input_file_name() AS file").collect()
+    }
+    for file in read.inputFiles():
+        if file not in wanted:
+            Path(url2pathname(urlsplit(file).path)).unlink()
+    again = [alert(20, moments[20]), alert(59, moments[59]), alert(60, moments[59] + timedelta(seconds=1))]
+    alerts = spark.createDataFrame(again, anomalies.ANOMALIES)
+    micros = [round(moment.timestamp() * 1e6) for moment in (moments[20], moments[59])]
+    spans = [(micros[0], micros[0]), (micros[1], micros[1] + 1_000_000)]
+    anomalies.insert(table, alerts, spans)
+    last = table.read().where("event_date >= '2027-01-01'")
+    assert sorted(row.alert_id for row in last.collect()) == ["id-59", "id-60"]
+    with pytest.raises(Exception, match=r"FILE_NOT_FOUND|FILE_NOT_EXIST|FAILED_READ_FILE"):
+        anomalies.insert(table, alerts, [(micros[0], micros[1])])
+
+
 def test_without_silver_or_topic_it_says_what_is_missing(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     chosen = settings(tmp_path, bootstrap_servers=tuple(kafka.bootstrap.split(",")))
-    with pytest.raises(ConfigError, match=r"no table silver at .*start gateway stream silver first"):
+    with pytest.raises(ConfigError, match=r"no table silver at .*gateway stream silver"):
         anomalies.start(spark, chosen, JobContext(lambda _event: None))
     DeltaTable(spark, chosen.stream, "silver").create(SCHEMA, PARTITIONS)
     with pytest.raises(KafkaUnavailableError, match=r"no topic 'anomalies', which stream\.anomalies\.topic names"):

@@ -1,30 +1,26 @@
 """The audit against a count offset by offset, and with real Kafka: lost, unaccounted for, and put right later."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from bridge.wire import DLQ_ROUTE, GATEWAY_ID
 from config.settings import Settings
-from streaming import audit, audit_transforms, lake_tables
-from streaming.audit_transforms import ENTRIES, EXTENTS, SEEN
+from gateway.local.embedded.kafka import KafkaCluster
+from streaming import lake_tables
+from streaming.audit import job as audit
+from streaming.audit import transforms as audit_transforms
+from streaming.audit.transforms import ENTRIES, EXTENTS, SEEN
 from streaming.job import JobContext
 from streaming.progress import ImbalanceEvent
 from tests.chaos.harness import FULL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from gateway.local.embedded.kafka import KafkaCluster
 
 BEGIN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EARLIEST, READ_TO, LATEST = 10, 130, 140

@@ -1,28 +1,24 @@
 """A stretch of time filled from bronze and from Kafka: what is missing comes, what is there stays, again and again."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from config.errors import ConfigError
 from config.settings import KafkaSettings, Settings, StreamSettings
 from config.stream_jobs import GoldSettings, LakeSettings
-from streaming import backfill, gold, lake_tables
-from streaming.bronze_table import BRONZE
+from gateway.local.embedded.kafka import KafkaCluster
+from streaming import lake_tables
+from streaming.bronze.tables import BRONZE
+from streaming.gold import job as gold
+from streaming.upkeep import backfill
 from tests.chaos.harness import FULL
 from tests.integration.streaming_support import Message, produce
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from gateway.local.embedded.kafka import KafkaCluster
 
 FIRST = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
 
@@ -42,7 +38,7 @@ def moments(count: int) -> list[datetime]:
 
 
 def told(first: datetime, end: datetime, max_days: int = 7) -> argparse.Namespace:
-    return argparse.Namespace(first_ms=ms(first), end_ms=ms(end), max_days=max_days)
+    return argparse.Namespace(since_ms=ms(first), until_ms=ms(end), max_days=max_days)
 
 
 def settings_for(folder: Path, **more: Any) -> Settings:
@@ -57,7 +53,8 @@ def write_bronze(spark: SparkSession, settings: Settings, count: int) -> None:
         for number, at in enumerate(moments(count))
     ]
     table = spark.createDataFrame(rows, BRONZE).coalesce(1)
-    table.write.partitionBy("ingest_date", "topic", "batch").parquet(f"{settings.stream.lake.path}/bronze")
+    writer = table.write.format("delta").partitionBy("ingest_date", "topic")
+    writer.save(f"{settings.stream.lake.path}/bronze")
 
 
 @pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")

@@ -1,44 +1,43 @@
 """The job ``bronze``: what is in Kafka is in the table once, and what is not in Kafka any more is told."""
 
-from __future__ import annotations
-
 import queue
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError
 from config.settings import KafkaSettings, Settings, StreamSettings
-from config.stream_jobs import BronzeSettings, LakeSettings
-from streaming import bronze, lake_tables
+from config.stream_jobs import LakeSettings
+from gateway.local.embedded.kafka import KafkaCluster
+from streaming import lake_tables
+from streaming.bronze import job as bronze
+from streaming.bronze.tables import BRONZE, require_matching
 from streaming.errors import DataLossError, StreamError
 from streaming.job import JobContext
-from streaming.progress import BatchEvent, GapEvent
-from streaming.queries import run_queries
+from streaming.lake.lake import DeltaTable
+from streaming.lake.storage import Folder
+from streaming.progress import BatchEvent, Event, GapEvent
+from streaming.runtime.queries import run_queries
+from tests.brokers.fixtures import MakeTopic
 from tests.integration.streaming_support import Message, base_ms, messages, produce
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pyspark.sql import Row, SparkSession
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from streaming.progress import Event
-    from tests.brokers.fixtures import MakeTopic
-
-FORMATS = ("parquet", "delta")
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def settings(folder: Path, cluster: KafkaCluster, *topics: str, kind: str = "parquet", **stream: Any) -> Settings:
+def settings(folder: Path, cluster: KafkaCluster, *topics: str, **stream: Any) -> Settings:
     chosen: dict[str, Any] = {
         "topics": topics,
         "available_now": True,
         "checkpoint": folder / "checkpoints",
         "lake": LakeSettings(path=folder / "lake"),
-        "bronze": BronzeSettings.model_validate({"format": kind}),
     }
     kafka = KafkaSettings(bootstrap_servers=tuple(cluster.bootstrap.split(",")))
     return Settings(kafka=kafka, stream=StreamSettings(**chosen | stream))
@@ -70,17 +69,15 @@ def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
         deleted.result(timeout=30)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
 async def test_every_record_is_kept_as_it_came_and_a_repeated_batch_is_no_second_copy(
     spark: SparkSession,
     kafka: KafkaCluster,
     make_topic: MakeTopic,
     tmp_path: Path,
-    kind: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = await make_topic(partitions=2), await make_topic(partitions=1)
-    chosen = settings(tmp_path, kafka, first, second, kind=kind)
+    chosen = settings(tmp_path, kafka, first, second)
     sent = messages(range(100), base_ms(), 2)
     produce(kafka.bootstrap, first, sent)
     produce(kafka.bootstrap, second, [Message(b"\xff\x00 no text", base_ms(), 0)])
@@ -201,3 +198,37 @@ async def test_a_new_checkpoint_beside_old_rows_is_refused(
     run(spark, chosen)
     with pytest.raises(ConfigError, match=r"stream\.lake\.path and stream\.checkpoint"):
         run(spark, settings(tmp_path, kafka, topic, checkpoint=tmp_path / "others"))
+
+
+def test_rows_and_checkpoint_that_do_not_belong_together_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    stream = StreamSettings(checkpoint=tmp_path / "checkpoints", lake=LakeSettings(path=tmp_path / "lake"))
+    table, checkpoint = DeltaTable(spark, stream, "bronze"), Folder(spark, str(tmp_path / "checkpoints" / "bronze"))
+    require_matching(spark, table, checkpoint)
+    (tmp_path / "checkpoints" / "bronze" / "commits").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "bronze" / "metadata").write_text("{}")
+    require_matching(spark, table, checkpoint)  # killed before its first commit
+    (tmp_path / "checkpoints" / "bronze" / "commits" / "0").write_text("v1\n{}")
+    with pytest.raises(ConfigError, match="there is no table"):
+        require_matching(spark, table, checkpoint)
+    (tmp_path / "lake" / "bronze" / "ingest_date=2026-11-21" / "topic=t" / "batch=0").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"holds Parquet files.*docs/upgrade\.md"):
+        require_matching(spark, table, checkpoint)
+
+
+def test_a_parquet_table_of_earlier_versions_goes_on_as_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:
+    """The statement of docs/upgrade.md, on folders as earlier versions wrote them."""
+    stream = StreamSettings(checkpoint=tmp_path / "checkpoints", lake=LakeSettings(path=tmp_path / "lake"))
+    url = str(tmp_path / "lake" / "bronze")
+    at = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    headers = [("mqtt.topic", b"devices/any")]
+    old = spark.createDataFrame([(b"k", b"v", 0, 7, at, 0, headers, at.date(), "t", 3)], BRONZE)
+    old.write.mode("overwrite").partitionBy("ingest_date", "topic", "batch").parquet(url)
+    text = (ROOT / "docs" / "upgrade.md").read_text()
+    statement = " ".join(line.strip() for line in text.splitlines() if re.match(r" +(CONVERT|PARTITIONED)", line))
+    spark.sql(statement.replace("/data/lake/bronze", url).rstrip(";"))
+
+    new = old.withColumns({"offset": F.lit(8).cast("long"), "batch": F.lit(4).cast("long")})
+    DeltaTable(spark, stream, "bronze").append(new, query="bronze", batch=4)
+    assert [row.offset for row in lake_tables.bronze(spark, stream).orderBy("offset").collect()] == [7, 8]
+    assert [row.offset for row in lake_tables.bronze(spark, stream).where("batch = 3").collect()] == [7]
+    assert lake_tables.bronze(spark, stream).schema.fieldNames() == BRONZE.fieldNames()

@@ -1,23 +1,20 @@
 """What a checkpoint's note refuses, takes and tells."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from config.errors import ConfigError
 from config.settings import StreamSettings
-from streaming import job_lock
-from streaming.checkpoint import VERSION, prepare_checkpoint
-from streaming.reset import apply, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
+from streaming.lake.files import LocalFolder
+from streaming.lake.storage import Folder
+from streaming.runtime import job_lock
+from streaming.runtime.checkpoint import VERSION, prepare_checkpoint
+from streaming.upkeep.reset import apply, plan
 
 FIXED = {"state": 1, "stream.shuffle_partitions": 2}
 
@@ -48,9 +45,52 @@ def test_what_the_state_depends_on_cannot_be_changed_under_it(spark: SparkSessio
     assert note(begun) == before, "what is not told stays"
 
 
+def test_a_note_that_is_written_anew_is_there_at_every_moment(spark: SparkSession, tmp_path: Path) -> None:
+    """A reader, and a process that is killed at any step, finds the old text or the new one."""
+    folder, looked = Folder(spark, str(tmp_path)), LocalFolder(str(tmp_path))
+    folder.write_text("note.json", "0")
+    (tmp_path / ".note.json.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")  # an older version left one of other text
+    seen: set[str | None] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.add(looked.read_text("note.json"))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(1, 100):
+            folder.write_text("note.json", str(number))
+    finally:
+        done.set()
+        reader.join()
+    assert None not in seen
+    assert len(seen) > 2
+    assert folder.read_text("note.json") == "99"
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".crc"] == ["note.json"], "no draft is left"
+
+
+def test_a_note_on_another_file_system_is_replaced(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.lake.storage.is_local", lambda _url: False)
+    folder = Folder(spark, str(tmp_path))
+    for text in ("first", "second"):
+        folder.write_text("note.json", text)
+        assert folder.read_text("note.json") == text
+    assert {path.name for path in tmp_path.iterdir()} <= {"note.json", ".note.json.crc"}
+
+
+def test_settings_may_change_until_the_query_has_begun(spark: SparkSession, tmp_path: Path) -> None:
+    stream = StreamSettings(checkpoint=tmp_path)
+    prepare_checkpoint(spark, stream, "silver", {"state": 1})
+    assert prepare_checkpoint(spark, stream, "silver", {"state": 2}).url == str(tmp_path / "silver")
+    job_lock.let_go(str(tmp_path), "silver")
+
+
 def test_a_newer_versions_and_another_querys_checkpoint_are_refused(spark: SparkSession, begun: StreamSettings) -> None:
     file = begun.checkpoint / "silver.json"
-    (begun.checkpoint / ".silver.json.crc").unlink()  # or Hadoop would take what follows for damage
     file.write_text(json.dumps({"version": VERSION + 1, "query": "silver"}))
     with pytest.raises(ConfigError, match="newer version"):
         prepare_checkpoint(spark, begun, "silver")
@@ -63,7 +103,7 @@ def test_a_query_begins_anew_after_a_reset(spark: SparkSession, begun: StreamSet
     job_lock.let_go(str(begun.checkpoint), "silver")
     apply(plan(begun, "silver", 0))
     assert sorted(path.name for path in begun.checkpoint.iterdir() if "silver" in path.name) == [
-        ".silver.reset-19700101T000000Z.json.crc", "silver.lock", "silver.reset-19700101T000000Z",
+        "silver.lock", "silver.reset-19700101T000000Z",
         "silver.reset-19700101T000000Z.json",
     ]  # fmt: skip
     prepare_checkpoint(spark, begun, "silver", {"state": 2})
@@ -82,3 +122,15 @@ def test_topics_that_come_and_go_are_told_once(
     assert "silver does not read a any more" in said
     prepare_checkpoint(spark, begun, "silver", topics=["c", "b"])
     assert capsys.readouterr().err == ""
+
+
+def test_a_state_of_an_older_version_is_begun_anew_and_told_and_a_newer_one_is_refused(
+    spark: SparkSession, begun: StreamSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare_checkpoint(spark, begun, "silver", renewed={"state": 2})
+    assert "silver: the state of state 1 is begun anew as state 2." in capsys.readouterr().err
+    assert note(begun)["state"] == 2
+    prepare_checkpoint(spark, begun, "silver", renewed={"state": 2})
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match="state is now 1, was 2"):
+        prepare_checkpoint(spark, begun, "silver", renewed={"state": 1})

@@ -2,14 +2,13 @@
 
 # ruff: noqa: E501 (a case is a line)
 
-from __future__ import annotations
-
 import io
 import json
 import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import fastavro
 import jsonschema
@@ -20,19 +19,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from config.settings import Settings
-from streaming.decode import decoded
-from streaming.device_schemas import load_device_schemas
-from streaming.silver import silver_rows
+from streaming.decoding.decode import decoded
+from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
+from streaming.silver.job import silver_rows
 from tests.chaos.harness import FULL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, Row, SparkSession
-
-    from streaming.device_schemas import DeviceSchemas
 
 RECEIVED = datetime(2026, 11, 21, 6, tzinfo=UTC)
 KAFKA = (
@@ -119,7 +112,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "clock": {"at": {"type": "string", "format": "date-time"}, "count": {"type": "integer"}},
     "nano": {"ts": {"type": "integer"}, "state": {"type": "string"}, "T": {"type": "number"}},
     "plain": {"temperature": {"type": "number"}, "hw": {"type": "boolean"}},
-    "seconds": {"device": {"type": "string"}, "ts": {"type": "number"}},
+    "seconds": {
+        "device": {"type": "string"},
+        "ts": {"type": "number", "maximum": 4e9},
+        "mode": {"type": "string", "enum": [None]},
+    },
 }
 METER: dict[str, Any] = {
     "type": "record",
@@ -310,6 +307,10 @@ CASES = [
     Sent(b'{"temperature":1.5,"hw":true,"type":7}', {"device": "k", "type": "plain", "temperature": 1.5, "hw": True, "ts_ms": int(RECEIVED.timestamp() * 1000)}, topic="plain", key=b"k"),
     Sent(b'{"device":"s","type":"seconds","ts":1763683200.123}', {"type": "seconds", "ts_ms": 1763683200123}),
     Sent(b'{"device":"s","type":"seconds","ts":1e300}', reason="out_of_range", detail="ts"),
+    Sent(b'{"device":"s","type":"seconds","ts":5e9}', reason="out_of_range", detail="ts is 5.0E9"),
+    Sent(b'{"device":"s","type":"seconds","ts":-5e9}', reason="out_of_range", detail="ts is -5.0E9"),
+    Sent(b'{"device":"s","type":"seconds","ts":1,"mode":null}', {"ts_ms": 1000}),
+    Sent(b'{"device":"s","type":"seconds","ts":1,"mode":"x"}', reason="schema", detail="mode is x is not allowed"),
     # What names none of the types is a reading.
     Sent(b'{"device":"d","type":"lamp","seq":1,"ts":2,"temperature":20,"t":"x","rssi":-70.0}', {"type": "lamp", "temperature": 20.0, "rssi": -70, "seq": 1}),
     Sent(b'{"device":"d","type":"lamp","ts":2}', reason="missing_field", detail="seq"),

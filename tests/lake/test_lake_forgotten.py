@@ -1,21 +1,17 @@
 """What is left of a device that was forgotten in the states of other jobs does not come back."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from config.settings import StreamSettings
-from streaming import anomalies, devices
-from streaming.device_processor import OUTPUT
-from streaming.forgotten import Forgotten
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
+from streaming.anomalies import job as anomalies
+from streaming.devices import job as devices
+from streaming.devices.processor import OUTPUT
+from streaming.lake.forgotten import Forgotten
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)
@@ -28,7 +24,7 @@ def forgotten(spark: SparkSession, tmp_path: Path) -> Forgotten:
 
 def snapshot(last_seen: int | None, reason: str, since: int, **times: int) -> tuple[Any, ...]:
     values = {name: float(at) for name, at in times.items()}
-    return ("pump", None, "offline", reason, since, last_seen, last_seen, values, times, 1, 0, 0, [], 0, 0, 1, False)
+    return ("pump", None, "offline", reason, since, last_seen, last_seen, values, times, 1, 0, 0, [], 0, 0, 0, 1, False)
 
 
 def test_of_a_device_not_heard_since_nothing_is_said_and_of_another_what_is_new(

@@ -1,37 +1,35 @@
 """Gold against plain Python: aggregates, late data, batches in any order, a crash after the write, forgetting."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
-from datetime import UTC, datetime, timedelta
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField
 
 from config.errors import ConfigError
 from config.settings import Settings
-from config.values.window_shapes import parse_window, step_of
-from streaming import gold, gold_transforms
+from config.values.window_shapes import WindowShape, parse_window, step_of
+from streaming.gold import job as gold
+from streaming.gold import transforms as gold_transforms
+from streaming.gold.transforms import GOLD
 from streaming.job import JobContext
-from streaming.lake import DeltaTable
-from streaming.silver_schema import PARTITIONS, silver_schema
+from streaming.lake.lake import DeltaTable
+from streaming.runtime import job_lock
+from streaming.silver.schema import PARTITIONS, silver_schema
+from streaming.upkeep import forget
 from tests.chaos.harness import in_full_form
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from config.values.window_shapes import WindowShape
 
 SILVER = silver_schema(
     [
@@ -202,22 +200,19 @@ def test_signals_may_be_called_as_columns_are(spark: SparkSession) -> None:
     assert len(got) > 20
 
 
-def test_touched_windows_are_those_with_a_reading(spark: SparkSession) -> None:
+def test_touched_panes_are_those_with_a_reading(spark: SparkSession) -> None:
     batch = readings(60, seed=3)
-    shapes = [parse_window(text) for text in WINDOWS]
-    found = gold_transforms.touched_windows(rows(spark, batch), shapes).selectExpr(
-        "window", "unix_seconds(window_start) AS start", "level", "key"
-    )
+    step = parse_window("5m tumbling")
+    found = gold_transforms.touched_panes(rows(spark, batch), step).collect()
     wanted = {
-        (shape.label, round(start.timestamp()), level, key)
+        (round(start.timestamp()) * 1_000_000, level, key)
         for it in batch
-        for shape in shapes
-        for start in instances(it.at, shape)
+        for start in instances(it.at, step)
         for level in ("device", "type", "site")
         if (key := getattr(it, level)) is not None
     }
-    assert {tuple(it) for it in found.collect()} == wanted
-    assert found.count() == len(wanted)
+    assert sorted(it.start for it in found) == sorted(start for start, _, _ in wanted)
+    assert len({it.pane for it in found}) == len(wanted)
 
 
 def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_nothing(
@@ -265,7 +260,7 @@ def test_any_split_into_batches_in_any_order_gives_the_same(
     settings = lake(tmp_path_factory.mktemp("split"))
     every = readings(24, seed=6, over=timedelta(minutes=40))
     gold.create(spark, settings)
-    part = gold._gold(spark, settings)
+    part = gold._Gold(spark, settings)
     bounds = [0, *sorted(cuts), len(every)]
     for begin, end in pairwise(bounds):
         batch = [every[n] for n in order[begin:end]]
@@ -281,10 +276,12 @@ def test_a_forgotten_device_is_in_no_window_any_more(spark: SparkSession, tmp_pa
     batch = [it._replace(device=name) if it.device == "d1" else it for it in readings(40, seed=7)]
     append(spark, settings, batch)
     run(spark, settings)
-    gold.forget_device(spark, settings, name)
-    assert_same(
-        table(DeltaTable(spark, settings.stream, "gold").read()), expected(it for it in batch if it.device != name)
-    )
+    kept = DeltaTable(spark, settings.stream, "gold")
+    old = {"window_date": date(2020, 1, 1), "level": "device", "key": name, "readings": 1}  # of no day of silver's
+    kept.append(spark.createDataFrame([old], GOLD), query="test", batch=0)
+    job_lock.let_go(str(settings.stream.checkpoint), gold.QUERY)  # as the end of the job's process does
+    assert forget.run(spark, settings, Namespace(device=name, dry_run=False, now=False)) == 0
+    assert_same(table(kept.read()), expected(it for it in batch if it.device != name))
 
 
 def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_nothing(
@@ -297,7 +294,7 @@ def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_not
     old = whole._replace(at=whole.at - timedelta(seconds=1), offset=2)
     append(spark, settings, [whole, old])
     gold.create(spark, settings)
-    part = gold._gold(spark, settings)
+    part = gold._Gold(spark, settings)
     counts = gold._write(part, rows(spark, [whole, old]))
     assert (counts.rows, counts.late) == (2, 1)
     assert_same(table(part.table.read().where("window = '1m tumbling'")), expected([whole], ["1m tumbling"]))

@@ -1,33 +1,27 @@
 """A query's place in Kafka under a group's name, and its metrics on a port, with real Kafka and Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import KafkaSettings, Settings, StreamSettings
 from config.stream import StreamMetricsSettings
-from streaming.group import group_name
+from gateway.local.embedded.kafka import KafkaCluster
 from streaming.job import JobContext
+from streaming.kafka.group import group_name
+from streaming.kafka.source import read_records, trigger
 from streaming.metrics import serve
-from streaming.queries import run_queries
-from streaming.source import read_records, trigger
+from streaming.progress import Event
+from streaming.runtime.queries import run_queries
 from tests.integration.streaming_support import base_ms, messages, produce
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from gateway.local.embedded.kafka import KafkaCluster
-    from streaming.progress import Event
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
@@ -105,7 +99,7 @@ async def test_a_group_that_cannot_be_committed_is_told_once_and_ends_nothing(
         tried.set()
         raise RuntimeError("GroupAuthorizationException: no")
 
-    monkeypatch.setattr("streaming.group.make_admin", refuse)
+    monkeypatch.setattr("streaming.kafka.admin.KafkaAdmin.commit", refuse)
     settings = settings_for(kafka, topic, tmp_path, available_now=True, max_offsets_per_trigger=20)
     context = JobContext(lambda _: None)
     run_queries(spark, settings, [read_all], context, queue.SimpleQueue())

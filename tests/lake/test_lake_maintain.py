@@ -1,35 +1,31 @@
 """``gateway stream maintain`` and ``gateway stream forget``: what they change, and what they must not."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import re
-import threading
 import time
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import BronzeSettings, LakeSettings, RetentionSettings
-from streaming import delta_upkeep, forget, job_lock, lake_tables, maintain, parquet_days
-from streaming.bronze_table import BRONZE, bronze_table
-from streaming.delta_upkeep import DeltaUpkeep, retried
-from streaming.forgotten import Forgotten
-from streaming.lake import DeltaTable
-from streaming.silver_schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
-from streaming.swap import can_exchange, exchange, local_path
+from config.stream_jobs import LakeSettings, RetentionSettings
+from streaming import lake_tables
+from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS
+from streaming.lake import delta_upkeep
+from streaming.lake.delta_upkeep import DeltaUpkeep, FileRange, loose, retried
+from streaming.lake.forgotten import Forgotten
+from streaming.lake.lake import DeltaTable
+from streaming.runtime import job_lock
+from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
+from streaming.upkeep import forget, maintain
 from tests.chaos.harness import in_full_form
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
 
 TODAY = datetime.now(UTC).date()
 OLD = TODAY - timedelta(days=10)
@@ -38,15 +34,10 @@ NAME = "o'brien \\ sensor"
 """What SQL would trip over, if it were not quoted."""
 
 
-def settings(folder: Path, kind: str = "parquet", **lake: Any) -> Settings:
-    stream = StreamSettings(
-        checkpoint=folder / "checkpoints",
-        output=folder / "telemetry",
-        quarantine=folder / "quarantine",
-        lake=LakeSettings(path=folder / "lake", **lake),
-        bronze=BronzeSettings.model_validate({"format": kind}),
+def settings(folder: Path, **lake: Any) -> Settings:
+    return Settings(
+        stream=StreamSettings(checkpoint=folder / "checkpoints", lake=LakeSettings(path=folder / "lake", **lake))
     )
-    return Settings(stream=stream)
 
 
 def record(
@@ -60,15 +51,11 @@ def record(
 
 
 def write_bronze(spark: SparkSession, chosen: Settings, batches: Iterable[Iterable[tuple[Any, ...]]]) -> None:
-    table = bronze_table(spark, chosen.stream)
-    columns = BRONZE.fieldNames()[:-1]
-    number = -1
+    table = DeltaTable(spark, chosen.stream, "bronze")
+    table.create(BRONZE, BRONZE_PARTITIONS)
     for number, rows in enumerate(batches):
-        frame = spark.createDataFrame([(*row, number) for row in rows], BRONZE).select(*columns)
-        table.write(frame, number)
-    commits = chosen.stream.checkpoint / "bronze" / "commits"
-    commits.mkdir(parents=True, exist_ok=True)
-    (commits / str(number)).write_text("v1\n{}")
+        frame = spark.createDataFrame([(*row, number) for row in rows], BRONZE)
+        table.append(frame, query="bronze", batch=number)
 
 
 def offsets(spark: SparkSession, chosen: Settings) -> list[int]:
@@ -83,11 +70,10 @@ def told(*, device: str | None = None, **more: Any) -> argparse.Namespace:
     return argparse.Namespace(**{"dry_run": False, "table": None, "now": False, "device": device, **more})
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_small_files_of_past_days_become_one_and_old_days_go(
-    spark: SparkSession, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = settings(tmp_path, kind, compact_after=timedelta(0), retention=RetentionSettings(bronze=timedelta(days=5)))
+    chosen = settings(tmp_path, compact_after=timedelta(0), retention=RetentionSettings(bronze=timedelta(days=5)))
     lots = [[record(10 * at, YESTERDAY), record(10 * at + 1, TODAY), record(10 * at + 2, OLD)] for at in range(3)]
     write_bronze(spark, chosen, lots)
     day = tmp_path / "lake" / "bronze" / f"ingest_date={YESTERDAY}"
@@ -106,87 +92,10 @@ def test_small_files_of_past_days_become_one_and_old_days_go(
         assert re.search(rf"bronze +compacted +{YESTERDAY}", line), line
         assert re.search(r"bronze +deleted", line), line
         assert str(TODAY) not in line, "today is still being written"
-    current = DeltaUpkeep(spark, DeltaTable(spark, chosen.stream, "bronze")).days(1 << 30) if kind == "delta" else []
-    if kind == "delta":
-        assert {it.day: it.files for it in current}[YESTERDAY] == 1
-    else:
-        assert files(day) == 1
-        assert not (tmp_path / "lake" / "bronze" / f"ingest_date={OLD}").exists()
-        assert not [it for it in (tmp_path / "lake" / "bronze").iterdir() if it.name.startswith(".")]
-        assert maintain.run(spark, chosen, told()) == ExitStatus.OK
-        assert "compacted" not in capsys.readouterr().out, "what is done is not done again"
-
-
-def test_a_batch_that_may_be_repeated_and_one_that_comes_meanwhile_keep_their_rows(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = settings(tmp_path, compact_after=timedelta(0))
-    write_bronze(spark, chosen, [[record(at, YESTERDAY)] for at in range(4)])
-    commits = tmp_path / "checkpoints" / "bronze" / "commits"
-    (commits / "3").rename(commits / "2")
-    maintain.run(spark, chosen, told())
-    assert "batch 3 is not committed" in capsys.readouterr().out
-    (commits / "3").write_text("v1\n{}")
-
-    def late(one: Path, other: Path) -> None:
-        # Between the reading of the day and the exchange, by the job.
-        rows = spark.createDataFrame([(*record(9, YESTERDAY), 9)], BRONZE).drop("batch")
-        bronze_table(spark, chosen.stream).write(rows, 9)
-        exchange(one, other)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(parquet_days, "exchange", late)
-        maintain.run(spark, chosen, told())
-    assert offsets(spark, chosen) == [0, 1, 2, 3, 9]
-
-    def cut_off(*_: object) -> None:
-        raise OSError("killed")
-
-    (commits / "9").write_text("v1\n{}")
-    with monkeypatch.context() as patch:
-        patch.setattr(parquet_days.ParquetDays, "_discard", cut_off)
-        write_more = [[record(20 + at, YESTERDAY)] for at in range(3)]
-        for number, rows in enumerate(write_more, 5):
-            frame = spark.createDataFrame([(*row, number) for row in rows], BRONZE).drop("batch")
-            bronze_table(spark, chosen.stream).write(frame, number)
-        assert maintain.run(spark, chosen, told()) == ExitStatus.INCOMPLETE
-    assert offsets(spark, chosen) == [0, 1, 2, 3, 9, 20, 21, 22], "killed after the exchange: nothing twice"
-    maintain.run(spark, chosen, told())
-    assert offsets(spark, chosen) == [0, 1, 2, 3, 9, 20, 21, 22]
-    assert not [it for it in (tmp_path / "lake" / "bronze").iterdir() if it.name.startswith(".")]
-
-
-def test_a_reader_finds_each_row_once_at_any_moment(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    for folder, name in ((one, "old"), (other, "new")):
-        folder.mkdir()
-        (folder / name).touch()
-    assert can_exchange(tmp_path)
-    wrong: list[list[str]] = []
-    over = threading.Event()
-
-    def reading() -> None:
-        while not over.is_set():
-            found = [it.name for it in one.iterdir()]
-            if len(found) != 1:
-                wrong.append(found)
-
-    reader = threading.Thread(target=reading)
-    reader.start()
-    for _ in range(2_000):
-        exchange(one, other)
-    over.set()
-    reader.join()
-    assert not wrong
-    assert [it.name for it in one.iterdir()] == ["old"]
-
-
-@pytest.mark.parametrize(
-    ("url", "path"),
-    [("/a b/c", "/a b/c"), ("file:///a%20b/c", "/a b/c"), ("file:/a/c", "/a/c"), ("s3a://bucket/lake", None)],
-)
-def test_what_is_on_this_machine(url: str, path: str | None) -> None:
-    assert (None if local_path(url) is None else str(local_path(url))) == path
+    current = DeltaUpkeep(spark, DeltaTable(spark, chosen.stream, "bronze")).days(1 << 30)
+    assert {it.day: it.files for it in current}[YESTERDAY] == 1
+    assert maintain.run(spark, chosen, told()) == ExitStatus.OK
+    assert "compacted" not in capsys.readouterr().out, "what is done is not done again"
 
 
 def silver_rows(spark: SparkSession, devices: Iterable[tuple[str, int]]) -> DataFrame:
@@ -208,11 +117,10 @@ def silver_rows(spark: SparkSession, devices: Iterable[tuple[str, int]]) -> Data
     return spark.createDataFrame(rows, silver_schema([]))
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_device_is_forgotten_in_every_table_and_only_that_device(
-    spark: SparkSession, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = settings(tmp_path, kind)
+    chosen = settings(tmp_path)
     quoted = NAME.replace("\\", "\\\\")
     write_bronze(
         spark,
@@ -236,14 +144,12 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     ]
     aside.append(spark.createDataFrame(bad, QUARANTINE), query="test", batch=0)
 
-    now = kind == "delta"
-    if not now:
-        assert forget.run(spark, chosen, told(device=NAME, dry_run=True)) == ExitStatus.OK
-        assert len(offsets(spark, chosen)) == 7
-        assert re.search(r"^silver +2$", capsys.readouterr().out, re.MULTILINE)
-        assert not Forgotten(spark, chosen.stream).moments(), "a dry run notes nothing"
+    assert forget.run(spark, chosen, told(device=NAME, dry_run=True)) == ExitStatus.OK
+    assert len(offsets(spark, chosen)) == 7
+    assert re.search(r"^silver +2$", capsys.readouterr().out, re.MULTILINE)
+    assert not Forgotten(spark, chosen.stream).moments(), "a dry run notes nothing"
     begun_ms = time.time_ns() // 1_000_000
-    assert forget.run(spark, chosen, told(device=NAME, now=now)) == ExitStatus.OK
+    assert forget.run(spark, chosen, told(device=NAME, now=True)) == ExitStatus.OK
     ((noted, noted_ms),) = Forgotten(spark, chosen.stream).moments().items()
     assert noted == hashlib.sha256(NAME.encode()).hexdigest()
     assert begun_ms <= noted_ms <= time.time_ns() // 1_000_000
@@ -255,10 +161,6 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     assert offsets(spark, chosen) == [0, 3, 5]
     assert [row.device for row in silver.read().collect()] == ["other", "other"]
     assert aside.read().count() == 1
-    if not now:
-        there = b"".join(it.read_bytes() for it in (tmp_path / "lake" / "bronze").rglob("*") if it.is_file())
-        assert b"o'brien" not in there, "no file has it any more"
-        return
     for table in ("bronze", "silver", "silver_quarantine"):
         left = spark.read.parquet(*map(str, (tmp_path / "lake" / table).rglob("*.parquet")))
         text = left.select(F.to_json(F.struct(*left.columns)).alias("row")).collect()
@@ -274,7 +176,7 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
     def full(*_: object) -> int:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(forget, "remove_rows", full)
+    monkeypatch.setattr(DeltaUpkeep, "delete", full)
     assert forget.run(spark, chosen, told(device="d")) == ExitStatus.INCOMPLETE
     assert "bronze may still have rows of d: No space left on device" in capsys.readouterr().err
     assert Forgotten(spark, chosen.stream).moments(), "the note comes before the rows go"
@@ -315,3 +217,36 @@ def test_tables_of_a_catalog_are_kept_up_and_read_by_their_names(spark: SparkSes
         assert spark.table("spark_catalog.default.bronze").count() == 0
     finally:
         spark.sql("DROP TABLE IF EXISTS spark_catalog.default.bronze")
+
+
+def test_a_day_of_silver_is_sorted_by_device_also_in_a_table_that_keeps_no_ranges_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chosen = settings(tmp_path)
+    table = DeltaTable(spark, chosen.stream, "silver")
+    table.create(silver_schema(()), PARTITIONS, delta_dataSkippingStatsColumns="device_time")
+    rows = spark.range(4000).selectExpr(
+        "concat('d', lpad(string(id % 1000), 4, '0')) AS device", "string(id) AS record_id",
+        f"DATE '{OLD}' AS event_date", "false AS clock_ahead", "sha2(string(id), 256) AS message_id",
+    )  # fmt: skip
+    table.save(rows.repartition(6).write.format("delta").mode("append"))
+    upkeep = DeltaUpkeep(spark, table)
+    (day,) = upkeep.days(0)
+    size = day.size // 4
+    assert upkeep.unsorted("device", size) == {OLD: 6}
+
+    before = sorted(row.record_id for row in table.read().select("record_id").collect())
+    removed, added = upkeep.optimize(OLD, size, "device")
+    assert (removed, added > 2) == (6, True)
+    assert upkeep.unsorted("device", size) == {}
+    assert sorted(row.record_id for row in table.read().select("record_id").collect()) == before
+    one = table.read().where("device = 'd0001'").select(F.input_file_name().alias("file")).distinct().count()
+    assert one == 1
+
+
+def test_files_are_loose_that_reach_into_much_of_the_others() -> None:
+    apart = [FileRange(100, f"d{n}", f"d{n + 1}") for n in range(5)]
+    assert loose(apart) == 0
+    assert loose([*apart, FileRange(3, "a", "z")]) == 3
+    assert loose([FileRange(100, "a", "z")] * 3) == 300
+    assert loose([FileRange(100, "x" * 40, "x" * 41)] * 3) == 0, "Delta keeps 32 characters"

@@ -1,37 +1,36 @@
 """The report of the lake: what the tables hold is on the page, and what is not there is said."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, StructField
 
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
 from config.stream_jobs import LakeSettings
-from streaming import report
-from streaming.anomalies import ANOMALIES
-from streaming.audit_transforms import AUDIT, AUDIT_PARTITIONS
-from streaming.devices import DEVICE_EVENTS, DEVICES
-from streaming.lake import DeltaTable
-from streaming.report_lake import read_lake
-from streaming.report_page import render
-from streaming.silver_schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
+from streaming.anomalies.job import ANOMALIES
+from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS
+from streaming.devices.job import DEVICE_EVENTS, DEVICES
+from streaming.lake.lake import DeltaTable
+from streaming.report import job as report
+from streaming.report.lake import read_lake
+from streaming.report.page import render
+from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 
 BEGIN = datetime(2026, 11, 21, 8, tzinfo=UTC)
 SCHEMA = silver_schema([StructField("temperature", DoubleType()), StructField("humidity", DoubleType())])
 
 
+def ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
 def settings(folder: Path) -> Settings:
-    return Settings(stream=StreamSettings(lake=LakeSettings(path=folder / "lake")))
+    return Settings(stream=StreamSettings(checkpoint=folder / "checkpoint", lake=LakeSettings(path=folder / "lake")))
 
 
 def fill(spark: SparkSession, stream: StreamSettings) -> None:
@@ -72,6 +71,13 @@ def fill(spark: SparkSession, stream: StreamSettings) -> None:
     spark.createDataFrame(bad, QUARANTINE).coalesce(1).write.format("delta").mode("append").save(quarantine.url)
 
 
+def judge(spark: SparkSession, stream: StreamSettings, job: str) -> None:
+    """The job's checkpoint as it is once the job has read all of silver."""
+    silver = DeltaTable(spark, stream, "silver").read_stream()
+    writer = silver.writeStream.queryName(job).option("checkpointLocation", str(stream.checkpoint / job))
+    writer.trigger(availableNow=True).foreachBatch(lambda _rows, _batch: None).start().awaitTermination()
+
+
 def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,8 +93,8 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
         "in quarantine": ("5", True),
     }
     assert found.lateness is not None
-    assert dict(zip(found.lateness.ranges, found.lateness.counts, strict=True)) == {
-        **dict.fromkeys(found.lateness.ranges, 0),
+    assert found.lateness == {
+        **dict.fromkeys(found.lateness, 0),
         "under 1 s": 500,
         "1 h to 1 day": 500,
     }
@@ -97,14 +103,21 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
     assert len(signal.points) <= 400
     assert (signal.points[0][1], signal.points[-1][3]) == (20.0, 20.998)
     assert len(signal.marks) == 30
-    assert {one.label for one in found.throughput} == {"room", "hall"}
-    total = sum(rate * found.throughput_s for one in found.throughput for _, rate in one.points)
+    assert found.throughput is not None
+    assert set(found.throughput.stacks) == {"room", "hall"}
+    total = sum(rate for points in found.throughput.stacks.values() for _, rate in points) * found.throughput.width_s
     assert 950 <= total <= 1000, "all but the last, unfinished stretch"
-    assert set(found.absent) == {"devices.device_events", "devices.devices", "lost.devices", "lost.audit"}
+    assert set(found.absent) == {
+        "devices.device_events",
+        "devices.devices",
+        "lost.devices",
+        "lost.audit",
+        "signals.left",
+    }
     assert "gateway stream devices writes it" in found.absent["devices.devices"]
 
     page = tmp_path / "out" / "page.html"
-    told = Namespace(file=str(page), begin="2026-11-21T08:00", end="2026-11-21T08:05", device="room-0")
+    told = Namespace(file=str(page), since_ms=ms(BEGIN), until_ms=ms(BEGIN + timedelta(minutes=5)), device="room-0")
     assert report.run(spark, chosen, told) == 0
     assert capsys.readouterr().out == f"{page}\n"
     text = page.read_text()
@@ -144,16 +157,18 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
     fill_devices(spark, chosen.stream)
     found = read_lake(spark, chosen.stream, "here", units={})
     assert not {"devices.device_events", "devices.devices", "lost.devices", "lost.audit"} & set(found.absent)
+    assert found.absent["lost.audit_left"] == (
+        "Not judged: 32 minutes with readings, from 2026-11-21 08:02 to 2026-11-21 09:16 UTC."
+    )
     values = {one.label: (one.value, one.bad) for one in found.findings}
     assert values["offline"] == ("1", True)
     assert values["missing numbers"] == ("7", True)
     assert values["ledger differences"] == ("1", True)
-    assert found.health is not None
-    assert found.health.states == {"online": 2, "offline": 1}
-    assert found.health.offenders is not None
-    assert [row[0] for row in found.health.offenders.rows] == ["room-1", "room-2"], "those to look at, the worst first"
-    assert found.health.events is not None
-    assert sum(count for points in found.health.events.stacks.values() for _, count in points) == 3
+    assert found.states == {"online": 2, "offline": 1}
+    assert found.offenders is not None
+    assert [row[0] for row in found.offenders.rows] == ["room-1", "room-2"], "those to look at, the worst first"
+    assert found.events is not None
+    assert sum(count for points in found.events.stacks.values() for _, count in points) == 3
     assert found.lost is not None
     assert found.lost.rows == [("room-2", None, 7, 1)]
     assert found.audit is not None
@@ -163,18 +178,54 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
         assert said in text
 
 
+def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: Path) -> None:
+    """A table without a row of loss says nothing of what its job has not read."""
+    chosen = settings(tmp_path)
+    stream = chosen.stream
+    fill(spark, stream)
+    for name, schema in (("devices", DEVICES), ("device_events", DEVICE_EVENTS), ("audit", AUDIT)):
+        DeltaTable(spark, stream, name).create(schema)
+    DeltaTable(spark, stream, "anomalies").replace(spark.createDataFrame([], ANOMALIES))
+    found = read_lake(spark, stream, "here")
+    values = {one.label: one.value for one in found.findings}
+    assert {values[name] for name in ("anomalies", "missing numbers", "ledger differences")} == {"not judged"}
+    text = render(found)
+    assert "Not judged: the job devices has not finished its first batch." in text
+    assert "Not judged: the job anomalies has not finished its first batch." in text
+    assert "Not judged: the table audit has no minute of this time." in text
+    assert "gateway stream status counts them" in text
+    assert "agree" not in text
+
+    row = {"device": "room-0", "state": "online", "missing": 0, "gaps": 0, "seq_last": 499}
+    spark.createDataFrame([tuple(row.get(name) for name in DEVICES.names)], DEVICES).write.format("delta").mode(
+        "append"
+    ).save(DeltaTable(spark, stream, "devices").url)
+    for job in ("devices", "anomalies"):
+        judge(spark, stream, job)
+    found = read_lake(spark, stream, "here")
+    values = {one.label: one.value for one in found.findings}
+    assert (values["offline"], values["anomalies"], values["missing numbers"]) == ("0", "0", "0")
+    assert not {"devices.left", "signals.left", "lost.left"} & set(found.absent)
+    assert found.absent["lost.devices"] == (
+        "Of 1 devices 1 number their messages, and none of these has a gap of more than 60 s."
+    )
+
+    silver = DeltaTable(spark, stream, "silver")
+    silver.read().limit(1).write.format("delta").mode("append").save(silver.url)
+    found = read_lake(spark, stream, "here")
+    values = {one.label: one.value for one in found.findings}
+    assert {values[name] for name in ("offline", "anomalies", "missing numbers")} == {"not judged"}
+    assert "The job devices has read up to version 1." in found.absent["lost.left"]
+
+
 def test_an_empty_lake_is_a_page_that_says_so_and_status_4(spark: SparkSession, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    nothing = Namespace(file=str(page), begin=None, end=None, device=None)
+    nothing = Namespace(file=str(page), since_ms=None, until_ms=None, device=None)
     assert report.run(spark, settings(tmp_path), nothing) == 4
     assert "There is no table silver yet: gateway stream silver writes it." in page.read_text()
 
 
-@pytest.mark.parametrize(
-    ("begin", "end", "says"),
-    [("yesterday", None, "--from 'yesterday' is no time"), ("2026-11-22", "2026-11-21", "--from is not before --to")],
-)
-def test_times_that_are_none_are_refused(begin: str, end: str | None, says: str, tmp_path: Path) -> None:
-    told = Namespace(file=str(tmp_path / "page.html"), begin=begin, end=end, device=None)
-    with pytest.raises(ConfigError, match=says):
+def test_a_stretch_that_ends_before_it_begins_is_refused(tmp_path: Path) -> None:
+    told = Namespace(file=str(tmp_path / "page.html"), since_ms=ms(BEGIN), until_ms=ms(BEGIN) - 1, device=None)
+    with pytest.raises(ConfigError, match="--from is not before --to"):
         report.run(None, settings(tmp_path), told)  # type: ignore[arg-type]

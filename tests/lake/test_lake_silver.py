@@ -1,29 +1,33 @@
 """The job ``silver``: every reading once, whatever came twice, late, with a wrong clock or broken."""
 
-from __future__ import annotations
-
 import argparse
+import shutil
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError
 from config.settings import Settings
-from streaming import lake_tables, replay, silver
-from streaming.delta_upkeep import DeltaUpkeep
-from streaming.device_schemas import load_device_schemas
-from streaming.lake import DeltaTable
+from streaming import lake_tables
+from streaming.decoding.device_schemas import load_device_schemas
+from streaming.lake.delta_upkeep import DeltaUpkeep
+from streaming.lake.lake import DeltaTable
 from streaming.progress import BatchEvent
-from streaming.silver_rows import firsts, readings, rejects, repeated_ids
-from streaming.silver_schema import silver_schema
-from streaming.silver_table import SilverTables
-from streaming.tool_options import add_tool_arguments
+from streaming.silver import job as silver
+from streaming.silver.rows import enriched, firsts, readings, rejects, repeated_ids
+from streaming.silver.schema import silver_schema
+from streaming.silver.tables import SilverTables, arrivals, prepare_tables
+from streaming.upkeep import replay
+from streaming.upkeep.tool_options import add_tool_arguments
 from tests.lake.silver_support import (
     DAY_MS,
     KAFKA,
@@ -37,11 +41,6 @@ from tests.lake.silver_support import (
     settings,
     silver_lines,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 YEAR_2036_MS = 2_085_000_000_000
 
@@ -86,7 +85,9 @@ def traffic() -> list[list[Sent]]:
     return [first, second, third]
 
 
-def test_the_table_is_what_plain_python_makes_of_the_records(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_table_is_what_plain_python_makes_of_the_records(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry = tmp_path / "registry.csv"
     registry.write_text("device,type,site,floor\nsensor-1,thermostat,plant,2\nhonest,,campus,1\nsensor-1,,plant,3\n")
     chosen = settings(tmp_path, registry=registry)
@@ -99,21 +100,138 @@ def test_the_table_is_what_plain_python_makes_of_the_records(spark: SparkSession
     every = [it for sent in batches for it in sent]
     expected = expected_rows(every, {"sensor-1": "plant", "honest": "campus"})
     assert found_rows(spark, chosen) == expected
-    bad = lake_tables.silver_quarantine(spark, chosen.stream).selectExpr("kafka_offset", "reason", "value").collect()
-    assert sorted((it.kafka_offset, it.reason, bytes(it.value)) for it in bad) == [
+
+    def aside() -> list[tuple[Any, ...]]:
+        bad = lake_tables.silver_quarantine(spark, chosen.stream).select("kafka_offset", "reason", "value").collect()
+        return sorted((it.kafka_offset, it.reason, bytes(it.value)) for it in bad)
+
+    rejected = [
         (26, "not_json", b'{"device":"sensor-1",'),
         (27, "empty", b""),
         (47, "not_an_object", b"[1,2]"),
     ]
+    assert aside() == rejected
     told = [event for event in events if isinstance(event, BatchEvent)]
     assert [(it.rows, it.quarantined) for it in told] == [(28, 2), (18, 1), (7, 0)]
     gateways = lake_tables.silver(spark, chosen.stream).select("gateway", "mqtt_topic", "temperature").distinct()
     assert {it.gateway for it in gateways.collect()} == {"gw-1"}
 
-    # Everything once more, from a checkpoint that begins anew: nothing is added.
+    # Everything once more, from a checkpoint that begins anew: nothing is added. Times are too many to be sliced.
+    monkeypatch.setattr("streaming.silver.tables._MOST_SLICES", 1)
     (tmp_path / "checkpoints").rename(tmp_path / "put-aside")
     run(spark, tmp_path, chosen)
     assert found_rows(spark, chosen) == expected
+    assert aside() == rejected
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_the_lowest_offset_of_a_partition_stays_wherever_batches_end(
+    spark: SparkSession, tmp_path: Path, cut: int
+) -> None:
+    """Each copy was received before the one with the lower offset."""
+    chosen = settings(tmp_path)
+    copies = [Sent(offset, NOON_MS - offset, seq=1, ts=NOON_MS, message_id="id-1") for offset in (0, 2, 4)]
+    for batch in (copies[:cut], copies[cut:]):
+        if batch:
+            batch_of(spark, tmp_path, batch)
+    run(spark, tmp_path, chosen)
+    assert [it.kafka_offset for it in lake_tables.silver(spark, chosen.stream).collect()] == [0]
+
+
+def plain(offset: int, **more: Any) -> Sent:
+    """A reading without an id: nobody but who reads its place again brings it twice."""
+    return Sent(offset, NOON_MS + offset, seq=offset, ts=NOON_MS + offset, **more)
+
+
+def operations(spark: SparkSession, chosen: Settings) -> list[str]:
+    table = DeltaTable(spark, chosen.stream, "silver")
+    return [row.operation for row in spark.sql(f"DESCRIBE HISTORY {table.sql_name}").orderBy("version").collect()]
+
+
+def test_readings_that_silver_cannot_have_are_appended_while_they_are_decoded(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chosen = settings(tmp_path)
+    twice = {"message_id": "id-1", "kind": "device"}
+    batches = [
+        [plain(0), plain(1)],
+        [plain(2), plain(3)],
+        [plain(4), plain(5, raw=b"{"), plain(6), replace(plain(7), **twice)],
+        [plain(8), replace(plain(7), **twice, received_ms=NOON_MS + 9)],
+        [plain(10), plain(11)],
+        [plain(12), plain(13)],
+    ]
+    batches[3][1] = replace(batches[3][1], offset=9)
+    for sent in batches:
+        batch_of(spark, tmp_path, sent)
+    events = [it for it in run(spark, tmp_path, chosen) if isinstance(it, BatchEvent)]
+
+    every = [it for sent in batches for it in sent]
+    assert found_rows(spark, chosen) == expected_rows(every)
+    assert operations(spark, chosen) == [
+        "CREATE TABLE",
+        "WRITE",
+        "WRITE",
+        *("WRITE", "MERGE"),
+        *["WRITE"] * 3,  # a copy alone leaves no commit
+    ]
+    assert [(it.rows, it.quarantined) for it in events] == [(2, 0), (2, 0), (4, 1), (2, 0), (2, 0), (2, 0)]
+    assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 1
+
+
+def test_a_repeated_batch_and_an_older_checkpoint_append_nothing_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings(tmp_path)
+    batches = [[plain(2 * number), plain(2 * number + 1)] for number in range(4)]
+    for sent in batches[:2]:
+        batch_of(spark, tmp_path, sent)
+    append = SilverTables.append
+
+    def killed(self: SilverTables, new: DataFrame, writer: str, batch: int) -> None:
+        append(self, new, writer, batch)
+        if batch == 1:
+            raise OSError("the power went after the append")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SilverTables, "append", killed)
+        with pytest.raises(Exception, match="the power went"):
+            run(spark, tmp_path, chosen)
+    assert found_rows(spark, chosen) == expected_rows([*batches[0], *batches[1]])
+    shutil.copytree(tmp_path / "checkpoints", tmp_path / "backup")
+    batch_of(spark, tmp_path, batches[2])
+    run(spark, tmp_path, chosen)
+    assert found_rows(spark, chosen) == expected_rows([it for sent in batches[:3] for it in sent])
+
+    # The checkpoint as it was before: its batches have numbers that the table knows, and other rows.
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "backup").rename(tmp_path / "checkpoints")
+    (plan,) = (tmp_path / "checkpoints" / "silver" / "offsets").glob("1")
+    plan.unlink()  # as if it had not been planned yet
+    (tmp_path / "checkpoints" / "silver" / "offsets" / ".1.crc").unlink(missing_ok=True)
+    batch_of(spark, tmp_path, batches[3])
+    run(spark, tmp_path, chosen)
+    assert found_rows(spark, chosen) == expected_rows([it for sent in batches for it in sent])
+
+
+def test_what_a_tool_has_inserted_before_the_job_reads_it_is_looked_up(spark: SparkSession, tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    batches = [[plain(2 * number), plain(2 * number + 1)] for number in range(4)]
+    batch_of(spark, tmp_path, batches[0])
+    run(spark, tmp_path, chosen)
+
+    schemas = load_device_schemas(chosen.stream.silver.schemas)
+    early = spark.createDataFrame([plain(3).record(), plain(4).record()], KAFKA)
+    rows = silver.silver_rows(early, chosen, schemas).localCheckpoint()
+    tables = prepare_tables(spark, chosen.stream, schemas.columns)
+    brought = arrivals(rows, clockless_within=chosen.stream.silver.clockless_within)
+    assert (tables.insert(rows, brought), tables.insert(rows, brought)) == (2, 0)
+
+    for sent in batches[1:]:
+        batch_of(spark, tmp_path, sent)
+    run(spark, tmp_path, chosen)
+    assert found_rows(spark, chosen) == expected_rows([it for sent in batches for it in sent])
+    assert operations(spark, chosen)[-1] == "WRITE", "the last batch is beyond what the tool brought"
 
 
 def test_a_crash_between_the_tables_leaves_neither_twice(
@@ -157,7 +275,7 @@ def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = settings(tmp_path, schemas=schema_folder(tmp_path / "schemas", level="integer"))
-    with pytest.raises(ConfigError, match="the job silver has not run yet"):
+    with pytest.raises(ConfigError, match="There is no table silver_quarantine at "):
         replayed(spark, chosen)
     batch_of(
         spark,
@@ -251,10 +369,8 @@ def test_small_files_are_put_together_on_the_way(spark: SparkSession, tmp_path: 
     finally:
         spark.conf.set(least, usual)
 
-    table = DeltaTable(spark, chosen.stream, "silver")
-    done = [row.operation for row in spark.sql(f"DESCRIBE HISTORY {table.sql_name}").orderBy("version").collect()]
-    assert done == ["CREATE TABLE", *["MERGE"] * 3, "OPTIMIZE", *["MERGE"] * 2, "OPTIMIZE"]
-    assert len(table.read().inputFiles()) == 1
+    assert operations(spark, chosen) == ["CREATE TABLE", *["WRITE"] * 3, "OPTIMIZE", *["WRITE"] * 2, "OPTIMIZE"]
+    assert len(lake_tables.silver(spark, chosen.stream).inputFiles()) == 1
     assert found_rows(spark, chosen) == expected_rows(sent)
 
 
@@ -281,7 +397,7 @@ def test_files_put_together_beside_the_running_job_take_no_row_and_bring_none(
     def put_together() -> None:
         day = datetime.fromtimestamp(NOON_MS / 1000, UTC).date()
         first_commit = tmp_path / "lake" / "silver" / "_delta_log" / f"{0:020}.json"
-        while not ended.is_set():
+        while not ended.wait(0.3):  # without a rest it takes the batches longer, and each still meets some
             try:
                 if first_commit.exists():
                     replaced.append(upkeep.optimize(day, 1 << 30)[0])
@@ -345,6 +461,37 @@ def test_files_that_can_hold_no_original_are_not_opened(spark: SparkSession, tmp
     assert sorted(row.seq for row in kept) == [9, 10, 11, 22, 23]
 
 
+def test_a_late_reading_and_one_without_a_clock_open_no_files_of_other_devices(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = schema_folder(tmp_path / "schemas", temperature="number")
+    (folder / "schemas.toml").write_text(
+        'other_types = "quarantine"\n[types.thermostat]\n[types.beacon]\ntime = { received = true }\n'
+    )
+    shutil.copy(folder / "thermostat.json", folder / "beacon.json")
+    chosen = settings(tmp_path, schemas=folder)
+    old = NOON_MS - 3 * DAY_MS
+
+    def reading(device: str, seq: int, at: int, received: int, kind: str = "thermostat") -> Sent:
+        return Sent(1000 * "abc".find(device) + received % 997, received, device, seq, at, f"{seq}", type=kind)
+
+    for device, kind in (("a", "thermostat"), ("b", "thermostat"), ("c", "beacon")):
+        batch_of(spark, tmp_path, [reading(device, n, old + n, old + n, kind) for n in range(4)])
+    run(spark, tmp_path, chosen)
+    for it in (tmp_path / "lake" / "silver").glob("event_date=*/clock_ahead=false/*.parquet"):
+        if spark.read.parquet(str(it)).where("device = 'a'").count():
+            it.unlink()
+    spark.catalog.refreshByPath(str(tmp_path / "lake" / "silver"))
+
+    now = [reading("d", 100 + n, NOON_MS + n, NOON_MS + n) for n in range(300)]
+    copies = [reading("b", 2, old + 2, NOON_MS), reading("c", 3, NOON_MS, NOON_MS + 1, "beacon")]
+    batch_of(spark, tmp_path, [*now, *copies, reading("b", 9, old + 2, NOON_MS + 2)])
+    (event,) = [it for it in run(spark, tmp_path, chosen) if isinstance(it, BatchEvent)]
+    assert event.rows == 303
+    kept = lake_tables.silver(spark, chosen.stream).where("device > 'a'").groupBy("device").count()
+    assert {it.device: it["count"] for it in kept.collect()} == {"b": 5, "c": 4, "d": 300}
+
+
 MESSAGES = st.lists(
     st.builds(
         Sent,
@@ -367,7 +514,19 @@ def test_every_record_is_a_reading_once_or_a_reject(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, given_messages: list[Sent]
 ) -> None:
     sent = [replace(it, offset=n) for n, it in enumerate(given_messages)]
-    sent.sort(key=lambda it: (it.received_ms, it.record()[3], it.offset))  # who comes first is the original
+    lowest: dict[tuple[object, ...], int] = {}
+    for it in sent:
+        if it.raw is None and it.kind == "device":
+            lowest.setdefault((it.device, it.ts, it.message_id, it.offset % 2), it.offset)
+    # Who comes first is the original: of a partition the lowest offset, of these the earliest received.
+    sent.sort(
+        key=lambda it: (
+            lowest.get((it.device, it.ts, it.message_id, it.offset % 2), it.offset) < it.offset,
+            it.received_ms,
+            it.offset % 2,
+            it.offset,
+        )
+    )
     folder = tmp_path_factory.mktemp("schemas")
     schemas = load_device_schemas(schema_folder(folder, temperature="number"))
     records = spark.createDataFrame([it.record() for it in sent], KAFKA)
@@ -380,3 +539,19 @@ def test_every_record_is_a_reading_once_or_a_reject(
     assert sorted(it.kafka_offset for it in rejects(rows).collect()) == sorted(
         it.offset for it in sent if it.raw is not None
     )
+
+
+@pytest.mark.parametrize(("devices", "join"), [(1_000, "BroadcastHashJoin"), (400_000, "SortMergeJoin")])
+def test_only_a_small_registry_is_sent_to_every_executor(spark: SparkSession, devices: int, join: str) -> None:
+    """Ten million devices would not fit beside the batch."""
+    text = F.format_string("%030d", "id").alias("device")
+    registry = spark.range(devices).select(text, F.lit("room").alias("type"), F.lit("oslo").alias("site")).persist()
+    try:
+        assert registry.count() == devices
+        rows = spark.range(10).select(text, F.lit("").alias("type"), F.lit(None).cast("string").alias("site"))
+        placed = enriched(rows, registry)
+        plan = placed._jdf.queryExecution().executedPlan().toString()
+        assert placed.where("site = 'oslo'").count() == 10
+    finally:
+        registry.unpersist()
+    assert join in plan, plan

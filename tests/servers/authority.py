@@ -1,18 +1,14 @@
 """A certificate authority for tests: made in milliseconds, without a JVM, and able to issue anew."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
+import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -21,6 +17,15 @@ class Issued:
 
     certificate: Path
     key: Path
+
+    def server_context(self, client_ca: Path | None = None) -> ssl.SSLContext:
+        """For a server that shows it, and wants a certificate of this authority if one is given."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 class Authority:
@@ -65,6 +70,15 @@ class Authority:
         )
         issued.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         return issued
+
+    def client_context(self, name: str | None = None) -> ssl.SSLContext:
+        """For a client that trusts this authority alone, and shows a certificate with this common name if one is
+        given."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if name is not None:
+            issued = self.issue(name)
+            context.load_cert_chain(issued.certificate, issued.key)
+        return context
 
 
 def _begun(

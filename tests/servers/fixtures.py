@@ -1,26 +1,24 @@
-"""Fixtures of real databases and a directory: one of each for the session, started when a test first asks for it.
+"""Fixtures of other servers: databases and a directory, one of each for the session, and an identity provider.
 
 Tests that kill or freeze one call ``heal`` in the end.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-__all__ = ["ldap_server", "mysql_server", "postgresql_server", "redis_server"]
+from tests.servers.loopback import LoopbackServer
+
+__all__ = ["clock", "ldap_server", "mysql_server", "postgresql_server", "provider", "redis_server"]
 
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
+from tests.servers.identity_provider import Clock, IdentityProvider
 from tests.servers.mariadb import Mariadb
 from tests.servers.postgresql import Postgresql
 from tests.servers.redis import Redis
 from tests.servers.slapd import Slapd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.servers.loopback import LoopbackServer
 
 S = TypeVar("S", bound="LoopbackServer")
 
@@ -58,3 +56,15 @@ def redis_server() -> Iterator[Redis]:
 def ldap_server() -> Iterator[Slapd]:
     with _started(Slapd) as server:
         yield server
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    """An identity provider of the test's own."""
+    with IdentityProvider() as started:
+        yield started
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

@@ -4,8 +4,6 @@ It runs in a thread of its own, so that a test's loop is free and processes of t
 which such a server misbehaves is one value of ``token_fault`` or ``jwks_fault``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -15,8 +13,10 @@ import ssl
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 from urllib.parse import unquote_plus
 
 import jwt
@@ -24,11 +24,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from tests.servers.authority import Issued
+from tests.servers.authority import Issued
 
 PATIENCE_S = 20.0
 ES256: Literal["ES256"] = "ES256"  # the default: made and used in microseconds
@@ -217,14 +213,7 @@ class IdentityProvider:
             self._runner = None
 
     def _tls(self) -> ssl.SSLContext | None:
-        if self._certificate is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._certificate.certificate, self._certificate.key)
-        if self._client_ca is not None:
-            context.load_verify_locations(self._client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-        return context
+        return self._certificate and self._certificate.server_context(self._client_ca)
 
     def _count(self, what: str) -> None:
         with self._changed:
@@ -329,3 +318,13 @@ class IdentityProvider:
         if request.transport is not None:
             request.transport.abort()
         return answer
+
+
+class Clock:
+    """Monotonic time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() + self.ahead_ns

@@ -1,10 +1,9 @@
 """A real server on 127.0.0.1, in a temporary directory, as a user of its own where it refuses root."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -12,7 +11,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import psutil
 
@@ -20,9 +19,7 @@ from gateway.local.runtime.ports import PortReservation, reserve_ports
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
 from tests.brokers.mosquitto import missing
 from tests.servers.authority import Authority, Issued
-
-if TYPE_CHECKING:
-    import re
+from tests.waiting import wait_until
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
@@ -85,9 +82,10 @@ class LoopbackServer(ABC):
         deadline = time.monotonic() + _START_SECONDS
         try:
             wait_for_line(self._process, self.ready, deadline, self.package)
-            while not all(_listens(port) for port in self._ports.ports):  # slapd says that it starts, and then listens
-                assert time.monotonic() < deadline, f"{self.package} does not listen: {self.log()}"
-                time.sleep(0.01)
+            # slapd says that it starts, and then listens.
+            wait_until(
+                lambda: all(map(_listens, self._ports.ports)), lambda: f"it listens: {self.log()}", _START_SECONDS
+            )
         except BaseException:
             self._process.kill()
             raise

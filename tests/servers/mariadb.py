@@ -1,17 +1,13 @@
 """A real MariaDB: TCP with and without TLS."""
 
-from __future__ import annotations
-
 import re
 import subprocess
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import pymysql
 
 from tests.servers.loopback import LoopbackServer, find
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PASSWORD = "my-Sécret-7732"
 

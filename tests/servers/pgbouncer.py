@@ -1,17 +1,11 @@
 """A real PgBouncer in front of a PostgreSQL: each transaction may get another server connection, in turn."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from tests.servers.loopback import LoopbackServer, find
-from tests.servers.postgresql import PASSWORD
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.servers.postgresql import Postgresql
+from tests.servers.postgresql import PASSWORD, Postgresql
 
 
 class Pgbouncer(LoopbackServer):

@@ -1,15 +1,8 @@
 """A server on 127.0.0.1 that a test plays itself."""
 
-from __future__ import annotations
-
-__all__ = ["PlayedServer", "accepted_are_known", "played"]
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 
 async def accepted_are_known() -> None:

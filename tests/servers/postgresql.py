@@ -1,7 +1,5 @@
 """A real PostgreSQL: TCP with and without TLS, SCRAM passwords."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -1,16 +1,12 @@
 """A real Redis: with and without TLS, one password, one user with fewer rights."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import redis
 
 from tests.servers.loopback import LoopbackServer, find
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PASSWORD = "re-Secret-7733"
 

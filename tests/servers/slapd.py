@@ -1,17 +1,13 @@
 """A real OpenLDAP server: plain with StartTLS, and TLS from the first byte."""
 
-from __future__ import annotations
-
 import base64
 import re
 import subprocess
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
 
 from tests.servers.loopback import LoopbackServer, find
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 PASSWORD = "ld-Secret-7734"
 SUFFIX = "dc=example,dc=org"

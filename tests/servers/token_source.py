@@ -1,15 +1,10 @@
 """A source of tokens that a test makes itself (``bridge.ports.CredentialSource``)."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from auth.errors import CredentialError
 from bridge.ports import Credential
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class MadeTokens:

@@ -1,22 +1,16 @@
 """What the access service is made of in tests: a clock that stands still, a hasher that counts, users in memory."""
 
-from __future__ import annotations
-
-__all__ = ["FakeAuthenticator", "FakeHasher", "FakeStore", "ManualClock", "access_settings", "login", "make_service"]
-
-import asyncio  # noqa: TC003 - a dataclass field
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from auth.errors import BackendDownError, OverloadedError
 from auth.logins.chain import Chain
-from auth.model import Allow, Deny, Ignore, LoginRequest
+from auth.model import Allow, Ban, Deny, Ignore, LoginAnswer, LoginRequest, Rule, Subject, Tenant, Verdict
+from auth.names import ban_name
 from auth.service import AccessService
-from auth.wording import ban_name
 from config.auth import AuthSettings
-
-if TYPE_CHECKING:
-    from auth.model import Ban, LoginAnswer, Rule, Subject, Tenant, Verdict
 
 SECOND = 1_000_000_000
 EPOCH_S = 1_800_000_000
@@ -27,12 +21,13 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.ns = 5_000 * SECOND
+        self.set_s = 0.0  # by how much a person has set the wall clock
 
     def now_ns(self) -> int:
         return self.ns
 
     def now_s(self) -> float:
-        return EPOCH_S + self.ns / SECOND
+        return EPOCH_S + self.ns / SECOND + self.set_s
 
     def forward(self, seconds: float) -> None:
         self.ns += int(seconds * SECOND)
@@ -175,6 +170,9 @@ class FakeStore:
         if self.writes_fail is not None:
             raise self.writes_fail
         assert by
+        self.add_ban(ban)
+
+    def add_ban(self, ban: Ban) -> None:
         self.bans.append(ban)
         self.ban_version += 1
 
@@ -207,7 +205,7 @@ class Service:
         return answer if answer is not None else await self.access.login(request)
 
 
-def make_service(*sources: FakeAuthenticator, store: Any = None, **tables: Any) -> Service:
+def make_service(*sources: FakeAuthenticator, store: Any = None, rules: Sequence[Rule] = (), **tables: Any) -> Service:
     """A service of these authenticators, or of one that knows ada with the password "right"."""
     settings = access_settings(**tables)
     hasher = FakeHasher()
@@ -218,6 +216,8 @@ def make_service(*sources: FakeAuthenticator, store: Any = None, **tables: Any) 
         one.hasher = hasher
     clock = ManualClock()
     store = store if store is not None else FakeStore()
+    if rules:
+        store.change(*rules)
     chain = Chain(sources, hasher, settings)
     return Service(
         AccessService(settings, store, chain, clock=clock.now_ns, wall=clock.now_s), store, clock, hasher, sources

@@ -1,29 +1,25 @@
-"""Accumulator, sender, dead letters and ledger wired as the worker wires them, on any producer."""
-
-from __future__ import annotations
-
-__all__ = ["DEAD_LETTERS", "POLICY", "AnyPath", "Observer", "Owner", "Path", "value_of"]
+"""The pipeline with one accumulator and a ledger, on any producer."""
 
 import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
+from bridge.errors import BridgeError, TopicMissingError
 from bridge.ledger import Ledger
-from bridge.produce.accumulator import Accumulator
-from bridge.produce.dead_letter import DeadLetters
-from bridge.produce.sender import Sender, SenderPolicy
+from bridge.ports import Headers, ProducerFactory
+from bridge.produce.accumulator import Slot
+from bridge.produce.batch import Batch, Span
+from bridge.produce.dead_letter import DeadLetterPlan
+from bridge.produce.partitions import Partitions
+from bridge.produce.pipeline import Pipeline, PipelineHooks
+from bridge.produce.sender import SenderPolicy
+from bridge.wire import DeadLetterReason
+from config.settings import RouteSettings
+from gateway.mqtt.properties import parse_properties
+from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import ManualLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bridge.errors import BridgeError
-    from bridge.ports import BatchBuilder, Headers, ProducerFactory
-    from bridge.produce.accumulator import Slot
-    from bridge.produce.batch import Batch, Span
-    from bridge.wire import DeadLetterReason
-    from config.settings import RouteSettings
-    from tests.unit.fake_kafka import FakeKafka
 
 DEAD_LETTERS = "dead-letters"
 EPOCH_MS = 1_800_000_000_000
@@ -45,6 +41,19 @@ class Owner:
     def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
         self.released += ids
         self.released2 += ids2
+
+
+def complete(span: Span, spans: list[Span], ledger: Ledger) -> None:
+    """What the flow does with a durable span, which is added to ``spans``."""
+    assert span.is_sealed
+    assert span.pending == 0
+    spans.append(span)
+    ledger.delivered += span.stored
+    ledger.dead_lettered += span.dead
+    ledger.filtered += span.filtered
+    ledger.copies += span.copies
+    for owner, ids, ids2 in span.owed:
+        owner.release(ids, ids2)
 
 
 @dataclass
@@ -87,25 +96,26 @@ class AnyPath:
         self.clock_ns = clock_ns
         self.clock_error_ms = 0  # by how much our wall clock is wrong
         self.route = "route"
-        self.accumulator = Accumulator(self._create_batch, self.completed)
-        self.ledger = Ledger(self.accumulator.in_flight)
         self.dead: list[DeadLetterReason] = []
         self.made: Callable[[str, DeadLetterReason, BaseException], None] = lambda _route, _reason, _error: None
-        self.dead_letters = DeadLetters(
-            self.accumulator,
-            dead_letters,
-            instance="gw",
-            partition_count=self.partition_count,
-            max_record_bytes=max_record_bytes,
-            made=self._made,
-            routes=routes,
-            now_ms=self.wall_ms,
-        )
         self.observer = Observer()
         self.fatal: list[BaseException] = []
-        self.sender = Sender(
-            self.accumulator.partitions, factory, policy, self.observer, clock_ns, self.fatal.append, self.wall_ms
+        hooks = PipelineHooks(
+            topics=self,
+            parse_properties=parse_properties,
+            filtered=lambda _route, _reason: None,
+            failed=self.fatal.append,
+            observer=self.observer,
+            dead_letter_made=self._made,
+            clock_ns=clock_ns,
+            wall_ms=self.wall_ms,
         )
+        self.pipeline = Pipeline(Partitions(), factory, policy, hooks)
+        self.sender = self.pipeline.sender
+        self.accumulator = self.pipeline.accumulator(self.completed)
+        self.ledger = Ledger(self.accumulator.in_flight)
+        self.dead_letter_plan = DeadLetterPlan(dead_letters, "gw", max_record_bytes, routes)
+        self.dead_letters = self.pipeline.dead_letters(self.accumulator, self.dead_letter_plan)
         self.owner = Owner()
         self.spans: list[Span] = []  # completed, in order
         self._ids: list[bytes] = []
@@ -122,11 +132,11 @@ class AnyPath:
     def wall_ms(self) -> int:
         return self.right_ms() + self.clock_error_ms
 
-    def _create_batch(self, compressed: bool) -> BatchBuilder:
-        return self.sender.create_batch(compressed)
-
     def partition_count(self, topic: str) -> int | None:
         return self.sender.producer.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        raise NotImplementedError(topic)
 
     async def __aenter__(self) -> Self:
         await self.sender.start()
@@ -136,16 +146,7 @@ class AnyPath:
         await self.sender.close(patience_s=1.0)
 
     def completed(self, span: Span) -> None:
-        """What the flow does with a durable span."""
-        assert span.sealed
-        assert span.pending == 0
-        self.spans.append(span)
-        self.ledger.delivered += span.stored
-        self.ledger.dead_lettered += span.dead
-        self.ledger.filtered += span.filtered
-        self.ledger.copies += span.copies
-        for owner, ids, ids2 in span.owed:
-            owner.release(ids, ids2)
+        complete(span, self.spans, self.ledger)
 
     def slot(self, topic: str, partition: int = 0, *, qos: int = 1) -> Slot:
         return self.accumulator.slot(self.route, qos, topic, partition)
@@ -183,6 +184,12 @@ class AnyPath:
         self.accumulator.flush()
         self.sender.pump()
 
+    def send(self, value: bytes | None, topic: str = "t", partition: int = 0, *, qos: int = 1, **more: Any) -> bytes:
+        """Take in one message and end its span; returns its packet id."""
+        packet_id = self.append(self.slot(topic, partition, qos=qos), value, **more)
+        self.flush()
+        return packet_id
+
     def balanced(self) -> bool:
         return self.ledger.imbalance() == 0
 
@@ -204,7 +211,9 @@ class AnyPath:
         assert self.balanced(), self.ledger
 
     async def drained(self, *, within_s: float = 600.0) -> None:
-        """Everything taken in is durable and acknowledged, and no byte is held."""
+        """End the span if one is open; then all taken in is durable and acknowledged, and no byte is held."""
+        if self._ids:
+            self.flush()
         await self.until(lambda: self.held == 0, "drained", within_s=within_s)
         assert self.accumulator.buffered_bytes == 0, self.accumulator.buffered_bytes
         assert not self.accumulator.spans
@@ -212,14 +221,14 @@ class AnyPath:
 
 
 class Path(AnyPath):
-    """The same on the Kafka in memory, in a ManualLoop.
+    """The same on the Kafka in memory, in a ManualLoop; one with a topic t if none is given.
 
     ``topics`` are those the producer's metadata knows from the start; all there are if not given.
     """
 
     def __init__(
         self,
-        kafka: FakeKafka,
+        kafka: FakeKafka | None = None,
         *,
         policy: SenderPolicy = POLICY,
         max_record_bytes: int = 4096,
@@ -228,6 +237,7 @@ class Path(AnyPath):
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, ManualLoop)
+        self.kafka = kafka = FakeKafka("t") if kafka is None else kafka
         if DEAD_LETTERS not in kafka.topics:
             kafka.topic(DEAD_LETTERS)
         super().__init__(
@@ -237,3 +247,28 @@ class Path(AnyPath):
             max_record_bytes=max_record_bytes,
             routes=routes,
         )
+
+
+class TopicFinder:
+    """Finds a topic a moment after it is asked (``bridge.produce.parking.TopicLocator``), or raises ``answers``."""
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path = path
+        self.located: list[str] = []
+        self.answers: deque[BaseException | None] = deque()
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.path.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        self.located.append(topic)
+        await asyncio.sleep(0.1)
+        if self.answers and (error := self.answers.popleft()) is not None:
+            raise error
+        producer = self.path.sender.producer
+        producer.watch_topic(topic)
+        await producer.refresh_metadata()
+        count = producer.partition_count(topic)
+        if count is None:
+            raise TopicMissingError(f"Kafka has no topic {topic}.")
+        return count

@@ -1,19 +1,14 @@
 """A shard of devices over a store in memory, and what goes into it."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from streaming.device_gateways import Beat, Gateway
-from streaming.device_records import Event, Presence, Reading, Rules
-from streaming.device_shard import Clock, Input, Meta, Output, Shard, Slot, order
-
-if TYPE_CHECKING:
-    from streaming.device_state import Device
+from streaming.devices.gateways import Beat, Gateway
+from streaming.devices.records import Event, Presence, Reading, Rules
+from streaming.devices.shard import Clock, Input, Meta, Output, Shard, Slot, order
+from streaming.devices.state import Device
 
 RULES = Rules(offline_after_ms=600_000, gateway_after_ms=180_000, gap_after_ms=60_000, forget_after_ms=86_400_000)
 SHORT = replace(RULES, forget_after_ms=1_200_000, flap_transitions=2, flap_window_ms=900_000)
@@ -29,8 +24,10 @@ class MemoryStore:
     gateways: dict[str, Gateway] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     due: dict[Slot, list[str]] = field(default_factory=dict)
+    loaded: list[str] = field(default_factory=list, compare=False)
 
     def load(self, name: str) -> Device | None:
+        self.loaded.append(name)
         return copy.deepcopy(self.devices.get(name))
 
     def save(self, device: Device) -> None:
@@ -39,11 +36,11 @@ class MemoryStore:
     def remove(self, name: str) -> None:
         del self.devices[name]
 
-    def names(self) -> list[str]:
-        return sorted(self.devices)
-
     def slots(self, gateway: str | None) -> list[int]:
         return [slot.ms for slot in self.due if slot.gateway == gateway]
+
+    def slot(self, slot: Slot) -> list[str]:
+        return list(self.due.get(slot, ()))
 
     def take_slot(self, slot: Slot) -> list[str]:
         return self.due.pop(slot, [])

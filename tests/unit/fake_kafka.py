@@ -8,16 +8,15 @@ what a closed producer had sent may still arrive.
 
 from __future__ import annotations
 
-__all__ = ["DOWN", "FakeBatch", "FakeKafka", "FakeProducer", "FakeTopic"]
-
 import asyncio
 import itertools
 import pickle
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bridge.errors import (
+    BridgeError,
     IncarnationError,
     LeaderMissingError,
     PoisonedError,
@@ -25,14 +24,8 @@ from bridge.errors import (
     TimestampError,
     UnreachableError,
 )
-from bridge.ports import StoredRecord
+from bridge.ports import BatchBuilder, Headers, StoredRecord
 from bridge.wire import DeadLetterReason
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from bridge.errors import BridgeError
-    from bridge.ports import BatchBuilder, Headers
 
 RETRY_BACKOFF_S = 0.1
 HEADER_BYTES = 61  # of an empty batch, as Kafka's format has it
@@ -148,7 +141,7 @@ class _Request:
 
 
 class FakeKafka:
-    """A cluster. Tests change its attributes while it runs.
+    """A cluster, with a topic to begin with if one is named. Tests change its attributes while it runs.
 
     - ``frozen``: takes requests and answers none, until thawed;
     - ``unreachable``: an error that starting producers get;
@@ -160,7 +153,9 @@ class FakeKafka:
     - ``fault``: makes batches drop or double records, for mutation tests.
     """
 
-    def __init__(self, *, batch_bytes: int = 16384, request_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, topic: str = "", partitions: int = 1, *, batch_bytes: int = 16384, request_timeout_s: float = 5.0
+    ) -> None:
         self.topics: dict[str, FakeTopic] = {}
         self.batch_bytes = batch_bytes
         self.request_timeout_s = request_timeout_s
@@ -177,6 +172,18 @@ class FakeKafka:
         self.producers: list[FakeProducer] = []
         self._waiting: list[_Request] = []
         self._ids = itertools.count(1)
+        if topic:
+            self.topic(topic, partitions)
+
+    @classmethod
+    def with_topic(
+        cls, partitions: int = 1, *, batch_bytes: int = 16384, led: bool = True, **options: object
+    ) -> tuple[FakeKafka, FakeTopic]:
+        """A cluster and its topic t, whose first partition has no leader unless it is ``led``."""
+        kafka = cls(batch_bytes=batch_bytes)
+        topic = kafka.topic("t", partitions, **options)
+        topic.partitions[0].has_leader = led
+        return kafka, topic
 
     def topic(self, name: str, partitions: int = 1, **options: object) -> FakeTopic:
         """Create a topic."""

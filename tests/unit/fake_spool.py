@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-__all__ = ["FakeDisk", "FakeSpool"]
-
 import asyncio
 import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bridge.errors import SpoolFullError, SpoolWriteError
-from bridge.spool.spool import ReadResult, SpoolBatch, StoredBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+from bridge.spool.record import SpoolBatch
+from bridge.spool.store import ReadResult, StoredBatch
 
 FRAME_BYTES = 100
 

@@ -1,27 +1,21 @@
 """Tokens for tests, honest and forged; made by hand where no library would make them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives import serialization
 from pydantic import SecretStr
 
 from auth.backends.jwt import JwtAuthenticator
-from auth.model import LoginRequest
+from auth.model import LoginRequest, Verdict
 from config.auth import AuthJwtKeySettings, AuthJwtSettings
 from tests.servers.identity_provider import make_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from auth.model import Verdict
 
 SECRET = "an-issuer-and-this-service-share-it"
 NOW_S = 1_800_000_000

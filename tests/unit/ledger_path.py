@@ -1,29 +1,20 @@
 """The data path on a Kafka in memory, with the ledger topic written and verified, for as many lives as a test wants."""
 
-from __future__ import annotations
-
-__all__ = ["GATEWAY", "LEDGER", "FakeLog", "LedgerPath", "ledger_records"]
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator
+from typing import Any, Self
 
 from bridge import wire
 from bridge.ledger_topic.intervals import LedgerIntervals
-from bridge.ledger_topic.records import Author, decode
+from bridge.ledger_topic.records import Author, LedgerRecord, decode
 from bridge.ledger_topic.writer import LedgerPlan, LedgerWriter
+from bridge.produce.batch import Batch
 from bridge.produce.partitioner import partition_for
-from gateway.tools.verify.check import Span, verify
+from gateway.tools.verify.check import Span, Verdict, verify
 from gateway.tools.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 from tests.unit.data_path import Path
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from bridge.ledger_topic.records import LedgerRecord
-    from bridge.produce.batch import Batch
-    from gateway.tools.verify.check import Verdict
-    from tests.unit.fake_kafka import FakeKafka
+from tests.unit.fake_kafka import FakeKafka
 
 GATEWAY = "gw"
 LEDGER = "ledger"
@@ -40,8 +31,9 @@ class LedgerPath(Path):
     """``async with`` runs a life; ``crash()`` in its block lets it end without a word."""
 
     def __init__(
-        self, kafka: FakeKafka, life: str = "life", *, before: tuple[str, bool] | None = None, **more: Any
+        self, kafka: FakeKafka | None = None, life: str = "life", *, before: tuple[str, bool] | None = None, **more: Any
     ) -> None:
+        kafka = FakeKafka("t", 2) if kafka is None else kafka
         if LEDGER not in kafka.topics:
             kafka.topic(LEDGER, 3)
         super().__init__(kafka, **more)
@@ -101,6 +93,10 @@ class LedgerPath(Path):
             )
             self.flush()
         await self.drained()
+
+    async def deliver_interval(self, topic: str, count: int) -> None:
+        await self.deliver(topic, count)
+        await self.interval()
 
     async def interval(self) -> None:
         """Let time pass until the next interval is closed and written."""

@@ -1,16 +1,11 @@
 """Time that moves only when nothing else can: a test of timers and deadlines takes no time and cannot be late."""
 
-from __future__ import annotations
-
-__all__ = ["ManualLoop", "manual_time"]
-
 import asyncio
 import functools
+import inspect
 import selectors
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 LIMIT_S = 4 * 3600.0  # of the loop's own time: a condition that never comes true ends here, at once
 
@@ -40,6 +35,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
         self._manual = _Selector()
         super().__init__(self._manual)
         self.complaints: list[Mapping[str, Any]] = []
+        self.at_end: list[Callable[[], Awaitable[None]]] = []
         self.set_exception_handler(lambda _loop, context: self.complaints.append(context))
 
     def time(self) -> float:
@@ -50,6 +46,13 @@ class ManualLoop(asyncio.SelectorEventLoop):
         return round(self._manual.now_s * 1e9)
 
 
+def at_end(close: Callable[[], Awaitable[None]]) -> None:
+    """Call this at the end of the running test."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, ManualLoop)
+    loop.at_end.append(close)
+
+
 def manual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Run an async test on a loop of its own. It fails for what a loop only logs, and for tasks left behind."""
 
@@ -58,6 +61,8 @@ def manual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         assert isinstance(loop, ManualLoop)
         async with asyncio.timeout(LIMIT_S):
             await test(*args, **kwargs)
+            for close in reversed(loop.at_end):
+                await close()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"left running: {left}"
         assert not loop.complaints, f"the event loop was told of: {loop.complaints}"
@@ -68,3 +73,10 @@ def manual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
             runner.run(main(*args, **kwargs))
 
     return run
+
+
+def in_manual_time(module: dict[str, Any]) -> None:
+    """Run all async tests of a module by :func:`manual_time`. For its last line, with ``globals()``."""
+    for name, test in list(module.items()):
+        if name.startswith("test_") and inspect.iscoroutinefunction(test):
+            module[name] = manual_time(test)

@@ -1,13 +1,9 @@
 """A report as a site of a few hundred devices would have it, with everything in it that can be."""
 
-from __future__ import annotations
-
-__all__ = ["full_report"]
-
 import math
 from random import Random
 
-from streaming.report_data import Bars, Finding, Health, Histogram, Mark, Report, Series, Signal, Table
+from streaming.report.data import LATENESS, Bars, Finding, Mark, Report, Signal, Table
 
 BEGIN_S = 1_763_683_200.0  # 2025-11-21 00:00 UTC
 HOUR_S = 3600.0
@@ -20,7 +16,7 @@ def full_report() -> Report:
         made_at_s=BEGIN_S + 25 * HOUR_S,
         begin_s=BEGIN_S,
         end_s=BEGIN_S + 24 * HOUR_S,
-        findings=(
+        findings=[
             Finding("readings", "17,280,123"),
             Finding("devices", "412"),
             Finding("offline", "17", bad=True),
@@ -29,46 +25,39 @@ def full_report() -> Report:
             Finding("missing numbers", "88", bad=True),
             Finding("late by more than 5 min", "2.1 %"),
             Finding("ledger differences", "0"),
-        ),
-        health=Health(
-            states={"online": 391, "offline": 17, "unknown": 4},
-            events=_bars(random, ("offline", "online", "gap", "flapping"), 30),
-            offenders=Table(
-                ("device", "type", "site", "state", "last seen", "alerts", "missing", "transitions"),
-                [
-                    ("oslo-thermostat-0001", "thermostat", "oslo", "offline", "2025-11-21 22:14:07", 212, 44, 12),
-                    ("<script>alert(1)</script>", "pump", None, "online", "2025-11-21 23:59:58", 97, 0, 61),
-                    ("izmir-meter-0412-with-a-name-that-is-far-too-long", "meter", "izmir", "unknown", None, 3, 0, 0),
-                ],
-                total=133,
-            ),
+        ],
+        states={"online": 391, "offline": 17, "unknown": 4},
+        events=_bars(random, ("offline", "online", "gap", "flapping"), 30),
+        offenders=Table(
+            ("device", "type", "site", "state", "last seen", "alerts", "missing", "transitions"),
+            [
+                ("oslo-thermostat-0001", "thermostat", "oslo", "offline", "2025-11-21 22:14:07", 212, 44, 12),
+                ("<script>alert(1)</script>", "pump", None, "online", "2025-11-21 23:59:58", 97, 0, 61),
+                ("izmir-meter-0412-with-a-name-that-is-far-too-long", "meter", "izmir", "unknown", None, 3, 0, 0),
+            ],
+            total=133,
         ),
         signals=[_signal(random, name, unit) for name, unit in (("temperature", "°C"), ("rssi", "dBm"), ("flow", ""))],
         anomalies=Table(
             ("device", "signal", "kind", "alerts", "highest score", "last"),
             [("oslo-thermostat-0001", "temperature", "outlier", 212, 75.16, "2025-11-21 22:14:07")],
         ),
-        lateness=Histogram(
-            ("in the future", "under 1 s", "1 s to 10 s", "10 s to 1 min", "1 min to 10 min", "10 min to 1 h",
-             "1 h to 1 day", "over 1 day"),
-            (12, 16_000_432, 1_100_000, 120_000, 33_000, 1_200, 25_000, 0),
-        ),
+        lateness=dict(zip((label for label, _ in LATENESS),
+                          (12, 16_000_432, 1_100_000, 120_000, 33_000, 1_200, 25_000, 0), strict=True)),
         quarantine=_bars(random, ("not_json", "missing_field", "wrong_type", "schema"), 60),
         lost=Table(("device", "missing", "ranges"), [("oslo-thermostat-0001", 44, "120 to 163")]),
-        gaps=Table(("topic", "partition", "from offset", "to offset"), [("telemetry", 3, 1_200_400, 1_200_900)]),
         audit=Table(("gateway", "route", "partition", "minute", "in Kafka", "ledger", "difference"),
                     [("gw-1", "telemetry", 3, "2025-11-21 13:37", 12_000, 12_003, -3)]),
-        throughput=[
-            Series(
-                kind,
-                [
+        throughput=Bars(
+            300.0,
+            {
+                kind: [
                     (BEGIN_S + step * 300, 0.0 if 150 <= step < 156 else level * (1.2 + math.sin(step / 40)))
                     for step in range(288)
-                ],
-            )
-            for kind, level in (("thermostat", 96.0), ("meter", 70.0), ("pump", 33.0))
-        ],
-        throughput_s=300.0,
+                ]
+                for kind, level in (("thermostat", 96.0), ("meter", 70.0), ("pump", 33.0))
+            },
+        ),
         bounds=("12 of 1,604 signals are drawn, those with most alerts first.",),
     )  # fmt: skip
 

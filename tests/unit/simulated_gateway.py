@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DEAD_LETTERS", "PARTS", "Gateway", "Group", "Plan"]
-
 import asyncio
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +13,12 @@ from bridge.errors import TopicMissingError, UnreachableError
 from bridge.interceptors import Chain, Chains, Drop, Stage
 from bridge.kafka.topic_watch import TopicWatch
 from bridge.ledger import Ledger
-from bridge.produce.accumulator import Accumulator
-from bridge.produce.dead_letter import DeadLetters
-from bridge.produce.dispatch import Dispatcher
+from bridge.produce.dead_letter import DeadLetterPlan
 from bridge.produce.partitions import Partitions
-from bridge.produce.sender import Sender, SenderPolicy
-from bridge.produce.spooler import Spooler, SpoolPolicy
+from bridge.produce.pipeline import Pipeline, PipelineHooks
+from bridge.produce.sender import SenderPolicy
+from bridge.produce.spooler import SpoolPolicy
+from config.settings import Settings
 from gateway.mqtt.flow import Flow
 from gateway.mqtt.properties import parse_properties
 from tests.unit.data_path import Observer
@@ -28,7 +26,6 @@ from tests.unit.fake_spool import FakeSpool
 from tests.unit.simulated_mqtt import MAX_RECORD
 
 if TYPE_CHECKING:
-    from bridge.ports import BatchBuilder
     from bridge.produce.batch import Span
     from bridge.record import Record
     from tests.unit.simulation import World
@@ -36,6 +33,15 @@ if TYPE_CHECKING:
 DEAD_LETTERS = "dead-letters"
 PARTS = "sim.part"
 S = 1_000_000_000
+SETTINGS = Settings.model_validate(
+    {
+        "instance": "gw",
+        "routes": [{"name": "another", "filters": ["another"], "topic": "another"}],
+        "dead_letter": {"topic": DEAD_LETTERS},
+        "kafka": {"max_record_bytes": MAX_RECORD},
+        "flow": {"route_cache_entries": 20, "property_cache_entries": 50},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -74,17 +80,12 @@ class Group:
     """A session group."""
 
     def __init__(self, gateway: Gateway) -> None:
-        world, sender = gateway.world, gateway.sender
-        self.accumulator = Accumulator(gateway.create_batch, self._complete, gateway.partitions)
-        self.dead_letters = gateway.bury_from(self.accumulator)
+        path = gateway.pipeline.group(SETTINGS, gateway.world.router, self._complete, group=None, chains=gateway.chains)
+        self.accumulator, self.dispatcher = path.accumulator, path.dispatcher
+        self.dead_letters = path.dead_letters
         self.flow = Flow(
-            self.accumulator, sender, gateway.ledger, linger_ns=5_000_000, pacing_ns=1_000_000,
+            self.accumulator, gateway.sender, gateway.ledger, linger_ns=5_000_000, pacing_ns=1_000_000,
             memory_bytes=gateway.plan.memory_bytes,
-        )  # fmt: skip
-        self.dispatcher = Dispatcher(
-            world.router, self.accumulator, gateway, self.dead_letters, group=None, parse_properties=parse_properties,
-            filtered=lambda _route, _reason: None, max_record_bytes=MAX_RECORD, cache_entries=20, property_entries=50,
-            pump=sender.pump, failed=world.fatal.append, chains=gateway.chains,
         )  # fmt: skip
 
     def _complete(self, span: Span) -> None:
@@ -103,23 +104,22 @@ class Gateway:
         self.partitions = Partitions()
         self.ledger = Ledger(self.in_flight)
         self.observer = Observer()
-        self.sender = Sender(
-            self.partitions, self._make_producer, SenderPolicy(10 * S, 3 * S), self.observer, self._now_ns,
-            world.fatal.append,
+        hooks = PipelineHooks(
+            topics=self, parse_properties=parse_properties, filtered=lambda _route, _reason: None,
+            failed=world.fatal.append, observer=self.observer, clock_ns=self._now_ns,
+            dead_letter_made=lambda route, reason, error, _topic: self.stops.made(route, reason, error),
         )  # fmt: skip
+        self.pipeline = Pipeline(self.partitions, self._make_producer, SenderPolicy(10 * S, 3 * S), hooks)
+        self.sender = self.pipeline.sender
         self.topics = TopicWatch(
             lambda: self.sender.producer, None, self._now_ns, world.fatal.append, interval_s=1.0, pinned=self._remember
         )  # type: ignore[arg-type]
         limit = DeadLetterLimit(1e6, 0.15 if plan.ceiling else 1.0, 10 * S, 10, 20 * S)
         self.stops = RouteStops(limit, self._now_ns, world.fatal.append)
         self.spool = FakeSpool(world.disk, max_bytes=world.spool_bytes)
-        self.spooler = Spooler(
-            self.spool, self.partitions, lambda: self.sender.producer,
-            SpoolPolicy(plan.after_ns, plan.acknowledges, 1_000_000, plan.batch_bytes, takes=plan.takes),
-            self.ledger, self.sender.resume, self._now_ns, world.fatal.append,
-        )  # fmt: skip
-        self.bury_from(self.spooler.accumulator)
-        self.sender.spooler = self.spooler
+        policy = SpoolPolicy(plan.after_ns, plan.acknowledges, 1_000_000, plan.batch_bytes, takes=plan.takes)
+        self.spooler = self.pipeline.spool(self.spool, policy, self.ledger)
+        self.pipeline.dead_letters(self.spooler.accumulator, DeadLetterPlan.from_settings(SETTINGS))
         stage = Stage(Splitter(), label="split", where="split", policy="dead_letter")
         self.chains = Chains({"split": Chain("split", [stage])})
         self.groups = [Group(self), Group(self)]
@@ -137,13 +137,6 @@ class Gateway:
     def _remember(self, topic: str, count: int) -> None:
         if topic not in self._used:
             self.world.remembered[topic] = count
-
-    def bury_from(self, accumulator: Accumulator) -> DeadLetters:
-        return DeadLetters(
-            accumulator, DEAD_LETTERS, instance="gw", partition_count=self.partition_count,
-            max_record_bytes=MAX_RECORD,
-            made=lambda route, reason, error, _topic: self.stops.made(route, reason, error),
-        )  # fmt: skip
 
     async def start(self) -> None:
         while True:
@@ -179,9 +172,6 @@ class Gateway:
     def in_flight(self) -> int:
         held = self.partitions.messages() + sum(group.accumulator.settled() for group in self.groups)
         return held + self.spooler.messages()
-
-    def create_batch(self, compressed: bool) -> BatchBuilder:
-        return self.sender.create_batch(compressed)
 
     def _make_producer(self) -> object:
         made = {topic for topic, _ in self.partitions.queues}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["MAX_RECORD", "WINDOW", "Message", "Session"]
-
 import asyncio
 from collections import deque
 from dataclasses import dataclass

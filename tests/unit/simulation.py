@@ -8,13 +8,12 @@ perhaps with other settings. Invariants are checked at every acknowledgement and
 
 from __future__ import annotations
 
-__all__ = ["DEAD_LETTERS", "World"]
-
 import asyncio
 import random
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -22,21 +21,17 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from bridge import wire
-from bridge.errors import IncarnationError, PoisonedError, TimestampError
+from bridge.errors import BridgeError, IncarnationError, PoisonedError, TimestampError
 from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
-from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition
+from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition, FakeTopic
 from tests.unit.fake_spool import FakeDisk
 from tests.unit.simulated_gateway import DEAD_LETTERS, PARTS, Gateway, Plan
 from tests.unit.simulated_mqtt import MAX_RECORD, Message, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bridge.errors import BridgeError
     from bridge.ports import StoredRecord
-    from tests.unit.fake_kafka import FakeTopic
 
     Wrong = Callable[[], object]
 

@@ -1,20 +1,15 @@
 """The data path with a spool, on a Kafka and a disk in memory."""
 
-from __future__ import annotations
+import asyncio
+from collections.abc import Callable
+from pathlib import Path as FilePath
+from typing import Any, Self
 
-__all__ = ["SpoolPath", "numbers"]
-
-from typing import TYPE_CHECKING, Self
-
-from bridge.produce.dead_letter import DeadLetters
-from bridge.produce.spooler import Spooler, SpoolPolicy
-from tests.unit.data_path import DEAD_LETTERS, Path, value_of
+from bridge.produce.spooler import SpoolPolicy
+from bridge.spool.spool import Spool
+from tests.unit.data_path import Path, value_of
+from tests.unit.fake_kafka import FakeKafka
 from tests.unit.fake_spool import FakeDisk, FakeSpool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.fake_kafka import FakeKafka
 
 S = 1_000_000_000
 
@@ -24,7 +19,7 @@ class SpoolPath(Path):
 
     def __init__(
         self,
-        kafka: FakeKafka,
+        kafka: FakeKafka | None = None,
         disk: FakeDisk | None = None,
         *,
         after_ns: int = S,
@@ -37,27 +32,9 @@ class SpoolPath(Path):
         self.withholds: Callable[[str], bool] = lambda _route: False
         self.disk = FakeDisk() if disk is None else disk
         self.spool = FakeSpool(self.disk, max_bytes=max_bytes)
-        self.spooler = Spooler(
-            self.spool,
-            self.accumulator.partitions,
-            lambda: self.sender.producer,
-            SpoolPolicy(after_ns, acknowledges, replay_bytes_per_s, kafka.batch_bytes, takes=takes),
-            self.ledger,
-            self.sender.resume,
-            self.clock_ns,
-            self.fatal.append,
-        )
-        DeadLetters(
-            self.spooler.accumulator,
-            DEAD_LETTERS,
-            instance="gw",
-            partition_count=self.partition_count,
-            max_record_bytes=4096,
-            made=self._made,
-            withholds=self._withheld,
-            now_ms=self.wall_ms,
-        )
-        self.sender.spooler = self.spooler
+        policy = SpoolPolicy(after_ns, acknowledges, replay_bytes_per_s, self.kafka.batch_bytes, takes=takes)
+        self.spooler = self.pipeline.spool(self.spool, policy, self.ledger)
+        self.pipeline.dead_letters(self.spooler.accumulator, self.dead_letter_plan, self._withheld)
         self.ledger._in_flight = lambda: self.accumulator.in_flight() + self.spooler.messages()
 
     def _withheld(self, route: str) -> bool:
@@ -84,6 +61,23 @@ class SpoolPath(Path):
         self.flush()
         return ids
 
+    async def fed(self, first: int, count: int, *, within_s: float = 600.0) -> None:
+        """Feed, and wait until everything is acknowledged."""
+        self.feed(first, count)
+        await self.until(lambda: len(self.owner.released) == self.ledger.received, "acknowledged", within_s=within_s)
+
+    async def feed_slowly(self, first: int, end: int, step: int, *, every_s: float) -> None:
+        for number in range(first, end, step):
+            self.feed(number, step)
+            await asyncio.sleep(every_s)
+
 
 def numbers(kafka: FakeKafka, topic: str = "t") -> list[int]:
     return [int((value or b"").rstrip(b".")) for value in kafka.topics[topic].values()]
+
+
+async def opened_spool(folder: FilePath, *, max_bytes: int = 1 << 30, **more: Any) -> Spool:
+    """The real one, on the disk."""
+    spool = Spool(folder, max_bytes=max_bytes, instance="gw", **more)
+    await spool.open()
+    return spool

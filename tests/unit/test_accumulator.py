@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -12,23 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bridge.ledger import Ledger
+from bridge.ports import StoredRecord
 from bridge.produce.accumulator import SMALL_BATCH_BYTES, Accumulator, Slot
 from bridge.produce.batch import Batch, Span
+from bridge.produce.partitions import PartitionQueue
+from tests.kinds import there
+from tests.unit.data_path import Owner, complete
 from tests.unit.fake_kafka import FakeBatch
 
-if TYPE_CHECKING:
-    from bridge.ports import StoredRecord
-    from bridge.produce.partitions import PartitionQueue
-
 LIMIT = 400  # bytes of a batch: a few records fill it
-
-
-@dataclass
-class Owner:
-    released: list[bytes] = field(default_factory=list)
-
-    def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
-        self.released += ids + ids2
 
 
 class Bench:
@@ -43,18 +33,17 @@ class Bench:
         self.ledger = Ledger(self.accumulator.in_flight)
         self.log: dict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
 
+    @classmethod
+    def with_slot(cls, limit: int = LIMIT) -> tuple[Bench, Slot]:
+        bench = cls(limit)
+        return bench, bench.accumulator.slot("a", 1, "t", 0)
+
     def _create(self, compressed: bool) -> FakeBatch:
         self.compressed.append(compressed)
         return FakeBatch(self.limit, self.fault)
 
     def _completed(self, span: Span) -> None:
-        self.spans.append(span)
-        self.ledger.delivered += span.stored
-        self.ledger.dead_lettered += span.dead
-        self.ledger.filtered += span.filtered
-        self.ledger.copies += span.copies
-        for owner, ids, ids2 in span.owed:
-            owner.release(ids, ids2)
+        complete(span, self.spans, self.ledger)
 
     def append(self, slot: Slot, value: bytes, *, key: bytes = b"k") -> None:
         if slot.append(slot.count, 7, key, value, []) is None:
@@ -70,8 +59,7 @@ class Bench:
         return queue.in_flight
 
     def store(self, queue: PartitionQueue) -> Batch:
-        batch = queue.in_flight
-        assert batch is not None
+        batch = there(queue.in_flight)
         queue.in_flight = None
         assert isinstance(batch.builder, FakeBatch)
         assert batch.builder.closed
@@ -85,6 +73,14 @@ class Bench:
             if queue.in_flight is None:
                 self.take(queue)
         self.accumulator.partitions.due.clear()
+
+    def flush(self) -> None:
+        self.accumulator.flush()
+        self.pump()
+
+    def finish(self) -> None:
+        self.accumulator.flush()
+        self.drain()
 
     def drain(self) -> None:
         """Answer until nothing is under way; what is then left would never have been sent."""
@@ -195,18 +191,15 @@ TestHistories = Histories.TestCase
 
 
 def test_a_busy_partition_s_batch_goes_on_filling_over_flushes() -> None:
-    bench = Bench(limit=10_000)
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot(limit=10_000)
     queue = slot.queue
     for number in range(20):
         bench.append(slot, b"%d" % number)
-        bench.accumulator.flush()
-        bench.pump()
+        bench.flush()
     assert queue.in_flight is not None
     assert queue.in_flight.count == 1
     bench.store(queue)
-    batch = bench.take(queue)
-    assert batch is not None
+    batch = there(bench.take(queue))
     assert batch.count == 19  # one batch for the nineteen spans that met a busy partition
     assert len(bench.spans) == 1
     bench.store(queue)
@@ -215,8 +208,7 @@ def test_a_busy_partition_s_batch_goes_on_filling_over_flushes() -> None:
 
 
 def test_a_batch_behind_one_that_waits_for_its_leader_goes_on_filling_too() -> None:
-    bench = Bench(limit=10_000)
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot(limit=10_000)
     for number in range(20):
         bench.append(slot, b"%d" % number)
         bench.accumulator.flush()
@@ -230,52 +222,34 @@ def test_a_batch_behind_one_that_waits_for_its_leader_goes_on_filling_too() -> N
 
 def test_a_batch_that_no_flush_has_passed_is_not_taken() -> None:
     """An answer between two reads does not send what the rest of the span is still to join."""
-    bench = Bench(limit=10_000)
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot(limit=10_000)
     bench.append(slot, b"1")
-    bench.accumulator.flush()
-    bench.pump()
+    bench.flush()
     bench.append(slot, b"2")
     bench.store(slot.queue)
     assert bench.take(slot.queue) is None
     bench.append(slot, b"3")
-    bench.accumulator.flush()
-    bench.pump()
+    bench.flush()
     assert slot.queue.in_flight is not None
     assert slot.queue.in_flight.count == 2
 
 
 def test_a_full_batch_is_rolled_and_the_record_is_in_the_next() -> None:
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot()
     for number in range(10):
         bench.append(slot, b"%d" % number + b"." * 90)
     assert [batch.count for batch in slot.queue.sealed] == [3, 3, 3]
     assert slot.count == 1
     assert slot.queue in bench.accumulator.partitions.due  # a full batch does not wait for the flush to be sent
-    bench.accumulator.flush()
-    bench.drain()
+    bench.finish()
     assert [value[:1] for value in bench.values() if value] == [b"%d" % n for n in range(10)]
 
 
-def test_a_record_larger_than_a_batch_is_taken_alone() -> None:
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 0)
-    bench.append(slot, b"small")
-    bench.append(slot, b"." * 5 * LIMIT)
-    bench.append(slot, b"small again")
-    bench.accumulator.flush()
-    bench.drain()
-    assert [len(value) for value in bench.values() if value] == [5, 5 * LIMIT, 11]
-
-
 def test_a_small_batch_makes_the_next_an_uncompressed_one_and_a_large_one_back() -> None:
-    bench = Bench(limit=1 << 20)
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot(limit=1 << 20)
     for size in (1, 1, 2 * SMALL_BATCH_BYTES, 1):
         bench.append(slot, b"." * size)
-        bench.accumulator.flush()
-        bench.drain()
+        bench.finish()
     assert bench.compressed == [True, False, False, True]
 
 
@@ -286,8 +260,7 @@ def test_batches_without_a_key_take_idle_partitions_in_turn() -> None:
     for number in range(9):
         bench.append(slot, b"%d" % number)
         order.append(slot.queue.partition)
-        bench.accumulator.flush()
-        bench.drain()
+        bench.finish()
     assert order == [1, 2, 0] * 3
 
 
@@ -329,67 +302,28 @@ def test_spans_complete_in_the_order_of_receipt_whatever_order_partitions_answer
     assert owner.released == [b"id0", b"id1"]
 
 
-def test_a_span_over_several_batches_waits_for_the_last() -> None:
-    bench = Bench()
-    for partition in range(3):
-        bench.append(bench.accumulator.slot("a", 1, "t", partition), b"%d" % partition)
-    bench.accumulator.flush()
-    bench.pump()
-    for partition in range(3):
-        assert bench.spans == []
-        bench.store(bench.accumulator.partitions.queue("t", partition))
-    assert [span.stored for span in bench.spans] == [3]
-
-
 def test_a_first_record_that_no_batch_takes_leaves_no_empty_batch() -> None:
     """Kafka refuses one."""
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot()
     for _ in range(2):
         with pytest.raises(TypeError):
             bench.append(slot, "text")  # type: ignore[arg-type]
         assert (slot.batch, slot.queue.open, bench.accumulator.touched) == (None, [], [])
         assert bench.accumulator.current.pending == 0
     bench.append(slot, b"x")
-    bench.accumulator.flush()
-    bench.drain()
+    bench.finish()
     assert [record.value for record in bench.log["t", 0]] == [b"x"]
 
 
-def test_a_span_of_filtered_messages_completes_at_its_flush_but_not_before_older_ones() -> None:
-    bench = Bench()
-    bench.accumulator.current.filtered = 2
-    bench.ledger.received += 2
-    bench.accumulator.flush()
-    assert [span.filtered for span in bench.spans] == [2]
-    bench.append(bench.accumulator.slot("a", 1, "t", 0), b"x")
-    bench.accumulator.flush()
-    bench.accumulator.current.filtered = 1
-    bench.ledger.received += 1
-    bench.accumulator.flush()
-    assert len(bench.spans) == 1
-    bench.drain()
-    assert len(bench.spans) == 3
-
-
-def test_a_flush_of_nothing_makes_no_span() -> None:
-    bench = Bench()
-    bench.accumulator.flush()
-    assert not bench.accumulator.spans
-    assert not bench.spans
-
-
 def test_a_batch_that_is_durable_before_the_flush_counts_for_its_span() -> None:
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot()
     for number in range(4):
         bench.append(slot, b"%d" % number + b"." * 90)  # the fourth rolls
     bench.pump()
     bench.store(slot.queue)
     assert bench.spans == []
     assert bench.ledger.imbalance() == 0
-    bench.accumulator.flush()
-    bench.drain()
+    bench.finish()
     assert [span.stored for span in bench.spans] == [4]
 
 
@@ -403,8 +337,7 @@ def test_the_oldest_message_is_the_oldest_not_released_and_none_when_nothing_is_
     for now_ns in (100, 200):
         accumulator.now_ns = now_ns
         bench.append(slot, b"x")
-        bench.accumulator.flush()
-        bench.pump()
+        bench.flush()
     assert accumulator.oldest_ns() == 100
     bench.store(slot.queue)
     assert accumulator.oldest_ns() == 200
@@ -433,14 +366,11 @@ def test_what_a_connection_is_owed_is_returned_once_and_only_to_it() -> None:
 
 
 def test_a_record_moved_to_another_slot_holds_its_own_span_there() -> None:
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot()
     dead = bench.accumulator.slot("a", 1, "dead", 0, dead_letter=True)
     bench.append(slot, b"bad")
-    bench.accumulator.flush()
-    bench.pump()
-    failed = slot.queue.in_flight
-    assert failed is not None
+    bench.flush()
+    failed = there(slot.queue.in_flight)
     slot.queue.in_flight = None
     bench.append(slot, b"later")  # of a span that is still open
     bench.accumulator.append(dead, timestamp=7, key=b"k", value=b"bad", headers=[])
@@ -451,8 +381,7 @@ def test_a_record_moved_to_another_slot_holds_its_own_span_there() -> None:
     bench.pump()
     bench.store(dead.queue)
     assert [span.dead for span in bench.spans] == [1]  # without waiting for the open one
-    bench.accumulator.flush()
-    bench.drain()
+    bench.finish()
     assert [(span.stored, span.dead) for span in bench.spans] == [(0, 1), (1, 0)]
     assert bench.accumulator.buffered_bytes == 0
 
@@ -466,8 +395,7 @@ def test_many_records_moved_into_one_batch_in_one_span_are_all_counted(count: in
         bench.append(dead, b"%d" % number + b"." * 90)
         bench.accumulator.move([(bench.accumulator.current, 1)], dead)
         assert bench.ledger.imbalance() == 0
-    bench.accumulator.flush()
-    bench.drain()
+    bench.finish()
     assert [span.dead for span in bench.spans] == [count]
     assert bench.accumulator.buffered_bytes == 0
 
@@ -491,8 +419,7 @@ def test_a_batch_knows_its_spans_in_the_order_of_its_records() -> None:
 
 
 def test_a_message_of_several_records_counts_once() -> None:
-    bench = Bench(10_000)
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot(10_000)
     for number in range(3):
         bench.accumulator.append(slot, timestamp=7, key=None, value=b"%d" % number, headers=[])
         if number < 2:
@@ -511,11 +438,10 @@ def test_what_is_printed_names_the_place_and_sizes_and_no_payload() -> None:
     bench = Bench()
     slot = bench.accumulator.slot("a", 1, "t", 3)
     bench.append(slot, b"secret")
-    bench.accumulator.flush()
-    bench.pump()
+    bench.flush()
     bench.append(slot, b"secret")
     assert repr(slot.queue) == "<PartitionQueue t/3 2 messages>"
-    assert repr(slot.queue.in_flight) == "<Batch t/3 1 records, 76 bytes>"
+    assert repr(slot.queue.in_flight) == "<Batch t 1 records, 76 bytes>"
 
 
 # --- mutations: what the ledger sees ----------------------------------------------------------------------------------
@@ -528,15 +454,13 @@ def test_one_record_that_is_not_in_the_bytes_exactly_once_shows(copies: int, imb
     slot = bench.accumulator.slot("a", 1, "t", 0)
     for number in range(10):
         bench.append(slot, b"%d" % number)
-    bench.accumulator.flush()
-    bench.drain()
+    bench.finish()
     assert len(bench.values()) == 10 - imbalance
     assert bench.ledger.imbalance() == imbalance
 
 
 def test_a_batch_lost_from_its_queue_shows_at_once() -> None:
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot()
     for number in range(7):
         bench.append(slot, b"%d" % number + b"." * 90)
     lost = slot.queue.sealed.popleft()
@@ -544,12 +468,10 @@ def test_a_batch_lost_from_its_queue_shows_at_once() -> None:
 
 
 def test_a_record_counted_but_never_appended_shows() -> None:
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench, slot = Bench.with_slot()
     bench.append(slot, b"x")
     slot.count += 1
     assert bench.ledger.imbalance() == -1
-    bench.accumulator.flush()
-    bench.drain()
+    bench.finish()
     # What Kafka acknowledged is one record: the account comes right again, for the second was never received.
     assert bench.ledger.imbalance() == 0

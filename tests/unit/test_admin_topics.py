@@ -1,25 +1,20 @@
 """What the settings' topics should be, the steps to it, and steps that go on after every kind of interruption."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.settings import Settings
 from gateway.admin.audit import AuditError, AuditLog
+from gateway.admin.changes import NewTopic
 from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
 from gateway.admin.errors import AdminError, AdminMissingError, AdminRetriableError
 from gateway.admin.model import Answers, Broker, Cluster, ConfigEntry, Partition, Topic, Unanswered
 from gateway.admin.topic_apply import apply, delete, refusals
 from gateway.admin.topic_plan import plan, templated, wanted_topics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from gateway.admin.changes import NewTopic
 
 NOT_THERE = AdminRetriableError("The controller did not answer.")
 
@@ -80,6 +75,29 @@ def test_every_topic_that_settings_name_is_wanted() -> None:
     assert templated(settings) == (("four", "x-${topic[1]}"), ("five", "y-${device}"))
 
 
+def test_topics_of_commands_are_made_as_their_use_asks() -> None:
+    settings = Settings.model_validate(
+        {
+            "commands": [{"name": "switches", "topics": ["cmd"], "status_topic": "told", "status_retention": "2h"}],
+            "ledger": {"topic": ""},
+            "dead_letter": {"topic": "dead"},
+        }
+    )
+    told = "cleanup.policy=compact,delete, retention.ms=7200000"
+    assert steps_of(settings) == [
+        ("create", "12 partitions, the broker's default replication, cleanup.policy=delete"),
+        ("create", f"12 partitions, the broker's default replication, {told}"),
+    ]
+    well = {
+        "cmd": {"cleanup.policy": "delete"},
+        "told": {"cleanup.policy": "delete,compact", "retention.ms": "7200000"},
+    }
+    there = (topic_of("cmd", 3), topic_of("told", 3))
+    assert [kind for kind, _ in steps_of(settings, *there, **well)] == ["nothing", "nothing"]
+    compacted = well | {"cmd": {"cleanup.policy": "compact"}}
+    assert [kind for kind, _ in steps_of(settings, *there, **compacted)] == ["configure", "nothing"]
+
+
 def test_a_missing_topic_is_made_as_the_settings_say() -> None:
     route = {"name": "r", "topic": "t"}
     assert steps_of(settings_of(routes=[route])) == [("create", "12 partitions, the broker's default replication")]
@@ -93,7 +111,7 @@ def test_partitions_only_ever_grow(there: int, kind: str) -> None:
     steps = steps_of(settings_of({"name": "t", "partitions": 4}), topic_of("t", there))
     assert [found for found, _ in steps] == [kind]
     if kind == "differs":
-        assert "partitions only ever grow" in steps[0][1]
+        assert "partitions cannot be removed" in steps[0][1]
 
 
 def test_what_the_settings_do_not_say_in_so_many_words_is_not_changed() -> None:
@@ -118,7 +136,7 @@ def test_configuration_is_compared_by_what_it_means() -> None:
         key: ConfigEntry(key, value, "topic") for key, value in other.items()}})  # fmt: skip
     (step,) = (one for one in found if one.topic == "t")
     assert step.text == "retention.ms: -1 → 3600000, cleanup.policy: delete → compact,delete"
-    assert "Kafka deletes what is older" in step.warning
+    assert "Kafka deletes records older" in step.warning
     assert (step.before["retention.ms"], step.after["retention.ms"]) == ("-1", "3600000")
 
 
@@ -351,7 +369,7 @@ def test_a_topic_that_comes_back_is_told() -> None:
     from pathlib import Path
 
     (sentence,) = deleted(kafka, NoAudit(Path("nowhere"), "", ""))
-    assert "something made it anew" in sentence
+    assert "created again with another id" in sentence
     assert "auto.create.topics.enable" in sentence
 
 
@@ -369,9 +387,9 @@ def test_what_speaks_against_a_deletion() -> None:
         settings_of(routes=[route], create=True), ["t"], broker(auto_create_topics_enable="true")
     )
     assert "auto.create.topics.enable=true on broker 4" in created[0]
-    assert "(route r): a gateway that runs with them makes it anew" in created[1]
+    assert "(route r): a gateway with these settings creates it again" in created[1]
     (waits,) = deletion_warnings(settings_of(routes=[route]), ["t"], broker())
-    assert "waits until the topic is there again" in waits
+    assert "until the topic exists again" in waits
 
 
 # --- the account ---
@@ -397,5 +415,5 @@ def test_what_cannot_be_written_down_is_not_done(tmp_path: Path) -> None:
     kafka = FakeKafka(DEAD)
     with pytest.raises(AuditError) as failure:
         applied(kafka, AuditLog(tmp_path / "admin.log", "c", "c"))
-    assert "Nothing was done" in str(failure.value)
+    assert "Nothing was changed" in str(failure.value)
     assert "create" not in kafka.asked

@@ -1,7 +1,5 @@
 """What is computed from Kafka's answers: where a group is kept, how far it is behind, leaders, moves, tables."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """EMQX's acl.conf: what becomes rules, and what is listed because rules cannot say it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -161,7 +159,7 @@ def test_topics(topic: str, text: str, eq: bool) -> None:
         ('{allow, all, {publish, [{payload, 1}]}, ["t"]}', "an option"),
         ("{allow, all, all, all}", "a list of texts"),
         ("{allow, all, all, [t]}", "a topic is a text"),
-        ('{allow, all, all, ["a/#/b"]}', "not the whole last level"),
+        ('{allow, all, all, ["a/#/b"]}', '"#" stands alone in the last level'),
         ('{allow, all, all, ["t/${zone}"]}', "is no placeholder"),
         ('{allow, all, all, ["$share/g/t"]}', "is taken off"),
         ("{allow}", "a rule is"),
@@ -184,6 +182,8 @@ def test_a_term_becomes_a_bounded_number_of_rules() -> None:
     many = "{'or', [" + ", ".join(f'{{user, "{number}"}}' for number in range(40)) + "]}"
     (listed,) = read_acl_conf(f"{{allow, {{'and', [{many}, {many}]}}, all, [\"t\"]}}.").untranslated
     assert "more than 1000 rules" in listed.reason
+    few = "{'or', [" + ", ".join(f'{{client, "{number}"}}' for number in range(25)) + "]}"
+    assert len(read_acl_conf(f"{{allow, {{'and', [{many}, {few}]}}, all, [\"t\"]}}.").rules) == 1000
     topics = ", ".join(f'"{number}"' for number in range(40))
     (listed,) = read_acl_conf(f"{{allow, {many}, all, [{topics}]}}.").untranslated
     assert "more than 1000 rules" in listed.reason

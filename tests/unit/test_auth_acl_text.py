@@ -71,6 +71,7 @@ def afresh(rules: tuple[Rule, ...], subject: Subject, limit: int) -> tuple[str, 
 
 @given(st.lists(_RULES, max_size=5), st.lists(_SUBJECTS, min_size=1, max_size=6), st.sampled_from([1, 3, 100]))
 @example(list(FLEET), [Subject("dev-1", "dev-1"), Subject("dev-2", "dev-1"), Subject("secret", "dev-2")], 100)
+@example([Rule("deny", "x${username}"), Rule("allow", "xa/#")], [Subject("c", "c"), Subject("a", "c")], 100)
 def test_it_says_what_hand_over_says(rules: list[Rule], subjects: list[Subject], limit: int) -> None:
     writer = AclText(limit)
     for subject in (*subjects, *subjects):  # the second time from what was kept

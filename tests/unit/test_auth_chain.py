@@ -1,31 +1,23 @@
 """Who decides about a login, what a refusal costs, and that the chain ends closed."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from auth.errors import OverloadedError
 from auth.hashing import Hasher
-from auth.logins.chain import Chain, make_chain
-from auth.model import Allow, Deny, LoginRequest
+from auth.logins.chain import Chain, Outcome, make_chain
+from auth.model import Deny, LoginRequest
 from auth.store.store import Store
 from config.auth import AuthSettings
 from config.errors import ConfigError
 from tests.unit.access_parts import FakeAuthenticator, FakeHasher, access_settings, login
 from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from auth.logins.chain import Outcome
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -57,21 +49,6 @@ async def test_the_first_that_knows_the_client_decides() -> None:
     assert (bob.result, bob.source) == ("allow", "redis")
     assert [request.username for request in second.asked] == ["bob"]
     assert [(step.name, step.said) for step in bob.steps] == [("mysql", "ignore"), ("redis", "allow")]
-
-
-async def test_a_denial_ends_the_chain_although_the_next_would_allow() -> None:
-    first, second = knowing("mysql", "ada"), knowing("redis")
-    second.users["ada"] = Allow("redis", "ada")
-    chain, _ = chain_of(first, second)
-    outcome = await chain.ask(login("ada", "wrong"))
-    assert (outcome.result, outcome.reason, outcome.guess) == ("deny", "bad_password", True)
-    assert not second.asked
-
-
-async def test_the_end_of_the_chain_is_deny() -> None:
-    chain, _ = chain_of(knowing("mysql"), knowing("redis"))
-    outcome = await chain.ask(login("nobody"))
-    assert (outcome.result, outcome.reason, outcome.guess) == ("deny", "unknown", True)
 
 
 async def test_without_anybody_to_ask_the_answer_is_deny() -> None:
@@ -172,15 +149,6 @@ class TestBackendDown:
 
 
 class TestOverload:
-    @pytest.mark.parametrize(("policy", "result"), [("deny", "deny"), ("ignore", "ignore")])
-    async def test_no_room_ends_the_chain_at_once(self, policy: str, result: str) -> None:
-        full, next_ = FakeAuthenticator("mysql", error=OverloadedError("hashing", "full")), knowing("redis", "ada")
-        chain, _ = chain_of(full, next_, backend_down=policy)
-        outcome = await chain.ask(login())
-        assert (outcome.result, outcome.reason) == (result, "shed")
-        assert not next_.asked
-        assert chain.down() == [], "too much work is no defect of the backend"
-
     @pytest.mark.parametrize("policy", ["deny", "ignore"])
     async def test_without_room_a_wrong_password_and_an_unknown_user_look_alike(self, policy: str) -> None:
         chain, hasher = chain_of(knowing("mysql", "ada"), backend_down=policy)
@@ -206,16 +174,6 @@ class TestCost:
         outcome = await chain.ask(login(username, "wrong"))
         assert outcome.result == "deny"
         assert hasher.argon2 == 1, f"{username[:10]!r} could be told from others by the time it takes"
-
-    async def test_many_refusals_cost_one_each_whoever_is_named(self) -> None:
-        chain, hasher = self.chain()
-        names = ["person", "device", "nobody"] * 50
-        costs = []
-        for name in names:
-            before = hasher.argon2
-            await chain.ask(login(name, "wrong"))
-            costs.append(hasher.argon2 - before)
-        assert set(costs) == {1}
 
     async def test_a_device_that_is_let_in_costs_none(self) -> None:
         chain, hasher = self.chain()
@@ -254,18 +212,6 @@ def saying(name: str, what: str) -> FakeAuthenticator:
     return one
 
 
-@pytest.mark.parametrize("policy", ["deny", "ignore"])
-@pytest.mark.parametrize("sayings", list(itertools.product(SAYINGS, repeat=2)), ids="-".join)
-async def test_nobody_is_let_in_whom_no_authenticator_allows(sayings: tuple[str, ...], policy: str) -> None:
-    names = ("mysql", "redis")
-    chain, hasher = chain_of(*(saying(*pair) for pair in zip(names, sayings, strict=True)), backend_down=policy)
-    outcome = await chain.ask(login())
-    check(outcome, sayings, policy)
-    assert hasher.argon2 <= 1
-    counted = chain.counts.backends
-    assert sum(one.asked for one in counted.values()) == len(outcome.steps)
-
-
 def check(outcome: Outcome, sayings: tuple[str, ...], policy: str) -> None:
     """The table of the module's docstring, written once more."""
     for said in sayings:
@@ -280,19 +226,22 @@ def check(outcome: Outcome, sayings: tuple[str, ...], policy: str) -> None:
     assert outcome.result == ("ignore" if down else "deny")
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from(SAYINGS), max_size=6), st.sampled_from(["deny", "ignore"]), st.booleans())
-def test_any_chain_ends_with_a_result_and_one_hash_at_most(sayings: list[str], policy: str, anonymous: bool) -> None:
-    chain, hasher = chain_of(
-        *(saying(f"backend{number}", said) for number, said in enumerate(sayings)),
-        backend_down=policy,
-        anonymous=anonymous,
-    )
-    outcome = asyncio.run(chain.ask(login()))
-    check(outcome, tuple(sayings), policy)
-    assert hasher.argon2 <= 1
-    if outcome.result == "allow":
-        assert "allow" in sayings
+@pytest.mark.parametrize("anonymous", [False, True])
+@pytest.mark.parametrize("policy", ["deny", "ignore"])
+@pytest.mark.parametrize("length", range(4))
+async def test_nobody_is_let_in_whom_no_authenticator_allows_at_the_cost_of_one_hash(
+    length: int, policy: str, anonymous: bool
+) -> None:
+    for sayings in itertools.product(SAYINGS, repeat=length):
+        chain, hasher = chain_of(
+            *(saying(f"backend{number}", said) for number, said in enumerate(sayings)),
+            backend_down=policy,
+            anonymous=anonymous,
+        )
+        outcome = await chain.ask(login())
+        check(outcome, sayings, policy)
+        assert hasher.argon2 <= 1
+        assert sum(one.asked for one in chain.counts.backends.values()) == len(outcome.steps)
 
 
 async def test_starting_and_closing_reaches_all() -> None:
@@ -309,13 +258,14 @@ class TestMaking:
     def store(self, tmp_path: Path) -> Store:
         return Store(tmp_path / "auth" / "auth.sqlite3")
 
-    def test_the_chain_is_made_of_what_the_settings_name(self, store: Store) -> None:
-        settings_ = AuthSettings.model_validate({"chain": ["database", "postgresql", "jwt"]})
+    async def test_the_chain_is_made_of_what_the_settings_name(self, store: Store) -> None:
+        names = ["database", "users_file", "jwt", "postgresql", "mysql", "redis", "ldap"]
+        settings_ = AuthSettings.model_validate({"chain": names, "users_file": {"file": "users.csv"}})
         hasher = Hasher(settings_.hashing)
         chain = make_chain(settings_, store, hasher)
         hasher.close()
-        assert [one.name for one in chain.authenticators] == ["database", "postgresql", "jwt"]
-        assert list(chain.counts.backends) == ["database", "postgresql", "jwt"]
+        assert [one.name for one in chain.authenticators] == names
+        assert list(chain.counts.backends) == names
 
     def test_a_missing_package_is_a_sentence(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(name: str) -> None:

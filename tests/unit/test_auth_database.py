@@ -1,9 +1,10 @@
 """The built-in database in the chain: who is let in by what, and whose hash is renewed."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import bcrypt
 import pytest
@@ -16,10 +17,7 @@ from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
 from auth.store.records import User
 from auth.store.store import Store
 from config.auth import AuthDatabaseSettings, AuthHashingSettings, AuthSettings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
+from tests.kinds import is_a, there
 
 COST = passwords.Argon2Cost(8, 1)
 HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
@@ -65,8 +63,7 @@ async def test_a_right_password_brings_what_the_user_is(store: Store, database: 
         store,
         User("username", "ann", SECRET, "acme", frozenset({"ops"}), {"site": "berlin"}, True, expires_at_s=NOW + 1),
     )
-    verdict = await database.authenticate(LoginRequest("ann", "c1", "secret"))
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await database.authenticate(LoginRequest("ann", "c1", "secret")))
     assert (verdict.source, verdict.user, verdict.tenant, verdict.groups) == ("database", "ann", "acme", {"ops"})
     assert dict(verdict.attributes) == {"plan": "small", "site": "berlin"}
     assert (verdict.is_superuser, verdict.expires_at_s) == (True, NOW + 1)
@@ -76,8 +73,7 @@ async def test_a_wrong_password_has_cost_a_hash(store: Store, database: Database
     key = next(iter(store.device_keys().values()))
     add(store, User("username", "ann", SECRET), User("clientid", "d1", passwords.hash_device_secret("secret", key)))
     for request in (LoginRequest("ann", "", "wrong"), LoginRequest("", "d1", "wrong"), LoginRequest("ann", "", "")):
-        verdict = await database.authenticate(request)
-        assert isinstance(verdict, Deny)
+        verdict = is_a(Deny, await database.authenticate(request))
         assert (verdict.reason, verdict.hashed) == ("bad_password", True)
 
 
@@ -109,26 +105,20 @@ async def test_only_configured_identities_are_asked(store: Store) -> None:
 
 async def test_an_address_suffices(store: Store, database: DatabaseAuthenticator) -> None:
     add(store, User("address", "10.0.0.0/8", groups=frozenset({"plant"})))
-    verdict = database.at_once(LoginRequest("whoever", "x", "whatever", "10.1.1.1"))
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, database.at_once(LoginRequest("whoever", "x", "whatever", "10.1.1.1")))
     assert (verdict.user, verdict.groups) == ("10.0.0.0/8", {"plant"})
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
-    [
-        ({"disabled": True}, "disabled"),
-        ({"expires_at_s": NOW}, "expired"),
-        ({"password": ""}, "bad_password"),
-    ],
+    [({"disabled": True}, "disabled"), ({"expires_at_s": NOW}, "expired"), ({"password": ""}, "bad_password")],
 )
 async def test_who_is_not_let_in_with_the_right_password(
     store: Store, database: DatabaseAuthenticator, fields: dict[str, Any], reason: str
 ) -> None:
     add(store, User("username", "ann", SECRET))
     change(store, "username", "ann", **fields)
-    verdict = await database.authenticate(LoginRequest("ann", "", "secret"))
-    assert isinstance(verdict, Deny)
+    verdict = is_a(Deny, await database.authenticate(LoginRequest("ann", "", "secret")))
     assert (verdict.reason, verdict.user) == (reason, "ann")
 
 
@@ -139,26 +129,27 @@ async def test_a_user_without_password_is_not_let_in_by_an_empty_one(
     assert isinstance(await database.authenticate(LoginRequest("ann")), Deny)
 
 
-async def test_a_disabled_tenants_users_stay_out(store: Store, database: DatabaseAuthenticator) -> None:
-    with store.edit("test") as edit:
-        edit.tenants.add(Tenant("acme", enabled=False))
-    add(store, User("username", "ann", SECRET, "acme"))
-    verdict = await database.authenticate(LoginRequest("ann", "", "secret"))
-    assert isinstance(verdict, Deny)
-    assert verdict.reason == "tenant_disabled"
-
-
-async def test_a_hash_of_another_kind_is_renewed_at_a_login(store: Store, database: DatabaseAuthenticator) -> None:
-    add(store, User("username", "ann", bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()))
+@pytest.mark.parametrize(
+    "stored",
+    [
+        bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode(),
+        passwords.salted_text(
+            hashlib.sha256(b"saltsecret").hexdigest(), salt="salt", algorithm="sha256", salt_position="prefix"
+        ),
+    ],
+    ids=["bcrypt", "sha256"],
+)
+async def test_a_hash_of_another_kind_is_renewed_at_a_login(
+    store: Store, database: DatabaseAuthenticator, stored: str
+) -> None:
+    add(store, User("username", "ann", stored))
     stamp = database.stamp(LoginRequest("ann"))
     assert isinstance(await database.authenticate(LoginRequest("ann", "", "wrong")), Deny)
     assert not database._rehashes
     assert isinstance(await database.authenticate(LoginRequest("ann", "", "secret")), Allow)
     await asyncio.gather(*database._rehashes)
     assert store.writer.flush(10)
-    found = store.find_user("username", "ann")
-    assert found is not None
-    assert found.password.startswith("$argon2id$")
+    assert there(store.find_user("username", "ann")).password.startswith("$argon2id$")
     assert database.stamp(LoginRequest("ann")) == stamp
     assert isinstance(await database.authenticate(LoginRequest("ann", "", "secret")), Allow)
     assert not database._rehashes
@@ -175,8 +166,7 @@ async def test_a_stamp_moves_with_its_own_user_and_tenant_alone(store: Store, da
         edit.tenants.add(Tenant("acme"))
     add(store, User("username", "ann", SECRET, "acme"), User("username", "bob", SECRET))
     request = LoginRequest("ann", "c", "secret")
-    verdict = await database.authenticate(request)
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await database.authenticate(request))
     assert database.stamp(request) == verdict.version
     change(store, "username", "bob", disabled=True)
     assert database.stamp(request) == verdict.version
@@ -200,8 +190,7 @@ async def test_a_removed_user_is_not_taken_for_another_of_the_same_import(
     """Both have the same revision, and the login finds the second once the first is gone."""
     add(store, User("username", "ann", SECRET), other)
     request = LoginRequest("ann", "c", "secret", "10.0.0.1")
-    verdict = await database.authenticate(request)
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await database.authenticate(request))
     with store.edit("test") as edit:
         edit.users.remove("username", "ann")
     store.refresh()
@@ -225,10 +214,9 @@ async def test_a_key_that_comes_with_an_import_is_known_at_once(
 
 async def test_a_secret_whose_key_is_lost_refuses_its_user_alone(store: Store, database: DatabaseAuthenticator) -> None:
     add(store, User("clientid", "d1", passwords.hash_device_secret("secret", b"z" * 32)))
-    verdict = await database.authenticate(LoginRequest("", "d1", "secret"))
-    assert isinstance(verdict, Deny)
+    verdict = is_a(Deny, await database.authenticate(LoginRequest("", "d1", "secret")))
     assert verdict.reason == "refused"
-    assert "is not here" in verdict.detail
+    assert "is missing here" in verdict.detail
     assert database.up
 
 

@@ -1,7 +1,5 @@
 """EMQX's bodies become questions, or a sentence that says why not; nothing else can come out of hostile bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from urllib.parse import urlencode
@@ -21,9 +19,6 @@ LOGIN = {
     "password": "s3cret",
     "peerhost": "10.1.2.3",
     "cert_common_name": "pump-7.plant",
-    "cert_subject": "CN=pump-7.plant,O=Plant",
-    "listener": "tcp:default",
-    "zone": "default",
 }
 ACCESS = {
     "username": "alice",
@@ -129,57 +124,47 @@ def test_an_access_with_a_value_that_cannot_be_is_no_question(change: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("content_type", "body", "why"),
     [
-        (b"", "not JSON"),
-        (b"null", "no JSON object"),
-        (b"[]", "no JSON object"),
-        (b'"text"', "no JSON object"),
-        (b'{"username": "a"', "not JSON"),
-        (b'{"username": "a"} {}', "not JSON"),
-        (b'{"username": "a", "username": "b"}', "twice"),
-        (b'{"username": "a\x00"}', "not JSON"),  # JSON wants control characters escaped
-        (b'{"username": "a\\u0000"}', "NUL"),
-        (b'{"password": "a\\u0000b"}', "NUL"),
-        (b'{"username": "\\ud800"}', "surrogate"),
-        (b'{"username": "\\udc00\\ud800"}', "surrogate"),
-        (b'{"username": "\xff"}', "UTF-8"),
-        (b'{"username": "\xed\xa0\x80"}', "UTF-8"),  # a surrogate written as three bytes
-        (b"\xff\xfe{\x00}\x00", "UTF-8"),
-        (b'{"username": NaN}', "not JSON"),
-        (b'{"username": -Infinity}', "not JSON"),
-        (b'{"username": ' + b"9" * 100_000 + b"}", "not JSON"),
-        (b'{"username": 1e999}', "username"),
-        (b'{"username": true}', "username"),
-        (b'{"username": {"a": 1}}', "username"),
-        (b"[" * 500_000, "nested"),
-        (b'{"a":' * 200_000, "nested"),
-        (b'{"username": "' + b"x" * 65_536 + b'"}', "longer"),
-        (b'{"username": "' + "é".encode() * 32_768 + b'"}', "longer"),
-        (None, "larger"),
+        (JSON, b"", "not JSON"),
+        (JSON, b"null", "no JSON object"),
+        (JSON, b"[]", "no JSON object"),
+        (JSON, b'"text"', "no JSON object"),
+        (JSON, b'{"username": "a"', "not JSON"),
+        (JSON, b'{"username": "a"} {}', "not JSON"),
+        (JSON, b'{"username": "a", "username": "b"}', "twice"),
+        (JSON, b'{"username": "a\x00"}', "not JSON"),  # JSON wants control characters escaped
+        (JSON, b'{"username": "a\\u0000"}', "NUL"),
+        (JSON, b'{"password": "a\\u0000b"}', "NUL"),
+        (JSON, b'{"username": "\\ud800"}', "surrogate"),
+        (JSON, b'{"username": "\\udc00\\ud800"}', "surrogate"),
+        (JSON, b'{"username": "\xff"}', "UTF-8"),
+        (JSON, b'{"username": "\xed\xa0\x80"}', "UTF-8"),  # a surrogate written as three bytes
+        (JSON, b"\xff\xfe{\x00}\x00", "UTF-8"),
+        (JSON, b'{"username": NaN}', "not JSON"),
+        (JSON, b'{"username": -Infinity}', "not JSON"),
+        (JSON, b'{"username": ' + b"9" * 100_000 + b"}", "not JSON"),
+        (JSON, b'{"username": 1e999}', "username"),
+        (JSON, b'{"username": true}', "username"),
+        (JSON, b'{"username": {"a": 1}}', "username"),
+        (JSON, b"[" * 500_000, "nested"),
+        (JSON, b'{"a":' * 200_000, "nested"),
+        (JSON, b'{"username": "' + b"x" * 65_536 + b'"}', "longer"),
+        (JSON, b'{"username": "' + "é".encode() * 32_768 + b'"}', "longer"),
+        (JSON, None, "larger"),
+        (FORM, b"username", "form"),
+        (FORM, b"username=a&username=b", "twice"),
+        (FORM, b"username=%00", "NUL"),
+        (FORM, b"username=%ff", "form"),
+        (FORM, b"username=%ed%a0%80", "form"),
+        (FORM, b"&".join(b"a%d=1" % number for number in range(200)), "form"),
+        (FORM, b"username=" + b"x" * 65_536, "longer"),
+        (FORM, b"\xff=1", "UTF-8"),
     ],
 )
-def test_a_body_that_is_no_question_says_why(body: bytes | None, why: str) -> None:
+def test_a_body_that_is_no_question_says_why(content_type: bytes, body: bytes | None, why: str) -> None:
     with pytest.raises(UnreadableError, match=why):
-        Dialect().login(JSON, body)
-
-
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        (b"username", "form"),
-        (b"username=a&username=b", "twice"),
-        (b"username=%00", "NUL"),
-        (b"username=%ff", "form"),
-        (b"username=%ed%a0%80", "form"),
-        (b"&".join(b"a%d=1" % number for number in range(200)), "form"),
-        (b"username=" + b"x" * 65_536, "longer"),
-        (b"\xff=1", "UTF-8"),
-    ],
-)
-def test_a_form_that_is_no_question_says_why(body: bytes, why: str) -> None:
-    with pytest.raises(UnreadableError, match=why):
-        Dialect().login(FORM, body)
+        Dialect().login(content_type, body)
 
 
 def test_a_pair_of_surrogates_is_a_character() -> None:

@@ -1,7 +1,5 @@
 """docs/auth.md: its commands can be pasted, its settings load, the files it names are there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,13 +1,11 @@
 """`gateway auth init`: what the service and EMQX need before they can run, made once."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,17 +14,15 @@ from auth.errors import ImportFormatError, StoreError
 from auth.model import AccessRequest, Subject
 from auth.rules.rules import decide
 from auth.store.first_start import GATEWAY_USER, FirstStart
+from auth.store.records import User
 from auth.store.store import Store, database_path
+from config.commands import CommandSettings
 from config.errors import ConfigError
 from config.loading.load import load
+from config.settings import Settings
 from gateway.cli.main import main
 from gateway.tools.trial.plan import TrialPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from auth.store.records import User
-    from config.settings import Settings
+from tests.command_line import Cli
 
 TOML = """\
 instance = "plant-7"
@@ -180,7 +176,7 @@ def test_a_route_added_later_is_given_to_the_gateway(folder: Path) -> None:
     FirstStart(settings(folder), folder / "secrets").run()
     more = '[[routes]]\nname = "alarms"\nfilters = ["alarms/#"]\ntopic = "alarms"\n'
     ours = settings(folder, more)
-    assert FirstStart(ours, folder / "secrets").run() == ["added 1 rule for gateway: its routes and its status topic"]
+    assert FirstStart(ours, folder / "secrets").run() == ["added 1 rule for gateway: its routes, and what it publishes"]
     store = opened(ours)
     assert may(store, "gateway", "subscribe", "alarms/#")
     store.close()
@@ -287,6 +283,22 @@ def test_the_canarys_topic_may_be_published_to(folder: Path) -> None:
     store.close()
 
 
+def test_commands_may_be_published_below_their_prefix_only(folder: Path) -> None:
+    ours = settings(folder)
+    commands = CommandSettings(name="switches", topics=("commands",), status_topic="command-status")
+    FirstStart(ours.model_copy(update={"commands": (commands,)}), folder / "secrets").run()
+    store = opened(ours)
+    for topic in ("devices/device-1/req/switch", "devices/device-1/req"):
+        assert may(store, "gateway", "publish", topic)
+        assert may(store, "device-1", "subscribe", topic)
+    for topic in ("devices/device-1/res", "devices/device-1/telemetry", "plants/1/req/switch"):
+        assert not may(store, "gateway", "publish", topic)
+    for topic in ("devices/device-1/res", "devices/device-1/res/token/200"):
+        assert may(store, "device-1", "publish", topic), "its answers"
+        assert not may(store, "device-2", "publish", topic)
+    store.close()
+
+
 def test_an_empty_secret_is_refused(folder: Path) -> None:
     ours = settings(folder)
     FirstStart(ours, folder / "secrets").run()
@@ -295,17 +307,15 @@ def test_an_empty_secret_is_refused(folder: Path) -> None:
         FirstStart(ours, folder / "secrets").run()
 
 
-def test_the_command_says_what_it_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_made(folder: Path, cli: Cli) -> None:
     settings(folder)
     arguments = ["auth", "init", "--config", str(folder / "gateway.toml"), "--device", "d1"]
-    assert main(arguments) == 0
-    assert "added the user gateway" in capsys.readouterr().out
+    assert "added the user gateway" in cli(*arguments).out
     assert (folder / "auth" / "secrets" / "devices" / "devices.csv").exists()
-    assert main(arguments) == 0
-    assert capsys.readouterr().out == "Everything is there already: nothing was made.\n"
+    assert cli(*arguments).out == "Everything exists already: nothing was made.\n"
 
 
-def test_settings_may_name_the_secrets_before_they_are_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_may_name_the_secrets_before_they_are_made(folder: Path, cli: Cli) -> None:
     secrets = folder / "auth" / "secrets"
     mqtt = f'[mqtt]\nusername = "gateway"\npassword_file = "{secrets}/gateway/mqtt_password"\n'
     auth = f'[auth]\nhost = "0.0.0.0"\nshared_secret_file = "{secrets}/service/shared_secret"\n'
@@ -322,8 +332,7 @@ def test_settings_may_name_the_secrets_before_they_are_made(folder: Path, capsys
     assert main(["auth", "init", "--config", str(file)]) == 0
     # One that is somewhere else is not made by this: that is said, and not taken for done.
     file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt.replace('mqtt_password', 'elsewhere')}{auth}")
-    assert main(["auth", "init", "--config", str(file)]) == 78
-    assert "mqtt.password_file" in capsys.readouterr().err
+    assert "mqtt.password_file" in cli("auth", "init", "--config", str(file), status=78).err
 
 
 def test_the_file_that_deploy_describes_is_one_that_is_taken_over(folder: Path) -> None:

@@ -1,8 +1,6 @@
 """What a login's answer tells EMQX of a client's rules: EMQX, with that list and the service behind it, decides as the
 service alone does."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -12,13 +10,13 @@ from hypothesis import strategies as st
 from auth.model import AccessRequest, Permission, Rule, Subject
 from auth.rules.hand_over import closed_list, hand_over, whole_list
 from auth.rules.rules import decide
-from tests.emqx_rules import EmqxRules, FilterRefusedError
+from tests.brokers.emqx_rules import Client, FilterRefusedError, judge, parse_login_rules, real_topic
 
 SUBJECT = Subject(username="ada", clientid="dev-1", tenant="acme", groups=frozenset({"sensors"}))
 PUBLISH = frozenset({"publish"})
 SUBSCRIBE = frozenset({"subscribe"})
 DENY_ALL = {"permission": "deny", "action": "all", "topic": "#"}
-VARIABLES = {"clientid": "dev-1", "username": "ada", "client_attrs.x": "dev-1"}
+CLIENT = Client(clientid="dev-1", username="ada", client_attrs={"x": "dev-1"})
 
 
 def told(*rules: Rule, limit: int = 100) -> list[dict[str, object]] | None:
@@ -201,8 +199,11 @@ REQUESTS = st.lists(
 
 
 def judged(acl: list[dict[str, object]] | None, request: AccessRequest) -> Permission | None:
-    emqx = EmqxRules(acl or [], VARIABLES)
-    return emqx.judge(request.action, request.topic, qos=request.qos, retain=request.retain)
+    rules, topic = parse_login_rules(acl or []).rules, real_topic(request.action, request.topic)
+    if topic is None:
+        return "deny"
+    verdict = judge(rules, CLIENT, request.action, topic, request.qos, retain=request.retain)
+    return None if verdict == "nomatch" else verdict
 
 
 @settings(max_examples=400)

@@ -1,7 +1,5 @@
 """JSON web key sets: which keys are taken, and when they are fetched."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

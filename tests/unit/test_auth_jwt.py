@@ -7,7 +7,8 @@ import base64
 import json
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -16,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from auth.backends.jwt import JwtAuthenticator
+from auth.jwt.jwks import JwksKeys
 from auth.jwt.parsing import parse_token
 from auth.model import Allow, Deny, Ignore
+from config.auth import AuthJwtSettings
+from tests.kinds import is_a
 from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, RSA_ALGORITHMS, hand_made, key, key_file, login, pem, segment, token
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HS256 = {"alg": "HS256", "typ": "JWT"}
 # --- what is let in ---------------------------------------------------------------------------------------------------
@@ -53,6 +55,20 @@ async def test_each_algorithm_with_a_public_key(algorithm: str, tmp_path: Path) 
     assert isinstance(await login(damaged, wanted), Ignore)
 
 
+async def test_key_sets_that_are_fetched_are_closed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[JwksKeys] = []
+
+    async def close(keys: JwksKeys) -> None:
+        closed.append(keys)
+
+    monkeypatch.setattr(JwksKeys, "close", close)
+    fetched = key(jwks_url="https://issuer.example/keys", algorithms=("RS256",))
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(name="own"), fetched)))
+    await authenticator.close()
+    assert closed == [*authenticator.key_sets.values()]
+    assert closed
+
+
 async def test_a_secret_may_be_bytes_in_base64() -> None:
     secret = bytes(range(200, 248))
     text = base64.b64encode(secret).decode()
@@ -77,8 +93,7 @@ async def test_the_public_key_may_stand_in_a_certificate(tmp_path: Path) -> None
 
 
 async def test_the_token_may_be_the_user_name() -> None:
-    verdict = await login("a password", username=token(), source="username")
-    assert isinstance(verdict, Allow)
+    assert isinstance(await login("a password", username=token(), source="username"), Allow)
     assert isinstance(await login(token(), username="", source="username"), Ignore)
 
 
@@ -86,12 +101,9 @@ async def test_keys_are_tried_in_order_and_the_first_that_lets_in_decides(tmp_pa
     first = key(name="first", public_key_file=key_file(tmp_path), algorithms=("RS256",))
     second, third = key(name="second", audience="b"), key(name="third", audience="c")
     keys = (first, second, third)
-    verdict = await login(token({"aud": "c"}), *keys)
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await login(token({"aud": "c"}), *keys))
     assert verdict.source == "jwt third"
-    verdict = await login(token({"aud": "d"}), *keys)
-    assert isinstance(verdict, Deny)
-    assert verdict.source == "jwt second"
+    assert is_a(Deny, await login(token({"aud": "d"}), *keys)).source == "jwt second"
 
 
 async def test_what_a_token_says_of_its_bearer_comes_with_it() -> None:
@@ -108,8 +120,7 @@ async def test_what_a_token_says_of_its_bearer_comes_with_it() -> None:
         },
         "is_superuser": True,
     }
-    verdict = await login(token(claims))
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await login(token(claims)))
     assert (verdict.tenant, verdict.groups) == ("acme", {"a", "b"})
     assert dict(verdict.attributes) == {"site": "berlin"}
     assert not verdict.is_superuser, "a key makes superusers only where told"
@@ -119,23 +130,20 @@ async def test_what_a_token_says_of_its_bearer_comes_with_it() -> None:
     ("claim", "superuser"), [(True, True), (False, False), ("true", False), (1, False), (None, False)]
 )
 async def test_a_key_may_be_allowed_to_make_superusers(claim: object, *, superuser: bool) -> None:
-    verdict = await login(token({"is_superuser": claim}), key(superuser=True))
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await login(token({"is_superuser": claim}), key(superuser=True)))
     assert verdict.is_superuser is superuser
 
 
 async def test_claims_whose_names_are_turned_off_are_not_read() -> None:
     claims = {"tenant": 5, "groups": 5, "acl": 5}
-    verdict = await login(token(claims), tenant_claim="", groups_claim="", acl_claim="")
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await login(token(claims), tenant_claim="", groups_claim="", acl_claim=""))
     verdict = await login(token({**claims, "t": "acme", "g": ["x"]}), tenant_claim="t", groups_claim="g", acl_claim="a")
     assert isinstance(verdict, Allow)
     assert (verdict.tenant, verdict.groups) == ("acme", {"x"})
 
 
 async def test_the_rules_of_an_acl_claim_come_with_the_login() -> None:
-    verdict = await login(token({"acl": [{"permission": "deny", "action": "pub", "topics": ["a", "b"]}]}))
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await login(token({"acl": [{"permission": "deny", "action": "pub", "topics": ["a", "b"]}]})))
     assert [(rule.permission, rule.topic) for rule in verdict.rules] == [("deny", "a"), ("deny", "b")]
     assert not verdict.closed
     verdict = await login(token({"acl": {"sub": ["a/#"]}}))
@@ -146,9 +154,7 @@ async def test_the_rules_of_an_acl_claim_come_with_the_login() -> None:
 
 @pytest.mark.parametrize("acl", [5, "all", [{"permission": "maybe", "action": "all", "topic": "t"}], [5]])
 async def test_an_acl_claim_that_holds_no_rules_refuses_the_login(acl: object) -> None:
-    verdict = await login(token({"acl": acl}))
-    assert isinstance(verdict, Deny)
-    assert "acl" in verdict.detail
+    assert "acl" in is_a(Deny, await login(token({"acl": acl}))).detail
 
 
 # --- what is left to the next in the chain ----------------------------------------------------------------------------
@@ -279,10 +285,10 @@ def test_a_token_with_one_character_changed_is_not_let_in_as_another(at: int, ch
         ({"exp": (NOW_S + 300) * 1000}, "milliseconds?"),
         ({"exp": 10**29}, "exp is no moment"),
         ({"exp": 1e300}, "exp is no moment"),
-        ({"nbf": NOW_S + 1}, "not good yet"),
-        ({"nbf": str(NOW_S + 1)}, "not good yet"),
+        ({"nbf": NOW_S + 1}, "not valid yet"),
+        ({"nbf": str(NOW_S + 1)}, "not valid yet"),
         ({"nbf": "x"}, "nbf is no moment"),
-        ({"iat": NOW_S + 61}, "from the future"),
+        ({"iat": NOW_S + 61}, "issued in the future"),
         ({"iat": {}}, "iat is no moment"),
         ({"tenant": 5}, "tenant is no name"),
         ({"tenant": "a\nb"}, "tenant is no name"),
@@ -294,8 +300,7 @@ def test_a_token_with_one_character_changed_is_not_let_in_as_another(at: int, ch
     ],
 )
 async def test_a_wrong_claim_refuses(claims: dict[str, Any], says: str) -> None:
-    verdict = await login(token(claims))
-    assert isinstance(verdict, Deny)
+    verdict = is_a(Deny, await login(token(claims)))
     assert says in verdict.detail
     assert (verdict.source, verdict.user) == ("jwt k", "dev-1")
 
@@ -313,9 +318,7 @@ async def test_a_wrong_claim_refuses(claims: dict[str, Any], says: str) -> None:
     ],
 )
 async def test_moments_are_numbers_or_numeric_texts(claims: dict[str, Any], ends: int) -> None:
-    verdict = await login(token(claims))
-    assert isinstance(verdict, Allow)
-    assert verdict.expires_at_s == ends
+    assert is_a(Allow, await login(token(claims))).expires_at_s == ends
 
 
 async def test_a_login_never_ends_before_it_begins() -> None:
@@ -324,8 +327,7 @@ async def test_a_login_never_ends_before_it_begins() -> None:
 
 
 async def test_leeway_moves_both_ends_and_the_end_of_the_login() -> None:
-    verdict = await login(token({"exp": NOW_S - 4, "nbf": NOW_S + 5}), leeway=timedelta(seconds=5))
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await login(token({"exp": NOW_S - 4, "nbf": NOW_S + 5}), leeway=timedelta(seconds=5)))
     assert verdict.expires_at_s == NOW_S + 1
     assert isinstance(await login(token({"exp": NOW_S - 5}), leeway=timedelta(seconds=5)), Deny)
     assert isinstance(await login(token({"nbf": NOW_S + 6}), leeway=timedelta(seconds=5)), Deny)
@@ -333,18 +335,14 @@ async def test_leeway_moves_both_ends_and_the_end_of_the_login() -> None:
 
 async def test_a_token_without_expiry_where_that_is_allowed() -> None:
     for_ever = key(require_expiry=False)
-    verdict = await login(token({"exp": None}), for_ever)
-    assert isinstance(verdict, Allow)
-    assert verdict.expires_at_s is None
+    assert is_a(Allow, await login(token({"exp": None}), for_ever)).expires_at_s is None
     assert isinstance(await login(token({"exp": None}), for_ever, lifetime_max=timedelta(days=1)), Deny)
 
 
 async def test_a_token_that_is_good_for_too_long_is_refused() -> None:
     limit = timedelta(seconds=300)
     assert isinstance(await login(token(), lifetime_max=limit), Allow)
-    verdict = await login(token({"exp": NOW_S + 301}), lifetime_max=limit)
-    assert isinstance(verdict, Deny)
-    assert "lifetime_max" in verdict.detail
+    assert "lifetime_max" in is_a(Deny, await login(token({"exp": NOW_S + 301}), lifetime_max=limit)).detail
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """Keys of tokens that stand in files: what can be one, and what a change does."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -19,9 +18,6 @@ from config.errors import ConfigError
 from config.values.secret_files import FileSecret
 from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, SECRET, key, key_file, pem, token
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Clock:
@@ -139,7 +135,7 @@ async def test_a_secret_in_a_file_is_read_again_when_it_changes(tmp_path: Path) 
 
 async def test_a_secret_that_is_none_ends_the_start() -> None:
     authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(secret=SecretStr("hunter2")),)))
-    with pytest.raises(ConfigError, match=r'auth\.jwt\.keys "k"\.secret has 7 bytes') as failure:
+    with pytest.raises(ConfigError, match=r'auth\.jwt\.keys "k"\.secret cannot be used: it has 7 bytes') as failure:
         await authenticator.start()
     assert "hunter2" not in str(failure.value)
 

@@ -1,7 +1,5 @@
 """Networks have one spelling each, and an address is found in those that hold it."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import pytest

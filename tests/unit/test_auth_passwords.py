@@ -1,7 +1,5 @@
 """Stored passwords of every kind: made, read, compared, and refused when they cannot be."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import sys
@@ -56,7 +54,7 @@ class TestOwnKinds:
 
     def test_a_device_secret_needs_its_databases_key(self) -> None:
         stored = passwords.hash_device_secret("s", b"x" * 32)
-        with pytest.raises(UnknownKindError, match="which is not here"):
+        with pytest.raises(UnknownKindError, match="which is missing here"):
             matches(stored, "s")
         other = {passwords.device_key_id(b"x" * 32): KEY}  # the right name over the wrong key
         assert not passwords.matches(passwords.parse(stored), "s", other)

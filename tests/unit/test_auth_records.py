@@ -1,7 +1,5 @@
 """What a foreign table says of a user is checked; texts of settings with placeholders are read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of rules: our own JSON, what EMQX's REST API gives out, and acl.conf as it is written."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who may publish and subscribe where: each kind of condition, topic and request that access rules know."""
 
-from __future__ import annotations
-
 import time
 from types import MappingProxyType
 from typing import Any
@@ -345,16 +343,16 @@ class TestEdits:
     @pytest.mark.parametrize(
         ("rule", "fault"),
         [
-            (Rule("allow", ""), "the filter is empty"),
-            (Rule("allow", "a/#/b"), "is not the whole last level"),
-            (Rule("allow", "${clientid}+"), "beside other characters"),
-            (Rule("allow", "", eq=True), "the filter is empty"),
-            (Rule("allow", "a\0", eq=True), "a NUL character"),
+            (Rule("allow", ""), "a filter is not empty"),
+            (Rule("allow", "a/#/b"), '"#" stands alone'),
+            (Rule("allow", "${clientid}+"), '"+" stands alone'),
+            (Rule("allow", "", eq=True), "a filter is not empty"),
+            (Rule("allow", "a\0", eq=True), "no NUL character"),
             (Rule("allow", "$share/g/a"), "name the topic that follows"),
             (Rule("allow", "$queue/a"), "$queue/, which is taken off"),
             (Rule("allow", "$exclusive/a"), "$exclusive/, which is taken off"),
             (Rule("deny", "$delayed/+/a"), "$delayed/, which is taken off"),
-            (Rule("allow", "\ud800", eq=True), "not valid Unicode"),
+            (Rule("allow", "\ud800", eq=True), "a filter is valid Unicode"),
             (Rule("allow", "a", who=()), "concerns nobody"),
             (Rule("allow", "a", who=(("address", "10.0.0.0/33"),)), "neither an address nor a network"),
             (Rule("allow", "a", who=(("attribute", "site"),)), "NAME=VALUE"),

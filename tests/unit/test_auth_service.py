@@ -1,17 +1,16 @@
 """Logins from question to answer: what is remembered, what keeps out, what is counted; and decisions about topics."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,19 +25,27 @@ from auth.errors import OverloadedError, StoreError
 from auth.hashing import Hasher
 from auth.logins.chain import Chain
 from auth.logins.reasons import LOGIN_REASONS
-from auth.model import AccessRequest, Allow, Ban, Deny, Ignore, LoginRequest, Rule, Subject, Tenant
+from auth.model import (
+    AccessRequest,
+    Allow,
+    Ban,
+    Deny,
+    Ignore,
+    LoginAnswer,
+    LoginRequest,
+    Rule,
+    Subject,
+    Tenant,
+    Verdict,
+)
+from auth.ports import AccessDecisions
 from auth.service import AccessService
 from auth.store.records import User
 from auth.store.store import Store
 from config.auth import AuthJwtSettings
+from tests.kinds import there
 from tests.unit.access_parts import EPOCH_S, FakeAuthenticator, Service, access_settings, login, make_service
 from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from auth.model import LoginAnswer, Verdict
-    from auth.ports import AccessDecisions
 
 
 def body(answer: LoginAnswer) -> dict[str, Any]:
@@ -94,32 +101,23 @@ class TestAnswer:
     async def test_a_superuser_needs_no_rules(self) -> None:
         source = FakeAuthenticator()
         source.add("ada", "right", is_superuser=True)
-        service = make_service(source)
-        service.store.change(Rule("allow", "a"))
+        service = make_service(source, rules=[Rule("allow", "a")])
         told = body(await service.ask(login()))
         assert told["is_superuser"] is True
         assert "acl" not in told
 
-    async def test_rules_are_handed_over(self) -> None:
-        service = make_service()
-        service.store.change(Rule("allow", "${clientid}/#"), Rule("deny", "other/#", who=(("username", "bob"),)))
-        assert body(await service.ask(login()))["acl"] == [
-            {"permission": "allow", "action": "all", "topic": "c-ada/#"},
-            {"permission": "deny", "action": "all", "topic": "#"},
-        ]
-
     async def test_no_rules_are_handed_over_to_a_name_that_would_make_them_large(self) -> None:
         """A device may choose a client id of 64 KiB, another one with each login."""
-        service = make_service()
-        service.store.change(*[Rule("allow", f"{number}/${{clientid}}/#") for number in range(100)])
+        service = make_service(rules=[*[Rule("allow", f"{number}/${{clientid}}/#") for number in range(100)]])
         assert len(body(await service.ask(login(clientid="c" * 1000)))["acl"]) == 100
         answer = await service.ask(login(clientid="c" * 60_000))
         assert answer.result == "allow"
         assert "acl" not in body(answer)
 
     async def test_large_answers_take_the_room_of_several_in_the_cache(self) -> None:
-        service = make_service(limits={"cache_entries": 100})
-        service.store.change(*[Rule("allow", f"{number}/${{clientid}}/#") for number in range(90)])
+        service = make_service(
+            limits={"cache_entries": 100}, rules=[*[Rule("allow", f"{number}/${{clientid}}/#") for number in range(90)]]
+        )
         for number in range(50):
             await service.ask(login(clientid=f"{number}" + "c" * 1000))
         service.access.logins.sweep()
@@ -131,8 +129,11 @@ class TestAnswer:
     async def test_rules_see_the_attributes_that_emqx_will_send_back_and_no_others(self) -> None:
         source = FakeAuthenticator()
         source.add("ada", "right", attributes={"site": "x", "secret": "y"})
-        service = make_service(source, client_attributes=["site"])
-        service.store.change(Rule("allow", "${client_attrs.site}/#"), Rule("allow", "${client_attrs.secret}/#"))
+        service = make_service(
+            source,
+            client_attributes=["site"],
+            rules=[Rule("allow", "${client_attrs.site}/#"), Rule("allow", "${client_attrs.secret}/#")],
+        )
         assert [rule["topic"] for rule in body(await service.ask(login()))["acl"]] == ["x/#", "#"]
 
     @pytest.mark.parametrize(
@@ -162,12 +163,6 @@ class TestAnswer:
         service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=10**14)
         assert body(await service.ask(login()))["expire_at"] < EPOCH_S * 1000 / 2
 
-    async def test_a_login_that_is_over_already_is_refused(self) -> None:
-        service = make_service()
-        service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=int(service.clock.now_s()))
-        answer = await service.ask(login())
-        assert (answer.result, answer.reason) == ("deny", "expired")
-
 
 class TestTokenRules:
     """Rules that came with the login are known now and never again."""
@@ -175,9 +170,7 @@ class TestTokenRules:
     def service(self, *rules: Rule, closed: bool = False, stored: tuple[Rule, ...] = (), **tables: Any) -> Service:
         source = FakeAuthenticator()
         source.users["ada"] = Allow("jwt k", "ada", rules=rules, closed=closed)
-        service = make_service(source, **tables)
-        service.store.change(*stored)
-        return service
+        return make_service(source, **tables, rules=stored)
 
     async def test_they_come_before_those_of_the_database(self) -> None:
         service = self.service(Rule("deny", "a/#"), stored=(Rule("allow", "a/#"), Rule("allow", "b")))
@@ -234,19 +227,6 @@ class TestTokenRules:
 
 
 class TestCache:
-    async def test_a_reconnect_asks_nobody(self) -> None:
-        service = make_service()
-        await service.ask(login())
-        answers = [service.access.login_at_once(login()) for _ in range(3)]
-        assert {answer.reason for answer in answers if answer is not None} == {"cached"}
-        assert len(service.sources[0].asked) == 1
-        assert service.hasher.argon2 == 1
-
-    async def test_another_password_is_another_login(self) -> None:
-        service = make_service()
-        await service.ask(login())
-        assert (await service.ask(login(password="guess"))).result == "deny"
-
     async def test_it_forgets_after_its_time(self) -> None:
         service = make_service(limits={"cache_ttl": "10s"})
         await service.ask(login())
@@ -262,9 +242,15 @@ class TestCache:
         service.clock.forward(3)
         assert (await service.ask(login())).reason == "expired"
 
+    async def test_nor_when_the_clock_is_set(self) -> None:
+        service = make_service(session_max="1h")
+        service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=int(service.clock.now_s()) + 3)
+        await service.ask(login())
+        service.clock.set_s = 3
+        assert (await service.ask(login())).reason == "expired"
+
     async def test_a_changed_rule_is_in_the_next_answer_and_costs_no_verification(self) -> None:
-        service = make_service()
-        service.store.change(Rule("allow", "a"))
+        service = make_service(rules=[Rule("allow", "a")])
         assert body(await service.ask(login()))["acl"][0]["topic"] == "a"
         service.store.change(Rule("allow", "b"))
         answer = await service.ask(login())
@@ -299,7 +285,7 @@ class TestCache:
         await service.ask(login(password=secret))
         await service.ask(login(password=f"{secret}, wrong"))
         logins = service.access.logins
-        kept = [logins._verified, logins._refused, logins._under_way, logins.protection, logins._guard._locks]
+        kept = [logins._verified, logins._refused, logins._under_way, logins.lockouts, logins._attempts._locks]
         assert len(logins._verified) == len(logins._refused) == 1
         for one in reachable(kept):
             assert secret not in str(one), f"a password is kept in {type(one)}"
@@ -322,12 +308,6 @@ def reachable(roots: list[object]) -> list[str | bytes]:
 
 
 class TestNegativeCache:
-    async def test_the_same_wrong_password_costs_one_hash(self) -> None:
-        service = make_service()
-        reasons = [(await service.ask(login(password="wrong"))).reason for _ in range(4)]
-        assert reasons == ["bad_password", "remembered", "remembered", "remembered"]
-        assert service.hasher.argon2 == 1
-
     async def test_it_forgets_after_its_time(self) -> None:
         service = make_service(limits={"negative_ttl": "5s"})
         await service.ask(login(password="wrong"))
@@ -388,8 +368,7 @@ class TestKeptOut:
     async def test_a_ban_keeps_out_at_once_who_is_in_the_cache_too(self, ban: Ban) -> None:
         service = make_service()
         await service.ask(login())
-        service.store.bans.append(ban)
-        service.store.ban_version += 1
+        service.store.add_ban(ban)
         answer = await service.ask(login())
         assert (answer.result, answer.reason) == ("deny", "banned")
         assert service.hasher.argon2 == 1, "a ban is no secret: it is told at once"
@@ -525,7 +504,7 @@ class TestAtTheSameTime:
             assert service.hasher.argon2 - before == 5
             assert (await service.ask(login(user, "one more"))).reason == "locked_out"
             gate.clear()
-        assert not service.access.logins._guard._under_way
+        assert not service.access.logins._attempts._under_way
         check_counts(service)
 
     @manual_time
@@ -547,8 +526,7 @@ class TestAtTheSameTime:
         gate = service.hasher.gate = asyncio.Event()
         task = asyncio.create_task(service.ask(login()))
         await asyncio.sleep(0.1)
-        service.store.bans.append(Ban("username", "ada"))
-        service.store.ban_version += 1
+        service.store.add_ban(Ban("username", "ada"))
         gate.set()
         assert (await task).reason == "banned"
         check_counts(service)
@@ -655,11 +633,6 @@ class TestOverload:
         answer = await service.ask(login())
         assert (answer.result, answer.reason, answer.body) == ("ignore", "shed", b'{"result":"ignore"}')
 
-    async def test_so_many_a_second(self) -> None:
-        service = make_service(limits={"logins_per_second": 5})
-        answers = [await service.ask(login(f"u{number}")) for number in range(20)]
-        assert Counter(answer.reason for answer in answers) == {"unknown": 5, "rate_limited": 15}
-
     async def test_a_tenant_has_its_own_limit(self) -> None:
         service = make_service(limits={"tenant_logins_per_second": 3})
         source = service.sources[0]
@@ -720,16 +693,14 @@ class TestAuthorise:
         return answer.result, answer.reason
 
     async def test_rules_decide_and_without_one_it_is_denied(self) -> None:
-        service = make_service()
-        service.store.change(Rule("allow", "a/#"), Rule("deny", "b"))
+        service = make_service(rules=[Rule("allow", "a/#"), Rule("deny", "b")])
         assert self.ask(service, "a/b") == ("allow", "rule")
         assert self.ask(service, "b") == ("deny", "rule")
         assert self.ask(service, "c") == ("deny", "no_rule")
         check_counts(service)
 
     async def test_the_same_question_is_decided_once_until_something_changes(self) -> None:
-        service = make_service()
-        service.store.change(Rule("allow", "a/#"))
+        service = make_service(rules=[Rule("allow", "a/#")])
         self.ask(service)
         reads = service.store.reads
         assert [self.ask(service) for _ in range(5)] == [("allow", "rule")] * 5
@@ -738,23 +709,15 @@ class TestAuthorise:
         assert self.ask(service) == ("deny", "no_rule")
 
     async def test_a_ban_and_a_disabled_tenant_deny(self) -> None:
-        service = make_service()
-        service.store.change(Rule("allow", "#"))
+        service = make_service(rules=[Rule("allow", "#")])
         assert self.ask(service, tenant="acme")[0] == "allow"
         service.store.tenants["acme"] = Tenant("acme", enabled=False)
         service.store.change(Rule("allow", "#"))
         assert self.ask(service, tenant="acme") == ("deny", "tenant_disabled")
-        service.store.bans.append(Ban("username", "ada", until_s=int(service.clock.now_s()) + 5))
-        service.store.ban_version += 1
+        service.store.add_ban(Ban("username", "ada", until_s=int(service.clock.now_s()) + 5))
         assert self.ask(service) == ("deny", "banned")
         service.clock.forward(6)
         assert self.ask(service) == ("allow", "rule"), "a ban ends by itself"
-
-    async def test_hostile_topics_are_denied(self) -> None:
-        service = make_service()
-        service.store.change(Rule("allow", "a/#"))
-        for topic in ("", "#", "+", "a/#", "\x00", "a/\x00", "x" * 70_000, "../a", "${clientid}"):
-            assert self.ask(service, topic)[0] == "deny", topic[:20]
 
 
 def test_the_documentation_says_what_each_reason_means() -> None:
@@ -789,7 +752,7 @@ async def test_hostile_names_are_only_unknown(name: str) -> None:
         answer = await service.ask(LoginRequest(name, name, name, name, name))
     assert (answer.result, answer.body) == ("deny", b'{"result":"deny"}')
     assert all(len(str(line)) < 1000 for line in lines)
-    memory = sum(map(len, reachable([service.access.logins.protection])))
+    memory = sum(map(len, reachable([service.access.logins.lockouts])))
     assert memory < 10_000, "a long name takes much room in the tables of failures"
 
 
@@ -832,11 +795,6 @@ class Real:
             edit.users.change("username", name, **fields)
         self.access.refresh()
 
-    def remove(self, name: str) -> None:
-        with self.store.edit("test") as edit:
-            edit.users.remove("username", name)
-        self.access.refresh()
-
     async def close(self) -> None:
         await self.access.close()
         self.hasher.close()
@@ -850,24 +808,13 @@ async def real(tmp_path: Path) -> Any:
     await one.close()
 
 
-async def test_a_removed_user_is_not_served_from_the_cache(real: Real) -> None:
-    real.add("ada")
-    real.add("bob")
-    for name in ("ada", "bob"):
-        assert (await real.access.login(login(name))).result == "allow"
-    real.remove("ada")
-    answer = await real.access.login(login("ada"))
-    assert (answer.result, answer.reason) == ("deny", "unknown")
-    assert (await real.access.login(login("bob"))).reason == "cached", "another's change costs it no hash"
-
-
 async def test_a_client_id_is_trusted_only_where_the_user_was_found_by_it(tmp_path: Path) -> None:
     real = Real(tmp_path, protection={"failures": 2})
     real.add("ada")
     with real.store.edit("test") as edit:
         edit.users.add(User("clientid", "press-7", passwords.hash_argon2id("right", COST)))
     real.store.refresh()
-    trusts = real.access.logins.protection.trusts
+    trusts = real.access.logins.lockouts.trusts
     assert (await real.access.login(login("ada", clientid="press-7"))).result == "allow"
     assert trusts("ada", "10.0.0.1")
     assert not trusts("press-7", "10.0.0.1")
@@ -912,11 +859,7 @@ async def test_a_new_password_ends_the_lock_out_of_its_user(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"disabled": True},
-        {"expires_at_s": 1},
-        {"password": passwords.hash_argon2id("new", COST)},
-    ],
+    [{"disabled": True}, {"expires_at_s": 1}, {"password": passwords.hash_argon2id("new", COST)}],
     ids=lambda change: next(iter(change)),
 )
 async def test_a_changed_user_is_not_served_from_the_cache(real: Real, change: dict[str, Any]) -> None:
@@ -937,9 +880,7 @@ async def test_a_user_that_is_added_or_mended_gets_in_although_it_was_refused_a_
 
 async def test_a_device_secret_is_verified_without_waiting_for_anybody(real: Real) -> None:
     secret = real.add_device("press-7")
-    answer = real.access.login_at_once(login("press-7", secret))
-    assert answer is not None
-    assert answer.reason == "verified"
+    assert there(real.access.login_at_once(login("press-7", secret))).reason == "verified"
     wrong = login("press-7", "wrong")
     assert real.access.login_at_once(wrong) is None, "a refusal has to cost a hash first"
     assert (await real.access.login(wrong)).reason == "bad_password"
@@ -968,8 +909,7 @@ async def test_others_guesses_do_not_lock_a_device_with_a_generated_secret_out(r
     real.add("ada")
     for name in ("press-7", "ada"):
         await guess_until_locked(real, name)
-    answer = real.access.login_at_once(login("press-7", secret))
-    assert answer is not None
+    answer = there(real.access.login_at_once(login("press-7", secret)))
     assert (answer.result, answer.reason) == ("allow", "verified")
     assert (await real.access.login(login("ada"))).reason == "locked_out", "a slow hash was verified while locked out"
     assert real.hasher.busy == real.hasher.waiting == 0
@@ -1077,15 +1017,11 @@ WORDS = ["verify", "wrong", "unknown", "down", "up", "ban", "lift", "rule", "rem
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from(["deny", "ignore"]), st.integers(0, 3))
-def test_whatever_happens_nobody_is_let_in_who_was_not_allowed_and_the_counts_balance(
+async def test_whatever_happens_nobody_is_let_in_who_was_not_allowed_and_the_counts_balance(
     words: list[str], policy: str, cache_entries: int
 ) -> None:
     """Invariants: an allow needs a user that the source has, or had at most ``cache_ttl`` ago; a banned client never
     gets in; each login is counted once."""
-    asyncio.run(play(words, policy, cache_entries))
-
-
-async def play(words: list[str], policy: str, cache_entries: int) -> None:
     service = make_service(backend_down=policy, limits={"cache_entries": cache_entries, "cache_ttl": "10s"})
     source = service.sources[0]
     there_until_ns = service.clock.ns
@@ -1184,14 +1120,6 @@ async def test_a_storm_of_a_fleet_that_comes_back() -> None:
     check_counts(service)
 
 
-async def test_a_request_with_a_new_client_id_is_another_login() -> None:
-    service = make_service()
-    await service.ask(login())
-    service.sources[0].users.clear()
-    answer = await service.ask(replace(login(), clientid="stolen"))
-    assert answer.result == "deny", "a cached verdict must not serve another client"
-
-
 async def test_a_ban_that_is_noticed_while_a_login_is_looked_at_is_not_lost_on_the_cache() -> None:
     """The store looks for changes by itself. One that it finds behind the look for bans was taken for one that had
     been looked at: the cached login knew of no ban until its time was over."""
@@ -1200,8 +1128,7 @@ async def test_a_ban_that_is_noticed_while_a_login_is_looked_at_is_not_lost_on_t
 
     def then_banned(*arguments: Any) -> Any:
         reason = kept_out(*arguments)
-        service.store.bans.append(Ban("username", "ada"))
-        service.store.ban_version += 1
+        service.store.add_ban(Ban("username", "ada"))
         return reason
 
     service.access.logins._kept_out = then_banned  # type: ignore[method-assign]

@@ -1,13 +1,11 @@
 """The file of the built-in database: its migrations, and what its failures are called."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from auth.errors import StoreError
 from auth.store import file as store_file
 from auth.store.records import User
 from auth.store.store import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def failure(code: int) -> sqlite3.Error:

@@ -1,9 +1,7 @@
 """What a question costs does not grow with what the database holds."""
 
-from __future__ import annotations
-
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from auth.model import Subject
 from auth.store import store as store_module
 from auth.store.store import Store
 from tests.bench.auth_store import Asked, build
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,20 @@
 """What the service itself writes into the built-in database: in a thread, in bounds, and again when the disk failed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from auth.errors import StoreError
 from auth.model import Ban
-from auth.store.edit import edit
+from auth.store.edit import Editor, edit
 from auth.store.records import User
 from auth.store.store import Store
 from auth.store.writer import Writer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from auth.store.edit import Editor
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -35,13 +29,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 def adds(name: str) -> Callable[[Editor], object]:
     return lambda editor: editor.users.add(User("username", name))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def names(store: Store) -> set[str]:
@@ -83,8 +70,8 @@ def test_a_change_that_is_refused_halfway_leaves_nothing(store: Store) -> None:
 def test_while_the_database_is_locked_changes_wait(store: Store) -> None:
     with store.edit("somebody"):
         store.writer.submit(adds("a"))
-        until(lambda: store.writer._working)
-        until(lambda: not store.writer._working)  # it has tried, and could not
+        wait_until(lambda: store.writer._working)
+        wait_until(lambda: not store.writer._working)  # it has tried, and could not
         assert store.writer.waiting == 1
         store.writer.submit(adds("b"))
     assert store.writer.flush(20)

@@ -1,7 +1,5 @@
 """A file of readable passwords: all are hashed, in their order, and the operator sees how far that is."""
 
-from __future__ import annotations
-
 import itertools
 import time
 

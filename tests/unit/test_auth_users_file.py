@@ -1,9 +1,8 @@
 """The users file in the chain: who is in it, and what happens when it changes or breaks."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,15 +10,15 @@ from auth import passwords
 from auth.backends.users_file import UsersFileAuthenticator
 from auth.errors import BackendDownError
 from auth.hashing import Hasher
+from auth.logins.chain import Chain
 from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
 from auth.store.records import User
 from auth.store.store import Store
 from auth.store.user_formats import export_lines
 from config.auth import AuthHashingSettings, AuthSettings, AuthUsersFileSettings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
+from gateway.auth_service.metrics import AuthMetrics
+from tests.kinds import is_a
+from tests.unit.access_parts import FakeHasher
 
 HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
 
@@ -58,11 +57,9 @@ async def users(path: Path, store: Store) -> AsyncIterator[UsersFileAuthenticato
 
 async def test_who_is_in_the_file_is_let_in(users: UsersFileAuthenticator) -> None:
     await users.start()
-    verdict = await users.authenticate(LoginRequest("ann", "c", "secret"))
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await users.authenticate(LoginRequest("ann", "c", "secret")))
     assert (verdict.source, verdict.is_superuser) == ("users_file", True)
-    wrong = await users.authenticate(LoginRequest("ann", "c", "wrong"))
-    assert isinstance(wrong, Deny)
+    wrong = is_a(Deny, await users.authenticate(LoginRequest("ann", "c", "wrong")))
     assert (wrong.reason, wrong.hashed) == ("bad_password", True)
     assert await users.authenticate(LoginRequest("bob", "c", "secret")) == Ignore("users_file")
 
@@ -105,9 +102,7 @@ async def test_a_file_that_never_was_good_is_down(users: UsersFileAuthenticator,
     assert isinstance(await users.authenticate(LoginRequest("ann", "c", "secret")), Allow)
 
 
-async def test_an_export_of_the_database_is_a_users_file(
-    users: UsersFileAuthenticator, path: Path, store: Store
-) -> None:
+async def test_an_export_of_the_database_is_a_users_file(users: UsersFileAuthenticator, path: Path) -> None:
     secret, key = passwords.generate_secret(), b"k" * 32
     everybody = [
         User("clientid", "d1", passwords.hash_device_secret(secret, key), "acme"),
@@ -120,12 +115,9 @@ async def test_an_export_of_the_database_is_a_users_file(
     lines = export_lines({passwords.device_key_id(key): key}, tenants, everybody)
     write(path, "".join(f"{line}\n" for line in lines))
     await users.start()
-    one = await users.authenticate(LoginRequest("", "d1", secret))
-    assert isinstance(one, Allow)
+    one = is_a(Allow, await users.authenticate(LoginRequest("", "d1", secret)))
     assert dict(one.attributes) == {"plan": "small"}
-    two = await users.authenticate(LoginRequest("", "d2", secret))
-    assert isinstance(two, Deny)
-    assert two.reason == "tenant_disabled"
+    assert is_a(Deny, await users.authenticate(LoginRequest("", "d2", secret))).reason == "tenant_disabled"
     assert isinstance(await users.authenticate(LoginRequest("", "d1", "wrong")), Deny)
     assert isinstance(await users.authenticate(LoginRequest(cert_common_name="cn")), Allow)
     assert isinstance(await users.authenticate(LoginRequest(peerhost="10.2.0.1")), Allow)
@@ -140,9 +132,7 @@ async def test_the_tenant_of_the_database_counts_where_the_file_has_none(
         edit.tenants.add(Tenant("acme", enabled=False))
     write(path, "user_id,password,tenant\nann,secret,acme\n")
     await users.start()
-    verdict = await users.authenticate(LoginRequest("ann", "", "secret"))
-    assert isinstance(verdict, Deny)
-    assert verdict.reason == "tenant_disabled"
+    assert is_a(Deny, await users.authenticate(LoginRequest("ann", "", "secret"))).reason == "tenant_disabled"
 
 
 async def test_the_watcher_finds_a_change_by_itself(
@@ -156,8 +146,21 @@ async def test_the_watcher_finds_a_change_by_itself(
             await asyncio.sleep(0.01)
 
 
+async def test_reloads_are_counted_for_the_metrics(users: UsersFileAuthenticator, path: Path, store: Store) -> None:
+    hasher = FakeHasher()
+    metrics = AuthMetrics(AuthSettings())
+    metrics.watch_chain(Chain([users], hasher, AuthSettings(chain=("users_file",))))
+    await users.start()
+    for text in ("user_id,password\nbob,secret\n", "no users", "user_id,password\nann,secret\n"):
+        write(path, text)
+        await users.look(settled=True)
+    await users.look(settled=True)
+    rows = metrics.reloads.read()
+    assert (rows["users_file", "success"], rows["users_file", "failure"]) == (2, 1)
+
+
 async def test_a_user_that_is_gone_is_not_taken_for_another_of_the_same_reading(
-    users: UsersFileAuthenticator, path: Path, store: Store
+    users: UsersFileAuthenticator, path: Path
 ) -> None:
     both = [User("username", "ann", ""), User("clientid", "c", "")]
     path = path.with_suffix(".jsonl")
@@ -175,8 +178,7 @@ async def test_a_stamp_moves_with_its_own_user_alone(users: UsersFileAuthenticat
     write(path, "user_id,password\nann,secret\nbob,secret\n")
     await users.start()
     ann, bob = LoginRequest("ann", "", "secret"), LoginRequest("bob", "", "secret")
-    verdict = await users.authenticate(ann)
-    assert isinstance(verdict, Allow)
+    verdict = is_a(Allow, await users.authenticate(ann))
     before = users.stamp(bob)
     assert (users.stamp(ann), users.stamp(LoginRequest("carl"))) == (verdict.version, 0)
     version = store.version

@@ -1,14 +1,12 @@
 """Waits double, stay under their cap, are spread there too, and start over after a stable time only."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.backoff import Backoff
+from bridge.backoff import Backoff, KafkaPauses
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -105,3 +103,17 @@ def test_a_broker_away_for_days_costs_nothing() -> None:
 def test_a_policy_that_makes_no_sense_is_refused(initial: int, cap: int, jitter: float) -> None:
     with pytest.raises(ValueError, match="backoff"):
         Backoff(initial, cap, jitter)
+
+
+@pytest.mark.parametrize("first_ms", [1, 100, 5000, 60_000])
+def test_pauses_towards_kafka_begin_with_the_setting_and_end_with_their_purpose(first_ms: int) -> None:
+    first_ns = first_ms * 1_000_000
+    pauses = KafkaPauses(first_ns)
+    for pause, longest_ns in ((pauses.resend_ns, SECOND), (pauses.reconnect_ns, SECOND), (pauses.hold_ns, 10 * SECOND)):
+        longest_ns = max(longest_ns, first_ns)
+        for number in range(100):
+            assert (
+                0.66 * min(first_ns << number, longest_ns)
+                <= pause(number)
+                <= min(1.2 * (first_ns << number), longest_ns)
+            )

@@ -2,19 +2,14 @@
 touched.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.bench.account import SpanClock, cpu_of, peak_rss_mib, rss_mib, tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the account reads Linux's /proc")
 

@@ -2,8 +2,6 @@
 not be.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.bench import wire
@@ -98,11 +96,25 @@ def test_other_packets_between_acknowledgements_come_back(stream: Stream) -> Non
     assert flow.acknowledged == 3
 
 
-def test_acknowledgement_out_of_order_is_an_error_when_order_is_promised(stream: Stream) -> None:
-    flow = Outflow(stream, 1, window=10)
-    send_all(flow)
-    with pytest.raises(wire.WireError, match="packet id 2 while 1 was due"):
-        flow.received(puback(2))
+@pytest.mark.parametrize(
+    ("ordered", "sent", "acknowledged", "error"),
+    [
+        (True, 10, [2], "packet id 2 while 1 was due"),
+        (True, 10, [1, 1], "packet id 1, which is not in flight"),
+        (False, 10, [1, 1], "packet id 1, which is not in flight"),
+        (True, 1, [1, 2], "2 messages acknowledged, but only 1 sent"),
+    ],
+    ids=["out of order", "twice", "twice, without order", "not sent"],
+)
+def test_acknowledgement_that_cannot_be_is_an_error(
+    stream: Stream, ordered: bool, sent: int, acknowledged: list[int], error: str
+) -> None:
+    flow = Outflow(stream, 1, window=10, ordered=ordered)
+    flow.sent(stream.offsets[sent])
+    *good, last = acknowledged
+    flow.received(puback(*good))
+    with pytest.raises(wire.WireError, match=error):
+        flow.received(puback(last))
 
 
 def test_acknowledgements_out_of_order_are_counted_otherwise(stream: Stream) -> None:
@@ -114,22 +126,6 @@ def test_acknowledgements_out_of_order_are_counted_otherwise(stream: Stream) -> 
     flow.received(puback(1))
     assert (flow.acknowledged, flow.out_of_order) == (3, 2)
     assert send_all(flow) == 13
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_second_acknowledgement_of_a_message_is_an_error(stream: Stream, *, ordered: bool) -> None:
-    flow = Outflow(stream, 1, window=5, ordered=ordered)
-    send_all(flow)
-    flow.received(puback(1))
-    with pytest.raises(wire.WireError, match="packet id 1, which is not in flight"):
-        flow.received(puback(1))
-
-
-def test_acknowledgement_of_what_was_not_sent_is_an_error(stream: Stream) -> None:
-    flow = Outflow(stream, 1, window=10)
-    flow.sent(stream.offsets[1])
-    with pytest.raises(wire.WireError, match="2 messages acknowledged, but only 1 sent"):
-        flow.received(puback(1, 2))
 
 
 def test_refusing_reason_code_is_an_error(stream: Stream) -> None:

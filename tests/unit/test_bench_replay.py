@@ -2,22 +2,18 @@
 a cheat.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 import pytest
 
 from tests.bench import replay, wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
+from tests.brokers import packets
 
 _WAIT_S = 10.0
 
@@ -161,7 +157,7 @@ def test_stream_is_split_by_whole_rounds_among_sessions() -> None:
 
 def test_status_message_of_the_client_is_acknowledged() -> None:
     with serving(replay.ReplayPlan(10, 1, 1, period=10)) as (_pipe, port, _raised), client(port) as session:
-        session.send(wire.connect("three") + wire.publish(b"gateways/x/status", b"{}", qos=1, packet_id=9))
+        session.send(wire.connect("three") + packets.publish(b"gateways/x/status", b"{}", qos=1, packet_id=9))
         assert [session.packet() for _ in range(2)][1] == (wire.PUBACK, b"\x00\x09")
 
 

@@ -1,7 +1,5 @@
 """The Spark rows of the benchmark: what they write to Kafka, and how delays are counted."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

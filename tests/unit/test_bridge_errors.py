@@ -1,7 +1,5 @@
 """Every way Kafka can fail has one answer: send again, take apart, hold, or replace the producer."""
 
-from __future__ import annotations
-
 import inspect
 
 from bridge import errors

@@ -1,12 +1,12 @@
 """No secret setting, however given and whatever is wrong with it, is found in anything that people or logs get."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +18,9 @@ from config.schema import environment_name
 from config.settings import Settings
 from gateway.base.logs import configure, redact
 from tests.canaries import MARK, Canary, canaries, environment_of
-from tests.chaos.harness import to_toml
+from tests.toml_text import to_toml
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 ALL = canaries()
 KNOWN = {
@@ -38,11 +36,6 @@ KNOWN = {
     "auth.shared_secret",
     "auth.jwt.keys[0].secret",
 }
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def assert_silent(*told: object) -> None:

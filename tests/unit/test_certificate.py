@@ -1,22 +1,19 @@
 """Until when a certificate is good, read as ``cryptography`` reads it."""
 
-from __future__ import annotations
-
 import datetime as dt
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from bridge.certificate import Validity, validity
+from bridge.certificate import Validity, shown_by, validity
 from gateway.mqtt.login import Shown
 from gateway.mqtt.renewal import margin_s, why_renew
 from tests.servers.authority import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BEGINS = dt.datetime(2020, 2, 29, 12, 34, 56, tzinfo=dt.UTC)
 
@@ -48,6 +45,18 @@ def test_its_times_are_read(tmp_path: Path, ends: dt.datetime, large: bool) -> N
     file = tmp_path / "client.crt"
     _write(file, ends, large=large)
     assert validity(file) == Validity(BEGINS.timestamp(), ends.timestamp())
+
+
+def test_of_the_other_side_it_is_read_from_the_connection(tmp_path: Path) -> None:
+    ends = dt.datetime(2049, 12, 31, tzinfo=dt.UTC)
+    der = x509.load_pem_x509_certificate(_write(tmp_path / "server.crt", ends)).public_bytes(serialization.Encoding.DER)
+
+    def connection(shown: bytes | None) -> Any:
+        return SimpleNamespace(getpeercert=lambda *, binary_form: shown if binary_form else {})
+
+    assert shown_by(connection(der)) == Validity(BEGINS.timestamp(), ends.timestamp())
+    assert shown_by(connection(der[:40])) is None
+    assert shown_by(connection(None)) is None
 
 
 def test_times_of_the_last_century(tmp_path: Path) -> None:

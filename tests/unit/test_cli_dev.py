@@ -1,23 +1,19 @@
 """``gateway dev`` without brokers: which ports it asks for, and how it finds what an older version started."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.cli import dev
+from gateway.cli.local import dev
 from gateway.cli.main import main
 from gateway.local.embedded import dev as brokers
 from gateway.local.embedded.dev import DevBrokers, project_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FIELDS = {"kafka": "127.0.0.1:9092", "mqtt": "mqtt://127.0.0.1:1883", "websocket": "w", "pid": 7, "logs": "/l"}
 
@@ -108,7 +104,7 @@ def test_a_default_port_gives_way_and_one_asked_for_does_not(
     said = capsys.readouterr()
     assert "gateway init --mqtt mqtt://127.0.0.1:15002 --kafka 127.0.0.1:15001" in said.out
     assert said.err == (
-        f"gateway: port {port} is in use, so Kafka has a free one: settings without its address reach another.\n"
+        f"gateway: port {port} is in use, so Kafka has a free one: settings without its address reach the other.\n"
     )
     assert main(["dev", "up", "--kafka-port", "0", "--mqtt-port", "0"]) == 0
     assert (asked["kafka_port"], asked["mqtt_port"]) == (None, None)

@@ -1,7 +1,5 @@
 """The ``gateway`` command itself: what it offers, what it ends with, and that it leaves quietly when nobody listens."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os
@@ -10,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +18,7 @@ from gateway.cli import main as module
 from gateway.cli.main import main
 from gateway.cli.parser import Parser
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.command_line import run_gateway
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +40,7 @@ def test_wrong_arguments_end_with_status_2(arguments: list[str], capsys: pytest.
 
 WRONG = [
     (["status"], "gateway: there is no command 'status'; did you mean doctor?"),
+    (["stream", "ingest"], "gateway stream: there is no command 'ingest'; did you mean silver?"),
     (["route"], "gateway: there is no command 'route'; did you mean routes?"),
     (["topics", "lst"], "gateway topics: there is no command 'lst'; did you mean list?"),
     (["tail", "--rout", "x", "--devise", "y"], "gateway tail: there is no option --devise; did you mean --device?"),
@@ -163,7 +160,7 @@ def test_an_error_of_ours_is_a_sentence_and_a_status(
     def fail(_arguments: argparse.Namespace) -> int:
         raise error
 
-    monkeypatch.setattr("gateway.cli.run._run", fail)
+    monkeypatch.setattr("gateway.cli.service.run._run", fail)
     assert main(["run"]) == status
     assert capsys.readouterr().err == f"gateway: {error}\n"
 
@@ -172,7 +169,7 @@ def test_an_error_of_python_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(_arguments: argparse.Namespace) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("gateway.cli.run._run", fail)
+    monkeypatch.setattr("gateway.cli.service.run._run", fail)
     with pytest.raises(ZeroDivisionError):
         main(["run"])
 
@@ -201,7 +198,7 @@ def test_nobody_who_reads_the_output_is_no_error(arguments: tuple[str, ...], tmp
 def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     # Many short sleeps: a signal that comes just before a sleep begins is looked at when that sleep is over.
     waiting = (
-        "import gateway.cli.run as r, time; "
+        "import gateway.cli.service.run as r, time; "
         "r._run = lambda a: (print('waiting', flush=True), [time.sleep(0.01) for _ in range(6000)]); "
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -222,7 +219,7 @@ def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None
 
 def test_every_command_that_is_offered_exists() -> None:
     for name in module._COMMANDS:
-        assert (ROOT / "gateway" / "cli" / f"{name}.py").exists()
+        assert (ROOT / "gateway" / "cli" / f"{name.replace('.', '/')}.py").exists()
 
 
 @pytest.mark.parametrize(
@@ -233,13 +230,6 @@ def test_another_package_of_the_same_name_is_named(tmp_path: Path, name: str, fi
     other = tmp_path / file
     other.parent.mkdir(exist_ok=True)
     other.write_text("")
-    ran = subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", "--version"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_gateway("--version", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert ran.returncode == 1
     assert ran.stderr.startswith(f"Another Python package named {name} ({other}) hides the gateway's own.")

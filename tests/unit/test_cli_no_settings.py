@@ -1,25 +1,21 @@
 """Every command that reads settings, where there are none: it says so, and where they were looked for."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pytest
 
 import config.loading.load
 from config.errors import GatewayError
 from gateway.cli import main as module
-from gateway.cli.main import main
 from gateway.cli.parser import Parser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.command_line import Cli
 
 ROOT = Path(__file__).parents[2]
 NEEDED = {  # arguments that are more than a word
@@ -87,7 +83,7 @@ class NoSettings:
 
 @pytest.mark.parametrize("verb", sorted(VERBS.keys() - OTHERWISE.keys()))
 def test_a_command_without_any_settings_says_so(
-    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file.csv").write_text("user_id,password,is_superuser\nx,secret,false\n")
@@ -96,17 +92,15 @@ def test_a_command_without_any_settings_says_so(
     monkeypatch.setattr(
         "gateway.local.runtime.java.ensure_java", lambda *_: (_ for _ in ()).throw(WantedError("no Java"))
     )
-    assert main(VERBS[verb]) == 1
-    assert "gateway: There is no settings file: looked in /here.\n" in capsys.readouterr().err
+    assert "gateway: There is no settings file: looked in /here.\n" in cli(*VERBS[verb], status=1).err
 
 
 @pytest.mark.parametrize("verb", ["run", "reload", "explain", "config check"])
 def test_a_command_that_needs_routes_says_where_they_were_looked_for(
-    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(VERBS[verb]) == 78
-    said = " ".join(capsys.readouterr().err.split())
+    said = " ".join(cli(*VERBS[verb], status=78).err.split())
     assert (
         f"There is no settings file: --config and GATEWAY_CONFIG name none, and there is no gateway.toml in {tmp_path}."
         in said
@@ -114,27 +108,25 @@ def test_a_command_that_needs_routes_says_where_they_were_looked_for(
 
 
 def test_a_single_setting_of_the_environment_is_enough_to_be_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["routes", "list"]) == 0
-    assert f"no gateway.toml in {tmp_path}" in " ".join(capsys.readouterr().err.split())
+    assert f"no gateway.toml in {tmp_path}" in " ".join(cli("routes", "list").err.split())
     monkeypatch.setenv("GATEWAY_DATA_DIR", str(tmp_path))
-    assert main(["routes", "list"]) == 0
-    assert capsys.readouterr().err == ""
+    assert cli("routes", "list").err == ""
 
 
 def test_a_stream_tool_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) -> None:
     """pyspark sets a handler of its own when Spark starts, which raises in the middle of whatever runs."""
     code = (
-        "import signal, sys, time, types, streaming.tool as tool\n"
+        "import signal, sys, time, types, streaming.upkeep.tool as tool\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests' parent ignores\n"
         "def start(*_):\n"
         "    signal.signal(signal.SIGINT, lambda *_: 1 / 0)\n"
         "    return types.SimpleNamespace(session=None, end=lambda: None)\n"
         "tool.start_spark = start\n"
-        "import streaming.maintain\n"
-        "streaming.maintain.run = lambda *_: (print('runs', flush=True), [time.sleep(0.01) for _ in range(6000)])\n"
+        "from streaming.upkeep import maintain\n"
+        "maintain.run = lambda *_: (print('runs', flush=True), [time.sleep(0.01) for _ in range(6000)])\n"
         """sys.exit(tool.main(['maintain', '--arguments', '{"config": null, "conf": []}']))\n"""
     )
     process = subprocess.Popen(

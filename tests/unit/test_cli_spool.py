@@ -1,14 +1,13 @@
 """gateway spool: what is stored is shown, exported and imported; never twice, never another's by accident."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from bridge.spool.spool import Spool, SpoolBatch, spool_path
+from bridge.spool.record import SpoolBatch
+from bridge.spool.spool import Spool, spool_path
 from config.errors import ExitStatus
 from gateway.cli.main import main
 
@@ -123,12 +122,7 @@ def test_an_export_is_imported_once(folder: Path, tmp_path: Path, capsys: pytest
     assert "from instance 'site-a', this is 'site-b'" in capsys.readouterr().err
     meant = ["spool", "import", "out.spool", "--from-instance", "site-a", *there]
     assert main(meant) == 0
-    assert json.loads(output(capsys)) == {
-        "batches": 7,
-        "messages": 28,
-        "file": "out.spool",
-        "imported_before": 0,
-    }
+    assert json.loads(output(capsys)) == {"batches": 7, "messages": 28, "file": "out.spool", "imported_before": 0}
     assert main(meant) == 0
     assert json.loads(output(capsys))["batches"] == 0
     assert stored(spool_path(Path("b"), 0), "site-b") == before
@@ -142,7 +136,7 @@ def test_an_interrupted_import_goes_on(
     assert main(["spool", "export", "out.spool", "--remove", "--json"]) == 0
     assert json.loads(output(capsys))["removed"] is True
     assert stored(folder, "site-a") == []
-    monkeypatch.setattr("gateway.cli.spool._CHUNK_BYTES", 1)
+    monkeypatch.setattr("gateway.cli.records.spool._CHUNK_BYTES", 1)
     from bridge.spool.store import Store
 
     real, left = Store.append, 3

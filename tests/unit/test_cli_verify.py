@@ -1,18 +1,13 @@
 """`gateway verify` prints its account and nothing of what happens meanwhile."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import structlog
 
 from gateway.cli.main import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_no_log_line_is_among_the_output(
@@ -26,7 +21,7 @@ def test_no_log_line_is_among_the_output(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GATEWAY_INSTANCE", "plant")
-    monkeypatch.setattr("gateway.cli.verify._verify", looked)
+    monkeypatch.setattr("gateway.cli.records.verify._verify", looked)
     monkeypatch.setattr("gateway.tools.verify.report.as_text", lambda *_arguments: "the account\n")
     assert main(["verify"]) == 0
     assert capsys.readouterr() == ("the account\n", "")
@@ -40,4 +35,4 @@ def test_nor_where_a_data_directory_is_adopted(
     assert main(["identity", "adopt"]) == 78
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"gateway: data_dir {tmp_path} is nobody's: ")
+    assert said.err.startswith(f"gateway: data_dir {tmp_path} belongs to no instance: ")

@@ -1,22 +1,16 @@
 """Two topics side by side: what counts as missing, as twice, as different, as out of order."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from bridge.dead_letters.reading import LoggedRecord, Place
 from config.errors import ExitStatus
-from gateway.tools.migration.compare import ComparisonError, Span, Table
+from gateway.tools.migration.compare import Comparison, ComparisonError, Side, Span, Table
 from gateway.tools.migration.identity import Reader, parse_identity
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from gateway.tools.migration.compare import Comparison, Side
 
 ALWAYS = Span(-(1 << 62), 1 << 62, 1 << 61)
 

@@ -1,12 +1,9 @@
 """docker-compose.yml and what it mounts, checked without an engine: against a compose implementation, against each
 other, and against the settings the gateway really reads."""
 
-from __future__ import annotations
-
 import base64
 import fnmatch
 import http.server
-import importlib.util
 import os
 import re
 import shutil
@@ -14,9 +11,10 @@ import subprocess
 import tempfile
 import threading
 import zipfile
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pyspark
 import pytest
@@ -32,9 +30,7 @@ from config.schema import environment_names
 from config.settings import Settings
 from tests.brokers.emqx_conf import AuthConf, HttpConf, flatten, read_auth_conf, read_hocon
 from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -254,7 +250,7 @@ def test_what_is_written_is_on_a_volume() -> None:
     ours, stream = settings(), settings("spark").stream
     assert str(ours.data_dir) in [target for source, target, _ in mounts("gateway") if source == "gateway"]
     volume = next(target for source, target, _ in mounts("spark") if source == "spark")
-    for folder in (stream.output, stream.quarantine, stream.checkpoint, stream.lake.path):
+    for folder in (stream.checkpoint, stream.lake.path):
         assert folder.is_relative_to(volume), f"Spark writes to {folder}, which is in no volume"
 
 
@@ -485,7 +481,7 @@ def test_a_slow_login_holds_up_nobody_behind_it() -> None:
 
 def test_emqx_tells_what_the_service_needs_to_know() -> None:
     login, access = http_backends()
-    names = "username clientid password peerhost cert_common_name cert_subject listener zone"
+    names = "username clientid password peerhost cert_common_name"
     assert login.body == {name: f"${{{name}}}" for name in names.split()}
     plain = "username clientid peerhost cert_common_name topic action qos retain"
     attributes = {f"attr_{name}": f"${{client_attrs.{name}}}" for name in settings("auth").auth.client_attributes}
@@ -702,12 +698,7 @@ def health_port() -> Iterator[int]:
 
 @pytest.fixture
 def healthcheck() -> Any:
-    spec = importlib.util.spec_from_file_location("deploy_healthcheck", DEPLOY / "healthcheck.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(DEPLOY / "healthcheck.py")
 
 
 def test_the_health_check_asks_where_the_gateway_listens(healthcheck: Any, tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Sound ways to prove oneself load without a word, and a start needs the files that it shows."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +9,7 @@ from config.loading.load import load, require_runnable
 from tests.credential_cases import BEARER, KAFKA_TOKEN, OAUTH, SCRAM, SECRET
 from tests.unit.test_config_relations import route
 
-if TYPE_CHECKING:
-    from pathlib import Path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 SOUND = [
     f'[mqtt]\naddresses = ["mqtts://emqx"]\nusername = "u"\n{OAUTH.format("mqtt.token")}',
@@ -22,11 +19,6 @@ SOUND = [
     SCRAM,
     f'[kafka]\nsecurity = "SASL_PLAINTEXT"\n[kafka.sasl]\nmechanism = "PLAIN"\nusername = "u"\npassword = "{SECRET}"',
 ]
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("text", SOUND)

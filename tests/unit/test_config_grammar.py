@@ -1,7 +1,5 @@
 """Durations and sizes: what a person may write, and that nothing is guessed or rounded."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

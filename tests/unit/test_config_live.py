@@ -1,22 +1,16 @@
 """What a running gateway can take of changed settings: every setting has its place, and differences are told."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.errors import ConfigError
 from config.loading.live import Change, changes, only_live
-from config.loading.load import load
+from config.loading.load import Loaded, load
 from config.schema import dotted, walk
 from config.settings import Settings
 from gateway.base.reload_plan import Wish, plan_reload
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from config.loading.load import Loaded
 
 BASE = """
 instance = "plant-7"

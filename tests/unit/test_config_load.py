@@ -1,33 +1,29 @@
 """Loading: which source wins, where each value came from, and every mistake told at once."""
 
-from __future__ import annotations
-
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from config.errors import ConfigError, ExitStatus
 from config.loading.load import Loaded, load, require_runnable
+from config.removed import REMOVED
+from config.schema import Path as SettingPath
+from config.schema import dotted, environment_name, find
 from config.settings import Settings
 from config.values.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 ROUTE = '[[routes]]\nname = "all"\nfilters = ["devices/#"]\ntopic = "telemetry"\n'
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No gateway.toml of the place where the tests were started."""
-    monkeypatch.chdir(tmp_path)
 
 
 def written(text: str, name: str = "gateway.toml") -> Path:
@@ -163,7 +159,7 @@ def test_a_stronger_source_may_take_a_table_away() -> None:
         ("GATEWAY_STREAM__TOPICS", "a, b,", "stream.topics", ("a", "b")),
         ("GATEWAY_STREAM__TOPICS", '["a","b"]', "stream.topics", ("a", "b")),
         ("GATEWAY_STREAM__MAX_OFFSETS_PER_TRIGGER", "7", "stream.max_offsets_per_trigger", 7),
-        ("GATEWAY_STREAM__OUTPUT", "/x", "stream.output", Path("/x")),
+        ("GATEWAY_STREAM__CHECKPOINT", "/x", "stream.checkpoint", Path("/x")),
     ],
 )
 def test_a_variable_gives_any_kind_of_value(name: str, text: str, path: str, value: object) -> None:
@@ -221,6 +217,17 @@ def test_what_kubernetes_makes_of_a_service_named_gateway_is_left_alone() -> Non
 )
 def test_a_misspelt_variable_is_refused_with_the_nearest_name(name: str, hint: str) -> None:
     assert problems(environ={name: "hunter2"}) == [f"{name}: is no setting; {hint}"]
+
+
+@pytest.mark.parametrize("path", REMOVED, ids=dotted)
+def test_a_setting_of_earlier_versions_is_refused_with_what_takes_its_place(path: SettingPath) -> None:
+    name = environment_name(path)
+    assert problems(environ={name: "1"}) == [f"{name}: {REMOVED[path]}"]
+    table, key = path[:-1], path[-1]
+    assert find(Settings, path) is None
+    assert all(find(Settings, tuple(named.split("."))) for named in re.findall(r"stream\.[a-z_.]+[a-z]", REMOVED[path]))
+    (problem,) = problems(f"[{dotted(table)}]\n{key} = 1\n")
+    assert problem.endswith(REMOVED[path])
 
 
 def test_variables_of_others_are_none_of_our_business() -> None:
@@ -321,7 +328,7 @@ def test_an_unusable_secret_file_is_told_without_its_name(content: bytes | None,
     assert "hunter2" not in problem
 
 
-def test_a_secret_is_not_given_twice_by_one_source(tmp_path: Path) -> None:
+def test_a_secret_is_not_given_twice_by_one_source() -> None:
     assert problems('[mqtt]\npassword = "hunter2"\npassword_file = "/x"') == [
         "mqtt.password_file (gateway.toml:3): stands beside mqtt.password; give one of the two"
     ]
@@ -358,7 +365,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
         [kafka]
         compression = "brotli"
         request_timeout = 0.01
-        delivery_timeout = "1s"
+        delivery_timeout = "2s"
         retry_backoff = "2s"
         [[routes]]
         name = "t"
@@ -385,6 +392,10 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
         "routes[0].headers.one (gateway.toml:22): must be a text in quotes",
         'http.port = "http" (GATEWAY_HTTP__PORT): must be a whole number',
         "log.level = \"loud\" (GATEWAY_LOG__LEVEL): must be one of 'debug', 'info', 'warning', 'error'",
+        (
+            "kafka.retry_backoff = 2s (gateway.toml:16) is not shorter than kafka.delivery_timeout = 2s "
+            "(gateway.toml:15): a batch would expire before its first retry; lower the first or raise the second."
+        ),
     ]
 
 
@@ -395,7 +406,7 @@ def test_relations_of_sound_settings_are_checked_beside_unsound_ones() -> None:
         reconnect_initial = "1m"
         [kafka]
         request_timeout = "soon"
-        delivery_timeout = "1s"
+        delivery_timeout = "4s"
         """
     first, second, third = problems(text)
     assert first.startswith("mqtt.sessions = 0")
@@ -464,25 +475,19 @@ def test_a_byte_order_mark_is_no_mistake() -> None:
         ("routes = [1]", "routes[0] (gateway.toml:1): must be a table of settings"),
         ('[mqtt]\naddresses = "mqtt://a"', 'mqtt.addresses = "mqtt://a" (gateway.toml:2): must be a list'),
         ("[mqtt]\naddresses = []", "mqtt.addresses (gateway.toml:2): must not be empty"),
-        (
-            "[mqtt]\nsessions = true",
-            "mqtt.sessions = true (gateway.toml:2): a whole number is wanted, not true or false",
-        ),
+        ("[mqtt]\nsessions = true",
+            "mqtt.sessions = true (gateway.toml:2): a whole number is wanted, not true or false"),
         ("[mqtt]\nsessions = 1.5", "mqtt.sessions = 1.5 (gateway.toml:2): must be a whole number"),
         ("[mqtt]\nkeepalive = 1.5", "mqtt.keepalive = 1.5 (gateway.toml:2): MQTT carries this in whole seconds"),
         ("[mqtt]\npassword = 5", "mqtt.password (gateway.toml:2): must be a text in quotes"),
         ("[mqtt]\npassword_file = 5", "mqtt.password_file (gateway.toml:2): must be the path of a file"),
         ("[mqtt.proxy]", "mqtt.proxy.host (gateway.toml:1): is required here and not given"),
-        (
-            "[kafka.topics]\nreplication = 0",
-            "kafka.topics.replication = 0 (gateway.toml:2): replication is -1 (the broker's",
-        ),
-        (
-            ROUTE + 'allowed_topics = "("',
-            'routes[0].allowed_topics = "(" (gateway.toml:5): no regular expression: missing )',
-        ),
+        ("[kafka.topics]\nreplication = 0",
+            "kafka.topics.replication = 0 (gateway.toml:2): replication is -1 (the broker's"),
+        (ROUTE + 'allowed_topics = "("',
+            'routes[0].allowed_topics = "(" (gateway.toml:5): no regular expression: missing )'),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_told_in_our_words(text: str, sentence: str) -> None:
     assert problems(text)[0].startswith(sentence)
 

@@ -1,48 +1,21 @@
 """Settings that contradict each other are refused, doubtful ones told: both names and values, the consequence."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from config.errors import ConfigError
-from config.loading.load import Loaded, load
-from config.relations import auth as relations_auth
-from config.relations import auth_backends as relations_auth_backends
-from config.relations import credentials as relations_credentials
-from config.relations import flow as relations_flow
-from config.relations import http as relations_http
-from config.relations import jwt as relations_jwt
-from config.relations import kafka as relations_kafka
-from config.relations import mqtt as relations_mqtt
-from config.relations import operate as relations_operate
-from config.relations import spool as relations_spool
+from config.loading.load import _RELATIONS, Loaded, load
 from config.relations.rules import View, check
 from config.schema import dotted, walk
 from config.settings import Settings
-from tests import credential_cases, operate_cases
+from tests import command_cases, credential_cases, operate_cases
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-RELATIONS = (
-    relations_mqtt,
-    relations_kafka,
-    relations_credentials,
-    relations_flow,
-    relations_spool,
-    relations_jwt,
-    relations_auth,
-    relations_auth_backends,
-    relations_operate,
-    relations_http,
-)
-REFUSED = tuple(rule for relations in RELATIONS for rule in relations.REFUSED)
-WARNED = tuple(rule for relations in RELATIONS for rule in relations.WARNED)
+REFUSED = tuple(rule for relations in _RELATIONS for rule in relations.REFUSED)
+WARNED = tuple(rule for relations in _RELATIONS for rule in relations.WARNED)
 
 
 def route(*lines: str, name: str = "r", filters: str = '["a/#"]', topic: str = "t") -> str:
@@ -80,78 +53,43 @@ def jwt_key(*lines: str, name: str = "k", algorithms: str = '["HS256"]') -> str:
 
 
 CONTRADICTIONS = {
-    "anomaly windows that are never warm": Case(
-        "[stream.anomalies]\nwarm_up = 50\nwindow = 40",
-        ("stream.anomalies.warm_up = 50 (gateway.toml:2)", "more than stream.anomalies.window = 40", "no window"),
-    ),
-    "alerts read as telemetry": Case(
-        '[stream]\ntopics = ["a", "anomalies"]',
-        ("stream.anomalies.topic", "is among stream.topics", "name another topic"),
-    ),
-    "client id without session": Case(
-        '[mqtt]\nclient_id = "gw"',
-        ('mqtt.client_id = "gw" (gateway.toml:2)', "mqtt.sessions = 4 (default)", "ends the older", "add ${session}"),
-    ),
-    "client id without worker": Case(
-        'workers = 0\nworker = 1\n[mqtt]\nclient_id = "${instance}-${session}"',
-        ("mqtt.client_id", "worker = 1 (gateway.toml:2)", "each other's sessions", "add ${worker}"),
-    ),
-    "client id without worker, with workers": Case(
-        'workers = 2\n[mqtt]\nclient_id = "${instance}-${session}"',
-        ("mqtt.client_id", "workers = 2 (gateway.toml:1)", "each other's sessions", "add ${worker}"),
-    ),
-    "worker under a supervisor": Case(
-        "worker = 1", ("worker = 1 (gateway.toml:1)", "workers is not set", "set workers = 0 as well")
-    ),
+    "alerts read as telemetry": Case('[stream]\ntopics = ["a", "anomalies"]',
+        ("stream.anomalies.topic", "is among stream.topics", "name another topic")),
+    "client id without session": Case('[mqtt]\nclient_id = "gw"',
+        ('mqtt.client_id = "gw" (gateway.toml:2)', "mqtt.sessions = 4 (default)", "ends the older", "add ${session}")),
+    "client id without worker": Case('workers = 0\nworker = 1\n[mqtt]\nclient_id = "${instance}-${session}"',
+        ("mqtt.client_id", "worker = 1 (gateway.toml:2)", "each other's sessions", "add ${worker}")),
+    "client id without worker, with workers": Case('workers = 2\n[mqtt]\nclient_id = "${instance}-${session}"',
+        ("mqtt.client_id", "workers = 2 (gateway.toml:1)", "each other's sessions", "add ${worker}")),
+    "worker under a supervisor": Case("worker = 1",
+        ("worker = 1 (gateway.toml:1)", "workers (not set)", "set workers = 0 as well")),
     "worker beside workers": Case("worker = 1\nworkers = 2", ("worker = 1", "workers = 2", "set workers = 0")),
-    "client id with unknown placeholder": Case(
-        '[mqtt]\nclient_id = "${instanz}-${session}"',
-        ("mqtt.client_id", "${instanz} is unknown here; did you mean ${instance}?", "known are ${instance}, ${worker}"),
-    ),
+    "client id with unknown placeholder": Case('[mqtt]\nclient_id = "${instanz}-${session}"', ("mqtt.client_id",
+        "${instanz} is unknown here; did you mean ${instance}?", "known are ${instance}, ${worker}")),
     "client id with open placeholder": Case('[mqtt]\nclient_id = "a${session"', ("mqtt.client_id", "closing brace")),
-    "session expires at once": Case(
-        "[mqtt]\nsession_expiry = 0",
-        ("mqtt.session_expiry = 0s (gateway.toml:2)", "mqtt.persistent = true (default)", "would be lost"),
-    ),
-    "session expires while waiting": Case(
-        '[mqtt]\nsession_expiry = "20s"',
-        ("mqtt.session_expiry = 20s", "shorter than mqtt.reconnect_max = 30s (default)", "is lost"),
-    ),
-    "reconnect starts above its ceiling": Case(
-        '[mqtt]\nreconnect_initial = "1m"',
-        ("mqtt.reconnect_initial = 1m", "longer than mqtt.reconnect_max = 30s (default)", "ceiling"),
-    ),
-    "mqtt tls without tls address": Case(
-        '[mqtt.tls]\nca_file = "x"',
-        (
-            "mqtt.tls (gateway.toml:1)",
-            'mqtt.addresses = ["mqtt://127.0.0.1:1883"] (default)',
-            "nothing would be encrypted",
-        ),
-    ),
-    "mqtt key without certificate": Case(
-        '[mqtt]\naddresses = ["wss://a"]\n[mqtt.tls]\nkey_file = "k"',
-        ('mqtt.tls.key_file = "k" (gateway.toml:4)', "mqtt.tls.certificate_file", "identifies nobody"),
-    ),
+    "session expires at once": Case("[mqtt]\nsession_expiry = 0",
+        ("mqtt.session_expiry = 0s (gateway.toml:2)", "mqtt.persistent = true (default)", "would be lost")),
+    "session expires while waiting": Case('[mqtt]\nsession_expiry = "20s"',
+        ("mqtt.session_expiry = 20s", "shorter than mqtt.reconnect_max = 30s (default)", "is lost")),
+    "reconnect starts above its ceiling": Case('[mqtt]\nreconnect_initial = "1m"',
+        ("mqtt.reconnect_initial = 1m", "longer than mqtt.reconnect_max = 30s (default)", "ceiling")),
+    "mqtt tls without tls address": Case('[mqtt.tls]\nca_file = "x"', ("mqtt.tls (gateway.toml:1)",
+        'mqtt.addresses = ["mqtt://127.0.0.1:1883"] (default)', "nothing would be encrypted")),
+    "mqtt key without certificate": Case('[mqtt]\naddresses = ["wss://a"]\n[mqtt.tls]\nkey_file = "k"',
+        ('mqtt.tls.key_file = "k" (gateway.toml:4)', "mqtt.tls.certificate_file", "identifies nobody")),
     "mqtt key password without certificate": Case(
         '[mqtt]\naddresses = ["wss://a"]\n[mqtt.tls]\nkey_password = "hunter2"',
         ("mqtt.tls.key_password (gateway.toml:4)", "mqtt.tls.certificate_file", "identifies nobody"),
     ),
-    "password without user": Case(
-        '[mqtt]\npassword = "hunter2"', ("mqtt.password (gateway.toml:2)", "mqtt.username", "anonymous client")
-    ),
-    "proxy password without user": Case(
-        '[mqtt.proxy]\nhost = "p"\nport = 1\npassword = "hunter2"',
-        ("mqtt.proxy.password (gateway.toml:4)", "mqtt.proxy.username", "whose"),
-    ),
-    "status topic with wildcard": Case(
-        '[mqtt.status]\ntopic = "gateways/+/status"', ('mqtt.status.topic = "gateways/+/status"', "without wildcards")
-    ),
+    "password without user": Case('[mqtt]\npassword = "hunter2"',
+        ("mqtt.password (gateway.toml:2)", "mqtt.username", "anonymous client")),
+    "proxy password without user": Case('[mqtt.proxy]\nhost = "p"\nport = 1\npassword = "hunter2"',
+        ("mqtt.proxy.password (gateway.toml:4)", "mqtt.proxy.username", "needs both")),
+    "status topic with wildcard": Case('[mqtt.status]\ntopic = "gateways/+/status"',
+        ('mqtt.status.topic = "gateways/+/status"', "without wildcards")),
     "status topic of the broker": Case('[mqtt.status]\ntopic = "$SYS/x"', ("mqtt.status.topic", "broker's own")),
-    "status topic with session": Case(
-        '[mqtt.status]\ntopic = "gateways/${session}"',
-        ("mqtt.status.topic", "${session} is unknown here", "${instance}"),
-    ),
+    "status topic with session": Case('[mqtt.status]\ntopic = "gateways/${session}"',
+        ("mqtt.status.topic", "${session} is unknown here", "${instance}")),
     "partitioned with too few filters": Case(
         '[mqtt]\ndistribution = "partitioned"\n' + route(filters='["a/#", "a/b", "+/c", "d"]'),
         (
@@ -169,116 +107,65 @@ CONTRADICTIONS = {
         'workers = 2\n[mqtt]\nsessions = 1\ndistribution = "partitioned"\n' + route(),
         ('mqtt.distribution = "partitioned"', "workers = 2", "every message"),
     ),
-    "security wants a user": Case(
-        '[kafka]\nsecurity = "SASL_SSL"', ('kafka.security = "SASL_SSL" (gateway.toml:2)', "kafka.sasl", "refuse")
-    ),
-    "user without security": Case(
-        SASL,
-        (
-            "kafka.sasl (gateway.toml:1)",
-            'kafka.security = "PLAINTEXT" (default)',
-            "anonymous",
-            "SASL_PLAINTEXT or SASL_SSL",
-        ),
-    ),
+    "security wants a user": Case('[kafka]\nsecurity = "SASL_SSL"',
+        ('kafka.security = "SASL_SSL" (gateway.toml:2)', "kafka.sasl", "refuse")),
+    "user without security": Case(SASL, ("kafka.sasl (gateway.toml:1)", 'kafka.security = "PLAINTEXT" (default)',
+        "anonymous", "SASL_PLAINTEXT or SASL_SSL")),
     "user with tls alone": Case('[kafka]\nsecurity = "SSL"\n' + SASL, ("kafka.sasl", "anonymous", "to SASL_SSL, or")),
-    "kafka tls without ssl": Case(
-        '[kafka.tls]\nca_file = "x"', ("kafka.tls (gateway.toml:1)", "kafka.security", "nothing would be encrypted")
-    ),
-    "kafka key without certificate": Case(
-        '[kafka]\nsecurity = "SSL"\n[kafka.tls]\nkey_file = "k"', ("kafka.tls.key_file", "kafka.tls.certificate_file")
-    ),
-    "kafka client id with session": Case(
-        '[kafka]\nclient_id = "${session}"', ("kafka.client_id", "${session} is unknown here", "${worker}")
-    ),
-    "delivery before request": Case(
-        '[kafka]\ndelivery_timeout = "4s"',
-        ("kafka.delivery_timeout = 4s", "kafka.request_timeout = 5s (default)", "written twice"),
-    ),
-    "backoff beyond delivery": Case(
-        '[kafka]\nrequest_timeout = "1s"\ndelivery_timeout = "10s"\nretry_backoff = "10s"',
-        ("kafka.retry_backoff = 10s", "kafka.delivery_timeout = 10s", "first retry"),
-    ),
-    "metadata beyond delivery": Case(
-        '[kafka]\nmetadata_max_age = "2m"',
-        ("kafka.metadata_max_age = 2m", "kafka.delivery_timeout = 2m (default)", "moved leader"),
-    ),
-    "batch beyond the broker": Case(
-        '[kafka]\nbatch_bytes = "2MiB"',
-        ("kafka.batch_bytes = 2MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse full batches"),
-    ),
-    "record beyond the broker": Case(
-        '[kafka]\nmax_record_bytes = "1MiB"',
-        ("kafka.max_record_bytes = 1MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse records"),
-    ),
-    "partitions beyond a request": Case(
-        '[kafka]\nmax_request_bytes = "6291455B"\n' + route(),
-        (
-            "kafka.batch_bytes = 256KiB",
-            "24 partitions",
-            "flow.memory_bytes = 32MiB",
-            "6MiB",
-            "6291455",
-            "close the connection",
-        ),
-    ),
+    "kafka tls without ssl": Case('[kafka.tls]\nca_file = "x"',
+        ("kafka.tls (gateway.toml:1)", "kafka.security", "nothing would be encrypted")),
+    "kafka key without certificate": Case('[kafka]\nsecurity = "SSL"\n[kafka.tls]\nkey_file = "k"',
+        ("kafka.tls.key_file", "kafka.tls.certificate_file")),
+    "kafka client id with session": Case('[kafka]\nclient_id = "${session}"',
+        ("kafka.client_id", "${session} is unknown here", "${worker}")),
+    "delivery before request": Case('[kafka]\ndelivery_timeout = "4s"',
+        ("kafka.delivery_timeout = 4s", "kafka.request_timeout = 5s (default)", "written twice")),
+    "backoff beyond delivery": Case('[kafka]\nrequest_timeout = "1s"\ndelivery_timeout = "10s"\nretry_backoff = "10s"',
+        ("kafka.retry_backoff = 10s", "kafka.delivery_timeout = 10s", "first retry")),
+    "metadata beyond delivery": Case('[kafka]\nmetadata_max_age = "2m"',
+        ("kafka.metadata_max_age = 2m", "kafka.delivery_timeout = 2m (default)", "moved leader")),
+    "batch beyond the broker": Case('[kafka]\nbatch_bytes = "2MiB"',
+        ("kafka.batch_bytes = 2MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse full batches")),
+    "record beyond the broker": Case('[kafka]\nmax_record_bytes = "1MiB"',
+        ("kafka.max_record_bytes = 1MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse records")),
+    "partitions beyond a request": Case('[kafka]\nmax_request_bytes = "6291455B"\n' + route(),
+        ("kafka.batch_bytes = 256KiB", "24 partitions", "flow.memory_bytes = 32MiB", "6MiB", "6291455",
+        "close the connection")),
     "declared partitions beyond a request": Case(
         '[kafka]\nmax_request_bytes = "16MiB"\n[[kafka.topics.declare]]\nname = "t"\npartitions = 60\n' + route(),
         ("72 partitions", "18MiB", "kafka.max_request_bytes = 16MiB"),
     ),
-    "memory beyond a request": Case(
-        '[kafka]\nmax_request_bytes = "16MiB"\n' + route(topic="${topic[1]}"),
-        ("1212 partitions", "flow.memory_bytes = 32MiB", "requests of 32MiB", "kafka.max_request_bytes = 16MiB"),
-    ),
-    "a topic declared twice": Case(
-        2 * '[[kafka.topics.declare]]\nname = "t"\n', ("kafka.topics.declare", 'topic "t" 2 times', "not clear")
-    ),
-    "two routes with one name": Case(
-        route(filters='["a"]') + route(filters='["b"]'),
-        ('routes[1].name = "r" (gateway.toml:6)', "routes[0] (gateway.toml:1)", "tell them apart"),
-    ),
+    "memory beyond a request": Case('[kafka]\nmax_request_bytes = "16MiB"\n' + route(topic="${topic[1]}"),
+        ("1212 partitions", "flow.memory_bytes = 32MiB", "requests of 32MiB", "kafka.max_request_bytes = 16MiB")),
+    "a topic declared twice": Case(2 * '[[kafka.topics.declare]]\nname = "t"\n',
+        ("kafka.topics.declare", 'topic "t" 2 times', "not clear")),
+    "two routes with one name": Case(route(filters='["a"]') + route(filters='["b"]'),
+        ('routes[1].name = "r" (gateway.toml:6)', "routes[0] (gateway.toml:1)", "tell them apart")),
     "topic that Kafka refuses": Case(route(topic="a/b"), ('routes[0].topic = "a/b" (gateway.toml:4)', "1 to 249")),
     "topic of Kafka's own": Case(route(topic="__x"), ('routes[0].topic = "__x"', "Kafka's own")),
-    "route to the dead letters": Case(
-        route(topic="gateway-dead-letters"),
-        ("routes[0].topic", 'dead_letter.topic = "gateway-dead-letters" (default)', "told apart"),
-    ),
-    "route to another's dead letters": Case(
-        route('dead_letter_topic = "t"'), ('routes[0].dead_letter_topic = "t" (gateway.toml:5)', "told apart")
-    ),
-    "route to the ledger": Case(
-        route(topic="gateway-ledger"),
-        ('routes[0].topic = "gateway-ledger" (gateway.toml:4)', 'ledger.topic = "gateway-ledger" (default)', "account"),
-    ),
-    "dead letters to the ledger": Case(
-        '[ledger]\ntopic = "gateway-dead-letters"\n' + route(),
-        ('ledger.topic = "gateway-dead-letters" (gateway.toml:2)', "dead_letter.topic", "told apart"),
-    ),
+    "route to the dead letters": Case(route(topic="gateway-dead-letters"),
+        ("routes[0].topic", 'dead_letter.topic = "gateway-dead-letters" (default)', "told apart")),
+    "route to another's dead letters": Case(route('dead_letter_topic = "t"'),
+        ('routes[0].dead_letter_topic = "t" (gateway.toml:5)', "told apart")),
+    "route to the ledger": Case(route(topic="gateway-ledger"), ('routes[0].topic = "gateway-ledger" (gateway.toml:4)',
+        'ledger.topic = "gateway-ledger" (default)', "account")),
+    "dead letters to the ledger": Case('[ledger]\ntopic = "gateway-dead-letters"\n' + route(),
+        ('ledger.topic = "gateway-dead-letters" (gateway.toml:2)', "dead_letter.topic", "told apart")),
     "dead letters compacted": Case(
         '[[kafka.topics.declare]]\nname = "bad"\ncleanup_policy = "compact"\n' + route('dead_letter_topic = "bad"'),
         ('kafka.topics.declare[0].cleanup_policy = "compact" (gateway.toml:3)', '"bad"', "the last one of each key"),
     ),
-    "tombstone without key": Case(
-        route('key = ""', 'empty_payload = "tombstone"'),
-        (
-            'routes[0].key = "" (gateway.toml:5)',
-            'routes[0].empty_payload = "tombstone" (gateway.toml:6)',
-            "there is none",
-        ),
-    ),
+    "tombstone without key": Case(route('key = ""', 'empty_payload = "tombstone"'),
+        ('routes[0].key = "" (gateway.toml:5)', 'routes[0].empty_payload = "tombstone" (gateway.toml:6)',
+        "there is none")),
     "compaction without key": Case(
         '[[kafka.topics.declare]]\nname = "t"\ncleanup_policy = "compact,delete"\n' + route('key = ""'),
         ('routes[0].key = ""', 'routes[0].topic = "t"', "compaction"),
     ),
-    "windows beyond memory": Case(
-        "[mqtt]\nsessions = 32\n[flow]\nexpected_packet_bytes = 1049",
-        (
-            "mqtt.sessions = 32 (gateway.toml:2) times mqtt.receive_maximum = 1000 (default) times",
-            "flow.expected_packet_bytes = 1049 (gateway.toml:4) make 33568000, more than",
-            "flow.memory_bytes = 32MiB (default)",
-            "before the windows are full",
-        ),
-    ),
+    "windows beyond memory": Case("[mqtt]\nsessions = 32\n[flow]\nexpected_packet_bytes = 1049",
+        ("mqtt.sessions = 32 (gateway.toml:2) times mqtt.receive_maximum = 1000 (default) times",
+        "flow.expected_packet_bytes = 1049 (gateway.toml:4) make 33568000, more than",
+        "flow.memory_bytes = 32MiB (default)", "before the windows are full")),
     "groups' windows beyond their memory": Case(
         '[[mqtt.groups]]\nname = "alarms"\nsessions = 5\n' + route('group = "alarms"') + OTHER,
         ("mqtt.groups[0].memory_bytes = 4MiB (default)", '"alarms"', "pause all the time"),
@@ -294,227 +181,132 @@ CONTRADICTIONS = {
         + route('group = "alarm"', name="third", filters='["c/#"]'),
         ('routes[2].group = "alarm" (gateway.toml:', 'Perhaps "alarms" is meant.'),
     ),
-    "a group without a route": Case(
-        '[[mqtt.groups]]\nname = "alarms"\n' + route(),
-        ('mqtt.groups has "alarms" (gateway.toml)', "no route has group"),
-    ),
+    "a group without a route": Case('[[mqtt.groups]]\nname = "alarms"\n' + route(),
+        ('mqtt.groups (gateway.toml) has "alarms"', "no route has group")),
     "two groups of one name": Case(
         '[[mqtt.groups]]\nname = "a"\n[[mqtt.groups]]\nname = "a"\n' + route('group = "a"') + OTHER,
         ('two groups named "a"', "its own name"),
     ),
-    "no route for the first sessions": Case(
-        '[[mqtt.groups]]\nname = "a"\n' + route('group = "a"'), ("mqtt.sessions", "without a group")
-    ),
+    "no route for the first sessions": Case('[[mqtt.groups]]\nname = "a"\n' + route('group = "a"'),
+        ("mqtt.sessions", "without a group")),
     "partitioned groups with too few filters": Case(
         '[mqtt]\nsessions = 1\ndistribution = "partitioned"\n[[mqtt.groups]]\nname = "a"\nsessions = 2\n'
         + route('group = "a"')
         + OTHER,
         ('mqtt.distribution = "partitioned"', 'of group "a"', "only 1", "2 sessions"),
     ),
-    "packets beyond memory": Case(
-        '[mqtt]\nmax_packet_bytes = "16MiB"',
-        (
-            "mqtt.sessions = 4 (default)",
-            "mqtt.max_packet_bytes = 16MiB",
-            "flow.memory_bytes = 32MiB",
-            "nothing could go on",
-        ),
-    ),
+    "packets beyond memory": Case('[mqtt]\nmax_packet_bytes = "16MiB"', ("mqtt.sessions = 4 (default)",
+        "mqtt.max_packet_bytes = 16MiB", "flow.memory_bytes = 32MiB", "all reading would stop")),
     "expected beyond the largest packet": Case(
         '[mqtt]\nmax_packet_bytes = "1KiB"\n[flow]\nexpected_packet_bytes = 1025',
         ("flow.expected_packet_bytes = 1025", "mqtt.max_packet_bytes = 1KiB", "refused"),
     ),
-    "batch beyond memory": Case(
-        '[mqtt]\nsessions = 1\n[flow]\nmemory_bytes = "1MiB"\n[kafka]\nbatch_bytes = 1048577',
-        ("kafka.batch_bytes = 1048577", "flow.memory_bytes = 1MiB", "ever be full"),
-    ),
-    "pacing beyond linger": Case(
-        '[flow]\nread_pacing_max = "30ms"',
-        ("flow.read_pacing_max = 30ms", "flow.linger_max = 20ms (default)", "overdue"),
-    ),
-    "linger beyond request": Case(
-        '[flow]\nlinger_max = "5s"', ("flow.linger_max = 5s", "kafka.request_timeout = 5s (default)", "for company")
-    ),
-    "batch beyond the spool": Case(
-        '[spool]\nmax_bytes = "1MiB"\n[kafka]\nbatch_bytes = "1023KiB"',
-        ("kafka.batch_bytes = 1023KiB", "spool.max_bytes = 1MiB", "never be spooled"),
-    ),
-    "record beyond the spool": Case(
-        '[spool]\nmax_bytes = "1MiB"',
-        ("kafka.max_record_bytes = 1000000 (default)", "spool.max_bytes = 1MiB", "never be spooled"),
-    ),
-    "replay below a batch": Case(
-        '[spool]\nreplay_max_bytes_per_second = "64KiB"',
-        ("spool.replay_max_bytes_per_second = 64KiB", "kafka.batch_bytes = 256KiB (default)", "raise the first"),
-    ),
-    "one folder for two": Case(
-        '[stream]\nquarantine = "data/telemetry"',
-        ("stream.output", 'stream.quarantine = "data/telemetry"', "folder of its own"),
-    ),
-    "a folder in another": Case(
-        '[stream]\ncheckpoint = "data/telemetry/checkpoints"',
-        ('stream.checkpoint = "data/telemetry/checkpoints"', 'stream.output = "data/telemetry" (default)', "as data"),
-    ),
-    "tokens without keys": Case(
-        '[auth]\nchain = ["jwt"]',
-        ('auth.chain = ["jwt"] (gateway.toml:2)', "auth.jwt.keys is empty", "[[auth.jwt.keys]]"),
-    ),
-    "keys of one name": Case(
-        jwt_key(SECRET) + jwt_key(SECRET).removeprefix('[auth]\nchain = ["jwt"]\n'),
-        ('auth.jwt.keys[1].name = "k"', "another key", "its own"),
-    ),
-    "a key without source": Case(
-        jwt_key(), ('auth.jwt.keys[0].name = "k"', "none of secret, public_key_file", "one of")
-    ),
-    "a key with two sources": Case(
-        jwt_key(SECRET, 'jwks_url = "https://issuer/jwks"', 'audience = "mqtt"'),
-        ("auth.jwt.keys[0].secret (gateway.toml", "auth.jwt.keys[0].jwks_url", "make two keys of it"),
-    ),
-    "a key of two families": Case(
-        jwt_key(SECRET, algorithms='["HS256", "RS256"]'),
-        ('auth.jwt.keys[0].algorithms = ["HS256", "RS256"]', "mixes HS256", "a forger", "make two keys"),
-    ),
-    "a secret for a key pair": Case(
-        jwt_key(SECRET, algorithms='["RS256"]'),
-        ("auth.jwt.keys[0].algorithms", "auth.jwt.keys[0].secret (gateway.toml", "only HS256", "give public_key_file"),
-    ),
-    "a public secret": Case(
-        jwt_key('public_key_file = "key.pem"'),
-        ("auth.jwt.keys[0].algorithms", 'public_key_file = "key.pem"', "anybody could sign", "give secret"),
-    ),
-    "a published secret": Case(
-        jwt_key('jwks_url = "https://issuer/jwks"', 'audience = "mqtt"'),
-        ("auth.jwt.keys[0].algorithms", "jwks_url", "anybody could sign", "give secret"),
-    ),
-    "one key for curves and RSA": Case(
-        jwt_key('public_key_file = "key.pem"', algorithms='["RS256", "ES256"]'),
-        ("auth.jwt.keys[0].algorithms", "public_key_file", "no key can do all of these"),
-    ),
-    "one key for two curves": Case(
-        jwt_key('public_key_file = "key.pem"', algorithms='["ES256", "ES384"]'),
-        ("auth.jwt.keys[0].algorithms", "public_key_file", "no key can do all of these"),
-    ),
-    "a short secret": Case(
-        jwt_key('secret = "hunter2"'),
-        ("auth.jwt.keys[0].secret (gateway.toml", "has 7 bytes", "HS256 needs 32 at least", "another"),
-    ),
-    "a secret too short for its hash": Case(
-        jwt_key(SECRET, algorithms='["HS256", "HS512"]'), ("secret", "has 32 bytes", "HS512 needs 64 at least")
-    ),
-    "a secret that is no base64": Case(
-        jwt_key('secret = "hunter2!"', "secret_base64 = true"),
-        ("auth.jwt.keys[0].secret (gateway.toml", "is not base64, as secret_base64 says", "another"),
-    ),
-    "a public key as secret": Case(
-        jwt_key('secret = "-----BEGIN PUBLIC KEY----- hunter2 hunter2 hunter2"'),
-        ("auth.jwt.keys[0].secret (gateway.toml", "a key pair's key", "forgers", "another"),
-    ),
-    "a time among the claims": Case(
-        jwt_key(SECRET, 'claims = {exp = "1"}'), ("auth.jwt.keys[0].claims", '"exp"', "always checked", "remove it")
-    ),
-    "an unknown placeholder in a claim": Case(
-        jwt_key(SECRET, 'claims = {sub = "${topic}"}'),
-        ("auth.jwt.keys[0].claims", "${topic}", "known are ${clientid}, ${username}"),
-    ),
-    "an open placeholder in a claim": Case(
-        jwt_key(SECRET, 'claims = {sub = "${clientid"}'), ("auth.jwt.keys[0].claims", '"sub"', "closing brace")
-    ),
-    "the token as the user name": Case(
-        jwt_key(SECRET, 'claims = {sub = "${username}"}').replace("[[", '[auth.jwt]\nsource = "username"\n[[', 1),
-        ("auth.jwt.keys[0].claims", "${username}", 'auth.jwt.source = "username"', "use ${clientid}"),
-    ),
-    "a key for TLS without certificate": Case(
-        jwt_key('jwks_url = "https://i/jwks"', 'audience = "m"', 'tls.key_file = "k.pem"', algorithms='["RS256"]'),
-        ('auth.jwt.keys[0].tls.key_file = "k.pem"', "without its certificate_file", "remove the key"),
-    ),
-}
+    "batch beyond memory": Case('[mqtt]\nsessions = 1\n[flow]\nmemory_bytes = "1MiB"\n[kafka]\nbatch_bytes = 1048577',
+        ("kafka.batch_bytes = 1048577", "flow.memory_bytes = 1MiB", "ever be full")),
+    "pacing beyond linger": Case('[flow]\nread_pacing_max = "30ms"',
+        ("flow.read_pacing_max = 30ms", "flow.linger_max = 20ms (default)", "overdue")),
+    "linger beyond request": Case('[flow]\nlinger_max = "5s"',
+        ("flow.linger_max = 5s", "kafka.request_timeout = 5s (default)", "other records")),
+    "batch beyond the spool": Case('[spool]\nmax_bytes = "1MiB"\n[kafka]\nbatch_bytes = "1023KiB"',
+        ("kafka.batch_bytes = 1023KiB", "spool.max_bytes = 1MiB", "never be spooled")),
+    "record beyond the spool": Case('[spool]\nmax_bytes = "1MiB"',
+        ("kafka.max_record_bytes = 1000000 (default)", "spool.max_bytes = 1MiB", "never be spooled")),
+    "replay below a batch": Case('[spool]\nreplay_max_bytes_per_second = "64KiB"',
+        ("spool.replay_max_bytes_per_second = 64KiB", "kafka.batch_bytes = 256KiB (default)", "raise the first")),
+    "one folder for two": Case('[stream]\ncheckpoint = "data/lake"',
+        ('stream.checkpoint = "data/lake"', 'stream.lake.path = "data/lake" (default)', "folder of its own")),
+    "tokens without keys": Case('[auth]\nchain = ["jwt"]',
+        ('auth.chain = ["jwt"] (gateway.toml:2)', "auth.jwt.keys is empty", "[[auth.jwt.keys]]")),
+    "keys of one name": Case(jwt_key(SECRET) + jwt_key(SECRET).removeprefix('[auth]\nchain = ["jwt"]\n'),
+        ('auth.jwt.keys[1].name = "k"', "another key", "its own")),
+    "a key without source": Case(jwt_key(),
+        ('auth.jwt.keys[0].name = "k"', "none of secret, public_key_file", "one of")),
+    "a key with two sources": Case(jwt_key(SECRET, 'jwks_url = "https://issuer/jwks"', 'audience = "mqtt"'),
+        ("auth.jwt.keys[0].secret (gateway.toml", "auth.jwt.keys[0].jwks_url", "make two keys of it")),
+    "a key of two families": Case(jwt_key(SECRET, algorithms='["HS256", "RS256"]'),
+        ('auth.jwt.keys[0].algorithms = ["HS256", "RS256"]', "mixes HS256", "a forger", "make two keys")),
+    "a secret for a key pair": Case(jwt_key(SECRET, algorithms='["RS256"]'), ("auth.jwt.keys[0].algorithms",
+        "auth.jwt.keys[0].secret (gateway.toml", "only HS256", "give public_key_file")),
+    "a public secret": Case(jwt_key('public_key_file = "key.pem"'),
+        ("auth.jwt.keys[0].algorithms", 'public_key_file = "key.pem"', "anybody could sign", "give secret")),
+    "a published secret": Case(jwt_key('jwks_url = "https://issuer/jwks"', 'audience = "mqtt"'),
+        ("auth.jwt.keys[0].algorithms", "jwks_url", "anybody could sign", "give secret")),
+    "one key for curves and RSA": Case(jwt_key('public_key_file = "key.pem"', algorithms='["RS256", "ES256"]'),
+        ("auth.jwt.keys[0].algorithms", "public_key_file", "no key can do all of these")),
+    "one key for two curves": Case(jwt_key('public_key_file = "key.pem"', algorithms='["ES256", "ES384"]'),
+        ("auth.jwt.keys[0].algorithms", "public_key_file", "no key can do all of these")),
+    "a short secret": Case(jwt_key('secret = "hunter2"'),
+        ("auth.jwt.keys[0].secret (gateway.toml", "has 7 bytes", "HS256 needs 32 at least", "another")),
+    "a secret too short for its hash": Case(jwt_key(SECRET, algorithms='["HS256", "HS512"]'),
+        ("secret", "has 32 bytes", "HS512 needs 64 at least")),
+    "a secret that is no base64": Case(jwt_key('secret = "hunter2!"', "secret_base64 = true"),
+        ("auth.jwt.keys[0].secret (gateway.toml", "is not base64, as secret_base64 says", "another")),
+    "a public key as secret": Case(jwt_key('secret = "-----BEGIN PUBLIC KEY----- hunter2 hunter2 hunter2"'),
+        ("auth.jwt.keys[0].secret (gateway.toml", "a key pair's key", "forgers", "another")),
+    "a time among the claims": Case(jwt_key(SECRET, 'claims = {exp = "1"}'),
+        ("auth.jwt.keys[0].claims", '"exp"', "always checked", "remove it")),
+    "an unknown placeholder in a claim": Case(jwt_key(SECRET, 'claims = {sub = "${topic}"}'),
+        ("auth.jwt.keys[0].claims", "${topic}", "known are ${clientid}, ${username}")),
+    "an open placeholder in a claim": Case(jwt_key(SECRET, 'claims = {sub = "${clientid"}'),
+        ("auth.jwt.keys[0].claims", '"sub"', "closing brace")),
+    "the token as the user name": Case(jwt_key(SECRET, 'claims = {sub = "${username}"}').replace("[[",
+        '[auth.jwt]\nsource = "username"\n[[', 1), ("auth.jwt.keys[0].claims", "${username}",
+        'auth.jwt.source = "username"', "use ${clientid}")),
+    "a key for TLS without certificate": Case(jwt_key('jwks_url = "https://i/jwks"', 'audience = "m"',
+        'tls.key_file = "k.pem"', algorithms='["RS256"]'), ('auth.jwt.keys[0].tls.key_file = "k.pem"',
+        "without auth.jwt.keys[0].tls.certificate_file", "remove the key")),
+}  # fmt: skip
 
 DOUBTS = {
-    "password on an open link": Case(
-        REMOTE + 'username = "u"\npassword = "hunter2"',
-        (
-            "mqtt.password (gateway.toml:4)",
-            "readable",
-            "mqtt://10.0.0.1:1883",
-            "mqtt.addresses (gateway.toml:2)",
-            "mqtts://",
-        ),
-    ),
-    "unverified mqtt": Case(
-        '[mqtt]\naddresses = ["mqtts://a"]\n[mqtt.tls]\nverify = false',
-        ("mqtt.tls.verify = false", "pretend", "mqtt.tls.ca_file"),
-    ),
-    "short keepalive": Case(
-        "[mqtt]\nkeepalive = 4", ("mqtt.keepalive = 4s", "kafka.request_timeout = 5s (default)", "after 6s", "again")
-    ),
-    "qos 0 in a persistent session": Case(
-        route("qos = 0"),
-        ("routes[0].qos = 0 (gateway.toml:5)", "mqtt.persistent = true (default)", 'route "r"', "lost"),
-    ),
-    "websocket path without websocket": Case(
-        '[mqtt]\nwebsocket_path = "/x"', ('mqtt.websocket_path = "/x"', "no effect", "mqtt.addresses")
-    ),
-    "websocket headers without websocket": Case(
-        '[mqtt.websocket_headers]\nAuthorization = "hunter2"', ("mqtt.websocket_headers (gateway.toml:1)", "no effect")
-    ),
-    "expiry of a session that is not kept": Case(
-        '[mqtt]\npersistent = false\nsession_expiry = "2h"',
-        ("mqtt.session_expiry = 2h", "no effect", "mqtt.persistent = false"),
-    ),
-    "expiry in 3.1.1": Case(
-        '[mqtt]\nprotocol = "3.1.1"\nsession_expiry = "2h"', ("mqtt.session_expiry = 2h", "no effect", "mqtt.protocol")
-    ),
-    "own status is routed": Case(
-        '[mqtt.status]\ntopic = "fleet/${instance}"\n' + route(filters='["x", "fleet/+"]'),
-        ("mqtt.status.topic", "routes[0].filters", "own birth and death", "below gateways/"),
-    ),
-    "properties in 3.1.1": Case(
-        '[mqtt]\nprotocol = "3.1.1"\n' + route('device = "${property.id}"'),
-        ("routes[0].name", "mqtt.protocol", "always missing"),
-    ),
+    "password on an open link": Case(REMOTE + 'username = "u"\npassword = "hunter2"',
+        ("mqtt.password (gateway.toml:4)", "readable", "mqtt://10.0.0.1:1883",
+        'mqtt.addresses = ["mqtt://10.0.0.1"] (gateway.toml:2)', "mqtts://")),
+    "unverified mqtt": Case('[mqtt]\naddresses = ["mqtts://a"]\n[mqtt.tls]\nverify = false',
+        ("mqtt.tls.verify = false", "pretend", "mqtt.tls.ca_file")),
+    "short keepalive": Case("[mqtt]\nkeepalive = 4",
+        ("mqtt.keepalive = 4s", "kafka.request_timeout = 5s (default)", "after 6s", "again")),
+    "qos 0 in a persistent session": Case(route("qos = 0"),
+        ("routes[0].qos = 0 (gateway.toml:5)", "mqtt.persistent = true (default)", 'route "r"', "lost")),
+    "websocket path without websocket": Case('[mqtt]\nwebsocket_path = "/x"',
+        ('mqtt.websocket_path = "/x"', "no effect", "mqtt.addresses")),
+    "websocket headers without websocket": Case('[mqtt.websocket_headers]\nAuthorization = "hunter2"',
+        ("mqtt.websocket_headers (gateway.toml:1)", "no effect")),
+    "expiry of a session that is not kept": Case('[mqtt]\npersistent = false\nsession_expiry = "2h"',
+        ("mqtt.session_expiry = 2h", "no effect", "mqtt.persistent = false")),
+    "expiry in 3.1.1": Case('[mqtt]\nprotocol = "3.1.1"\nsession_expiry = "2h"',
+        ("mqtt.session_expiry = 2h", "no effect", "mqtt.protocol")),
+    "own status is routed": Case('[mqtt.status]\ntopic = "fleet/${instance}"\n' + route(filters='["x", "fleet/+"]'),
+        ("mqtt.status.topic", "routes[0].filters", "own birth and death", "below gateways/")),
+    "properties in 3.1.1": Case('[mqtt]\nprotocol = "3.1.1"\n' + route('device = "${property.id}"'),
+        ("routes[0].name", "mqtt.protocol", "always missing")),
     "readable sasl password": Case(
         '[kafka]\nsecurity = "SASL_PLAINTEXT"\nbootstrap_servers = ["k:1"]\n' + SASL + 'mechanism = "PLAIN"',
         ('kafka.sasl.mechanism = "PLAIN"', 'kafka.security = "SASL_PLAINTEXT"', "readable", "k:1", "SCRAM"),
     ),
-    "unverified kafka": Case(
-        '[kafka]\nsecurity = "SSL"\n[kafka.tls]\nverify = false',
-        ("kafka.tls.verify = false", "pretend", "kafka.tls.ca_file"),
-    ),
-    "spool after the producer is given up": Case(
-        '[spool]\nafter = "2m"\n[http]\noverdue_after = "3m"',
-        ("spool.after = 2m", "kafka.delivery_timeout = 2m (default)", "replaced"),
-    ),
-    "spool after readiness": Case(
-        '[spool]\nafter = "30s"', ("spool.after = 30s", "http.overdue_after = 30s (default)", "/readyz turns red")
-    ),
-    "a spool that is off": Case(
-        '[spool]\nenabled = false\nmax_bytes = "2GiB"', ("spool.max_bytes = 2GiB", "no effect", "spool.enabled = false")
-    ),
-    "store and forward that forwards nothing": Case(
-        '[spool]\nafter = 0\nacknowledge = "never"',
-        ("spool.after = 0", 'spool.acknowledge = "never"', "bridges nothing"),
-    ),
+    "unverified kafka": Case('[kafka]\nsecurity = "SSL"\n[kafka.tls]\nverify = false',
+        ("kafka.tls.verify = false", "pretend", "kafka.tls.ca_file")),
+    "spool after the producer is given up": Case('[spool]\nafter = "2m"\n[http]\noverdue_after = "3m"',
+        ("spool.after = 2m", "kafka.delivery_timeout = 2m (default)", "replaced")),
+    "spool after readiness": Case('[spool]\nafter = "30s"',
+        ("spool.after = 30s", "http.overdue_after = 30s (default)", "/readyz turns red")),
+    "a spool that is off": Case('[spool]\nenabled = false\nmax_bytes = "2GiB"',
+        ("spool.max_bytes = 2GiB", "no effect", "spool.enabled = false")),
+    "store and forward that forwards nothing": Case('[spool]\nafter = 0\nacknowledge = "never"',
+        ("spool.after = 0", 'spool.acknowledge = "never"', "bridges nothing")),
     "short stop": Case("shutdown_timeout = 4", ("shutdown_timeout = 4s", "kafka.request_timeout = 5s", "again")),
-    "short readiness": Case(
-        "[http]\noverdue_after = 4", ("http.overdue_after = 4s", "kafka.request_timeout = 5s", "/readyz turns red")
-    ),
-    "keys that are not asked": Case(
-        f'[[auth.jwt.keys]]\nname = "k"\nalgorithms = ["HS256"]\n{SECRET}',
-        ("auth.jwt.keys (gateway.toml", "has no effect", 'auth.chain = ["database"] (default)', "has no jwt"),
-    ),
-    "keys from a readable place": Case(
-        jwt_key('jwks_url = "http://issuer/jwks"', 'audience = "mqtt"', algorithms='["RS256"]'),
-        ('auth.jwt.keys[0].jwks_url = "http://issuer/jwks"', "sign themselves tokens", "use https://"),
-    ),
-    "keys from an unchecked place": Case(
-        jwt_key('jwks_url = "https://issuer/jwks"', 'audience = "mqtt"', "tls.verify = false", algorithms='["RS256"]'),
-        ("auth.jwt.keys[0].tls.verify = false", "pretend to be the issuer", "ca_file"),
-    ),
-    "tokens for anybody": Case(
-        jwt_key('jwks_url = "https://issuer/jwks"', algorithms='["RS256"]'),
-        ("auth.jwt.keys[0].jwks_url", "neither audience nor claims", "any other service", "set audience"),
-    ),
-}
+    "short readiness": Case("[http]\noverdue_after = 4",
+        ("http.overdue_after = 4s", "kafka.request_timeout = 5s", "/readyz turns red")),
+    "keys that are not asked": Case(f'[[auth.jwt.keys]]\nname = "k"\nalgorithms = ["HS256"]\n{SECRET}',
+        ("auth.jwt.keys (gateway.toml", "has no effect", 'auth.chain = ["database"] (default)', "has no jwt")),
+    "keys from a readable place": Case(jwt_key('jwks_url = "http://issuer/jwks"', 'audience = "mqtt"',
+        algorithms='["RS256"]'), ('auth.jwt.keys[0].jwks_url = "http://issuer/jwks"', "sign themselves tokens",
+        "use https://")),
+    "keys from an unchecked place": Case(jwt_key('jwks_url = "https://issuer/jwks"', 'audience = "mqtt"',
+        "tls.verify = false", algorithms='["RS256"]'), ("auth.jwt.keys[0].tls.verify = false",
+        "pretend to be the issuer", "ca_file")),
+    "tokens for anybody": Case(jwt_key('jwks_url = "https://issuer/jwks"', algorithms='["RS256"]'),
+        ("auth.jwt.keys[0].jwks_url", "neither audience nor claims", "any other service", "set audience")),
+}  # fmt: skip
 
 SOUND = {
     "store and forward": "[spool]\nafter = 0",
@@ -532,7 +324,8 @@ SOUND = {
     "websocket settings with a websocket": '[mqtt]\naddresses = ["mqtt://a", "ws://a"]\nwebsocket_path = "/x"',
     "many templated topics": route(topic="${topic[1]}"),
     "qos 0 without a session": "[mqtt]\npersistent = false\n" + route("qos = 0"),
-    "folders side by side": '[stream]\noutput = "a"\nquarantine = "ab"\ncheckpoint = "b"',
+    "a status topic that begins with a placeholder": '[mqtt.status]\ntopic = "${instance}/status"',
+    "folders side by side": '[stream]\nlake.path = "a"\ncheckpoint = "a/b"',
     "the route to # does not take gateways/": route(filters='["#"]'),
     "windows that just fit": '[mqtt]\nsessions = 32\nreceive_maximum = 1024\n[flow]\nmemory_bytes = "32MiB"',
     "tokens with the audience, over a checked connection": jwt_key(
@@ -545,49 +338,39 @@ DOUBTS |= {name: Case(*case) for name, case in credential_cases.WARNED.items()}
 CONTRADICTIONS |= {name: Case(*case) for name, case in operate_cases.REFUSED.items()}
 DOUBTS |= {name: Case(*case) for name, case in operate_cases.WARNED.items()}
 SOUND |= operate_cases.SOUND
+CONTRADICTIONS |= {name: Case(*case) for name, case in command_cases.REFUSED.items()}
+DOUBTS |= {name: Case(*case) for name, case in command_cases.WARNED.items()}
+SOUND |= command_cases.SOUND
 CONTRADICTIONS |= {
-    "auth for all machines without a secret": Case(
-        '[auth]\nhost = "0.0.0.0"',
-        ('auth.host = "0.0.0.0" (gateway.toml:2)', "auth.shared_secret", "auth.tls.client_ca_file", "try passwords"),
-    ),
+    "auth for all machines without a secret": Case('[auth]\nhost = "0.0.0.0"',
+        ('auth.host = "0.0.0.0" (gateway.toml:2)', "auth.shared_secret", "auth.tls.client_ca_file", "try passwords")),
     "auth for all machines with TLS that asks for no certificate": Case(
         '[auth]\nhost = "10.0.0.1"\n[auth.tls]\ncertificate_file = "c"',
         ('auth.host = "10.0.0.1"', "neither auth.shared_secret nor auth.tls.client_ca_file"),
     ),
     "auth for all machines with a secret that can be guessed": Case(
         '[auth]\nhost = "auth.plant"\nshared_secret = "hunter2"',
-        ("auth.shared_secret (gateway.toml:3)", "fewer than 16", "auth.host", "found by trying"),
+        ("auth.shared_secret (gateway.toml:3)", "fewer than 16", "auth.host", "guessed"),
     ),
-    "a shared secret that no header can carry": Case(
-        '[auth]\nshared_secret = "hunter2 with spaces and more"', ("auth.shared_secret (gateway.toml:2)", "header")
-    ),
+    "a shared secret that no header can carry": Case('[auth]\nshared_secret = "hunter2 with spaces and more"',
+        ("auth.shared_secret (gateway.toml:2)", "header")),
     "an empty shared secret": Case('[auth]\nshared_secret = ""', ("auth.shared_secret (gateway.toml:2)", "empty")),
-    "one port for two": Case(
-        "[auth]\nport = 9465",
-        ("auth.port = 9465 (gateway.toml:2)", "auth.operator_port = 9465 (default)", "give the second another"),
-    ),
-    "a backend twice": Case(
-        '[auth]\nchain = ["database", "database"]', ("auth.chain", "has database twice", "name it once")
-    ),
-    "a users file that is not named": Case(
-        '[auth]\nchain = ["users_file"]', ("auth.chain", "[auth.users_file]", "take users_file out")
-    ),
-    "an identity twice": Case(
-        '[auth.database]\nidentities = ["username", "username"]', ("auth.database.identities", "twice")
-    ),
-    "a backend that may take longer than the answer": Case(
-        '[auth]\nchain = ["ldap"]\nanswer_timeout = "1s"',
-        ("auth.ldap.timeout = 1s (default)", "auth.answer_timeout = 1s (gateway.toml:3)", "lower the first"),
-    ),
-    "a lock-out above its ceiling": Case(
-        '[auth.protection]\nlockout = "2h"',
-        ("auth.protection.lockout = 2h", "auth.protection.lockout_max = 1h (default)", "ceiling"),
-    ),
-}
+    "one port for two": Case("[auth]\nport = 9465",
+        ("auth.port = 9465 (gateway.toml:2)", "auth.operator_port = 9465 (default)", "give the second another")),
+    "a backend twice": Case('[auth]\nchain = ["database", "database"]',
+        ("auth.chain", "has database twice", "name it once")),
+    "a users file that is not named": Case('[auth]\nchain = ["users_file"]',
+        ("auth.chain", "[auth.users_file]", "take users_file out")),
+    "an identity twice": Case('[auth.database]\nidentities = ["username", "username"]',
+        ("auth.database.identities", "twice")),
+    "a backend that may take longer than the answer": Case('[auth]\nchain = ["ldap"]\nanswer_timeout = "1s"',
+        ("auth.ldap.timeout = 1s (default)", "auth.answer_timeout = 1s (gateway.toml:3)", "lower the first")),
+    "a lock-out above its ceiling": Case('[auth.protection]\nlockout = "2h"',
+        ("auth.protection.lockout = 2h", "auth.protection.lockout_max = 1h (default)", "ceiling")),
+}  # fmt: skip
 DOUBTS |= {
-    "auth for all machines without TLS": Case(
-        f'[auth]\nhost = "0.0.0.0"\nshared_{SECRET}', ('auth.host = "0.0.0.0"', "without TLS", "[auth.tls]")
-    ),
+    "auth for all machines without TLS": Case(f'[auth]\nhost = "0.0.0.0"\nshared_{SECRET}',
+        ('auth.host = "0.0.0.0"', "without TLS", "[auth.tls]")),
     "a short shared secret": Case('[auth]\nshared_secret = "hunter2"', ("auth.shared_secret", "fewer than 16")),
     "a server of users on another machine without TLS": Case(
         '[auth]\nchain = ["postgresql"]\n[auth.postgresql]\nhost = "db"',
@@ -597,37 +380,24 @@ DOUBTS |= {
         '[auth]\nchain = ["ldap"]\n[auth.ldap]\naddress = "ldap://ldap.plant:389"',
         ('auth.ldap.address = "ldap://ldap.plant:389"', "no auth.ldap.tls", "StartTLS"),
     ),
-    "anonymous clients": Case("[auth]\nanonymous = true", ("auth.anonymous = true", "anybody may do")),
-    "left to EMQX while a backend is down": Case(
-        '[auth]\nbackend_down = "ignore"', ('auth.backend_down = "ignore"', "no_match is deny")
-    ),
-    "nobody is ever locked out": Case(
-        "[auth.protection]\nfailures = 0\naddress_failures = 0",
-        ("auth.protection.failures = 0", "auth.protection.address_failures = 0", "without end"),
-    ),
-    "an address is locked out before a user": Case(
-        "[auth.protection]\naddress_failures = 5",
-        ("auth.protection.address_failures = 5", "less than auth.protection.failures = 10 (default)"),
-    ),
-    "hashes that are quickly tried": Case(
-        '[auth.hashing]\nmemory = "8MiB"',
-        ("auth.hashing.memory = 8MiB", "auth.hashing.passes = 2 (default)", "OWASP"),
-    ),
-    "a server of users that is not asked": Case(
-        "[auth.redis]\ndatabase = 3", ("auth.redis (gateway.toml:1)", "auth.chain", "has no redis")
-    ),
-    "a users file that is not asked": Case(
-        '[auth.users_file]\nfile = "u"', ("auth.users_file (gateway.toml:1)", "has no users_file")
-    ),
-    "rules that are not handed over": Case(
-        "[auth]\nhand_over_rules = false\nhand_over_max = 7",
-        ("auth.hand_over_max = 7", "no effect", "auth.hand_over_rules = false"),
-    ),
-    "a ban for flapping that never comes": Case(
-        '[auth.protection]\nflapping_ban = "1m"',
-        ("auth.protection.flapping_ban = 1m", "no effect", "auth.protection.flapping_logins = 0 (default)"),
-    ),
-}
+    "anonymous clients": Case("[auth]\nanonymous = true", ("auth.anonymous = true", "rights of rules for")),
+    "left to EMQX while a backend is down": Case('[auth]\nbackend_down = "ignore"',
+        ('auth.backend_down = "ignore"', "no_match is deny")),
+    "nobody is ever locked out": Case("[auth.protection]\nfailures = 0\naddress_failures = 0",
+        ("auth.protection.failures = 0", "auth.protection.address_failures = 0", "without limit")),
+    "an address is locked out before a user": Case("[auth.protection]\naddress_failures = 5",
+        ("auth.protection.address_failures = 5", "less than auth.protection.failures = 10 (default)")),
+    "hashes that are quickly tried": Case('[auth.hashing]\nmemory = "8MiB"',
+        ("auth.hashing.memory = 8MiB", "auth.hashing.passes = 2 (default)", "OWASP")),
+    "a server of users that is not asked": Case("[auth.redis]\ndatabase = 3",
+        ("auth.redis (gateway.toml:1)", "auth.chain", "has no redis")),
+    "a users file that is not asked": Case('[auth.users_file]\nfile = "u"',
+        ("auth.users_file (gateway.toml:1)", "has no users_file")),
+    "rules that are not handed over": Case("[auth]\nhand_over_rules = false\nhand_over_max = 7",
+        ("auth.hand_over_max = 7", "no effect", "auth.hand_over_rules = false")),
+    "a ban for flapping that never comes": Case('[auth.protection]\nflapping_ban = "1m"',
+        ("auth.protection.flapping_ban = 1m", "no effect", "auth.protection.flapping_logins = 0 (default)")),
+}  # fmt: skip
 SOUND |= {
     "auth with a certificate of EMQX's": (
         '[auth]\nhost = "0.0.0.0"\n[auth.tls]\ncertificate_file = "c"\nclient_ca_file = "d"'
@@ -646,7 +416,7 @@ CONTRADICTIONS |= {
     "an empty token": Case('[http]\ntoken = ""', ("http.token", "is empty", "stay closed")),
     "a short token for all machines": Case(
         f'{OPEN_PORT}token = "hunter2"\ntls = {{ certificate_file = "c" }}',
-        ("http.token (gateway.toml:3)", "fewer than 16", 'http.host = "0.0.0.0" (gateway.toml:2)', "found by trying"),
+        ("http.token (gateway.toml:3)", "fewer than 16", 'http.host = "0.0.0.0" (gateway.toml:2)', "guessed"),
     ),
 }
 DOUBTS |= {
@@ -668,44 +438,27 @@ def asked(server: str, *lines: str) -> str:
 
 
 CONTRADICTIONS |= {
-    "a query for everybody": Case(
-        asked("postgresql", 'query = "SELECT 1"'), ('auth.postgresql.query = "SELECT 1"', "no placeholder", "same user")
-    ),
-    "a placeholder in quotes": Case(
-        asked("mysql", "query = \"SELECT * FROM u WHERE n = '${clientid}'\""),
-        ("auth.mysql.query", "${clientid} within quotes", "remove the quotes"),
-    ),
-    "a key with an unknown placeholder": Case(
-        asked("redis", 'key = "u:${user}"'), ('auth.redis.key = "u:${user}"', "${user} is unknown", "${username}")
-    ),
-    "a name with half a placeholder": Case(
-        asked("ldap", 'bind_dn = "uid=${username"'), ("auth.ldap.bind_dn", "closing brace is missing")
-    ),
-    "a filter for everybody": Case(
-        asked("ldap", 'search_base = "dc=x"', 'search_filter = "(uid=lamp)"'),
-        ("auth.ldap.search_filter", "no placeholder"),
-    ),
-    "a password to search with and no name": Case(
-        asked("ldap", 'search_password = "hunter2"'),
-        ("auth.ldap.search_password (gateway.toml:4)", "without auth.ldap.search_username", "belong to nobody"),
-    ),
-    "a name to search as and no password": Case(
-        asked("ldap", 'search_username = "cn=s"'),
-        ('auth.ldap.search_username = "cn=s"', "without auth.ldap.search_password", "anonymous"),
-    ),
-    "a name to search as and an empty password": Case(
-        asked("ldap", 'search_username = "cn=s"', 'search_password = ""'),
-        ('auth.ldap.search_username = "cn=s"', "without auth.ldap.search_password"),
-    ),
-    "superusers by a group that is not read": Case(
-        asked("ldap", 'superuser_group = "admins"'),
-        ('auth.ldap.superuser_group = "admins"', "without auth.ldap.group_attribute", "memberOf"),
-    ),
-    "a key without certificate for a server of users": Case(
-        asked("redis", "[auth.redis.tls]", 'key_file = "k.pem"'),
-        ('auth.redis.tls.key_file = "k.pem"', "without auth.redis.tls.certificate_file", "identifies nobody"),
-    ),
-}
+    "a query for everybody": Case(asked("postgresql", 'query = "SELECT 1"'),
+        ('auth.postgresql.query = "SELECT 1"', "no placeholder", "same user")),
+    "a placeholder in quotes": Case(asked("mysql", "query = \"SELECT * FROM u WHERE n = '${clientid}'\""),
+        ("auth.mysql.query", "${clientid} within quotes", "remove the quotes")),
+    "a key with an unknown placeholder": Case(asked("redis", 'key = "u:${user}"'),
+        ('auth.redis.key = "u:${user}"', "${user} is unknown", "${username}")),
+    "a name with half a placeholder": Case(asked("ldap", 'bind_dn = "uid=${username"'),
+        ("auth.ldap.bind_dn", "closing brace is missing")),
+    "a filter for everybody": Case(asked("ldap", 'search_base = "dc=x"', 'search_filter = "(uid=lamp)"'),
+        ("auth.ldap.search_filter", "no placeholder")),
+    "a password to search with and no name": Case(asked("ldap", 'search_password = "hunter2"'),
+        ("auth.ldap.search_password (gateway.toml:4)", "without auth.ldap.search_username", "give the name")),
+    "a name to search as and no password": Case(asked("ldap", 'search_username = "cn=s"'),
+        ('auth.ldap.search_username = "cn=s"', "without auth.ldap.search_password", "anonymous")),
+    "a name to search as and an empty password": Case(asked("ldap", 'search_username = "cn=s"',
+        'search_password = ""'), ('auth.ldap.search_username = "cn=s"', "without auth.ldap.search_password")),
+    "superusers by a group that is not read": Case(asked("ldap", 'superuser_group = "admins"'),
+        ('auth.ldap.superuser_group = "admins"', "without auth.ldap.group_attribute", "memberOf")),
+    "a key without certificate for a server of users": Case(asked("redis", "[auth.redis.tls]", 'key_file = "k.pem"'),
+        ('auth.redis.tls.key_file = "k.pem"', "without auth.redis.tls.certificate_file", "identifies nobody")),
+}  # fmt: skip
 DOUBTS |= {
     "a server of users that anybody can play": Case(
         asked("mysql", "[auth.mysql.tls]", "verify = false"),

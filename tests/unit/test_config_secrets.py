@@ -1,12 +1,11 @@
 """A secret is printed nowhere: not in repr, not in messages, not in tracebacks, not by show."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle
 import traceback
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -16,8 +15,7 @@ from config.loading.load import load
 from config.loading.show import as_data, as_text
 from config.settings import KafkaSettings, MqttSettings, SaslSettings, Settings
 
-if TYPE_CHECKING:
-    from pathlib import Path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 SECRET = "hunter2"  # short on purpose: pydantic truncates long inputs, and prints short ones whole
 
@@ -72,11 +70,6 @@ REJECTED_NAMES = [
     {"GATEWAY_MQTT__ADDRESSES": f"mqtt://u:{SECRET}@a,mqtt://b"},
     {"GATEWAY_MQTT__WEBSOCKET_HEADERS": f"Authorization={SECRET}"},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def assert_silent(error: BaseException) -> None:

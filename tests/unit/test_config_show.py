@@ -1,12 +1,9 @@
 """What `gateway config` prints, and what it ends with."""
 
-from __future__ import annotations
-
-import argparse
 import json
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,11 +11,7 @@ from config.errors import ExitStatus
 from config.loading.load import load
 from config.loading.reference import reference
 from config.loading.show import as_data, as_text
-from gateway.cli.config import add_parser
-from gateway.cli.main import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.command_line import Cli
 
 RICH = """
 instance = "plant-1"
@@ -70,13 +63,6 @@ def write(text: str, tmp_path: Path, name: str = "gateway.toml") -> Path:
     path = tmp_path / name
     path.write_text(text)
     return path
-
-
-def gateway(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
-    chosen = parser.parse_args(["config", *arguments])
-    return int(chosen.run(chosen))
 
 
 def test_what_is_shown_loads_to_the_same_settings_but_for_secrets(tmp_path: Path) -> None:
@@ -132,111 +118,111 @@ def test_the_same_for_programs(tmp_path: Path) -> None:
     assert by_path["routes[0].headers"]["value"] == {"my key": "${topic[1]}", "other": "x\ty"}
 
 
-def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_ok(tmp_path: Path, cli: Cli) -> None:
     write(ROUTE, tmp_path)
-    assert gateway("check") == ExitStatus.OK
-    note, last = capsys.readouterr().out.splitlines()
-    assert note.startswith(
-        "note: these topics have to be in Kafka before a start: gateway-dead-letters, gateway-ledger, "
-    )
+    note, last = cli("config", "check").out.splitlines()
+    assert note.startswith("note: Kafka must have these topics before a start: gateway-dead-letters, gateway-ledger, ")
     assert "`gateway topics apply` makes them" in note
     assert last == "OK: settings from gateway.toml can be used"
     write("[kafka]\ntopics.create = true\n" + ROUTE, tmp_path)
-    assert gateway("check") == ExitStatus.OK
-    assert capsys.readouterr().out == "OK: settings from gateway.toml can be used\n"
+    assert cli("config", "check").out == "OK: settings from gateway.toml can be used\n"
 
 
 def test_check_says_when_the_spools_of_all_workers_do_not_fit_the_disk(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8 GiB on a volume of 20: enough for one worker, which may come to take 16, and not for two."""
     large_disk(monkeypatch, gib=20)
     write(ROUTE + '[spool]\nmax_bytes = "8GiB"\n', tmp_path)
     for workers, warned in ((1, False), (2, True)):
         monkeypatch.setenv("GATEWAY_WORKERS", str(workers))
-        assert gateway("check") == ExitStatus.OK
-        said = capsys.readouterr().out
+        said = cli("config", "check").out
         assert ("the spools of 2 workers may come to take 32.1 GiB" in said) is warned, said
 
 
-def test_check_tells_warnings_and_still_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_tells_warnings_and_still_says_ok(tmp_path: Path, cli: Cli) -> None:
     overlapping = ROUTE + '[[routes]]\nname = "more"\nfilters = ["+/x"]\ntopic = "t"\n'
     write("shutdown_timeout = 1\n" + overlapping, tmp_path)
-    assert gateway("check") == ExitStatus.OK
-    first, second, _note, last = capsys.readouterr().out.splitlines()
+    first, second, _note, last = cli("config", "check").out.splitlines()
     assert first.startswith("warning: shutdown_timeout = 1s (gateway.toml:1)")
     assert "'devices/#' and '+/x' overlap" in second
     assert last == "OK: settings from gateway.toml can be used, 2 warnings"
 
 
-def test_check_tells_all_problems_and_ends_with_the_status_for_bad_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_tells_all_problems_and_ends_with_the_status_for_bad_settings(tmp_path: Path, cli: Cli) -> None:
     write("shutdown_timeout = 0\nsesions = 1\n", tmp_path)
-    assert gateway("check") == ExitStatus.CONFIG == 78
-    printed = capsys.readouterr()
+    printed = cli("config", "check", status=78)
     assert printed.out == ""
     assert printed.err.startswith("2 settings cannot be used:\n  - ")
 
 
-def test_check_refuses_what_a_start_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_what_a_start_would(tmp_path: Path, cli: Cli) -> None:
     """Templates are judged by the bridge, which compiles them at start; TLS files must be there."""
     bad = ROUTE.replace("all", "bad") + 'key = "${client_id}"\n'
     write('[kafka]\nsecurity = "SSL"\n[kafka.tls]\nca_file = "absent"\n' + ROUTE + bad, tmp_path)
-    assert gateway("check") == ExitStatus.CONFIG
-    printed = capsys.readouterr().err
+    printed = cli("config", "check", status=ExitStatus.CONFIG).err
     assert "kafka.tls.ca_file (gateway.toml:4): the file cannot be read" in printed
     assert "routes[1] (gateway.toml:9): route 'bad', key:" in printed
     assert "MQTT does not tell" in printed
 
 
-def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(tmp_path: Path, cli: Cli) -> None:
     write('[stream]\ntopics = ["t"]', tmp_path)
-    assert gateway("check") == ExitStatus.CONFIG
-    assert "routes: none is given" in capsys.readouterr().err
-    assert gateway("check", "--for", "stream") == ExitStatus.OK
+    assert "routes: none is given" in cli("config", "check", status=ExitStatus.CONFIG).err
+    cli("config", "check", "--for", "stream")
     write("", tmp_path)
-    assert gateway("check", "--for", "stream") == ExitStatus.CONFIG
-    assert "stream.topics is empty" in capsys.readouterr().err
+    assert "stream.topics is empty" in cli("config", "check", "--for", "stream", status=ExitStatus.CONFIG).err
+
+
+def test_check_reads_the_folder_of_device_schemas(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in it would else be told minutes later, by the job."""
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "schemas.toml").write_text("[types.boiler]\nunits = 3\n")
+    write(f'{ROUTE}[stream]\ntopics = ["t"]\n[stream.silver]\nschemas = "{tmp_path}/schemas"\n', tmp_path)
+    assert f"{tmp_path}/schemas/schemas.toml" in cli("config", "check", "--for", "stream", status=ExitStatus.CONFIG).err
+    printed = cli("config", "check").out
+    assert f"warning: {tmp_path}/schemas/schemas.toml" in printed
+    assert "The gateway runs with it, the job silver does not start." in printed
+
+    def without_pint(_folder: Path) -> None:
+        raise ModuleNotFoundError("No module named 'pint'", name="pint")
+
+    monkeypatch.setattr("streaming.decoding.device_schemas.load_device_schemas", without_pint)
+    assert (
+        "stream.silver.schemas was not judged: the package pint is missing here"
+        in cli("config", "check", "--for", "stream").out
+    )
 
 
 @pytest.mark.parametrize("command", [["config", "check"], ["run"], ["explain", "a/b"]], ids=lambda one: one[0])
 def test_without_a_file_it_says_where_one_was_looked_for(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GATEWAY_CONFIG", raising=False)
-    assert main(command) == ExitStatus.CONFIG
-    said = capsys.readouterr().err
+    said = cli(*command, status=ExitStatus.CONFIG).err
     assert "There is no settings file: --config and GATEWAY_CONFIG name none, and there is no gateway.toml in " in said
     assert f"{tmp_path}. `gateway init` writes one" in said
 
 
 @pytest.mark.parametrize("command", ["check", "show"])
-def test_the_file_may_be_named(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_may_be_named(command: str, tmp_path: Path, cli: Cli) -> None:
     path = write('instance = "elsewhere"\n' + ROUTE, tmp_path, "other.toml")
-    assert gateway(command, "--config", str(path)) == ExitStatus.OK
-    assert "other.toml" in capsys.readouterr().out
+    assert "other.toml" in cli("config", command, "--config", str(path)).out
 
 
-def test_show_prints_toml_or_json_and_warnings_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_toml_or_json_and_warnings_aside(tmp_path: Path, cli: Cli) -> None:
     write("shutdown_timeout = 1\n", tmp_path)
-    assert gateway("show") == ExitStatus.OK
-    printed = capsys.readouterr()
+    printed = cli("config", "show")
     assert tomllib.loads(printed.out)["shutdown_timeout"] == "1s"
     assert printed.err.startswith("warning: shutdown_timeout")
-    assert gateway("show", "--json") == ExitStatus.OK
-    assert len(json.loads(capsys.readouterr().out)["warnings"]) == 1
+    assert len(json.loads(cli("config", "show", "--json").out)["warnings"]) == 1
 
 
-def test_show_refuses_bad_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_refuses_bad_settings(tmp_path: Path, cli: Cli) -> None:
     write("shutdown_timeout = 0\n", tmp_path)
-    assert gateway("show") == ExitStatus.CONFIG
-    assert "shutdown_timeout" in capsys.readouterr().err
+    assert "shutdown_timeout" in cli("config", "show", status=ExitStatus.CONFIG).err
 
 
-def test_reference_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert gateway("reference") == ExitStatus.OK
-    assert capsys.readouterr().out == reference()
+def test_reference_prints_the_page(cli: Cli) -> None:
+    assert cli("config", "reference").out == reference()

@@ -1,18 +1,13 @@
 """Settings of tokens and of the servers that give them: what is refused at load, and what is warned of."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from config.errors import ConfigError
 from config.loading.load import Loaded, load
 from config.values.addresses import is_readable_on_the_way, parse_http_url
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "hunter2-hunter2"
 OAUTH = f"""

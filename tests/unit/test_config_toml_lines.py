@@ -1,7 +1,5 @@
 """Every key of a TOML file is found on its line, whatever stands in the values around it."""
 
-from __future__ import annotations
-
 import tomllib
 from textwrap import dedent
 from typing import Any

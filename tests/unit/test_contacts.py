@@ -1,7 +1,5 @@
 """When each broker answered last, and who is to be asked."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl
@@ -16,6 +14,7 @@ from bridge.kafka.contacts import FORGOTTEN_NS, PROBE_EVERY_NS, SUSPECT_NS, Cont
 from bridge.kafka.error_codes import AnswerError
 from bridge.kafka.producer import KafkaProducer
 from config.settings import KafkaSettings
+from tests.kinds import there
 
 LIST = [(1, "a", 9092), (2, "b", 9092), (3, "c", 9092)]
 SECOND = 1_000_000_000
@@ -62,8 +61,7 @@ def test_it_owes_since_the_first_question_that_was_not_answered(contacts: Contac
         clock.now_ns += SECOND
         contacts.asked(2)
     contacts.failed(2, TimeoutError())
-    contact = contacts.get(2)
-    assert contact is not None
+    contact = there(contacts.get(2))
     assert (contact.asked_ns, contact.problem) == (asked_ns, "no answer in time")
     contacts.answered(2)
     assert (contact.asked_ns, contact.problem) == (0, None)
@@ -90,8 +88,7 @@ def test_a_suspect_is_asked_that_has_said_nothing_for_a_while(contacts: Contacts
 
 def test_a_broker_that_left_and_came_back_is_the_same(contacts: Contacts, clock: Clock) -> None:
     contacts.listed(LIST[:2])
-    gone = contacts.get(3)
-    assert gone is not None
+    gone = there(contacts.get(3))
     assert (gone.listed, gone.left_ns) == (False, clock.now_ns)
     contacts.listed([*LIST[:2], (3, "elsewhere", 9093)])
     assert contacts.get(3) is gone
@@ -99,13 +96,16 @@ def test_a_broker_that_left_and_came_back_is_the_same(contacts: Contacts, clock:
 
 
 @pytest.mark.parametrize(
-    ("error", "stays"), [(ConnectionRefusedError(), False), (TimeoutError(), True)], ids=["taken away", "frozen"]
+    ("error", "stays"),
+    [(ConnectionRefusedError(), False), (TimeoutError(), True), (None, False)],
+    ids=["taken away", "frozen", "left in good order"],
 )
-def test_one_that_was_taken_away_is_forgotten_and_a_frozen_one_is_not(
-    contacts: Contacts, clock: Clock, error: OSError, *, stays: bool
+def test_one_that_has_left_is_forgotten_and_a_frozen_one_is_not(
+    contacts: Contacts, clock: Clock, error: OSError | None, *, stays: bool
 ) -> None:
-    contacts.asked(3)
-    contacts.failed(3, error)
+    if error is not None:
+        contacts.asked(3)
+        contacts.failed(3, error)
     contacts.listed(LIST[:2])
     clock.now_ns += FORGOTTEN_NS
     due(contacts)
@@ -113,13 +113,6 @@ def test_one_that_was_taken_away_is_forgotten_and_a_frozen_one_is_not(
     clock.now_ns += 1
     due(contacts)
     assert (contacts.get(3) is not None) is stays
-
-
-def test_one_that_left_in_good_order_is_forgotten(contacts: Contacts, clock: Clock) -> None:
-    contacts.listed(LIST[:2])
-    clock.now_ns += FORGOTTEN_NS + 1
-    due(contacts)
-    assert contacts.get(3) is None
 
 
 def test_addresses_before_the_first_list_are_nobodys_broker(contacts: Contacts) -> None:
@@ -131,8 +124,7 @@ def test_addresses_before_the_first_list_are_nobodys_broker(contacts: Contacts) 
 
 def test_what_led_when_it_fell_silent_is_known_until_it_answers(contacts: Contacts) -> None:
     contacts.asked(1)
-    contact = contacts.get(1)
-    assert contact is not None
+    contact = there(contacts.get(1))
     contact.led = (("orders", 1),)
     contact.accepts = True
     contacts.answered(1)
@@ -142,8 +134,7 @@ def test_what_led_when_it_fell_silent_is_known_until_it_answers(contacts: Contac
 def test_who_says_why_it_is_not_to_be_talked_to_is_not_frozen() -> None:
     contacts = Contacts()
     contacts.listed([(1, "kafka-1", 9093)])
-    contact = contacts.get(1)
-    assert contact is not None
+    contact = there(contacts.get(1))
     expired = ssl.SSLCertVerificationError(1, "certificate verify failed: certificate has expired")
     expired.verify_code = 10  # X509_V_ERR_CERT_HAS_EXPIRED
     for error in (expired, AuthenticationFailedError("wrong password")):
@@ -175,8 +166,7 @@ BOTH = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 9), [Errno 
 def test_what_a_library_says_is_put_into_words(error: OSError, words: str, *, refuses: bool) -> None:
     contacts = Contacts()
     contacts.listed([(1, "kafka-1", 9093)])
-    contact = contacts.get(1)
-    assert contact is not None
+    contact = there(contacts.get(1))
     if isinstance(error, ssl.SSLError):
         error.reason = "TLSV1_ALERT_UNKNOWN_CA"
         words = "TLS: tlsv1 alert unknown ca"
@@ -208,6 +198,5 @@ async def test_a_batch_without_a_connection_hides_not_why_there_is_none() -> Non
     producer.contacts.failed(1, ConnectionRefusedError(111, "Connect call failed"))
     error = NodeNotReadyError("Attempt to send a request to node which is not ready (node id 1).")
     producer._undelivered(Mock(leader=1, handovers=[]), error, None)
-    contact = producer.contacts.get(1)
-    assert contact is not None
+    contact = there(producer.contacts.get(1))
     assert (contact.problem, contact.refuses) == ("connection refused", True)

@@ -3,18 +3,14 @@
 Grafana itself does not run here; that every query gives data is tests/integration/test_monitoring.py's.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.monitoring import ADDED_BY_SCRAPE, ROOT, dashboard_module, known_series, rules, selectors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FILE = ROOT / "deploy" / "grafana" / "dashboards" / "gateway.json"
 BOARD: dict[str, Any] = json.loads(FILE.read_text())

@@ -1,25 +1,20 @@
 """Dead letters keep every byte, say why, take their message's place in the spans, and are never too large."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bridge import wire
 from bridge.errors import BridgeError, PoisonedError
-from bridge.produce.dead_letter import HEADER_BYTES, KEY_BYTES, PART_BYTES, SMALL_PART_BYTES
+from bridge.ports import StoredRecord
+from bridge.produce.accumulator import Slot
+from bridge.produce.dead_letter import HEADER_BYTES, KEY_BYTES, PART_BYTES, SMALL_PART_BYTES, DeadLetterDraft
 from bridge.produce.partitioner import partition_for
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from bridge.ports import StoredRecord
-    from bridge.produce.accumulator import Slot
+from tests.unit.manual_time import in_manual_time
 
 ERROR = BridgeError("The template found no value.")
 
@@ -28,7 +23,7 @@ def bury(path: Path, value: bytes | None, **options: object) -> Slot:
     arguments: dict[str, object] = {
         "route": path.route,
         "qos": 1,
-        "timestamp_ms": 1_763_683_200_123,
+        "first_seen_ms": 1_763_683_200_123,
         "key": b"k",
         "value": value,
         "headers": [],
@@ -36,7 +31,7 @@ def bury(path: Path, value: bytes | None, **options: object) -> Slot:
         "error": ERROR,
         **options,
     }
-    slot = path.dead_letters.bury(**arguments)  # type: ignore[arg-type]
+    slot = path.dead_letters.bury(DeadLetterDraft(**arguments))  # type: ignore[arg-type]
     path.took(b"%d" % path.ledger.received)
     return slot
 
@@ -47,14 +42,12 @@ def original_headers(records: list[StoredRecord]) -> list[tuple[str, bytes | Non
     return [pair for record in records for pair in record.headers if not pair[0].startswith(ours)]
 
 
-@manual_time
 async def test_a_message_that_never_became_a_record_is_buried_and_released() -> None:
     kafka = FakeKafka()
     dead = kafka.topic(DEAD_LETTERS)
     async with Path(kafka) as path:
         bury(path, b"payload", headers=[("mqtt.topic", b"x")], kafka_topic="t")
         assert path.balanced()
-        path.flush()
         await path.drained()
         assert path.owner.released == [b"0"]
         assert path.ledger.dead_lettered == 1
@@ -75,41 +68,31 @@ async def test_a_message_that_never_became_a_record_is_buried_and_released() -> 
 
 
 @pytest.mark.parametrize("count", [1, 2, 50])
-def test_many_in_one_read_are_all_released_with_the_healthy_around_them(count: int) -> None:
-    @manual_time
-    async def scenario() -> None:
-        kafka = FakeKafka(batch_bytes=2000)
-        topic = kafka.topic("t")
-        dead = kafka.topic(DEAD_LETTERS)
-        async with Path(kafka) as path:
-            for number in range(count):
-                path.append(path.slot("t"), b"%d" % number)
-                bury(path, b"bad %d" % number)
-                assert path.balanced()
-            path.flush()
-            await path.drained()
-            assert len(path.owner.released) == 2 * count
-        assert topic.values() == [b"%d" % n for n in range(count)]
-        assert dead.values() == [b"bad %d" % n for n in range(count)]
-
-    scenario()
+async def test_many_in_one_read_are_all_released_with_the_healthy_around_them(count: int) -> None:
+    kafka, topic = FakeKafka.with_topic(batch_bytes=2000)
+    dead = kafka.topic(DEAD_LETTERS)
+    async with Path(kafka) as path:
+        for number in range(count):
+            path.append(path.slot("t"), b"%d" % number)
+            bury(path, b"bad %d" % number)
+            assert path.balanced()
+        await path.drained()
+        assert len(path.owner.released) == 2 * count
+    assert topic.values() == [b"%d" % n for n in range(count)]
+    assert dead.values() == [b"bad %d" % n for n in range(count)]
 
 
-@manual_time
 async def test_one_buried_for_an_older_span_holds_that_span_and_goes_without_a_flush() -> None:
     """As messages parked for a topic that turns out not to exist."""
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with Path(kafka) as path:
+    async with Path() as path:
         span = path.accumulator.occupy()
         path.took(b"parked")
         path.accumulator.parked_messages += 1
         path.flush()
         await asyncio.sleep(60)
         assert path.owner.released == []
-        slot = path.dead_letters.bury(
-            "route", 1, 5, None, b"x", [], DeadLetterReason.INVALID_TOPIC, ERROR, "nowhere", span
-        )
+        letter = DeadLetterDraft("route", 1, None, b"x", [], DeadLetterReason.INVALID_TOPIC, ERROR, 5, "nowhere")
+        slot = path.dead_letters.bury(letter, span)
         span.pending -= 1
         path.accumulator.parked_messages -= 1
         assert path.balanced()
@@ -120,55 +103,45 @@ async def test_one_buried_for_an_older_span_holds_that_span_and_goes_without_a_f
         assert path.spans == [span]
 
 
-@manual_time
 async def test_a_tombstone_stays_one() -> None:
     kafka = FakeKafka()
     dead = kafka.topic(DEAD_LETTERS)
     async with Path(kafka) as path:
         bury(path, None)
         bury(path, b"")
-        path.flush()
         await path.drained()
     assert dead.values() == [None, b""]
 
 
 @pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES, 1_000_000])
-def test_a_large_payload_comes_in_parts_that_put_together_are_the_payload(size: int) -> None:
-    @manual_time
-    async def scenario() -> None:
-        kafka = FakeKafka()
-        dead = kafka.topic(DEAD_LETTERS, 3)
-        payload = bytes(n % 251 for n in range(size))
-        async with Path(kafka, max_record_bytes=1_000_000) as path:
-            bury(path, b"before")
-            bury(path, payload)
-            bury(path, b"after")
-            path.flush()
-            await path.drained()
-            assert path.ledger.dead_lettered == 3
-            assert path.owner.released == [b"0", b"1", b"2"]
-        log = dead.partitions[partition_for(b"k", 3)].log
-        parts = log[1:-1]
-        assert len(parts) == -(-size // PART_BYTES)
-        assert b"".join(record.value or b"" for record in parts) == payload
-        assert {record.key for record in parts} == {b"k"}
-        said = [dict(record.headers).get(wire.DLQ_PART) for record in log]
-        numbers = [b"%d/%d" % (n, len(parts)) for n in range(1, len(parts) + 1)] if len(parts) > 1 else [None]
-        assert said == [None, *numbers, None]
-
-    scenario()
+async def test_a_large_payload_comes_in_parts_that_put_together_are_the_payload(size: int) -> None:
+    kafka = FakeKafka()
+    dead = kafka.topic(DEAD_LETTERS, 3)
+    payload = bytes(n % 251 for n in range(size))
+    async with Path(kafka, max_record_bytes=1_000_000) as path:
+        bury(path, b"before")
+        bury(path, payload)
+        bury(path, b"after")
+        await path.drained()
+        assert path.ledger.dead_lettered == 3
+        assert path.owner.released == [b"0", b"1", b"2"]
+    log = dead.partitions[partition_for(b"k", 3)].log
+    parts = log[1:-1]
+    assert len(parts) == -(-size // PART_BYTES)
+    assert b"".join(record.value or b"" for record in parts) == payload
+    assert {record.key for record in parts} == {b"k"}
+    said = [dict(record.headers).get(wire.DLQ_PART) for record in log]
+    numbers = [b"%d/%d" % (n, len(parts)) for n in range(1, len(parts) + 1)] if len(parts) > 1 else [None]
+    assert said == [None, *numbers, None]
 
 
-@manual_time
 async def test_a_flood_of_properties_is_spread_over_parts_in_their_order() -> None:
     """A device may send a packet of nothing but user properties; as headers they are larger than any record may be."""
-    kafka = FakeKafka()
-    topic = kafka.topic("t", max_batch_bytes=1_000_000)
+    kafka, topic = FakeKafka.with_topic(max_batch_bytes=1_000_000)
     dead = kafka.topic(DEAD_LETTERS, max_batch_bytes=1_000_000)
     headers = [(f"mqtt.user.{n}", b"v" * (n % 7)) for n in range(100_000)] + [("mqtt.user.big", b"." * 131_000)]
     async with Path(kafka, max_record_bytes=1_000_000) as path:
-        path.append(path.slot("t"), b"payload", headers=headers)
-        path.flush()
+        path.send(b"payload", headers=headers)
         await path.drained()
         assert path.ledger.dead_lettered == 1
     assert topic.values() == []
@@ -179,38 +152,32 @@ async def test_a_flood_of_properties_is_spread_over_parts_in_their_order() -> No
     assert max(sizes[:-1]) < HEADER_BYTES + 2000
 
 
-@manual_time
 async def test_what_the_broker_called_too_large_comes_in_smaller_parts_than_settings_would_have_it() -> None:
     kafka = FakeKafka()
     kafka.topic("t", max_batch_bytes=100_000)
     dead = kafka.topic(DEAD_LETTERS, max_batch_bytes=100_000)
     async with Path(kafka, max_record_bytes=1_000_000) as path:
-        path.append(path.slot("t"), b"x" * 200_000)
-        path.flush()
+        path.send(b"x" * 200_000)
         await path.drained()
     assert [len(value or b"") for value in dead.values()] == [SMALL_PART_BYTES] * 3 + [200_000 - 3 * SMALL_PART_BYTES]
 
 
-@manual_time
 async def test_a_key_as_large_as_a_payload_is_left_out_and_the_partition_is_its_own_all_the_same() -> None:
     kafka = FakeKafka()
     dead = kafka.topic(DEAD_LETTERS, 5)
     key = b"k" * (KEY_BYTES + 1)
     async with Path(kafka) as path:
         bury(path, b"x", key=key)
-        path.flush()
         await path.drained()
     (record,) = dead.partitions[partition_for(key, 5)].log
     assert record.key is None
 
 
-@manual_time
 async def test_the_sentence_of_an_error_is_cut_to_a_length_and_stays_text() -> None:
     kafka = FakeKafka()
     dead = kafka.topic(DEAD_LETTERS)
     async with Path(kafka) as path:
         bury(path, b"x", error=BridgeError("é" * 100_000))
-        path.flush()
         await path.drained()
     said = dict(dead.records()[0].headers)[wire.DLQ_ERROR]
     assert said is not None
@@ -218,7 +185,6 @@ async def test_the_sentence_of_an_error_is_cut_to_a_length_and_stays_text() -> N
     assert len(said) <= 4000
 
 
-@manual_time
 async def test_dead_letters_count_once_among_the_messages_received() -> None:
     """The metric adds up what slots have taken; a record that changes slots is no second message."""
     kafka = FakeKafka()
@@ -240,13 +206,11 @@ async def test_dead_letters_count_once_among_the_messages_received() -> None:
         assert set(seen) == {5}
 
 
-@manual_time
 async def test_before_the_topic_s_partitions_are_known_the_first_takes_them() -> None:
     kafka = FakeKafka()
     dead = kafka.topic(DEAD_LETTERS, 3)
     async with Path(kafka, topics=[]) as path:
         bury(path, b"x", key=b"any")
-        path.flush()
         await path.drained()
     assert [len(partition.log) for partition in dead.partitions] == [1, 0, 0]
 
@@ -255,7 +219,6 @@ def routes(*tables: dict[str, object]) -> list[RouteSettings]:
     return [RouteSettings.model_validate({"filters": ["x"], "topic": "t", **table}) for table in tables]
 
 
-@manual_time
 async def test_a_route_may_have_a_topic_of_its_own_for_its_dead_letters() -> None:
     kafka = FakeKafka()
     common, own = kafka.topic(DEAD_LETTERS), kafka.topic("own-dead", 3)
@@ -265,7 +228,6 @@ async def test_a_route_may_have_a_topic_of_its_own_for_its_dead_letters() -> Non
         bury(path, b"2", route="other")
         bury(path, b"3", route="")
         path.append(path.accumulator.slot("own", 1, "t", 0), b"." * 200)
-        path.flush()
         await path.drained()
         assert path.ledger.dead_lettered == 4
     assert own.partitions[partition_for(b"k", 3)].log == own.records()
@@ -282,25 +244,19 @@ async def test_a_route_may_have_a_topic_of_its_own_for_its_dead_letters() -> Non
         ("${topic[0]}", [(wire.MQTT_QOS, b"1")], [(wire.MQTT_QOS, b"1")]),
     ],
 )
-def test_a_refused_record_says_of_its_message_what_can_be_known_for_sure(
+async def test_a_refused_record_says_of_its_message_what_can_be_known_for_sure(
     key: str, headers: list[tuple[str, bytes]], known: list[tuple[str, bytes]]
 ) -> None:
-    @manual_time
-    async def scenario() -> None:
-        kafka = FakeKafka()
-        dead = kafka.topic(DEAD_LETTERS)
-        kafka.topic("t", max_batch_bytes=100)
-        async with Path(kafka, routes=routes({"name": "route", "key": key})) as path:
-            path.append(path.slot("t"), b"." * 200, headers=headers)
-            path.flush()
-            await path.drained()
-        (record,) = dead.records()
-        assert list(record.headers)[: len(known)] == known
-
-    scenario()
+    kafka = FakeKafka()
+    dead = kafka.topic(DEAD_LETTERS)
+    kafka.topic("t", max_batch_bytes=100)
+    async with Path(kafka, routes=routes({"name": "route", "key": key})) as path:
+        path.send(b"." * 200, headers=headers)
+        await path.drained()
+    (record,) = dead.records()
+    assert list(record.headers)[: len(known)] == known
 
 
-@manual_time
 async def test_parts_say_which_message_they_are_of() -> None:
     """Parts of two workers may lie between each other, with one key: nothing else tells them apart."""
     kafka = FakeKafka()
@@ -309,8 +265,10 @@ async def test_parts_say_which_message_they_are_of() -> None:
         bury(path, b"." * 2 * PART_BYTES)
         bury(path, b"." * 2 * PART_BYTES)
         bury(path, b"small")
-        path.flush()
         await path.drained()
     ids = [dict(record.headers).get(wire.DLQ_PART_ID) for record in dead.records()]
     assert ids[0] == ids[1] != ids[2] == ids[3]
     assert ids[4] is None
+
+
+in_manual_time(globals())

@@ -1,9 +1,6 @@
 """What the dead-letter topic holds is put together to what was written, whatever lies between its parts."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,15 +10,13 @@ from bridge import wire
 from bridge.dead_letters.reading import Assembler, LoggedRecord, Place
 from bridge.errors import BridgeError
 from bridge.message import Properties
-from bridge.produce.dead_letter import HEADER_BYTES, PART_BYTES
+from bridge.ports import StoredRecord
+from bridge.produce.dead_letter import HEADER_BYTES, PART_BYTES, DeadLetterDraft
 from bridge.routing.headers import property_headers
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from bridge.ports import StoredRecord
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PROPERTIES = st.builds(
@@ -51,12 +46,12 @@ def written(*messages: tuple[bytes | None, list[tuple[str, bytes]]]) -> list[Sto
     async def write() -> None:
         async with Path(kafka, max_record_bytes=1 << 20) as path:
             for payload, headers in messages:
-                path.dead_letters.bury(
-                    "route", 1, 1_763_683_200_123, b"k", payload, headers, DeadLetterReason.MISSING_VALUE,
-                    BridgeError("No value."), "telemetry",
+                letter = DeadLetterDraft(
+                    "route", 1, b"k", payload, headers, DeadLetterReason.MISSING_VALUE, BridgeError("No value."),
+                    1_763_683_200_123, "telemetry",
                 )  # fmt: skip
+                path.dead_letters.bury(letter)
                 path.took(b"1")
-            path.flush()
             await path.drained()
 
     write()

@@ -1,14 +1,12 @@
 """The demo's faults: when they come, what is done at each, what is seen of the spool, and how all of it is told."""
 
-from __future__ import annotations
-
 import argparse
-import asyncio
 import io
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -17,10 +15,11 @@ from rich.console import Console
 
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
-from gateway.cli import demo as command
+from gateway.cli.local import demo as command
+from gateway.devices.account import Tally
 from gateway.devices.outbox import DeviceLedger
 from gateway.local.demo import faults as faults_module
-from gateway.local.demo.account import Tally, examine
+from gateway.local.demo.account import examine
 from gateway.local.demo.chaos import (
     MIN_DURATION_S,
     ChaosPlan,
@@ -35,16 +34,10 @@ from gateway.local.demo.chaos import (
 from gateway.local.demo.faults import Faults
 from gateway.local.demo.options import gateway_toml
 from gateway.local.demo.scrape import WorkerFacts, read_counts, read_worker
-from gateway.local.demo.services import DemoError
+from gateway.local.demo.services import DemoError, Services
 from gateway.local.demo.state import DemoState, GatewayCounts, GatewayLives, Step, StepState, WitnessCounts
-from gateway.local.demo.view import PlainView, draw, status_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from gateway.local.demo.services import Services
-    from gateway.local.demo.view import View
+from gateway.local.demo.view import PlainView, View, draw, status_line
+from tests.waiting import until
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -108,7 +101,7 @@ def chaos_state() -> ChaosState:
 
 
 def result_of(*numbers: int) -> ChaosResult:
-    tally = Tally()
+    tally: Tally[str] = Tally()
     for number in numbers:
         tally.add("pump", number)
     return ChaosResult(chaos_state(), examine("plain_bridge", tally, LEDGER, ordered=True))
@@ -244,14 +237,14 @@ gateway_spool_bytes{worker="0"} 1700
 
 
 def test_a_supervised_worker_is_read_through_its_label() -> None:
-    counts = read_counts(PAGE, route="telemetry", topic="telemetry")
+    counts = read_counts(PAGE)
     assert counts == GatewayCounts(received=41, spool_messages=17, spool_bytes=1700, restarts=2, up=True)
 
 
 def test_a_worker_that_is_down_is_not_one_that_has_received_nothing() -> None:
     page = 'gateway_worker_up{worker="0"} 0\ngateway_worker_restarts_total{worker="0"} 1\n'
-    assert not read_counts(page, route="telemetry", topic="telemetry").up
-    assert read_counts("", route="telemetry", topic="telemetry").up, "without a supervisor nobody says so"
+    assert not read_counts(page).up
+    assert read_counts("").up, "without a supervisor nobody says so"
 
 
 def test_counters_add_up_over_lives_and_gauges_are_as_they_are() -> None:
@@ -277,14 +270,6 @@ def test_counters_add_up_over_lives_and_gauges_are_as_they_are() -> None:
 )
 def test_a_worker_serves_when_it_has_all_its_sessions(worker: dict[str, Any], facts: WorkerFacts) -> None:
     assert read_worker({"workers": [worker]}) == facts
-
-
-def test_messages_are_told_from_their_repetitions() -> None:
-    tally = Tally()
-    for message in (("a", 0), ("a", 1), ("a", 0), ("b", 0), ("a", 0)):
-        tally.add(*message)
-    tally.add_unreadable()
-    assert (tally.records, tally.distinct) == (6, 3)
 
 
 # ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -344,23 +329,21 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeServices:
     return FakePlain.services
 
 
-async def begin(services: FakeServices, plan: ChaosPlan) -> tuple[Faults, ChaosState, list[str]]:
+async def begin(
+    services: FakeServices, plan: ChaosPlan, spark: Step | None = None
+) -> tuple[Faults, ChaosState, list[str]]:
     told: list[str] = []
     view = cast("View", SimpleNamespace(note=told.append, warn=told.append))
     state = DemoState(devices=1, with_spark=False, duration_s=1.0, chaos=ChaosState(plan))
     state.steps = {key: Step(key) for key in ("kafka", "gateway", "plain")}
+    if spark is not None:
+        state.steps["spark"] = spark
     faults = Faults(cast("Services", services), state, view)
     await faults.start_plain()
     state.flow_started_s = time.monotonic()
     faults.begin()
     assert state.chaos is not None
     return faults, state.chaos, told
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10.0):
-        while not condition():  # noqa: ASYNC110 - what is waited for says nothing by itself
-            await asyncio.sleep(0.005)
 
 
 async def test_both_bridges_get_the_same_at_the_planned_times(services: FakeServices) -> None:
@@ -377,6 +360,25 @@ async def test_both_bridges_get_the_same_at_the_planned_times(services: FakeServ
     assert frozen_for_s is not None
     assert frozen_for_s >= 0.6
     assert sum(line.startswith("fault: ") for line in told) == 6, "each is told when it begins and when it is over"
+
+
+async def test_kafka_is_frozen_once_spark_runs(services: FakeServices) -> None:
+    spark = Step("Spark", StepState.WORKING)
+    faults, chaos, _ = await begin(services, ChaosPlan(0.0, 0.0, 0.3, 0.1), spark)
+    await until(lambda: len(chaos.faults) == 1 and chaos.faults[0].over_s is not None, "killed and back")
+    runs_s, spark.state = faults._now_s(), StepState.READY
+    await until(lambda: services.done[-1:] == ["thaw"], "frozen, and thawed")
+    _killed, frozen, killed_again = chaos.faults
+    assert frozen.at_s >= runs_s
+    assert killed_again.at_s - frozen.at_s >= 0.1
+    await faults.calm()
+
+
+async def test_without_spark_running_before_the_end_kafka_is_not_frozen(services: FakeServices) -> None:
+    faults, chaos, _ = await begin(services, ChaosPlan(0.0, 0.0, 600.0, 500.0), Step("Spark", StepState.WORKING))
+    await until(lambda: len(chaos.faults) == 1, "killed")
+    await faults.calm()
+    assert "freeze" not in services.done
 
 
 async def test_a_run_that_is_ended_while_kafka_is_frozen_lets_it_go_on(services: FakeServices) -> None:

@@ -1,7 +1,5 @@
 """The device's outbox: at least once, in order, whatever the connection does."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

@@ -1,48 +1,38 @@
 """The demo's small parts: latencies, rates, scraped metrics, Spark's lines, the settings file, the command line."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
 
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
-from gateway.cli import demo as command
+from gateway.cli.local import demo as command
 from gateway.devices.outbox import DeviceLedger, ledger_as_json, ledger_from_json
 from gateway.local.demo.children import Child, ChildError, in_thread
 from gateway.local.demo.latency import Latencies
 from gateway.local.demo.options import PARTITIONS, ROUTE, TOPIC, gateway_toml
-from gateway.local.demo.records import Identity, count_parquet, read_identity
+from gateway.local.demo.records import Identity, count_silver, read_identity, read_windows
 from gateway.local.demo.scrape import read_counts
 from gateway.local.demo.spark_events import LineTail, SparkEvents
-from gateway.local.demo.state import GatewayCounts, Rate
+from gateway.local.demo.state import GatewayCounts, Rate, Window
 from gateway.local.demo.sweeper import Sweeper
-from streaming.progress import (
-    BatchEvent,
-    Event,
-    FailedEvent,
-    MeasurementSummary,
-    StartedEvent,
-    WindowEvent,
-    format_line,
-)
+from streaming.progress import BatchEvent, Event, FailedEvent, StartedEvent, format_line
 
 # ── latencies and rates ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -61,13 +51,6 @@ def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(values: li
     assert result in values
     assert sum(value <= result for value in values) >= share * len(values)
     assert sum(value < result for value in values) < share * len(values)
-
-
-def test_the_median_is_the_lower_middle() -> None:
-    latencies = Latencies()
-    for value in (1, 2, 3, 4, 100):
-        latencies.add(value)
-    assert latencies.overall(0.5) == statistics.median_low([1, 2, 3, 4, 100])
 
 
 def test_recent_percentiles_forget_and_overall_ones_do_not() -> None:
@@ -119,11 +102,11 @@ gateway_kafka_records_sent_total{topic="device-status"} 200
 
 
 def test_only_the_telemetry_route_is_counted_over_all_sessions() -> None:
-    counts = read_counts(PAGE, route="telemetry", topic="telemetry")
-    assert counts == GatewayCounts(received=42, acknowledged=240, unacked=5, in_flight=5, records_sent=37)
+    counts = read_counts(PAGE)
+    assert counts == GatewayCounts(received=42, acknowledged=240, unacked=5, in_flight=5)
 
 
-def batch(number: int, rows: int, ends: dict[str, int], query: str = "ingest", quarantined: int = 0) -> BatchEvent:
+def batch(number: int, rows: int, ends: dict[str, int], query: str = "silver", quarantined: int = 0) -> BatchEvent:
     return BatchEvent(
         query=query,
         batch=number,
@@ -138,51 +121,36 @@ def batch(number: int, rows: int, ends: dict[str, int], query: str = "ingest", q
     )
 
 
-def window(start_ms: int, kind: str, rows: int = 1) -> WindowEvent:
-    summary = {"temperature": MeasurementSummary(rows, 20.0, 19.0, 21.0)}
-    return WindowEvent("windows", 0, start_ms, start_ms + 10_000, kind, rows, summary)
-
-
 def fed(*events: Event) -> SparkEvents:
-    spark = SparkEvents("ingest", "telemetry")
+    spark = SparkEvents("telemetry")
     spark.feed([format_line(event) for event in events])
     return spark
 
 
-def test_sparks_lag_is_what_kafka_has_and_parquet_has_not() -> None:
+def test_sparks_lag_is_what_kafka_has_and_silver_has_not() -> None:
     spark = fed(batch(0, 30, {"0": 20, "1": 10}), batch(1, 5, {"0": 25}))
     assert spark.counts.offsets == {0: 25, 1: 10}
     assert spark.counts.lag({0: 30, 1: 10, 2: 7}) == 12
     assert (spark.counts.batches, spark.counts.rows, spark.counts.batch_ms) == (2, 35, 701)
 
 
-def test_only_the_query_that_writes_parquet_counts() -> None:
-    """The windows query may be ahead; what it read is not in Parquet."""
-    spark = fed(batch(0, 30, {"0": 30}, query="windows"))
+def test_only_silver_counts() -> None:
+    """Bronze may be ahead; what it read is not in silver. Of gold it is known how often it has changed."""
+    spark = fed(batch(0, 30, {"0": 30}, query="bronze"), batch(0, 30, {}, query="gold"))
     assert spark.counts.lag({0: 30}) == 30
-    assert spark.counts.rows == 0
+    assert (spark.counts.rows, spark.counts.gold_batches) == (0, 1)
 
 
 def test_quarantined_rows_add_up() -> None:
     assert fed(batch(0, 9, {}, quarantined=2), batch(1, 9, {}, quarantined=1)).counts.quarantined == 3
 
 
-def test_the_newest_windows_are_kept_in_their_latest_form() -> None:
-    spark = fed(window(0, "pump"), window(10_000, "meter"), window(20_000, "pump", 1), window(20_000, "pump", 4))
-    spark.feed([format_line(window(20_000, "meter", 2))])
-    assert [(it.start_ms, it.type, it.rows) for it in spark.counts.windows] == [
-        (20_000, "meter", 2),
-        (20_000, "pump", 4),
-        (10_000, "meter", 1),
-    ]
-
-
 def test_start_and_failure_are_noticed_and_other_lines_passed_over() -> None:
     spark = fed()
     spark.feed(["", "SLF4J: no providers", '{"event":"of a newer version"}', "[1]"])
     assert not spark.counts.started
-    spark.feed([format_line(StartedEvent(("ingest",), "local[2]", "local-1", 9.5))])
-    spark.feed([format_line(FailedEvent("ingest", "the disk is full"))])
+    spark.feed([format_line(StartedEvent(("silver",), "local[2]", "local-1", 9.5))])
+    spark.feed([format_line(FailedEvent("silver", "the disk is full"))])
     assert (spark.counts.started, spark.startup_s, spark.failure) == (True, 9.5, "the disk is full")
 
 
@@ -218,23 +186,29 @@ def test_an_identity_is_read_from_the_payload_or_not_at_all(value: bytes | None,
     assert read_identity(value) == identity
 
 
-def test_parquet_is_read_as_any_reader_would(tmp_path: Path) -> None:
-    """Partition folders are read; Spark's own files are not; a file that was cut off is named."""
-    date = tmp_path / "ingest_date=2026-11-21" / "batch=0"
-    for folder in (date, tmp_path / "_spark_metadata", tmp_path / ".spark-staging-1"):
-        folder.mkdir(parents=True)
-        table = pa.table({"device": ["a", "a", None], "seq": [0, 1, 2], "temperature": [1.0, 2.0, 3.0]})
-        parquet.write_table(table, folder / "part-0.parquet")
-    whole = (date / "part-0.parquet").read_bytes()
-    (date / "part-1.parquet").write_bytes(whole[: len(whole) // 2])
-    tally, broken = count_parquet(tmp_path)
-    assert (tally.records, tally.unreadable, dict(tally.seen)) == (3, 1, {"a": {0, 1}})
-    assert broken == [date / "part-1.parquet"]
+def test_silver_is_counted_by_devices_and_numbers(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "silver", pa.table({"device": ["a", "a", None], "seq": [0, 1, 2], "x": [1.0, 2, 3]}))
+    tally = count_silver(tmp_path)
+    assert (tally.records, tally.unreadable, list(tally.seen), tally.seen["a"].found(5)) == (3, 1, ["a"], 2)
+    assert count_silver(tmp_path / "absent").records == 0, "a table that was never written is empty"
 
 
-def test_a_table_that_was_never_written_is_empty(tmp_path: Path) -> None:
-    tally, broken = count_parquet(tmp_path / "absent")
-    assert (tally.records, broken) == (0, [])
+def test_the_newest_windows_of_gold_are_read(tmp_path: Path) -> None:
+    def row(start_s: int, key: str, signal: str, readings: int, level: str = "type") -> dict[str, Any]:
+        begin = datetime.fromtimestamp(start_s, UTC)
+        return {
+            "window_start": begin, "window_end": begin + timedelta(seconds=10), "level": level, "key": key,
+            "signal": signal, "readings": readings, "mean": 20.0,
+        }  # fmt: skip
+
+    rows = [row(0, "pump", "rssi", 1), row(20, "pump", "rssi", 3), row(20, "pump", "temperature", 4)]
+    rows += [row(10, "meter", "rssi", 2), row(20, "meter", "rssi", 2), row(30, "pump-7", "rssi", 9, level="device")]
+    write_deltalake(tmp_path / "gold", pa.Table.from_pylist(rows))
+    assert read_windows(tmp_path) == (
+        Window(20_000, 30_000, "meter", 2, {"rssi": 20.0}),
+        Window(20_000, 30_000, "pump", 4, {"rssi": 20.0, "temperature": 20.0}),
+        Window(10_000, 20_000, "meter", 2, {"rssi": 20.0}),
+    )
 
 
 def test_a_ledger_survives_its_way_between_processes() -> None:
@@ -256,9 +230,9 @@ def test_the_settings_file_is_one_the_gateway_accepts(tmp_path: Path) -> None:
     assert settings.mqtt.addresses == ("mqtt://127.0.0.1:18830",)
     assert settings.kafka.topics.partitions == PARTITIONS
     assert settings.http.port == 19464
-    assert settings.data_dir.parent == settings.stream.output.parent == root
+    assert settings.data_dir.parent == settings.stream.lake.path.parent == root
     assert settings.stream.topics == (TOPIC,)
-    assert [route.name for route in settings.routes] == [ROUTE, "status"]
+    assert [route.name for route in settings.routes] == [ROUTE, "status", "answers"]
 
 
 def test_with_an_access_service_the_gateway_logs_in(tmp_path: Path) -> None:
@@ -446,13 +420,3 @@ def test_our_own_death_starts_the_sweep(tmp_path: Path) -> None:
     while folder.exists() or lives(int(parent.stdout)):
         assert time.monotonic() < deadline, "the marked process or the folder is still there"
         time.sleep(0.05)
-
-
-def test_the_command_line_needs_no_client_library() -> None:
-    """The main parser imports every command's module at each start, `gateway run` included."""
-    code = (
-        "import sys, gateway.cli.demo; "
-        "print([m for m in ('rich', 'aiokafka', 'paho', 'jpype', 'pyarrow', 'aiohttp', 'asyncio') if m in sys.modules])"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"

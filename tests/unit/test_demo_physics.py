@@ -1,17 +1,17 @@
-"""The demo's physical model: the same for the same seed, plausible, and what the wire's schema asks for."""
+"""The demo's physical model: the same for the same seed, plausible, and what the packaged schemas ask for."""
 
-from __future__ import annotations
-
+import json
 import math
 import statistics
-from typing import Any
+from pathlib import Path
 
+import jsonschema
 import pytest
 
-from bridge.wire import TELEMETRY_FIELDS
 from gateway.devices.physics import DAY_S, SITES, START_S, UNITS, Weather, build_fleet
 
 HOUR = 3_600.0
+SCHEMAS = Path(__file__).parents[2] / "streaming" / "decoding" / "schemas_default"
 
 
 def day_of_readings(seed: int = 7, devices: int = 24, step_s: float = 360.0) -> dict[str, list[dict[str, float]]]:
@@ -48,20 +48,19 @@ def test_names_are_distinct_and_all_types_and_sites_occur() -> None:
     assert {model.device.split("-")[0] for model in fleet} == {site.name for site in SITES}
 
 
-def test_readings_fit_the_wire_schema() -> None:
-    """A long must be an int: Spark's JSON reader makes null of ``-71.0`` where the schema says long."""
-    kinds: dict[str, Any] = {"long": int, "double": (int, float)}
-    fields = {field.name: field for field in TELEMETRY_FIELDS}
-    envelope = {"device", "type", "seq", "ts"}
-    assert {field.name for field in TELEMETRY_FIELDS if field.required} <= envelope
+def test_readings_fit_the_packaged_schemas() -> None:
+    types = {model.device: model.type for model in build_fleet(24, seed=7)}
+    schemas = {kind: json.loads((SCHEMAS / f"{kind}.json").read_text()) for kind in set(types.values())}
     for device, readings in day_of_readings().items():
+        properties = schemas[types[device]]["properties"]
+        envelope = {"device": device, "type": types[device], "seq": 0, "ts": 0}
         for values in readings:
-            assert set(values) <= set(UNITS)
-            assert envelope.isdisjoint(values)
+            assert envelope.keys().isdisjoint(values)
+            assert set(values) <= set(UNITS) & set(properties), device
             for name, value in values.items():
                 assert math.isfinite(value), (device, name)
-                if name in fields:
-                    assert isinstance(value, kinds[fields[name].kind]), (device, name, value)
+                assert properties[name]["type"] == "number" or isinstance(value, int), (device, name, value)
+        jsonschema.validate({**envelope, **readings[0]}, schemas[types[device]])
 
 
 def test_the_weather_is_warmest_in_the_afternoon_and_coldest_before_dawn() -> None:

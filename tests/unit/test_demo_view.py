@@ -1,22 +1,18 @@
 """What people see: it fits a terminal of 80 by 24, says what goes on, and goes to standard error only."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 
 import pytest
 from rich.console import Console
 
-from gateway.local.demo.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, WitnessCounts
+from gateway.local.demo.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, Window, WitnessCounts
 from gateway.local.demo.view import LiveView, PlainView, draw, status_line
-from streaming.progress import MeasurementSummary, WindowEvent
 
 
-def window(start_ms: int, kind: str) -> WindowEvent:
-    names = ("temperature", "humidity", "voltage", "rssi", "power")
-    summary = {name: MeasurementSummary(660, 20.3, 1.0, 30.0) for name in names}
-    return WindowEvent("windows", 0, start_ms, start_ms + 10_000, kind, 660, summary)
+def window(start_ms: int, kind: str) -> Window:
+    means = dict.fromkeys(("temperature", "humidity", "voltage", "rssi", "power"), 20.3)
+    return Window(start_ms, start_ms + 10_000, kind, 660, means)
 
 
 @pytest.fixture
@@ -37,8 +33,8 @@ def state() -> DemoState:
     state.gateway = GatewayCounts(received=123_440, unacked=10, in_flight=12)
     state.witness = WitnessCounts(ends={0: 60_000, 1: 63_400}, recent_p50_ms=6, recent_p99_ms=23)
     kinds = ("meter", "pump", "thermostat")
-    windows = tuple(window(start, kind) for start in (1_790_000_010_000, 1_790_000_000_000) for kind in kinds)
-    state.spark = SparkCounts(True, 12, 100_000, 0, 1_530, {0: 50_000, 1: 50_000}, windows)
+    state.windows = tuple(window(start, kind) for start in (1_790_000_010_000, 1_790_000_000_000) for kind in kinds)
+    state.spark = SparkCounts(True, 12, 100_000, 0, 1_530, {0: 50_000, 1: 50_000})
     for second in range(6):
         state.published = 123_000 + 200 * second
         state.update_rates(100.0 + second)
@@ -85,7 +81,7 @@ def test_nothing_is_known_yet_and_nothing_breaks() -> None:
     state.flow_started_s = 130.0
     text = picture(state)
     assert "Spark" not in text
-    assert "Parquet" not in text
+    assert "silver" not in text
     assert "p50 -, p99 -" in text
 
 
@@ -151,3 +147,13 @@ def test_the_live_view_writes_to_standard_error_only(state: DemoState, capsys: p
     out, err = capsys.readouterr()
     assert out == ""
     assert "a [warning]" in err
+
+
+def test_a_warning_above_the_picture_leaves_it_as_it_is(state: DemoState) -> None:
+    view, file = LiveView(state), io.StringIO()
+    view._console = Console(file=file, force_terminal=True, width=80, color_system=None)
+    view.start()
+    view.warn("a [warning]")
+    view.stop()
+    assert "a [warning]" in file.getvalue()
+    assert "[dim]" not in file.getvalue(), "the picture is drawn by the same call"

@@ -1,7 +1,5 @@
 """The demo names the part that stands still, says what came late, and shows counts of one moment."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +12,7 @@ from gateway.local.demo.state import DemoState, GatewayCounts, SparkCounts, Witn
 from gateway.local.demo.view import status_line
 from gateway.local.demo.watchdog import Standstill, Watchdog, lateness
 
-NAMES = {"kafka": "Kafka", "parquet": "Parquet"}
+NAMES = {"kafka": "Kafka", "silver": "silver"}
 
 
 class Run:
@@ -155,9 +153,9 @@ def test_no_part_has_more_than_the_one_before_it_had() -> None:
 # --- a slow Spark is no loss ---
 
 
-def parquet(**changes: Any) -> Stage:
+def silver(**changes: Any) -> Stage:
     return Stage(
-        "parquet",
+        "silver",
         **{"records": 0, "found": 0, "duplicates": 0, "foreign": 0, "missing": 0, "reordered": None, **changes},
     )
 
@@ -165,17 +163,17 @@ def parquet(**changes: Any) -> Stage:
 def test_what_spark_has_not_read_yet_is_not_lost() -> None:
     """It had not even started: 11,467 messages are in Kafka, and in no table."""
     kafka = Stage("kafka", 11_467, 11_467, 0, 0, 0, 0)
-    late = parquet(missing=11_467, unread=11_467, examples=(("pump", 0),))
+    late = silver(missing=11_467, unread=11_467, examples=(("pump", 0),))
     account = Account(116, 11_467, 11_467, 11_467, 0, (kafka, late), wanted=200)
     assert (account.missing, account.pending, account.exit_status) == (0, 11_467, ExitStatus.INCOMPLETE)
     text = render(account, NAMES)
     assert "published by 116 of 200 devices" in text
-    assert "NOT YET IN PARQUET: 11,467 messages." in text
+    assert "NOT YET IN SILVER: 11,467 messages." in text
     assert "MISSING" not in text
     assert "for example" not in text
 
 
 def test_what_is_missing_beyond_that_is_lost() -> None:
-    account = Account(2, 100, 100, 100, 0, (parquet(records=60, found=60, missing=40, unread=30),))
+    account = Account(2, 100, 100, 100, 0, (silver(records=60, found=60, missing=40, unread=30),))
     assert (account.missing, account.pending, account.exit_status) == (10, 30, ExitStatus.MISSING_MESSAGES)
     assert "MISSING: 10 acknowledged messages did not get through." in render(account, NAMES)

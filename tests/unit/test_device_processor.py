@@ -1,28 +1,21 @@
 """The shard of devices in Spark's state, without Spark."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from streaming.device_processor import INPUT, ShardProcessor, with_clocks
-from streaming.device_records import Presence, Reading
-from streaming.device_shard import Slot
+from streaming.devices.processor import INPUT, ShardProcessor, with_clocks
+from streaming.devices.records import Presence, Reading, Rules
+from streaming.devices.shard import Input, Slot
 from tests.unit.device_rig import LOG, RULES, SHORT, T0, Log, Rig, inputs_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from streaming.device_records import Rules
-    from streaming.device_shard import Input
 
 BATCH = pa.schema([("shard", pa.int32()), ("kind", pa.string()), ("ms", pa.int64()), ("gateway", pa.string())])
 

@@ -1,13 +1,12 @@
 """Devices: silence, outages of gateways, births and deaths, flapping."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.device_presence import parse_presence
-from streaming.device_records import Presence
+from streaming.devices.gateways import Gateway
+from streaming.devices.presence import parse_presence
+from streaming.devices.records import Event, Presence, Rules
 from tests.unit.device_rig import MINUTE, RULES, SHORT, T0, Rig, beat, birth, reading
 
 
@@ -38,6 +37,34 @@ def test_one_gateway_that_is_down_is_one_event_and_its_devices_are_unknown() -> 
         rig(reading("c", minute * MINUTE, gateway="other"))
     assert rig.told()[2:] == [("offline", "b")], "it had as long as any device, from the gateway's return"
     assert rig.store.devices["a"].transitions == 0
+
+
+def test_a_gateway_that_goes_and_comes_loads_its_own_devices_alone() -> None:
+    rig = Rig()
+    rig(*(reading(f"edge-{number}", number) for number in range(5)), beat(0, 9))
+    rig(*(reading(f"other-{number}", number, gateway="other") for number in range(50)))
+    rig.store.loaded.clear()
+    for minute in range(1, 9):
+        rig(beat(minute, 9 + minute, gateway="other"))
+    assert [rig.state(f"edge-{number}") for number in range(5)] == ["unknown"] * 5
+    rig(beat(9, 9))
+    assert rig.told() == [("gateway_lost", "edge"), ("gateway_back", "edge")]
+    assert set(rig.store.loaded) == {f"edge-{number}" for number in range(5)}
+
+
+def test_a_step_of_many_gateways_compares_each_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, compared = Rig(), []
+    compare = Gateway.compare
+
+    def counted(self: Gateway, newest_ms: int, rules: Rules) -> list[Event]:
+        compared.append(self.name)
+        return compare(self, newest_ms, rules)
+
+    monkeypatch.setattr(Gateway, "compare", counted)
+    for step in range(2):
+        compared.clear()
+        rig(*(reading("a", step * MINUTE + number, gateway=f"edge-{number}") for number in range(100)))
+    assert len(compared) < 300
 
 
 def test_a_gateway_without_traffic_is_there_and_its_devices_are_silent() -> None:
@@ -132,6 +159,46 @@ def test_births_and_deaths_of_an_older_connection_change_nothing() -> None:
     assert rig.state("a") == "online"
     rig(birth("a", 4000, online=False, session=200))
     assert rig.state("a") == "offline"
+
+
+@pytest.mark.parametrize("session", [None, 100])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("death_first", [True, False])
+def test_a_birth_and_a_death_of_one_moment_give_the_same_in_any_order(
+    session: int | None, *, together: bool, death_first: bool
+) -> None:
+    rig = Rig()
+    rig(birth("a", 0, session=session))
+    both = [birth("a", 5000, online=online, session=session) for online in (not death_first, death_first)]
+    for batch in [both] if together else [[one] for one in both]:
+        rig(*batch)
+    assert rig.state("a") == ("online" if session is None else "offline")
+
+
+@pytest.mark.parametrize("cut", [["edge", "other"], ["other", "edge"]])
+def test_of_two_gateways_at_one_moment_the_same_counts_in_any_order(cut: list[str]) -> None:
+    rig = Rig()
+    for gateway in cut:
+        rig(reading("a", 0, gateway=gateway))
+    rig(reading("b", 1000, gateway="edge"))
+    rig(reading("b", 11 * MINUTE, gateway="edge"))
+    device = rig.store.devices["a"]
+    assert (device.gateway, device.state, device.since_ms) == ("other", "unknown", T0)
+
+
+def test_a_birth_that_is_read_after_a_reading_of_its_moment_does_not_undo_a_silence() -> None:
+    rig = Rig()
+    rig(reading("a", 0))
+    rig(*(reading("b", minute * MINUTE) for minute in range(11)))
+    rig(birth("a", 0))
+    assert rig.told() == [("offline", "a")]
+
+
+def test_a_birth_after_a_death_brings_back_also_if_a_reading_was_on_its_way() -> None:
+    rig = Rig()
+    rig(birth("a", 0, online=False), reading("a", 2000))
+    rig(birth("a", 1000))
+    assert rig.state("a") == "online"
 
 
 def test_births_and_deaths_that_are_read_after_newer_readings_change_nothing() -> None:
@@ -257,7 +324,7 @@ def test_a_reading_in_a_later_batch_gives_the_same_state(count: int, data: st.Da
         late(one)
     kept = [rig.store.devices["a"] for rig in (in_order, late)]
     assert kept[0].values == kept[1].values
-    assert [one.sequence.missing_count for one in kept] == [0, 0]
+    assert [(one.sequence.missing_count, one.sequence.missing) for one in kept] == [(0, []), (0, [])]
     assert [(one.sequence.last, one.sequence.resets, one.sequence.duplicates) for one in kept] == [
         (count - 1, 0, 0)
     ] * 2

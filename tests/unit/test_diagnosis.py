@@ -1,10 +1,10 @@
 """A worker's own state as /status shows it: brokers, partitions, problems, dead letters without what was in them."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -23,10 +23,6 @@ from gateway.health import pace
 from gateway.health.observation import MOST_PARTITIONS
 from gateway.worker.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 S = 1_000_000_000
 
@@ -114,17 +110,17 @@ class Rig:
         monkeypatch.setattr(pace, "cpu_waits", lambda: CpuWaits(0.0, 0.0, 0.0))  # the machine's load is no case here
         self.worker = Worker(settings, StopRequest())
         self.producer = Producer()
-        monkeypatch.setattr(self.worker, "kafka_producer", lambda: self.producer)
-        monkeypatch.setattr(self.worker.sender, "_number", 1)
+        monkeypatch.setattr(self.worker.kafka, "producer", lambda: self.producer)
+        monkeypatch.setattr(self.worker.kafka.sender, "_number", 1)
         for state in (State.STARTING, State.RECOVERY, State.RUNNING):
             self.worker.service.lifecycle.advance(state)
-        self.worker.sessions = []
-        self.worker.contacts.clock_ns = clock
-        self.worker.contacts.listed([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+        self.worker.mqtt.sessions = []
+        self.worker.kafka.contacts.clock_ns = clock
+        self.worker.kafka.contacts.listed([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
 
     def wait_for(self, partition: int, records: int) -> None:
         """So many records are under way to a partition, from now."""
-        slot = self.worker.groups[0].accumulator.slot("telemetry", 1, "orders", partition)
+        slot = self.worker.mqtt.groups[0].accumulator.slot("telemetry", 1, "orders", partition)
         builder = FakeBatch(1 << 20)
         for number in range(records):
             builder.append(number, 0, b"key", b"secret payload", [])
@@ -135,7 +131,7 @@ class Rig:
         self.worker.ledger.received += records
 
     def acknowledge(self, partition: int) -> None:
-        queue = self.worker.partitions.queues["orders", partition]
+        queue = self.worker.kafka.partitions.queues["orders", partition]
         assert queue.in_flight is not None
         self.worker.ledger.delivered += queue.in_flight.count
         queue.in_flight, queue.last_acknowledged_ns = None, self.clock()
@@ -189,7 +185,7 @@ async def test_what_waits_and_for_whom(rig: Rig) -> None:
 
 async def test_a_mute_broker_is_probed_named_and_forgiven(rig: Rig) -> None:
     rig.wait_for(1, 3)
-    rig.worker.contacts.asked(2)
+    rig.worker.kafka.contacts.asked(2)
     rig.pass_by(7)
     assert rig.producer.probed.count(2) >= 3
     document = rig.document()
@@ -199,7 +195,7 @@ async def test_a_mute_broker_is_probed_named_and_forgiven(rig: Rig) -> None:
     assert [broker["health"] for broker in document["brokers"]] == ["idle", "silent"]
     assert rig.metric("gateway_kafka_broker_up") == {("1",): 1, ("2",): 0}
     assert rig.metric("gateway_kafka_broker_silence_seconds")["2",] > 5
-    rig.worker.contacts.answered(2)
+    rig.worker.kafka.contacts.answered(2)
     rig.acknowledge(1)
     rig.pass_by(1)
     assert not rig.document()["problems"]
@@ -220,8 +216,8 @@ async def test_a_broker_over_its_quota_is_not_silent_and_said_to_be_throttled(ri
         if second == 5:
             assert not rig.document()["problems"], "a moment only"
         if second % 5 == 0:
-            rig.worker.contacts.hold(2, 4000)
-        contact = rig.worker.contacts.get(2)
+            rig.worker.kafka.contacts.hold(2, 4000)
+        contact = rig.worker.kafka.contacts.get(2)
         assert contact is not None
         for partition in (1, 3):
             rig.producer.held["orders", partition] = contact.held_until_ns
@@ -274,7 +270,7 @@ async def test_silence_is_counted_for_each_leader_from_when_it_leads(rig: Rig, m
 async def test_a_gateway_that_stood_still_calls_nobody_silent(rig: Rig) -> None:
     """A paused container: nobody could have read an answer meanwhile."""
     rig.wait_for(1, 3)
-    rig.worker.contacts.asked(2)
+    rig.worker.kafka.contacts.asked(2)
     observation = rig.worker.observation
     now_ns = rig.clock()
     observation.vitals.stalls.tick(now_ns, now_ns + S)
@@ -293,7 +289,7 @@ async def test_the_first_end_of_the_brokers_certificates_is_a_metric_and_a_probl
     rig.producer.shown = [Validity(0, now_s + days * 86_400) for days in (300, 9.5, 100)]
     [problem] = rig.document()["problems"]
     assert (problem["id"], problem["severity"]) == ("server-certificate-expires", "warning")
-    assert "a Kafka broker shows expires in 9.5 days" in problem["text"]
+    assert "certificate of a Kafka broker expires in 9.5 days" in problem["text"]
     ends = rig.metric("gateway_credential_expiry_timestamp_seconds")
     assert ends["kafka_server_certificate",] == now_s + 9.5 * 86_400
     assert ends["mqtt_server_certificate",] == 0
@@ -333,7 +329,7 @@ async def test_the_last_dead_letters_are_told_without_what_was_in_them(rig: Rig)
 
 async def test_a_dead_letter_counts_when_kafka_has_it(rig: Rig) -> None:
     """Also one that an earlier life left in the spool; of one in parts the last alone."""
-    accumulator = rig.worker.groups[0].accumulator
+    accumulator = rig.worker.mqtt.groups[0].accumulator
     slot = accumulator.slot("telemetry", 1, "gateway-dead-letters", 0, dead_letter=True)
     note = rig.worker.observation.note_dead_letter
     for _ in range(7):  # a message that comes again and again, since its dead letter is refused
@@ -348,7 +344,7 @@ async def test_a_dead_letter_counts_when_kafka_has_it(rig: Rig) -> None:
     builder.close(3)
     batch = Batch(slot, builder, rig.clock())
     batch.count, batch.size, batch.sent_ns = 3, builder.size(), rig.clock()
-    rig.worker.batch_stored(batch, 0, 17, rig.clock())
+    rig.worker.kafka.counts.batch_stored(batch, 0, 17, rig.clock())
     found = rig.document()["dead_letters"]
     assert (found["total"], found["by_reason"]) == (2, {"too_large": 1, "invalid_topic": 1})
     assert [one["text"] for one in found["last"]] == ["Larger than the broker takes."]
@@ -356,7 +352,7 @@ async def test_a_dead_letter_counts_when_kafka_has_it(rig: Rig) -> None:
 
 async def test_a_dead_letter_that_kafka_refuses_is_a_problem_of_its_own(rig: Rig) -> None:
     rig.wait_for(0, 3)
-    rig.worker.partitions.queues["orders", 0].dead_letters_refused = "It is larger than max.message.bytes."
+    rig.worker.kafka.partitions.queues["orders", 0].dead_letters_refused = "It is larger than max.message.bytes."
     (problem,) = rig.document()["problems"]
     assert (problem["id"], problem["severity"]) == ("dead-letters-refused", "critical")
     assert problem["text"] == (
@@ -366,7 +362,7 @@ async def test_a_dead_letter_that_kafka_refuses_is_a_problem_of_its_own(rig: Rig
 
 async def test_the_pages_problems_are_a_metric_while_they_last(rig: Rig) -> None:
     rig.wait_for(0, 3)
-    queue = rig.worker.partitions.queues["orders", 0]
+    queue = rig.worker.kafka.partitions.queues["orders", 0]
     no_session = {("mqtt-disconnected", "warning"): 1.0}
     assert rig.metric("gateway_problems") == no_session
     queue.dead_letters_refused = "It is larger than max.message.bytes."
@@ -393,7 +389,7 @@ async def test_dead_letters_are_a_problem_for_a_quarter_of_an_hour(rig: Rig) -> 
 
 async def test_partitions_are_bounded_and_the_silent_ones_are_among_them(rig: Rig) -> None:
     for partition in range(MOST_PARTITIONS + 50):
-        rig.worker.partitions.queue("orders", partition)
+        rig.worker.kafka.partitions.queue("orders", partition)
     rig.wait_for(MOST_PARTITIONS + 40, 1)
     rig.pass_by(3)
     document = rig.document()
@@ -407,13 +403,13 @@ async def test_partitions_are_bounded_and_the_silent_ones_are_among_them(rig: Ri
 @pytest.fixture(autouse=True)
 def _no_leftovers(rig: Rig) -> Iterator[None]:
     yield
-    rig.worker.chains.close()
+    rig.worker.mqtt.chains.close()
 
 
 async def test_a_look_at_thousands_of_partitions_is_short(rig: Rig) -> None:
     """The event loop carries the messages meanwhile: CPU time, on whatever machine."""
     for partition in range(MOST_PARTITIONS):
-        rig.worker.partitions.queue("orders", partition)
+        rig.worker.kafka.partitions.queue("orders", partition)
     rig.document()
     began = time.process_time()
     for look in rig.worker.observation.vitals.looks:
@@ -437,7 +433,7 @@ async def test_a_look_at_thousands_of_partitions_is_short(rig: Rig) -> None:
 async def test_a_topic_just_made_may_have_no_leader_without_a_warning(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: BridgeError, made: bool, level: str
 ) -> None:
-    monkeypatch.setattr(rig.worker.topics, "is_settling", lambda topic: made and topic == "orders")
+    monkeypatch.setattr(rig.worker.kafka.topics, "is_settling", lambda topic: made and topic == "orders")
     with capture_logs() as lines:
-        rig.worker.batch_retried("orders", error)
+        rig.worker.kafka._batch_retried("orders", error)
     assert [(line["event"], line["log_level"]) for line in lines] == [("batch_retried", level)]

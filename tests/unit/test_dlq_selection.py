@@ -1,16 +1,14 @@
 """What ``gateway dlq`` takes for a moment, a place and a match, and how it writes what it found."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest
 
 from bridge.dead_letters.reading import DeadLetter, Place
 from bridge.dead_letters.replay_marks import Marks
+from bridge.kafka.reader import TopicFacts
 from gateway.base.moments import parse_moment
 from gateway.cli.dead_letters import text as dlq_text
-from gateway.cli.dead_letters.reader import TopicFacts
 from gateway.cli.dead_letters.selection import Filter, find, parse_place
 
 NOW_MS = 1_763_683_200_000

@@ -1,7 +1,5 @@
 """What the README and the docs give to paste: settings load, and every `gateway` command line has options there are."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import shlex
@@ -76,7 +74,7 @@ def completed(text: str) -> str:
 
 def test_there_are_blocks() -> None:
     assert len(TOML) > 35
-    assert {one.page for one in TOML} >= {"README.md", "quick-start.md", "credentials.md", "auth.md", "interceptors.md"}
+    assert {one.page for one in TOML} >= {"README.md", "tutorial.md", "credentials.md", "auth.md", "interceptors.md"}
 
 
 @pytest.mark.parametrize("block", TOML, ids=lambda block: f"{block.page}:{block.line}")

@@ -2,8 +2,6 @@
 
 The pages that are made from the code (configuration, metrics) and that of the log's lines have tests of their own."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Verdicts of ``gateway doctor`` over Kafka: pure functions over facts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +8,7 @@ import pytest
 from bridge.kafka.probe import BrokerAddress, Layout, PartitionLayout, ProbeError, Produced
 from config.errors import ExitStatus
 from gateway.admin.errors import AdminRefusedError, BrokerSilentError
-from gateway.admin.model import (
-    Answers,
-    Broker,
-    Cluster,
-    Group,
-    LogDir,
-    Quorum,
-    QuorumReplica,
-    Reassignment,
-    ReplicaLog,
-)
+from gateway.admin.model import Answers, Broker, Cluster, Group, LogDir, Quorum, QuorumReplica, Reassignment, ReplicaLog
 from gateway.tools.doctor.admin_facts import AdminFacts
 from gateway.tools.doctor.broker_verdicts import judge_brokers, places_text
 from gateway.tools.doctor.cluster_verdicts import judge_cluster
@@ -409,7 +397,7 @@ def test_groups_that_were_asked_for() -> None:
     assert "__consumer_offsets/17" in found.text
     hidden = cluster(cluster_facts(groups={"g": group}, unseen={"g": "its topics …: t"}), with_offsets(), groups=("g",))
     assert hidden["groups"].severity is WARN, "nothing is wrong with it, as far as anybody knows"
-    assert "cannot be judged: its topics …: t." in hidden["groups"].text
+    assert "is unknown: its topics …: t." in hidden["groups"].text
     problems = {"group g": BrokerSilentError("broker 2 did not answer")}
     silent = cluster(cluster_facts(problems=problems), with_offsets(), groups=("g",))["groups"]
     assert (silent.severity, silent.status) == (FAIL, ExitStatus.UNAVAILABLE)

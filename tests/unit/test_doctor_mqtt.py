@@ -1,7 +1,5 @@
 """Verdicts of ``gateway doctor`` over MQTT brokers and EMQX's REST API: pure functions over facts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +12,7 @@ from gateway.health.emqx.api import EmqxRefusedError
 from gateway.health.emqx.model import Ban, EmqxClient, EmqxNode, EmqxZone
 from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.probe import Visit
-from gateway.tools.doctor.emqx_checks import EmqxFacts, client_ids, judge_emqx, session_pattern
+from gateway.tools.doctor.emqx_checks import EmqxFacts, expected_ids, judge_emqx, session_pattern
 from gateway.tools.doctor.endpoint import Endpoint, Step, TlsStep
 from gateway.tools.doctor.endpoint_verdicts import judge_certificate, judge_endpoint
 from gateway.tools.doctor.model import Check, Findings, Severity
@@ -151,18 +149,24 @@ def test_a_broker_of_3_1_1_is_not_blamed_for_what_it_cannot_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("granted", "name", "severity", "says"),
+    ("changes", "name", "severity", "says"),
     [
-        ([0x87], "shared", FAIL, "devices/# (not authorised (0x87))"),
-        ([0x9E], "shared", FAIL, "shared subscriptions not supported"),
-        ([0], "qos", WARN, "devices/# (QoS 0 of 1)"),
-        (None, "shared", FAIL, "did not answer SUBSCRIBE"),
+        ({"filters": replace(WELCOME, granted=[0x87])}, "shared", FAIL, "devices/# (not authorised (0x87))"),
+        ({"filters": replace(WELCOME, granted=[0x9E])}, "shared", FAIL, "shared subscriptions not supported"),
+        ({"filters": replace(WELCOME, granted=[0])}, "qos", WARN, "devices/# (QoS 0 of 1)"),
+        ({"filters": replace(WELCOME, granted=None)}, "shared", FAIL, "did not answer SUBSCRIBE"),
+        ({"everything": replace(WELCOME, granted=[0])}, "everything", FAIL, "granted to the device's user"),
+        ({"everything": replace(WELCOME, granted=[0x80])}, "everything", OK, "refused"),
+        ({"everything": replace(WELCOME, granted=None)}, "everything", OK, "disconnected"),
+        ({"everything": None, "everything_as": None}, "everything", SKIPPED, "--device-user"),
+        ({"everything": None, "everything_as": None, "device": REFUSED}, "everything", SKIPPED,
+            "does not let in the user"),
     ],
-)
-def test_what_of_our_subscriptions_is_granted(
-    granted: list[int] | None, name: str, severity: Severity, says: str
+)  # fmt: skip
+def test_what_of_our_subscriptions_is_granted_and_what_a_device_may_read(
+    changes: dict[str, Any], name: str, severity: Severity, says: str
 ) -> None:
-    check = judged(found=door(filters=replace(WELCOME, granted=granted)))[name]
+    check = judged(found=door(**changes))[name]
     assert check.severity is severity
     assert says in check.text
 
@@ -179,22 +183,6 @@ def test_who_is_let_in_and_must_not_be(name: str) -> None:
     assert judged(found=hung_up)[called].severity is SKIPPED
     assert judged(found=replace(hung_up, without_certificate=True))[called].severity is OK
     assert judged(found=replace(silent, without_certificate=True))[called].severity is SKIPPED
-
-
-@pytest.mark.parametrize(
-    ("changes", "severity", "says"),
-    [
-        ({"everything": replace(WELCOME, granted=[0])}, FAIL, "granted to the device's user"),
-        ({"everything": replace(WELCOME, granted=[0x80])}, OK, "refused"),
-        ({"everything": replace(WELCOME, granted=None)}, OK, "disconnected"),
-        ({"everything": None, "everything_as": None}, SKIPPED, "--device-user"),
-        ({"everything": None, "everything_as": None, "device": REFUSED}, SKIPPED, "does not let in the user"),
-    ],
-)
-def test_what_a_device_may_read(changes: dict[str, Any], severity: Severity, says: str) -> None:
-    check = judged(found=door(**changes))["everything"]
-    assert check.severity is severity
-    assert says in check.text
 
 
 def test_a_look_is_never_taken_in_the_gateway_s_own_share_group() -> None:
@@ -248,12 +236,12 @@ def test_tls_that_does_not_come_about(step: Step, validity: Validity | None, say
 
 @pytest.mark.parametrize(
     ("begins", "days", "severity"),
-    [(-1, -1.0, FAIL), (-1, 13.9, WARN), (-1, 14.1, OK), (+1, 90.0, FAIL)],
+    [(-1, -1.0, FAIL), (-1, 1.9, FAIL), (-1, 13.9, WARN), (-1, 14.1, OK), (+1, 90.0, FAIL)],
 )
 def test_a_certificate_s_days(begins: int, days: float, severity: Severity) -> None:
     findings = Findings("config")
     dates = Validity(NOW_S + begins * 3600, NOW_S + days * DAY_S)
-    judge_certificate(findings, "mqtt.tls", dates, "The certificate", file="c.pem", now_s=NOW_S)
+    judge_certificate(findings, "mqtt.tls", dates, "mqtt.tls.certificate_file (c.pem)", is_ours=True, now_s=NOW_S)
     assert findings[0].severity is severity
     assert findings[0].facts["days_left"] == pytest.approx(days)
 
@@ -268,17 +256,15 @@ def test_slow_names_and_connections_are_warnings() -> None:
 
 def zone(**changes: Any) -> EmqxZone:
     values: dict[str, Any] = {
-        "max_inflight": 1000, "max_mqueue_len": 100_000, "mqueue_store_qos0": True,
-        "shared_subscription_strategy": "hash_clientid", "retry_interval": "infinity",
-        "session_expiry_interval": "2h", "max_packet_size": "1MB", "durable_sessions": False, "max_heap_size": "32MB",
-        "max_mailbox": 100_000,
+        "max_inflight": 1000, "max_mqueue_len": 100_000, "shared_subscription_strategy": "hash_clientid",
+        "durable_sessions": False, "max_mailbox": 100_000,
     }  # fmt: skip
     return EmqxZone(**{**values, **changes})
 
 
 def emqx(*, runs: bool = True, rate: float | None = 1000.0, **changes: Any) -> dict[str, Check]:
     settings = settings_of(mqtt={"username": "gw", "password": "s", "sessions": 2})
-    ours = {name: EmqxClient(name, connected=True) for name in client_ids(settings, 2)}
+    ours = {name: EmqxClient(name, connected=True) for name in expected_ids(settings, 2)}
     values: dict[str, Any] = {
         "nodes": [EmqxNode("n1", "running", "5.8.9")], "zone": zone(), "clients": ours, "bans": [],
     }  # fmt: skip
@@ -356,7 +342,7 @@ def test_client_ids_of_groups_and_their_pattern() -> None:
         {"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry"},
     ]
     settings = settings_of(mqtt={"sessions": 1, "groups": [{"name": "alarms"}]}, routes=routes)
-    assert client_ids(settings, 2) == ["gateway-0-0", "gateway-0-alarms-0", "gateway-1-0", "gateway-1-alarms-0"]
+    assert expected_ids(settings, 2) == ["gateway-0-0", "gateway-0-alarms-0", "gateway-1-0", "gateway-1-alarms-0"]
     pattern = session_pattern(settings)
     for name in ("gateway-9-3", "gateway-12-alarms-4"):
         assert pattern.fullmatch(name)

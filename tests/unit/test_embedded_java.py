@@ -1,18 +1,14 @@
 """Which Java is taken, with the machine's Javas replaced by scripts that say what a java says."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gateway.local.runtime import java
 from gateway.local.runtime.errors import ChecksumError, JavaError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.kinds import there
 
 
 def make_java(directory: Path, version: str, modules: str = "java.base") -> Path:
@@ -51,16 +47,14 @@ def no_index(monkeypatch: pytest.MonkeyPatch, find_links: Path) -> None:
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "home", "21")))
     monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", "17") / "bin"))
-    found = java.find_java()
-    assert found is not None
+    found = there(java.find_java())
     assert (found.version, found.source, found.home) == (21, "JAVA_HOME", tmp_path / "home")
 
 
 @pytest.mark.parametrize("version", ["17", "25"])
 def test_the_path_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", version) / "bin"))
-    found = java.find_java()
-    assert found is not None
+    found = there(java.find_java())
     assert (found.version, found.source) == (int(version), "PATH")
     assert java.pending_java_bytes() == 0
 
@@ -71,9 +65,7 @@ def test_an_unusable_java_home_does_not_hide_a_usable_path(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "home", home) if home else tmp_path / "nowhere"))
     monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", "17") / "bin"))
-    found = java.find_java()
-    assert found is not None
-    assert found.source == "PATH"
+    assert there(java.find_java()).source == "PATH"
 
 
 def test_without_java_the_wheel_is_what_is_pending() -> None:
@@ -133,17 +125,14 @@ class TestSpark:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "home", "17", "jdk.incubator.vector")))
-        found = java.find_java()
-        assert found is not None
-        assert found.spark_home() == tmp_path / "home"
+        assert there(java.find_java()).spark_home() == tmp_path / "home"
 
     def test_without_it_the_wrapper_drops_the_flag_and_keeps_all_others(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         home = make_java(tmp_path / "a 'home'", "25")
         monkeypatch.setenv("JAVA_HOME", str(home))
-        found = java.find_java()
-        assert found is not None
+        found = there(java.find_java())
         wrapper = found.spark_home() / "bin" / "java"
         arguments = [
             "-Xmx1g",

@@ -1,7 +1,5 @@
 """Guarded processes: they end with us however we end, and signals reach them and nobody else."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -10,16 +8,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from gateway.local.runtime.errors import StartError
 from gateway.local.runtime.process import GuardedProcess, last_lines, wait_for_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import wait_until
 
 DEADLINE = 20.0
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -38,13 +33,6 @@ STUBBORN = [
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_CACHE", str(tmp_path / "cache"))
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
-        time.sleep(0.02)
 
 
 def gone(pid: int) -> bool:
@@ -102,7 +90,7 @@ def test_who_ignores_a_polite_end_is_killed_with_its_children(tmp_path: Path) ->
     grandchild = int((tmp_path / "log").read_text().split()[1])
     process.terminate(0.2)
     assert process.returncode == -signal.SIGKILL
-    until(lambda: gone(grandchild), "the grandchild's end")
+    wait_until(lambda: gone(grandchild), "the grandchild's end")
 
 
 def test_a_frozen_process_is_frozen_on_return_and_can_be_ended(tmp_path: Path) -> None:
@@ -125,7 +113,7 @@ def test_waiting_has_a_limit(tmp_path: Path) -> None:
 
 def test_a_signal_to_one_that_has_ended_does_nothing(tmp_path: Path) -> None:
     process = GuardedProcess([sys.executable, "-c", "pass"], log=tmp_path / "log")
-    until(lambda: gone(process.pid), "the child's end")
+    wait_until(lambda: gone(process.pid), "the child's end")
     process.signal(signal.SIGTERM)
     process.kill()
     assert process.returncode == 0
@@ -178,8 +166,8 @@ def begin():
         assert process.stdout is not None
         process.stdout.close()
         process.wait(DEADLINE)
-        until(lambda: gone(pid), "the guarded process's end")
-        until(lambda: not (tmp_path / "temporary").exists(), "the removal of the temporary directory")
+        wait_until(lambda: gone(pid), "the guarded process's end")
+        wait_until(lambda: not (tmp_path / "temporary").exists(), "the removal of the temporary directory")
 
     @pytest.mark.parametrize(
         "then",
@@ -222,7 +210,7 @@ def begin():
         process = start(SLEEPER, tmp_path / "log")
         guard = psutil.Process(process.pid).ppid()
         os.kill(guard, signal.SIGKILL)
-        until(lambda: gone(process.pid), "the guarded process's end")
+        wait_until(lambda: gone(process.pid), "the guarded process's end")
         assert process.wait(DEADLINE) == -signal.SIGKILL
 
 

@@ -1,14 +1,19 @@
 """docs/emqx.md says what is: its settings load, its ACL does what it says, its names exist."""
 
-from __future__ import annotations
-
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
+import pytest
+
+from bridge import wire
+from bridge.commands.reading import Presence, read_delivery, read_presence
+from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.routing.router import Router
 from config.loading.load import load
-from gateway.health.canary.account import LEGS
+from config.values.topic_filters import covers
+from gateway.base.lookout_metrics import LEGS
 from tests.brokers.emqx_conf import flatten, read_hocon
 from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
 
@@ -23,19 +28,19 @@ def blocks() -> list[str]:
 
 def test_its_settings_load_and_are_of_one_mind(tmp_path: Path) -> None:
     tables = [block for block in blocks() if block.startswith("[") and "partitioned" not in block]
-    assert len(tables) == 3
+    assert len(tables) == 4
     secret = tmp_path / "secret"
-    secret.write_text("s")
+    secret.write_text("s" * 32)
     file = tmp_path / "gateway.toml"
-    file.write_text("\n".join(tables).replace("/run/secrets/emqx-api", str(secret)))
+    file.write_text(re.sub(r"/run/secrets/[a-z-]+", str(secret), "\n".join(tables)))
     loaded = load(file, environ={})
     assert loaded.settings.emqx.api_key == "gateway"
-    assert [route.name for route in loaded.settings.routes] == ["canary", "presence"]
+    assert [route.name for route in loaded.settings.routes] == ["canary", "presence", "acked", "device-presence"]
     assert loaded.warnings == ()
 
 
 def test_its_acl_lets_the_gateway_see_who_comes_and_goes_and_nobody_else() -> None:
-    (lines,) = [block for block in blocks() if block.startswith("{allow")]
+    lines = next(block for block in blocks() if block.startswith("{allow"))
     rules = parse_acl_conf(lines + "{allow, all}.\n")
 
     def may(username: str, topic: str) -> str:
@@ -85,3 +90,56 @@ def test_durable_sessions_are_one_configuration_at_both_ends(tmp_path: Path) -> 
 def test_its_legs_are_those_there_are() -> None:
     table = PAGE.partition("| leg | the message |")[2].partition("\n\n")[0]
     assert tuple(re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)) == LEGS
+
+
+# --- commands.conf --------------------------------------------------------------------------------
+
+RULES = read_hocon(ROOT / "deploy/emqx/commands.conf")["rule_engine"]["rules"]
+DELIVERED, CAME, SUBSCRIBED = "gateway_command_acked", "gateway_presence", "gateway_subscribed"
+
+
+def republished(rule: str, **values: str) -> LoggedRecord:
+    """The record that the page's route makes of what a rule publishes."""
+    (action,) = RULES[rule]["actions"]
+    assert action["function"] == "republish"
+    topic, payload = (
+        re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], action["args"][name]) for name in ("topic", "payload")
+    )
+    text = next(block for block in blocks() if block.startswith("[") and "delivered_by" in block)
+    routes = tomllib.loads(text)["routes"]
+    (route,) = [route for route in routes if any(covers(filter_, topic) for filter_ in route["filters"])]
+    assert route["name"] == ("acked" if rule == DELIVERED else "device-presence")
+    device = topic.split("/")[int(re.fullmatch(r"\$\{topic\[(\d)\]\}", route["device"])[1])]  # type: ignore[index]
+    headers = ((wire.MQTT_TOPIC, topic.encode()), (wire.GATEWAY_DEVICE, device.encode()))
+    return LoggedRecord(Place(route["topic"], 0, 7), 0, None, payload.encode(), headers)
+
+
+def test_a_device_s_acknowledgement_is_read_as_a_delivery() -> None:
+    record = republished(DELIVERED, token="abc.def", clientid="pump-7", timestamp="1795600000000")
+    delivery = read_delivery(record)
+    assert delivery is not None
+    assert (delivery.token, delivery.device) == ("abc.def", "pump-7")
+
+
+@pytest.mark.parametrize(
+    ("rule", "event", "is_online"),
+    [
+        (CAME, "client.connected", True),
+        (CAME, "client.disconnected", False),
+        (SUBSCRIBED, "session.subscribed", None),
+    ],
+)
+@pytest.mark.parametrize("device", ["pump-7", "0", "up"])
+def test_who_comes_and_goes_is_read_as_presence(rule: str, event: str, is_online: bool | None, device: str) -> None:
+    """Also of a device whose name is a word for it."""
+    found = read_presence(republished(rule, clientid=device, event=event, timestamp="1795600000000"))
+    assert found == Presence(device, is_online)
+
+
+def test_only_the_device_of_the_topic_is_asked_about() -> None:
+    """A monitor on devices/# acknowledges a command as well, and is not its device."""
+    for name in (DELIVERED, SUBSCRIBED):
+        assert "clientid = nth(2, split(topic, '/'))" in RULES[name]["sql"]
+    assert "topic =~ 'devices/+/req/#'" in RULES[DELIVERED]["sql"]
+    for rule in RULES.values():
+        assert rule["actions"][0]["args"]["qos"] == 1, "a report that is lost is a command that times out"

@@ -1,7 +1,5 @@
 """The model of EMQX's rules, against examples of what EMQX 5.8.9 says and does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -65,7 +63,8 @@ ALLOW = {"permission": "allow", "action": "all"}
         ({**ALLOW, "topic": "s/${client_attrs.site}"}, ("publish", "s/berlin", 1, True), "allow"),
         ({**ALLOW, "topic": "s/${client_attrs.none}/#"}, ("publish", "s//a", 1, True), "nomatch"),
         ({**ALLOW, "topic": "s/${other}"}, ("publish", "s/${other}", 1, True), "allow"),
-        ({**ALLOW, "topic": "s/${$}{username}"}, ("publish", "s/${username}", 1, True), "allow"),
+        ({**ALLOW, "topic": "s/${$}{username}"}, ("publish", "s/${$}{username}", 1, True), "allow"),
+        ({**ALLOW, "topic": "${clientid}/${$}{username}"}, ("publish", "c1/${username}", 1, True), "allow"),
     ],
 )
 def test_a_rule_of_a_login(rule: dict[str, object], asked: tuple[Any, str, int, bool], verdict: str) -> None:

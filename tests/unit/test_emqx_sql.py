@@ -1,7 +1,5 @@
 """EMQX's SQL: what is understood means the same as in EMQX, and everything else is refused as it stands."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

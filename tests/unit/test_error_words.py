@@ -1,16 +1,15 @@
 """What libraries say of a network or a disk reaches people in words."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import errno
 import re
 import socket
 import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import aiohttp
 import pymysql.err
@@ -30,9 +29,6 @@ from config.settings import KafkaSettings, MqttSettings, TlsSettings
 from config.values.addresses import parse_mqtt_address
 from gateway.mqtt.reasons import connect_error
 from gateway.tools.doctor.endpoint import _text as doctor_text
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 RAW: Final = re.compile(
     r"Errno|_ssl\.c|\[SSL|\[Error|object at|Multiple exc|[a-z](Error|Exception)\b|Connect call|node which|<\w+ "

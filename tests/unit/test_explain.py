@@ -1,10 +1,9 @@
 """What ``gateway explain`` says of a message, and that it is what the data path does."""
 
-from __future__ import annotations
-
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,7 @@ from bridge.produce.partitioner import partition_for
 from config.settings import Settings
 from gateway.cli.main import main
 from gateway.tools.explain import Explanation, Message, explain
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.command_line import Cli
 
 ROUTES = [
     {"name": "alarms", "filters": ["devices/+/alarm"], "topic": "alarms", "group": "fast", "qos": 2},
@@ -99,7 +96,7 @@ def test_a_message_that_two_filters_bring() -> None:
     assert any("delivers it 2 times" in note for note in found.notes)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text('[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "t"\nkey = "${property.k}"\n')
     always = ["--config", str(file), "--partitions", "6"]
@@ -111,23 +108,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "key: v" in out
     assert f"partition: {partition_for(b'v', 6)} of 6" in out
     assert "mqtt.content_type = x/y" in out
-    assert main(["explain", "a/b", "ff00", "--encoding", "hex", "--json", *always]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli("explain", "a/b", "ff00", "--encoding", "hex", "--json", *always).out)
     assert document["written"][0]["value"] == {"base64": raw}
-    assert main(["explain", "b", "--offline", "--config", str(file)]) == 1
-    assert "no route takes it" in capsys.readouterr().out
+    assert "no route takes it" in cli("explain", "b", "--offline", "--config", str(file), status=1).out
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["a/+"], "is no topic that a message can have"),
+        (["a/+"], "is no topic of a message"),
         (["a", "xyz", "--encoding", "hex"], "The payload is no hex"),
         (["a", "@nowhere"], "The payload cannot be read from nowhere"),
         (["a", "--properties", "site"], "write NAME=VALUE"),
         (["a", "--properties", "payload_format=2"], "payload_format is a number, 0 or 1"),
     ],
 )
-def test_wrong_arguments_say_what_is_right(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *words]) == 2
-    assert says in capsys.readouterr().err
+def test_wrong_arguments_say_what_is_right(words: list[str], says: str, cli: Cli) -> None:
+    assert says in cli("explain", *words, status=2).err

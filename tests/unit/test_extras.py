@@ -1,7 +1,5 @@
 """A hint what to install is a command that works here: no package index has the gateway."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.extras import how_to_install
-from gateway.cli.main import main
+from tests.command_line import Cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,12 +39,9 @@ def test_no_page_asks_an_index_for_the_gateway(page: Path) -> None:
     assert not re.search(r"pip install [^\n]*mqtt-kafka-gateway", page.read_text())
 
 
-def test_dev_up_without_its_extra_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dev_up_without_its_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setattr("config.extras.importlib.util.find_spec", lambda name: None if name == "jpype" else object())
-    monkeypatch.setattr("gateway.cli.main._COMMANDS", ("dev",))
-    assert main(["dev", "up"]) == 78
-    said = capsys.readouterr().err
+    monkeypatch.setattr("gateway.cli.main._COMMANDS", ("local.dev",))
+    said = cli("dev", "up", status=78).err
     assert "JPype1" in said
     assert shlex.quote(f"{ROOT}[embedded]") in said

@@ -1,22 +1,16 @@
 """The Kafka in memory behaves at the port as the real one does."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
 from bridge.kafka.batch import KafkaBatch
+from bridge.ports import BatchBuilder, StoredRecord
 from tests.producer_port import ProducerPort
-from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from bridge.ports import BatchBuilder, StoredRecord
-    from tests.unit.fake_kafka import FakeProducer
+from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition, FakeProducer
 
 
 class FakeBackend:

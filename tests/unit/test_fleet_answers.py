@@ -1,21 +1,17 @@
 """What a supervisor's port says of its workers: one document, in which each of them can still be told."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from gateway.http.answers import Answer
 from gateway.supervisor.answers import FleetAnswers
+from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.metrics import SupervisorMetrics
 from tests import status_documents
-
-if TYPE_CHECKING:
-    from gateway.supervisor.fleet import Fleet
 
 BUCKETS = {"p50": None, "p99": None, "buckets": []}
 

@@ -1,7 +1,5 @@
 """Several workers' health as one document, and what the supervisor says of the workers themselves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 
 from gateway.base.metrics import LATENCIES
 from gateway.supervisor.fleet_status import merged, worker_problem
+from tests import status_documents
 
 S = 1_000_000_000
 BUCKETS = len(LATENCIES) + 1
@@ -137,6 +136,7 @@ CASES = [
     (slot(), 960 * S, "critical", "Worker 3 runs, and has not answered for 40 s."),
     (slot(problem="Killed by SIGKILL."), 999 * S, "critical", "Worker 3 does not run: Killed by SIGKILL."),
     (slot(restarts=2, ended_ns=880 * S), None, "warning", "by itself 2 times, the last time 2 minutes ago"),
+    (slot(restarts=1, ended_ns=990 * S), None, "warning", "Worker 3 has ended by itself less than a minute ago."),
     (slot(restarts=1, ended_ns=300 * S), None, None, ""),
 ]
 
@@ -148,3 +148,24 @@ def test_what_is_said_of_a_worker_s_process(
     found = worker_problem(one, 1000 * S, unanswered_ns)
     assert (found.severity if found else None) == severity
     assert words in (found.text if found else "")
+
+
+def test_commands_of_all_workers_are_added_up() -> None:
+    first = status_documents.commands()
+    second = status_documents.commands(
+        partitions=["commands/2"], finished={"succeeded": 10}, busiest={"pump-7": 1, "pump-8": 9}, oldest_seconds=None,
+        errors={"group": "No coordinator."}, open=False,
+    ) | {"connected": False, "problem": "refused"}  # fmt: skip
+    found = merged([worker(0, commands=first), worker(1, commands=second), worker(2)], [])["commands"]
+    assert [found["connected"], found["connections"], found["problem"]] == [1, 2, "refused"]
+    row = found["routes"]["switches"]
+    assert row["partitions"] == ["commands/0", "commands/1", "commands/2"]
+    assert row["finished"] == {"expired": 3, "succeeded": 1210}
+    assert [row["consumed"], row["waiting"], row["oldest_seconds"], row["open"]] == [2420, 10, 12.5, True]
+    assert row["busiest"] == {"pump-8": 9, "pump-7": 6}
+    assert row["errors"] == {"group": "No coordinator."}
+    assert row.keys() == first["routes"]["switches"].keys()
+
+
+def test_without_commands_nothing_is_said_of_them() -> None:
+    assert "commands" not in merged([worker(0)], [])

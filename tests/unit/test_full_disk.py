@@ -1,11 +1,11 @@
 """A start on a full disk is no matter of settings: it ends with a status after which another try makes sense."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,11 +14,7 @@ from bridge.spool.spool import Spool
 from config.errors import ExitStatus, GatewayError
 from gateway.data_dir.directory import explained
 from gateway.data_dir.identity import Ending, Identity
-from gateway.supervisor.place import Place
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from gateway.supervisor.place import held_place
 
 
 def refuse(code: int) -> Callable[..., NoReturn]:
@@ -41,7 +37,7 @@ async def test_the_identity_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_supervisor_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge.process_lock.take", refuse(errno.ENOSPC))
-    with pytest.raises(GatewayError) as raised, Place(tmp_path, "gw"):
+    with pytest.raises(GatewayError) as raised, held_place(tmp_path, "gw"):
         pass
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
 

@@ -1,10 +1,9 @@
 """Consumers that settings name are watched: what they owe is a metric, and a problem once it is old."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from gateway.admin.errors import AdminMissingError, AdminRetriableError
 from gateway.admin.model import Group, Member, Offsets, TopicPartition
 from gateway.admin.watch import GroupWatch, TopicLag, lag_problems
 from gateway.base.metrics import Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))
 NOW = 1e12
@@ -133,7 +129,7 @@ async def test_a_kafka_that_does_not_say_is_told_and_asked_anew() -> None:
     (problem,) = watch.problems()
     assert (problem.id, problem.text) == (
         "consumer-unwatched",
-        "Whether consumers keep up is not seen: Broker 1 did not answer.",
+        "The lag of consumers is unknown: Broker 1 did not answer.",
     )
     admin.error = None
     await watch.look()

@@ -1,25 +1,19 @@
 """What is counted within the last minutes: a problem for each alert that counts the same, none for a single break."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from config.settings import RouteSettings, Settings
 from gateway.base.lifecycle import State
 from gateway.base.metrics import Metrics
+from gateway.base.problem import Problem
 from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
 from gateway.base.vitals import Stalls
 from gateway.health.counts import Counts
 from gateway.health.model import HealthLimits, HealthSnapshot, SpoolView
 from gateway.health.verdicts import problems
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.base.problem import Problem
 
 S = 1_000_000_000
 LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))

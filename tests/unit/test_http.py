@@ -1,7 +1,5 @@
 """The HTTP port answers from the event loop that carries the messages; one that cannot be opened is a sentence."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import re
@@ -10,9 +8,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
@@ -29,9 +27,6 @@ from gateway.base.metrics import Metrics
 from gateway.base.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.http.answers import WorkerAnswers
 from gateway.http.server import HttpPortError, HttpServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 SECOND_NS = 1_000_000_000
 GOOD = ReadinessSnapshot(
@@ -170,9 +165,7 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
                     "problem": None,
                 }
             ],
-            "topics": [
-                {"topic": "telemetry", "partitions": 12, "used": None, "leaderless": [], "problem": None},
-            ],
+            "topics": [{"topic": "telemetry", "partitions": 12, "used": None, "leaderless": [], "problem": None}],
             "instance_id": "17",
             "ledger": {
                 "received": 10,

@@ -1,7 +1,5 @@
 """Who may read what on the HTTP port."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any
@@ -9,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from config.settings import HttpSettings, HttpTlsSettings
+from config.settings import HttpSettings, ServerTlsSettings
 from config.values.secret_files import FileSecret
 from gateway.http.guard import Guard, Question
 
 TOKEN = "0123456789abcdef:with-a-colon"
 ANYWHERE = "0.0.0.0"
-AUTHORITIES = HttpTlsSettings(certificate_file=Path("c"), client_ca_file=Path("ca"))
+AUTHORITIES = ServerTlsSettings(certificate_file=Path("c"), client_ca_file=Path("ca"))
 PATHS = ("/", "/metrics", "/status", "/healthz", "/readyz")
 
 

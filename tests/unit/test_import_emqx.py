@@ -1,23 +1,18 @@
 """``gateway import emqx``: answers of EMQX 5.8's REST API become settings that load, with a report of the rest."""
 
-from __future__ import annotations
-
 import json
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
 from gateway.tools.migration.emqx import import_emqx, read_emqx
-from gateway.tools.migration.findings import ImportError_
+from gateway.tools.migration.findings import Imported, ImportError_
 from gateway.tools.migration.toml_text import as_toml_text, check_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.tools.migration.findings import Imported
+from tests.command_line import Cli
 
 CONNECTOR = {
     "type": "kafka_producer",
@@ -250,12 +245,11 @@ def test_nothing_for_kafka() -> None:
         read_emqx([{"data": [{"type": "http", "name": "x"}]}, CONNECTOR, 1, None, "x"])
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     for name, document in (("rules", [RULE]), ("actions", [ACTION]), ("connectors", [CONNECTOR])):
         (tmp_path / name).write_text(json.dumps(document))
     files = [str(tmp_path / name) for name in ("rules", "actions", "connectors")]
-    assert main(["import", "emqx", *files, "--mqtt", "mqtts://emqx:8883"]) == ExitStatus.INCOMPLETE
-    out, report = capsys.readouterr()
+    out, report = cli("import", "emqx", *files, "--mqtt", "mqtts://emqx:8883", status=ExitStatus.INCOMPLETE)
     assert tomllib.loads(out)["mqtt"]["addresses"] == ["mqtts://emqx:8883"]
     assert report.startswith("LOST: action telemetry: key ${.clientid}\n")
     output = tmp_path / "gateway.toml"
@@ -263,8 +257,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert tomllib.loads(output.read_text())["routes"]
     assert main(["import", "emqx", *files, "-o", str(output)]) == ExitStatus.USAGE
     capsys.readouterr()
-    assert main(["import", "emqx", *files, "--json"]) == ExitStatus.INCOMPLETE
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli("import", "emqx", *files, "--json", status=ExitStatus.INCOMPLETE).out)
     assert tomllib.loads(document["settings"])["routes"]
     assert {"severity", "what", "consequence", "way_out"} == set(document["findings"][0])
     (tmp_path / "rules").write_text("{")
@@ -279,13 +272,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         {"authentication": {"mechanism": "oauth", "endpoint_uri": "x", "client_id": 1, "extensions": "kanarie"}},
     ],
 )
-def test_a_connector_of_another_shape_is_a_sentence(
-    broken: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_connector_of_another_shape_is_a_sentence(broken: dict[str, Any], tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "all.json"
     file.write_text(json.dumps([RULE, ACTION, {**CONNECTOR, **broken}]))
-    assert main(["import", "emqx", str(file)]) == ExitStatus.CONFIG
-    said = "".join(capsys.readouterr())
+    said = "".join(cli("import", "emqx", str(file), status=ExitStatus.CONFIG))
     assert said.startswith("gateway: The source")
     assert "kanarie" not in said
 

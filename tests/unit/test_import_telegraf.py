@@ -1,22 +1,16 @@
 """``gateway import telegraf``: the way from MQTT to Kafka, and what Telegraf does to payloads on it, which is said."""
 
-from __future__ import annotations
-
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config.errors import ExitStatus
-from gateway.cli.main import main
-from gateway.tools.migration.findings import ImportError_
+from gateway.tools.migration.findings import Imported, ImportError_
 from gateway.tools.migration.telegraf import import_telegraf
 from gateway.tools.migration.toml_text import as_toml_text, check_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.tools.migration.findings import Imported
+from tests.command_line import Cli
 
 FILE = """
 [global_tags]
@@ -123,10 +117,9 @@ def test_a_whole_file() -> None:
     assert severities(found, "inputs.cpu") == ["note"]
 
 
-def test_no_secret_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_comes_out(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "telegraf.conf").write_text(FILE)
-    assert main(["import", "telegraf", str(tmp_path / "telegraf.conf")]) == ExitStatus.INCOMPLETE
-    out, report = capsys.readouterr()
+    out, report = cli("import", "telegraf", str(tmp_path / "telegraf.conf"), status=ExitStatus.INCOMPLETE)
     assert "secret-of" not in out + report
     assert tomllib.loads(out)["kafka"]["sasl"]["password_file"] == "/run/secrets/kafka-password"
 
@@ -236,7 +229,7 @@ def test_no_way_from_mqtt_to_kafka(text: str) -> None:
         import_telegraf(text)
 
 
-def test_a_password_within_an_address_is_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_password_within_an_address_is_not_told(tmp_path: Path, cli: Cli) -> None:
     """Telegraf's MQTT client takes tcp://user:password@host; so do those inputs that are not taken over."""
     file = tmp_path / "telegraf.conf"
     file.write_text(
@@ -245,26 +238,25 @@ def test_a_password_within_an_address_is_not_told(tmp_path: Path, capsys: pytest
         '[[outputs.kafka]]\nbrokers = ["k:9092"]\ntopic = "t"\nsasl_username = "u"\nsasl_password = "kanarie"\n'
     )
     for more in ([], ["--json"]):
-        assert main(["import", "telegraf", str(file), *more]) == ExitStatus.INCOMPLETE
-        said = "".join(capsys.readouterr())
+        said = "".join(cli("import", "telegraf", str(file), *more, status=ExitStatus.INCOMPLETE))
         assert "mqtt://a:1883" in said
         assert "kanarie" not in said
 
 
 @pytest.mark.parametrize("text", ["servers = 5", 'servers = ["a"]\nqos = "kanarie"', 'servers = ["a"]\ntopics = 5'])
-def test_a_field_of_another_kind_is_a_sentence(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_field_of_another_kind_is_a_sentence(text: str, tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "telegraf.conf"
     file.write_text(f'[[inputs.mqtt_consumer]]\n{text}\n[[outputs.kafka]]\nbrokers = ["k:9092"]\n')
-    assert main(["import", "telegraf", str(file)]) == ExitStatus.CONFIG
-    said = "".join(capsys.readouterr())
+    said = "".join(cli("import", "telegraf", str(file), status=ExitStatus.CONFIG))
     assert said.startswith("gateway: The source's fields are not as Telegraf documents them")
     assert "kanarie" not in said
 
 
-def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path, cli: Cli) -> None:
     missing = tmp_path / "telegraf.conf"
-    assert main(["import", "telegraf", str(missing)]) == ExitStatus.CONFIG
-    assert f"{missing} cannot be read: No such file or directory." in capsys.readouterr().err
+    assert (
+        f"{missing} cannot be read: No such file or directory."
+        in cli("import", "telegraf", str(missing), status=ExitStatus.CONFIG).err
+    )
     missing.write_bytes(b"\xff\xfe")
-    assert main(["import", "telegraf", str(missing)]) == ExitStatus.CONFIG
-    assert "no text in UTF-8" in capsys.readouterr().err
+    assert "no text in UTF-8" in cli("import", "telegraf", str(missing), status=ExitStatus.CONFIG).err

@@ -1,32 +1,28 @@
 """Messages of routes with interceptors: where their records go, and that each message is counted exactly once."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
 import random
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from bridge import wire
-from bridge.errors import PoisonedError, TopicMissingError
+from bridge.errors import PoisonedError
 from bridge.intercept.loading import load_chains
 from bridge.interceptors import INTERCEPTOR_ERROR, Drop, Interceptor
 from bridge.message import Properties
 from bridge.ports import StoredRecord
-from bridge.produce.dispatch import REMEMBERED_BYTES, Dispatcher
+from bridge.produce.dispatch import REMEMBERED_BYTES, Dispatcher, DispatchHooks, DispatchLimits
+from bridge.record import Record
 from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
-from tests.unit.data_path import DEAD_LETTERS, Path
+from tests.unit.data_path import DEAD_LETTERS, Path, TopicFinder
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from bridge.record import Record
+from tests.unit.manual_time import in_manual_time
 
 QOS0, QOS1, QOS2, RETAIN = 0, 2, 4, 1
 RECEIVED_MS = 1_763_683_200_123
@@ -151,33 +147,20 @@ class Rig:
         self.path = path
         self.filtered: list[tuple[str, str]] = []
         self.failed: list[BaseException] = []
-        self.located: list[str] = []
         one = {"name": "route", "filters": ["d/#"], "topic": "t", "metadata_headers": ["topic", "properties"], **route}
         settings = Settings.model_validate({"instance": "gw", "routes": [{**one, "interceptors": interceptors}]})
         self.chains = load_chains(settings)
         self.dispatcher = Dispatcher(
-            Router(settings.routes, instance="gw", reserved_topics=[DEAD_LETTERS]), path.accumulator, self,
-            path.dead_letters, parse_properties=parse,
-            filtered=lambda name, reason: self.filtered.append((name, reason)), max_record_bytes=4096,
-            cache_entries=cache_entries, property_entries=3, pump=path.sender.pump, failed=self.failed.append,
+            Router(settings.routes, instance="gw", reserved_topics=[DEAD_LETTERS]), path.accumulator,
+            path.dead_letters, DispatchLimits(4096, cache_entries, 3),
+            DispatchHooks(
+                topics=TopicFinder(path), parse_properties=parse, failed=self.failed.append,
+                filtered=lambda name, reason: self.filtered.append((name, reason)),
+            ),
             chains=self.chains,
         )  # fmt: skip
         self.dispatcher.received_ms = RECEIVED_MS
         self.dispatcher.delivery_prefix = b"gw-0-0:1:"
-
-    def partition_count(self, topic: str) -> int | None:
-        return self.path.partition_count(topic)
-
-    async def locate(self, topic: str) -> int:
-        self.located.append(topic)
-        await asyncio.sleep(0.1)
-        producer = self.path.sender.producer
-        producer.watch_topic(topic)
-        await producer.refresh_metadata()
-        count = producer.partition_count(topic)
-        if count is None:
-            raise TopicMissingError(f"Kafka has no topic {topic}.")
-        return count
 
     def take(self, value: Any, topic: bytes = b"d/1", flags: int = QOS1, properties: bytes = b"") -> bytes:
         payload = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -191,12 +174,13 @@ class Rig:
         assert path.balanced(), path.ledger
         return packet_id
 
-    async def done(self) -> None:
+    async def done(self, *account: int) -> None:
         self.path.flush()
         await self.path.drained()
         await self.dispatcher.close()
         assert not self.failed
         assert len(self.path.owner.released) == self.path.ledger.received
+        assert account in {(), self.account()}
 
     def account(self) -> tuple[int, int, int]:
         ledger = self.path.ledger
@@ -218,7 +202,6 @@ def keys_apart(count: int, partitions: int) -> list[dict[str, str]]:
 # --- one to one -------------------------------------------------------------------------------------------------------
 
 
-@manual_time
 async def test_a_record_that_passes_is_what_it_would_have_been_without() -> None:
     kafka = FakeKafka()
     plain, passed = kafka.topic("p", 3), kafka.topic("t", 3)
@@ -232,89 +215,63 @@ async def test_a_record_that_passes_is_what_it_would_have_been_without() -> None
                 else:
                     rig.dispatcher.slow(flags, topic, properties, b'{"n": %d}' % number)
                     path.took(b"%d" % number)
-            await rig.done()
-            assert rig.account() == (4, 0, 0)
+            await rig.done(4, 0, 0)
     assert [partition.log for partition in passed.partitions] == [partition.log for partition in plain.partitions]
     assert len(plain.records()) == 4
 
 
-@manual_time
 async def test_a_changed_record_goes_where_its_new_key_belongs() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 4)
+    kafka, topic = FakeKafka.with_topic(4)
     async with Path(kafka) as path:
         rig = Rig(path, {"use": "mask", "method": "redact", "key": True, "fields": ["a"]})
         for number in range(8):
             rig.take({"a": number}, b"d/%d" % number)
-        await rig.done()
-        assert rig.account() == (8, 0, 0)
+        await rig.done(8, 0, 0)
     assert sorted(len(partition.log) for partition in topic.partitions) == [0, 0, 0, 8]
     assert {(record.key, record.value) for record in topic.records()} == {(b"***", b'{"a":"***"}')}
 
 
-@manual_time
 async def test_a_dropped_message_is_filtered_with_its_reason_and_acknowledged() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     async with Path(kafka) as path:
         rig = Rig(path, {"use": "filter", "expression": "json.n % 2 == 0", "reason": "odd"})
         for number in range(10):
             rig.take({"n": number}, flags=QOS1 if number < 5 else QOS2)
-        await rig.done()
-        assert rig.account() == (5, 5, 0)
+        await rig.done(5, 5, 0)
         assert rig.filtered == [("route", "odd")] * 5
         (chain,) = rig.chains
         assert chain.filtered == [0, 2, 3]
     assert topic.values() == [b'{"n": %d}' % number for number in range(0, 10, 2)]
 
 
-@manual_time
-async def test_only_drops_complete_a_span_by_themselves() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": "filter", "expression": "False"})
-        rig.take({})
-        path.flush()
-        assert path.owner.released == [b"0"]
-        await rig.done()
-
-
 @pytest.mark.parametrize("key", ["${payload.id}", ""])
-def test_routes_whose_templates_need_the_message_are_intercepted_too(key: str) -> None:
-    @manual_time
-    async def run() -> None:
-        kafka = FakeKafka()
-        topic = kafka.topic("t", 2)
-        async with Path(kafka) as path:
-            rig = Rig(path, {"use": "fields", "remove": ["id"]}, key=key, metadata_headers=["message_id", "received"])
-            rig.take({"id": "x", "v": 1})
-            rig.take({"id": "y", "v": 2})
-            await rig.done()
-        assert sorted(value or b"" for value in topic.values()) == [b'{"v":1}', b'{"v":2}']
-        assert {record.key for record in topic.records()} == ({b"x", b"y"} if key else {None})
-        ids = sorted(dict(record.headers)[wire.GATEWAY_MESSAGE_ID] or b"" for record in topic.records())
-        assert len(set(ids)) == 2
-        assert all(one.startswith(b"gw-0-0:1:") for one in ids)
-
-    run()
-
-
-@manual_time
-async def test_a_tombstone_stays_one() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+async def test_routes_whose_templates_need_the_message_are_intercepted_too(key: str) -> None:
+    kafka, topic = FakeKafka.with_topic(2)
     async with Path(kafka) as path:
-        rig = Rig(path, {"use": "headers", "add": {"a": "b"}}, empty_payload="tombstone")
-        rig.take(b"")
+        rig = Rig(path, {"use": "fields", "remove": ["id"]}, key=key, metadata_headers=["message_id", "received"])
+        rig.take({"id": "x", "v": 1})
+        rig.take({"id": "y", "v": 2})
         await rig.done()
-    assert topic.values() == [None]
+    assert sorted(value or b"" for value in topic.values()) == [b'{"v":1}', b'{"v":2}']
+    assert {record.key for record in topic.records()} == ({b"x", b"y"} if key else {None})
+    ids = sorted(dict(record.headers)[wire.GATEWAY_MESSAGE_ID] or b"" for record in topic.records())
+    assert len(set(ids)) == 2
+    assert all(one.startswith(b"gw-0-0:1:") for one in ids)
 
 
-@manual_time
+async def test_only_an_empty_payload_is_a_tombstone_and_only_where_asked() -> None:
+    for route, empty in (({"empty_payload": "tombstone"}, None), ({}, b"")):
+        kafka, topic = FakeKafka.with_topic()
+        async with Path(kafka) as path:
+            rig = Rig(path, {"use": "headers", "add": {"a": "b"}}, **route)
+            rig.take(b"")
+            rig.take(b"7")
+            await rig.done()
+        assert topic.values() == [empty, b"7"]
+
+
 async def test_what_an_interceptor_spoils_is_its_own_record() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     async with Path(kafka) as path:
         rig = Rig(path, {"use": f"{HERE}:Spoiler"})
         for properties in (b"", b"a=1", b"", b"a=1"):
@@ -323,32 +280,26 @@ async def test_what_an_interceptor_spoils_is_its_own_record() -> None:
     assert [len(record.headers) for record in topic.records()] == [2, 3, 2, 3]
 
 
-@manual_time
 async def test_topics_and_properties_beyond_the_caches_are_settled_again() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 3)
+    kafka, topic = FakeKafka.with_topic(3)
     async with Path(kafka) as path:
         rig = Rig(path, {"use": "filter", "expression": "properties.p == topic"}, cache_entries=4)
         for number in range(60):
             name = f"d/{number % 7}"
             rig.take({"n": number}, name.encode(), properties=f"p={name}".encode())
-        await rig.done()
-        assert rig.account() == (60, 0, 0)
+        await rig.done(60, 0, 0)
     assert len(topic.records()) == 60
 
 
-@manual_time
 async def test_a_timestamp_that_kafka_would_refuse_becomes_the_receive_time_and_is_counted() -> None:
     """Devices whose clocks are wrong: an hour ahead is what Kafka takes, and a past of any age."""
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     hour, year_2100 = RECEIVED_MS + 3_600_000, 4_102_444_800_000
     async with Path(kafka) as path:
         rig = Rig(path, {"use": f"{HERE}:Timed"})
         rig.take([year_2100])
         rig.take([7, hour, hour + 1])
-        await rig.done()
-        assert rig.account() == (2, 0, 0)
+        await rig.done(2, 0, 0)
         assert rig.dispatcher.clamped == 2
     records = topic.records()
     assert [record.timestamp_ms for record in records] == [RECEIVED_MS, 7, hour, RECEIVED_MS]
@@ -367,78 +318,65 @@ async def test_a_timestamp_that_kafka_would_refuse_becomes_the_receive_time_and_
         ("dead_letter", (2, 0, 2), [b"a", b"b"]),
     ],
 )  # fmt: skip
-def test_a_failed_record_goes_where_its_policy_says(
+async def test_a_failed_record_goes_where_its_policy_says(
     policy: str, account: tuple[int, int, int], values: list[bytes]
 ) -> None:
-    @manual_time
-    async def run() -> None:
-        kafka = FakeKafka()
-        topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-        async with Path(kafka) as path:
-            rig = Rig(path, {"use": f"{HERE}:Hostile", "on_error": policy})
-            for value in (b"a", b"raise", b"none", b"b"):
-                rig.take(value, properties=b"p=1")
-            await rig.done()
-            assert rig.account() == account
-            assert rig.filtered == ([("route", INTERCEPTOR_ERROR)] * 2 if policy == "drop" else [])
-            assert path.dead == ([DeadLetterReason.INTERCEPTOR_ERROR] * 2 if policy == "dead_letter" else [])
-        assert topic.values() == values
-        if policy == "dead_letter":
-            letter = dead.records()[0]
-            headers = dict(letter.headers)
-            assert (letter.key, letter.value) == (b"d/1", b"raise")
-            assert headers[wire.MQTT_TOPIC] == b"d/1"
-            assert headers["mqtt.user.p"] == b"1"
-            assert headers[wire.DLQ_REASON] == b"interceptor_error"
-            assert headers[wire.DLQ_KAFKA_TOPIC] == b"t"
-            assert b"ValueError: told to" in (headers[wire.DLQ_ERROR] or b"")
-            assert b"Hostile" in (headers[wire.DLQ_ERROR] or b"")
-
-    run()
+    kafka = FakeKafka()
+    topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": f"{HERE}:Hostile", "on_error": policy})
+        for value in (b"a", b"raise", b"none", b"b"):
+            rig.take(value, properties=b"p=1")
+        await rig.done(*account)
+        assert rig.filtered == ([("route", INTERCEPTOR_ERROR)] * 2 if policy == "drop" else [])
+        assert path.dead == ([DeadLetterReason.INTERCEPTOR_ERROR] * 2 if policy == "dead_letter" else [])
+    assert topic.values() == values
+    if policy == "dead_letter":
+        letter = dead.records()[0]
+        headers = dict(letter.headers)
+        assert (letter.key, letter.value) == (b"d/1", b"raise")
+        assert headers[wire.MQTT_TOPIC] == b"d/1"
+        assert headers["mqtt.user.p"] == b"1"
+        assert headers[wire.DLQ_REASON] == b"interceptor_error"
+        assert headers[wire.DLQ_KAFKA_TOPIC] == b"t"
+        assert b"ValueError: told to" in (headers[wire.DLQ_ERROR] or b"")
+        assert b"Hostile" in (headers[wire.DLQ_ERROR] or b"")
 
 
 @pytest.mark.parametrize("how", ["", " many", " in place"])
 @pytest.mark.parametrize("route", [{}, {"metadata_headers": ["received"]}], ids=["fast", "slow"])
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_part_of_a_wrong_type_goes_where_the_policy_says_and_nothing_of_its_message_to_kafka(
+async def test_a_part_of_a_wrong_type_goes_where_the_policy_says_and_nothing_of_its_message_to_kafka(
     kind: str, route: dict[str, Any], how: str
 ) -> None:
     """Raised by the batch it would end the connection, and the broker would send it again for ever."""
     value = f"{kind}{how}".encode()
 
-    @manual_time
-    async def run() -> None:
-        for policy in ("dead_letter", "drop", "pass"):
-            kafka = FakeKafka()
-            topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-            async with Path(kafka) as path:
-                rig = Rig(path, {"use": f"{HERE}:WrongType", "on_error": policy}, **route)
-                for one in (b"a", value, b"b", value):
-                    rig.take(one, properties=b"k=1")
-                await rig.done()
-                where = "dead_letter" if how == " in place" else policy
-                assert rig.account() == {"dead_letter": (2, 0, 2), "drop": (2, 2, 0), "pass": (4, 0, 0)}[where]
-            assert topic.values() == ([b"a", value, b"b", value] if where == "pass" else [b"a", b"b"])
-            assert [record.value for record in dead.records()] == ([value] * 2 if where == "dead_letter" else [])
-
-    run()
+    for policy in ("dead_letter", "drop", "pass"):
+        kafka = FakeKafka()
+        topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
+        async with Path(kafka) as path:
+            rig = Rig(path, {"use": f"{HERE}:WrongType", "on_error": policy}, **route)
+            for one in (b"a", value, b"b", value):
+                rig.take(one, properties=b"k=1")
+            await rig.done()
+            where = "dead_letter" if how == " in place" else policy
+            assert rig.account() == {"dead_letter": (2, 0, 2), "drop": (2, 2, 0), "pass": (4, 0, 0)}[where]
+        assert topic.values() == ([b"a", value, b"b", value] if where == "pass" else [b"a", b"b"])
+        assert [record.value for record in dead.records()] == ([value] * 2 if where == "dead_letter" else [])
 
 
-@manual_time
 async def test_what_has_an_obvious_meaning_is_taken_as_that() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     async with Path(kafka) as path:
         rig = Rig(path, {"use": f"{HERE}:Loose"})
         rig.take(b"x")
-        await rig.done()
-        assert rig.account() == (1, 0, 0)
+        await rig.done(1, 0, 0)
     (record,) = topic.records()
     assert record == StoredRecord(1_700_000_000_000, b"k", b"x", [("a", b"b")])
     assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
 
 
-@manual_time
 async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failures_like_others() -> None:
     kafka = FakeKafka()
     topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
@@ -446,17 +384,14 @@ async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failu
         rig = Rig(path, {"use": f"{HERE}:Rude"})
         for value in (b"a", b"untold", b"reason", b"b"):
             rig.take(value)
-        await rig.done()
-        assert rig.account() == (2, 0, 2)
+        await rig.done(2, 0, 2)
     assert topic.values() == [b"a", b"b"]
     assert [record.value for record in dead.records()] == [b"untold", b"reason"]
     assert b"failed with UntoldError" in (dict(dead.records()[0].headers)[wire.DLQ_ERROR] or b"")
 
 
-@manual_time
 async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     async with Path(kafka) as path:
         rig = Rig(path, {"use": f"{HERE}:Hostile", "on_error": "stop"})
         rig.take(b"before")
@@ -482,26 +417,8 @@ async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
 # --- one to several ---------------------------------------------------------------------------------------------------
 
 
-@manual_time
-async def test_a_message_of_several_records_is_one_message() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 3)
-    async with Path(kafka) as path:
-        rig = Rig(path, SPLIT)
-        for number in range(10):
-            rig.take([*keys_apart(3, 3), {"k": "x", "n": number}])
-            assert path.held == number + 1
-        await rig.done()
-        assert rig.account() == (10, 0, 0)
-        assert sum(slot.taken for slot in path.accumulator.slots) == 10
-    assert len(topic.records()) == 40
-    assert all(len(partition.log) >= 10 for partition in topic.partitions)
-
-
-@manual_time
 async def test_it_is_acknowledged_when_the_last_of_its_records_is_durable() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 3)
+    kafka, topic = FakeKafka.with_topic(3)
     async with Path(kafka) as path:
         rig = Rig(path, SPLIT)
         elements = keys_apart(3, 3)
@@ -516,40 +433,21 @@ async def test_it_is_acknowledged_when_the_last_of_its_records_is_durable() -> N
             assert path.held == 1
             topic.partitions[stuck].has_leader = True
             await path.until(lambda stuck=stuck: len(path.owner.released) == stuck + 1, "all three")
-        await rig.done()
-        assert rig.account() == (3, 0, 0)
+        await rig.done(3, 0, 0)
 
 
-@manual_time
 async def test_some_dropped_of_several_leave_a_delivered_message_and_all_dropped_a_filtered_one() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 3)
+    kafka, topic = FakeKafka.with_topic(3)
     async with Path(kafka) as path:
         rig = Rig(path, {"use": "split"}, {"use": "filter", "expression": "json > 1"})
         rig.take([1, 2, 3])
         rig.take([0, 1])
         rig.take([])
-        await rig.done()
-        assert rig.account() == (1, 2, 0)
+        await rig.done(1, 2, 0)
         assert rig.filtered == [("route", "filter"), ("route", "empty_array")]
     assert topic.values() == [b"2", b"3"]
 
 
-@manual_time
-async def test_a_fault_in_one_of_several_buries_the_message_whole_and_delivers_none_of_it() -> None:
-    kafka = FakeKafka()
-    topic, dead = kafka.topic("t", 3), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": "split"}, {"use": "filter", "expression": "json.n > 1"})
-        rig.take([{"n": 2}, {"n": "x"}])
-        rig.take([{"n": 2}, {"n": 3}])
-        await rig.done()
-        assert rig.account() == (1, 0, 1)
-    assert topic.values() == [b'{"n":2}', b'{"n":3}']
-    assert dead.values() == [b'[{"n": 2}, {"n": "x"}]']
-
-
-@manual_time
 async def test_a_large_array_of_small_elements_is_not_too_large_but_a_large_element_is() -> None:
     kafka = FakeKafka()
     topic, dead = kafka.topic("t", 3), kafka.topic(DEAD_LETTERS)
@@ -557,8 +455,7 @@ async def test_a_large_array_of_small_elements_is_not_too_large_but_a_large_elem
         rig = Rig(path, {"use": "split"})
         rig.take(["x" * 2000] * 4)
         rig.take(["small", "x" * 5000])
-        await rig.done()
-        assert rig.account() == (1, 0, 1)
+        await rig.done(1, 0, 1)
         assert path.dead == [DeadLetterReason.TOO_LARGE]
     assert [len(value or b"") for value in topic.values()] == [2002] * 4
     assert len(b"".join(value or b"" for value in dead.values())) == len(json.dumps(["small", "x" * 5000]))
@@ -567,7 +464,6 @@ async def test_a_large_array_of_small_elements_is_not_too_large_but_a_large_elem
 # --- other topics -----------------------------------------------------------------------------------------------------
 
 
-@manual_time
 async def test_a_topic_an_interceptor_chose_is_checked_and_found() -> None:
     kafka = FakeKafka()
     topic, other = kafka.topic("t"), kafka.topic("other", 2)
@@ -575,8 +471,7 @@ async def test_a_topic_an_interceptor_chose_is_checked_and_found() -> None:
         rig = Rig(path, {"use": f"{HERE}:Elsewhere"}, max_topics=2)
         for to in ("t", "other", "other", "__consumer_offsets", DEAD_LETTERS, "bad/name", "missing", "one_more"):
             rig.take({"to": to})
-        await rig.done()
-        assert rig.account() == (3, 0, 5)
+        await rig.done(3, 0, 5)
         assert sorted(reason.value for reason in path.dead) == ["invalid_topic"] * 4 + ["topic_limit"]
     assert len(topic.records()) == 1
     assert len(other.records()) == 2
@@ -593,86 +488,77 @@ async def test_a_topic_an_interceptor_chose_is_checked_and_found() -> None:
         (["gone", "new", "gone"], (0, 0, 1), (0, 1, 2)),
     ],
 )
-def test_several_records_that_wait_for_their_topics_are_one_message(
+async def test_several_records_that_wait_for_their_topics_are_one_message(
     to: list[str], account: tuple[int, int, int], counts: tuple[int, int, int]
 ) -> None:
-    @manual_time
-    async def run() -> None:
-        kafka = FakeKafka()
-        topic, new, dead = kafka.topic("t"), kafka.topic("new", 3), kafka.topic(DEAD_LETTERS)
-        async with Path(kafka, topics=["t", DEAD_LETTERS]) as path:
-            rig = Rig(path, {"use": f"{HERE}:Fan"})
-            for _ in range(3):
-                rig.take({"to": to})
-                path.flush()
-            assert path.held == 3
-            await asyncio.sleep(0.05)
-            assert path.owner.released == []
-            await rig.done()
-            assert rig.account() == tuple(3 * one for one in account)
-        assert tuple(len(one.records()) for one in (topic, new, dead)) == tuple(3 * one for one in counts)
-
-    run()
+    kafka = FakeKafka()
+    topic, new, dead = kafka.topic("t"), kafka.topic("new", 3), kafka.topic(DEAD_LETTERS)
+    async with Path(kafka, topics=["t", DEAD_LETTERS]) as path:
+        rig = Rig(path, {"use": f"{HERE}:Fan"})
+        for _ in range(3):
+            rig.take({"to": to})
+            path.flush()
+        assert path.held == 3
+        await asyncio.sleep(0.05)
+        assert path.owner.released == []
+        await rig.done()
+        assert rig.account() == tuple(3 * one for one in account)
+    assert tuple(len(one.records()) for one in (topic, new, dead)) == tuple(3 * one for one in counts)
 
 
 # --- Kafka refuses some of it -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_kafka_refuses_nothing_is_acknowledged_early_or_counted_twice(seed: int) -> None:
+async def test_whatever_kafka_refuses_nothing_is_acknowledged_early_or_counted_twice(seed: int) -> None:
     """Messages of one to five records over partitions; some records poisoned, partitions that go and come."""
 
-    @manual_time
-    async def run() -> None:
-        rnd = random.Random(seed)
-        kafka = FakeKafka(batch_bytes=700)
-        kafka.latency_s = lambda: rnd.choice((0.001, 0.01, 0.2))
+    rnd = random.Random(seed)
+    kafka = FakeKafka(batch_bytes=700)
+    kafka.latency_s = lambda: rnd.choice((0.001, 0.01, 0.2))
 
-        def reject(records: list[Any]) -> PoisonedError | None:
-            if any(b"poison" in (record.value or b"") for record in records):
-                return PoisonedError("Kafka will not take it.")
-            return None
+    def reject(records: list[Any]) -> PoisonedError | None:
+        if any(b"poison" in (record.value or b"") for record in records):
+            return PoisonedError("Kafka will not take it.")
+        return None
 
-        topic, dead = kafka.topic("t", 4, reject=reject), kafka.topic(DEAD_LETTERS, 2)
-        async with Path(kafka) as path:
-            rig = Rig(path, SPLIT, {"use": "filter", "expression": "json.get != 'drop'", "missing": "keep"})
-            expected: dict[bytes, list[bytes]] = {}
-            for number in range(150):
-                elements = [
-                    {"k": str(rnd.randrange(30)), "id": f"{number}.{part}", "x": rnd.choice(("", "", "", "poison"))}
-                    for part in range(rnd.choice((1, 1, 2, 5)))
-                ]
-                packet_id = rig.take(elements, flags=rnd.choice((QOS1, QOS2)))
-                expected[packet_id] = [f'"{element["id"]}"'.encode() for element in elements]
-                if rnd.random() < 0.3:
-                    path.flush()
-                if rnd.random() < 0.2:
-                    await asyncio.sleep(rnd.choice((0.0, 0.02, 0.5)))
-                if rnd.random() < 0.1:
-                    partition = rnd.choice(topic.partitions)
-                    partition.has_leader = not partition.has_leader
-                durable = b"".join(one or b"" for one in (*topic.values(), *dead.values()))
-                for released in path.owner.released:
-                    assert all(one in durable for one in expected[released]), f"{released!r} was acknowledged early"
-                assert path.balanced(), path.ledger
-            for partition in topic.partitions:
-                partition.has_leader = True
-            await rig.done()
-            delivered, filtered, dead_lettered = rig.account()
-            assert (delivered + dead_lettered, filtered) == (150, 0)
-            assert sum(slot.taken for slot in path.accumulator.slots) == 150
-        for ids in expected.values():
-            for one in ids:
-                found = sum(one in (value or b"") for value in (*topic.values(), *dead.values()))
-                assert found == 1, f"{one!r} is there {found} times"
-
-    run()
+    topic, dead = kafka.topic("t", 4, reject=reject), kafka.topic(DEAD_LETTERS, 2)
+    async with Path(kafka) as path:
+        rig = Rig(path, SPLIT, {"use": "filter", "expression": "json.get != 'drop'", "missing": "keep"})
+        expected: dict[bytes, list[bytes]] = {}
+        for number in range(150):
+            elements = [
+                {"k": str(rnd.randrange(30)), "id": f"{number}.{part}", "x": rnd.choice(("", "", "", "poison"))}
+                for part in range(rnd.choice((1, 1, 2, 5)))
+            ]
+            packet_id = rig.take(elements, flags=rnd.choice((QOS1, QOS2)))
+            expected[packet_id] = [f'"{element["id"]}"'.encode() for element in elements]
+            if rnd.random() < 0.3:
+                path.flush()
+            if rnd.random() < 0.2:
+                await asyncio.sleep(rnd.choice((0.0, 0.02, 0.5)))
+            if rnd.random() < 0.1:
+                partition = rnd.choice(topic.partitions)
+                partition.has_leader = not partition.has_leader
+            durable = b"".join(one or b"" for one in (*topic.values(), *dead.values()))
+            for released in path.owner.released:
+                assert all(one in durable for one in expected[released]), f"{released!r} was acknowledged early"
+            assert path.balanced(), path.ledger
+        for partition in topic.partitions:
+            partition.has_leader = True
+        await rig.done()
+        delivered, filtered, dead_lettered = rig.account()
+        assert (delivered + dead_lettered, filtered) == (150, 0)
+        assert sum(slot.taken for slot in path.accumulator.slots) == 150
+    for ids in expected.values():
+        for one in ids:
+            found = sum(one in (value or b"") for value in (*topic.values(), *dead.values()))
+            assert found == 1, f"{one!r} is there {found} times"
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-@manual_time
 async def test_a_remembered_topic_takes_a_kilobyte_or_so_however_many_there_are() -> None:
     """With its headers made for all 16 flag nibbles it took twice as much, 48 MiB for 25,000 of them."""
     kafka = FakeKafka(batch_bytes=1 << 20)
@@ -697,7 +583,6 @@ async def test_a_remembered_topic_takes_a_kilobyte_or_so_however_many_there_are(
         assert (after - before) / 1000 < 1536
 
 
-@manual_time
 async def test_long_topics_and_properties_are_not_remembered() -> None:
     kafka = FakeKafka(batch_bytes=1 << 20)
     kafka.topic("t", 3)
@@ -712,18 +597,4 @@ async def test_long_topics_and_properties_are_not_remembered() -> None:
     assert len(kafka.topics["t"].records()) == 40
 
 
-@manual_time
-async def test_records_of_a_topic_that_is_still_looked_for_queue_behind_each_other() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 2)
-    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
-        rig = Rig(path, {"use": "headers", "add": {"a": "b"}})
-        for number in range(3):
-            rig.take(b"%d" % number)
-        await asyncio.sleep(0.05)
-        rig.take(b"3")
-        await path.until(lambda: path.held == 0 or bool(topic.values()), "found")
-        rig.take(b"4")
-        await rig.done()
-        assert rig.located == ["t"]
-        assert topic.values() == [b"0", b"1", b"2", b"3", b"4"]
+in_manual_time(globals())

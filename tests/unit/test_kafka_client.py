@@ -3,9 +3,8 @@
 Each test fails as well when aiokafka stops calling what is replaced.
 """
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,11 +73,18 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     return wire
 
 
-async def make(wire: Wire, **options: Any) -> Client:
+def make(_wire: Wire, **options: Any) -> Client:
     client = Client(KafkaLogin(KafkaSettings()), bootstrap_servers=["1:9092"], metadata_max_age_ms=60_000, **options)
     client.cluster._brokers = {n: BrokerMetadata(n, str(n), 9092, None) for n in (1, 2, 3)}
     client._topics = {"telemetry"}
     return client
+
+
+@pytest.fixture
+async def client(wire: Wire) -> AsyncIterator[Client]:
+    client = make(wire)
+    yield client
+    await client.close()
 
 
 async def within(seconds: float, work: Any) -> Any:
@@ -86,26 +92,21 @@ async def within(seconds: float, work: Any) -> Any:
         return await work
 
 
-async def test_metadata_come_from_the_first_broker_that_answers(wire: Wire) -> None:
-    client = await make(wire)
+async def test_metadata_come_from_the_first_broker_that_answers(wire: Wire, client: Client) -> None:
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     assert wire.asked == ["1"]
-    await client.close()
 
 
-async def test_a_silent_broker_is_not_waited_for_and_asked_last_from_then_on(wire: Wire) -> None:
-    client = await make(wire)
+async def test_a_silent_broker_is_not_waited_for_and_asked_last_from_then_on(wire: Wire, client: Client) -> None:
     wire.silent = {"1"}
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     assert wire.asked == ["1", "2"]
     wire.silent = {"1", "2"}
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     assert wire.asked == ["1", "2", "2", "3"]
-    await client.close()
 
 
-async def test_a_broker_that_answers_again_is_asked_like_the_others(wire: Wire) -> None:
-    client = await make(wire)
+async def test_a_broker_that_answers_again_is_asked_like_the_others(wire: Wire, client: Client) -> None:
     client._silent = {1}
     wire.refusing = {"2", "3"}
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
@@ -113,32 +114,28 @@ async def test_a_broker_that_answers_again_is_asked_like_the_others(wire: Wire) 
     wire.refusing = set()
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     assert wire.asked == ["1", "1"]
-    await client.close()
 
 
-async def test_without_any_answer_the_renewal_fails(wire: Wire) -> None:
-    client = await make(wire)
+async def test_without_any_answer_the_renewal_fails(wire: Wire, client: Client) -> None:
     wire.refusing = {"1", "2", "3"}
     assert not await within(5, client._metadata_update(client.cluster, {"telemetry"}))
-    await client.close()
 
 
-async def test_a_connection_that_does_not_come_about_holds_up_no_other(wire: Wire) -> None:
+async def test_a_connection_that_does_not_come_about_holds_up_no_other(wire: Wire, client: Client) -> None:
     """aiokafka holds one lock for all of them."""
-    client = await make(wire)
     wire.unconnectable = {"1"}
     hanging = asyncio.ensure_future(client.ready(1))
     await asyncio.sleep(0)
     assert await within(5, client.ready(2))
     assert not hanging.done()
     hanging.cancel()
-    await client.close()
 
 
-async def test_a_question_does_not_stand_behind_a_batch_that_waits_for_a_frozen_follower(wire: Wire) -> None:
+async def test_a_question_does_not_stand_behind_a_batch_that_waits_for_a_frozen_follower(
+    wire: Wire, client: Client
+) -> None:
     """A broker works off the requests of a connection one after the other, so that its answer would stay out too, and
     the healthy leader be taken for the frozen one."""
-    client = await make(wire)
     client.contacts.listed((number, str(number), 9092) for number in (1, 2, 3))
     assert await within(5, client.ready(1))
     batches = client._conns[1, ConnectionGroup.DEFAULT]
@@ -152,20 +149,16 @@ async def test_a_question_does_not_stand_behind_a_batch_that_waits_for_a_frozen_
     await within(5, asyncio.gather(*client._probing.values()))
     assert contact.asked_ns == 0, "it answers"
     assert client._conns[1, ConnectionGroup.DEFAULT] is batches
-    await client.close()
 
 
-async def test_two_at_once_share_one_connection_to_a_broker(wire: Wire) -> None:
-    client = await make(wire)
+async def test_two_at_once_share_one_connection_to_a_broker(wire: Wire, client: Client) -> None:
     assert await within(5, asyncio.gather(*(client.ready(1) for _ in range(5)))) == [True] * 5
     assert wire.connected == ["1"]
-    await client.close()
 
 
 async def test_the_task_that_renews_metadata_is_ours_and_outlives_a_defect(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = await make(wire)
     renewing = asyncio.ensure_future(client._md_synchronizer())
     ask = client._ask_for_metadata
 
@@ -177,20 +170,17 @@ async def test_the_task_that_renews_metadata_is_ours_and_outlives_a_defect(
     monkeypatch.setattr(client, "_ask_for_metadata", ask)
     assert await within(5, client.force_metadata_update())
     renewing.cancel()
-    await client.close()
 
 
-async def test_asking_for_a_topic_does_not_make_it(wire: Wire) -> None:
-    client = await make(wire)
+async def test_asking_for_a_topic_does_not_make_it(wire: Wire, client: Client) -> None:
     await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     (request,) = wire.requests
     struct = request.prepare({3: (0, 5)})
     assert struct.to_object()["allow_auto_topic_creation"] is False
-    await client.close()
 
 
 async def test_a_close_ends_what_is_still_asked(wire: Wire) -> None:
-    client = await make(wire)
+    client = make(wire)
     wire.silent = {"1"}
     await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     (asking,) = client._asking.values()

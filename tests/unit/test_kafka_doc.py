@@ -1,7 +1,5 @@
 """docs/kafka.md: its output is that of commands there are, its list of commands is whole, its settings are taken."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.settings import AdminSettings
-from gateway.cli import cluster, groups, leaders, topics
+from gateway.cli.kafka import cluster, groups, leaders, topics
 
 TEXT = (Path(__file__).parents[2] / "docs/kafka.md").read_text()
 COMMANDS = sorted(set(re.findall(r"^\$ (gateway .*)$", TEXT, re.MULTILINE)))

@@ -1,7 +1,5 @@
 """Whose word on a leader counts: the one with the latest epoch, not the one that came last."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

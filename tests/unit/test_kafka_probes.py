@@ -1,34 +1,33 @@
 """Which broker answers is noted with every question, and one that owes an answer is asked beside the data path."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka.client import ConnectionGroup
 
+from bridge.kafka.client import Client
 from bridge.kafka.contacts import Contact, Contacts
-from tests.brokers.rig import until
 from tests.unit.test_kafka_client import Wire, make, wire, within
-
-if TYPE_CHECKING:
-    from bridge.kafka.client import Client
+from tests.waiting import until
 
 __all__ = ["wire"]  # a fixture
 
 HERE = [(1, "1", 9092), (2, "2", 9092), (3, "3", 9092)]
 
 
-async def client_and_contacts(wire: Wire) -> tuple[Client, Contacts]:
+@pytest.fixture
+async def client(wire: Wire) -> AsyncIterator[Client]:
     contacts = Contacts()
     contacts.listed(HERE)
-    return await make(wire, contacts=contacts), contacts
+    client = make(wire, contacts=contacts)
+    yield client
+    await client.close()
 
 
-def of(contacts: Contacts, broker: int) -> Contact:
-    contact = contacts.get(broker)
+def of(client: Client, broker: int) -> Contact:
+    contact = client.contacts.get(broker)
     assert contact is not None
     return contact
 
@@ -38,43 +37,36 @@ async def probed(client: Client, contact: Contact) -> None:
     await within(5, asyncio.gather(*client._probing.values()))
 
 
-async def test_who_was_asked_for_metadata_and_who_answered_is_noted(wire: Wire) -> None:
-    client, contacts = await client_and_contacts(wire)
+async def test_who_was_asked_for_metadata_and_who_answered_is_noted(wire: Wire, client: Client) -> None:
     wire.silent = {"1"}
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
-    assert of(contacts, 1).asked_ns
-    assert (of(contacts, 2).asked_ns, of(contacts, 2).answered_ns > 0) == (0, True)
-    assert (of(contacts, 3).asked_ns, of(contacts, 3).answered_ns) == (0, 0), "nobody asked it"
-    await client.close()
+    assert of(client, 1).asked_ns
+    assert (of(client, 2).asked_ns, of(client, 2).answered_ns > 0) == (0, True)
+    assert (of(client, 3).asked_ns, of(client, 3).answered_ns) == (0, 0), "nobody asked it"
 
 
-async def test_a_broker_that_cannot_be_connected_to_says_why(wire: Wire) -> None:
-    client, contacts = await client_and_contacts(wire)
+async def test_a_broker_that_cannot_be_connected_to_says_why(wire: Wire, client: Client) -> None:
     wire.refusing = {"1"}
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
-    assert of(contacts, 1).problem == "1 refuses"
-    await client.close()
+    assert of(client, 1).problem == "1 refuses"
 
 
-async def test_a_probe_takes_the_connection_for_questions_if_it_stands(wire: Wire) -> None:
+async def test_a_probe_takes_the_connection_for_questions_if_it_stands(wire: Wire, client: Client) -> None:
     """And never that of the batches, where it would wait behind them."""
-    client, contacts = await client_and_contacts(wire)
     assert await client._get_conn(1) is not None
     assert client.connected(1)
-    await probed(client, of(contacts, 1))
+    await probed(client, of(client, 1))
     assert wire.connected == ["1", "1"]
     assert await client._get_conn(1, group=ConnectionGroup.COORDINATION) is not None
-    await probed(client, of(contacts, 1))
+    await probed(client, of(client, 1))
     assert wire.connected == ["1", "1", "1"]
-    assert of(contacts, 1).answered_ns > 0
-    await client.close()
+    assert of(client, 1).answered_ns > 0
 
 
-async def test_a_frozen_broker_takes_connections_and_is_probed_once_at_a_time(wire: Wire) -> None:
-    client, contacts = await client_and_contacts(wire)
+async def test_a_frozen_broker_takes_connections_and_is_probed_once_at_a_time(wire: Wire, client: Client) -> None:
     wire.silent = {"2"}
     with socket.create_server(("127.0.0.1", 0)) as server:
-        contact = of(contacts, 2)
+        contact = of(client, 2)
         contact.host, contact.port = server.getsockname()
         wire.silent.add(contact.host)
         client.probe(contact)
@@ -86,29 +78,23 @@ async def test_a_frozen_broker_takes_connections_and_is_probed_once_at_a_time(wi
     assert not client._probing
 
 
-async def test_a_stopped_broker_refuses(wire: Wire) -> None:
-    client, contacts = await client_and_contacts(wire)
+async def test_a_stopped_broker_refuses(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        contact = of(contacts, 3)
+        contact = of(client, 3)
         contact.host, contact.port = server.getsockname()
     await probed(client, contact)
     assert (contact.accepts, contact.refuses, contact.asked_ns > 0) == (False, True, True)
-    await client.close()
 
 
-async def test_a_probe_of_its_own_leaves_no_connection(wire: Wire) -> None:
-    client, contacts = await client_and_contacts(wire)
+async def test_a_probe_of_its_own_leaves_no_connection(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        contact = of(contacts, 3)
+        contact = of(client, 3)
         contact.host, contact.port = server.getsockname()
         await probed(client, contact)
     assert contact.answered_ns > 0
     assert (3, ConnectionGroup.DEFAULT) not in client._conns
-    await client.close()
 
 
 @pytest.mark.parametrize("broker", [1, 7])
-async def test_nobody_is_connected_before_somebody_asks(wire: Wire, broker: int) -> None:
-    client, _ = await client_and_contacts(wire)
+async def test_nobody_is_connected_before_somebody_asks(client: Client, broker: int) -> None:
     assert not client.connected(broker)
-    await client.close()

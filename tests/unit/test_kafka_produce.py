@@ -1,7 +1,5 @@
 """Answers to batches are read as aiokafka reads them."""
 
-from __future__ import annotations
-
 import pytest
 from aiokafka.protocol.produce import ProduceResponse_v8
 

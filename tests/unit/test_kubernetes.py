@@ -1,27 +1,22 @@
 """deploy/kubernetes: the manifests against Kubernetes' own schemas and against what the gateway is, and the hook that
 tells a restart from the last stop."""
 
-from __future__ import annotations
-
 import http.server
-import importlib.util
 import json
 import re
-import ssl
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
 from config.loading.load import load
+from tests.scripts import load_script
 from tests.servers.authority import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
@@ -164,16 +159,11 @@ class Kubernetes(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs the hook in the pod of a number, while there are to be so many; gives status, log and gateway's calls."""
-    spec = importlib.util.spec_from_file_location("pre_stop", FOLDER / "pre_stop.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(FOLDER / "pre_stop.py")
 
     authority = Authority(tmp_path / "account")
     (tmp_path / "account/ca.crt").write_bytes(authority.ca_file.read_bytes())
     (tmp_path / "account/token").write_text("its-token\n")
-    issued = authority.issue("kubernetes")
     calls = tmp_path / "calls"
     gateway = tmp_path / "bin/gateway"
     gateway.parent.mkdir()
@@ -183,9 +173,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     handler = type("Handler", (Kubernetes,), {"asked": []})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(issued.certificate, issued.key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.socket = authority.issue("kubernetes").server_context().wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         environ = {"POD_NAMESPACE": "iot", "KUBERNETES_SERVICE_HOST": "127.0.0.1"}

@@ -1,13 +1,11 @@
 """deploy/kubernetes/spark.yaml: against Kubernetes' own schemas, the settings, and what Spark's executor asks for."""
 
-from __future__ import annotations
-
 import argparse
-import importlib.util
 import re
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import kubernetes_validate
 import pyspark
@@ -16,9 +14,7 @@ import yaml
 
 from config.loading.load import load
 from streaming.options import JOBS, add_arguments, parse_spark_conf
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from tests.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
@@ -106,12 +102,7 @@ def test_a_pod_has_no_rights_it_does_not_need() -> None:
 
 @pytest.fixture(scope="module")
 def executor() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("spark_executor", FOLDER / "spark_executor.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(FOLDER / "spark_executor.py")
 
 
 TOLD = {

@@ -1,7 +1,5 @@
 """LDAP messages, filters and names, against an independent implementation and against nonsense."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 

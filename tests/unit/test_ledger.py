@@ -1,7 +1,5 @@
 """The ledger balances whatever happens to messages, and notices a single one that is lost or counted twice."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum

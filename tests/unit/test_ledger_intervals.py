@@ -1,11 +1,10 @@
 """Whatever the interleaving of batches and ticks, the closed intervals sum up to what Kafka acknowledged."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,17 +14,13 @@ import bridge.ledger_topic.intervals as module
 from bridge.ledger import LedgerSnapshot
 from bridge.ledger_topic.intervals import Entry, EntryKey, LedgerIntervals
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 TERMS = LedgerSnapshot(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def batch(key: EntryKey, count: int, unfinished: int = 0, size: int = 100) -> Any:
     """A batch as far as the account looks at it."""
-    queue = SimpleNamespace(topic=key.topic)
     return SimpleNamespace(
-        slot=SimpleNamespace(route=key.route, queue=queue, dead_letter=key.dead_letter),
+        slot=SimpleNamespace(route=key.route, topic=key.topic, dead_letter=key.dead_letter),
         builder=SimpleNamespace(record_count=lambda: count), messages=count - unfinished, size=size,
     )  # fmt: skip
 
@@ -171,6 +166,16 @@ def test_where_nothing_is_written_no_offset_is_kept() -> None:
     (entry,) = intervals._open.values()
     assert entry.run_count() == 0
     assert intervals.messages(dead_letter=False) == {"a": 10_000}
+
+
+def test_bounds_are_those_of_all_offsets_with_and_without_their_runs() -> None:
+    intervals = LedgerIntervals()
+    for offset in (0, 7):
+        intervals.stored(batch(KEYS[0], 1), 0, offset)
+        (entry,) = intervals._open.values()
+        assert entry.bounds() == (0, offset)
+        entry.blur()
+        assert entry.bounds() == (0, offset)
 
 
 def test_a_clock_stepped_back_makes_no_interval_that_ends_before_it_begins() -> None:

@@ -1,21 +1,17 @@
 """Which life it is, and whether the one before wrote its last record."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bridge.errors import RefusedError, TopicMissingError
 from bridge.ledger import Ledger
 from config.settings import Settings
-from gateway.data_dir.ledger_log import LedgerLog, LedgerSource, begin_life, end_life
+from gateway.data_dir.ledger_log import LedgerLog, begin_life, end_life
 from tests.unit.fake_kafka import FakeKafka
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_life_knows_the_one_before_and_how_it_ended(tmp_path: Path) -> None:
@@ -50,7 +46,7 @@ def make_log(tmp_path: Path, kafka: FakeKafka, topic: str = "ledger") -> tuple[L
     )  # fmt: skip
     producer = kafka.make_producer([topic] if topic else [])
     ledger = Ledger(lambda: 0)
-    return LedgerLog(settings, LedgerSource(ledger, lambda: producer, lambda _reason: None)), producer
+    return LedgerLog(settings, ledger, lambda: producer, lambda _reason: None), producer
 
 
 def test_a_route_counts_as_tagged_while_all_of_its_records_have_been(tmp_path: Path) -> None:
@@ -65,7 +61,7 @@ def test_a_route_counts_as_tagged_while_all_of_its_records_have_been(tmp_path: P
             ],
         )
 
-    log = LedgerLog(made(a=True, b=True, c=False), LedgerSource(Ledger(lambda: 0), lambda: None, lambda _reason: None))
+    log = LedgerLog(made(a=True, b=True, c=False), Ledger(lambda: 0), lambda: None, lambda _reason: None)
     assert log.tagged == {"a", "b"}
     log.adopt(made(b=False, c=True, d=True))
     assert log.tagged == {"a", "d"}, "a may get messages that were queued for it"

@@ -3,27 +3,21 @@
 The account is written through the same failures that the messages go through.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bridge.ledger_topic.intervals import LedgerIntervals
 from bridge.ledger_topic.records import Author, PartitionRecord, decode
 from bridge.ledger_topic.writer import LedgerPlan, LedgerWriter
-from gateway.tools.verify.check import Span, verify
+from bridge.produce.batch import Batch
+from gateway.tools.verify.check import Span, Verdict, verify
+from gateway.tools.verify.place import PlaceResult
 from tests.unit.ledger_path import FakeLog
 from tests.unit.manual_time import manual_time
 from tests.unit.simulation import World
-
-if TYPE_CHECKING:
-    from bridge.produce.batch import Batch
-    from gateway.tools.verify.check import Verdict
-    from gateway.tools.verify.place import PlaceResult
 
 LEDGER = "ledger"
 INTERVAL_MS = 5000
@@ -103,44 +97,38 @@ class AuditedWorld(World):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_record_that_the_account_names_is_found_and_one_that_is_taken_out_is_missed(seed: int) -> None:
-    @manual_time
-    async def run() -> None:
-        world = AuditedWorld(seed)
-        await world.run(400)
-        log = FakeLog(world.kafka)
+@manual_time
+async def test_every_record_that_the_account_names_is_found_and_one_that_is_taken_out_is_missed(seed: int) -> None:
+    world = AuditedWorld(seed)
+    await world.run(400)
+    log = FakeLog(world.kafka)
+    verdict = await world.audit(log)
+    assert not verdict.missing, verdict.missing
+    assert not verdict.unjudged, verdict.unjudged
+    acknowledged = sum(place.acknowledged for place in verdict.places)
+    assert acknowledged <= world.stored
+    assert acknowledged == world.stored or world.lives > 1, "only a kill leaves something unaccounted for"
+    assert [life.ending(verdict.now_ms) for life in verdict.lives].count("stopped") == 1 + world.restarts
+    if verdict.places:
+        place = world.random.choice(verdict.places)
+        log.deleted = {(place.topic, place.partition, world.random.choice(world.offsets(place)))}
         verdict = await world.audit(log)
-        assert not verdict.missing, verdict.missing
-        assert not verdict.unjudged, verdict.unjudged
-        acknowledged = sum(place.acknowledged for place in verdict.places)
-        assert acknowledged <= world.stored
-        assert acknowledged == world.stored or world.lives > 1, "only a kill leaves something unaccounted for"
-        assert [life.ending(verdict.now_ms) for life in verdict.lives].count("stopped") == 1 + world.restarts
-        if verdict.places:
-            place = world.random.choice(verdict.places)
-            log.deleted = {(place.topic, place.partition, world.random.choice(world.offsets(place)))}
-            verdict = await world.audit(log)
-            assert sum(place.missing for place in verdict.places) == 1
-
-    run()
+        assert sum(place.missing for place in verdict.places) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_where_nothing_goes_wrong_the_account_names_every_record(seed: int) -> None:
-    @manual_time
-    async def run() -> None:
-        world = AuditedWorld(seed, misfortune=False)
-        await world.run(600)
-        verdict = await world.audit(FakeLog(world.kafka))
-        assert not verdict.missing + verdict.unjudged
-        records = sum(len(topic.records()) for name, topic in world.kafka.topics.items() if name != LEDGER)
-        assert sum(place.acknowledged for place in verdict.places) == records
-        messages = sum(place.messages for place in verdict.places)
-        assert messages == world.gateway.ledger.delivered + world.gateway.ledger.dead_lettered
-        (life,) = verdict.lives
-        assert life.last is not None
-        assert life.last.terms == {
-            term: getattr(world.gateway.ledger, term) for term in life.last.terms if term != "in_flight"
-        } | {"in_flight": 0}
-
-    run()
+@manual_time
+async def test_where_nothing_goes_wrong_the_account_names_every_record(seed: int) -> None:
+    world = AuditedWorld(seed, misfortune=False)
+    await world.run(600)
+    verdict = await world.audit(FakeLog(world.kafka))
+    assert not verdict.missing + verdict.unjudged
+    records = sum(len(topic.records()) for name, topic in world.kafka.topics.items() if name != LEDGER)
+    assert sum(place.acknowledged for place in verdict.places) == records
+    messages = sum(place.messages for place in verdict.places)
+    assert messages == world.gateway.ledger.delivered + world.gateway.ledger.dead_lettered
+    (life,) = verdict.lives
+    assert life.last is not None
+    assert life.last.terms == {
+        term: getattr(world.gateway.ledger, term) for term in life.last.terms if term != "in_flight"
+    } | {"in_flight": 0}

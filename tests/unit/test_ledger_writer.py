@@ -1,25 +1,20 @@
 """The ledger topic is written beside the data path: in order, to the end, and never in its way."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
 import time
-from typing import TYPE_CHECKING
 
 from bridge import wire
-from bridge.errors import IncarnationError, PoisonedError
+from bridge.errors import BridgeError, IncarnationError, PoisonedError
 from bridge.ledger import LedgerSnapshot
 from bridge.ledger_topic.intervals import Interval
 from bridge.ledger_topic.records import Author, PartitionRecord, WorkerRecord, decode, worker_record
+from bridge.ports import StoredRecord
+from tests.kinds import is_a
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.ledger_path import GATEWAY, INTERVAL_MS, LEDGER, LedgerPath, ledger_partition, ledger_records
-from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from bridge.errors import BridgeError
-    from bridge.ports import StoredRecord
+from tests.unit.manual_time import in_manual_time
 
 
 def workers(kafka: FakeKafka) -> list[WorkerRecord]:
@@ -30,19 +25,11 @@ def partitions(kafka: FakeKafka) -> list[PartitionRecord]:
     return [record for record in ledger_records(kafka) if isinstance(record, PartitionRecord)]
 
 
-def make_kafka() -> FakeKafka:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    return kafka
-
-
-@manual_time
 async def test_a_life_from_its_first_record_to_its_last() -> None:
-    kafka = make_kafka()
-    async with LedgerPath(kafka, before=("earlier", False)) as path:
+    async with LedgerPath(before=("earlier", False)) as path:
         began_ms = path.writer._author.started_ms
         await path.until(lambda: not path.writer.waiting, "the first record does not wait for an interval's end")
-        (first,) = workers(kafka)
+        (first,) = workers(path.kafka)
         assert (first.state, first.number, first.entries, first.started_ms) == ("started", 0, 0, began_ms)
         assert (first.previous_life, first.previous_clean) == ("earlier", False)
         await path.deliver("t", 7)
@@ -51,37 +38,34 @@ async def test_a_life_from_its_first_record_to_its_last() -> None:
         await path.interval()
         await path.deliver("t", 1)
     assert path.written is True
-    states = [(one.number, one.state, one.entries, one.acknowledged) for one in workers(kafka)]
+    states = [(one.number, one.state, one.entries, one.acknowledged) for one in workers(path.kafka)]
     assert states == [(0, "started", 0, 0), (1, "running", 2, 9), (2, "running", 0, 9), (3, "stopped", 1, 10)]
-    account = [(one.number, one.partition, one.records, one.first_offset, one.last_offset) for one in partitions(kafka)]
+    account = [
+        (one.number, one.partition, one.records, one.first_offset, one.last_offset) for one in partitions(path.kafka)
+    ]
     assert sorted(account) == [(1, 0, 7, 0, 6), (1, 1, 2, 0, 1), (3, 0, 1, 7, 7)]
-    last = workers(kafka)[-1]
+    last = workers(path.kafka)[-1]
     assert last.terms == {"received": 10, "delivered": 10} | dict.fromkeys(
         ("recovered", "filtered", "dead_lettered", "copies", "in_flight", "returned", "lost"), 0
     )
     assert last.imbalance == 0
 
 
-@manual_time
 async def test_intervals_end_at_full_minutes_of_the_wall_clock_and_leave_no_time_out() -> None:
-    kafka = make_kafka()
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         for _ in range(3):
             await path.interval()
-    times = [(one.from_ms, one.to_ms) for one in workers(kafka)]
+    times = [(one.from_ms, one.to_ms) for one in workers(path.kafka)]
     assert all(to_ms % INTERVAL_MS == 0 for _, to_ms in times[1:-1])
     assert len(times) == 5
     assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(times))
 
 
-@manual_time
 async def test_the_records_are_as_the_schema_says_and_keyed_so_that_a_key_is_in_order() -> None:
-    kafka = make_kafka()
-    async with LedgerPath(kafka) as path:
-        await path.deliver("t", 3)
-        await path.interval()
+    async with LedgerPath() as path:
+        await path.deliver_interval("t", 3)
     fields = {kind: {f.name for f in wire.LEDGER_FIELDS if f.of in ("both", kind)} for kind in ("partition", "worker")}
-    for number, partition in enumerate(kafka.topics[LEDGER].partitions):
+    for number, partition in enumerate(path.kafka.topics[LEDGER].partitions):
         for record in partition.log:
             import json
 
@@ -94,42 +78,36 @@ async def test_the_records_are_as_the_schema_says_and_keyed_so_that_a_key_is_in_
             assert ledger_partition(record.key) == number
 
 
-@manual_time
 async def test_a_route_that_stops_being_tagged_is_not_for_the_interval_under_way() -> None:
-    kafka = make_kafka()
-    async with LedgerPath(kafka) as path:
-        await path.deliver("t", 1)
-        await path.interval()
+    async with LedgerPath() as path:
+        await path.deliver_interval("t", 1)
         await path.deliver("t", 1)
         path.writer.adopt(frozenset())
         await path.deliver("t", 1, tagged=False)
         await path.interval()
     import json
 
-    written = [json.loads(record.value or b"") for part in kafka.topics[LEDGER].partitions for record in part.log]
+    written = [json.loads(record.value or b"") for part in path.kafka.topics[LEDGER].partitions for record in part.log]
     assert [one["tagged"] for one in written if one["kind"] == "partition"] == [True, False]
 
 
-@manual_time
 async def test_while_kafka_is_frozen_the_intervals_wait_and_the_path_owes_them_nothing() -> None:
-    kafka = make_kafka()
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         await path.deliver("t", 5)
-        kafka.freeze()
+        path.kafka.freeze()
         await asyncio.sleep(10 * 60)
         assert path.writer.waiting >= 9
         assert path.held == 0, "its records are no messages"
-        kafka.thaw()
+        path.kafka.thaw()
         await path.deliver("t", 5)
         await path.until(lambda: not path.writer.waiting, "written")
-    numbers = [one.number for one in workers(kafka)]
+    numbers = [one.number for one in workers(path.kafka)]
     assert numbers == list(range(len(numbers)))
-    assert sum(one.records for one in partitions(kafka)) == 10
+    assert sum(one.records for one in partitions(path.kafka)) == 10
 
 
-@manual_time
 async def test_a_ledger_topic_that_takes_nothing_holds_up_neither_messages_nor_the_stop_and_memory_is_bounded() -> None:
-    kafka = make_kafka()
+    kafka = FakeKafka("t", 2)
     kafka.topic(LEDGER, 1, refused=True)
     path = LedgerPath(kafka)
     async with path:
@@ -146,9 +124,8 @@ async def test_a_ledger_topic_that_takes_nothing_holds_up_neither_messages_nor_t
     assert not kafka.topics[LEDGER].records()
 
 
-@manual_time
 async def test_what_waited_too_long_is_put_together_and_still_complete() -> None:
-    kafka = make_kafka()
+    kafka = FakeKafka("t", 2)
     ledger = kafka.topic(LEDGER, 1, refused=True)
     async with LedgerPath(kafka) as path:
         for _ in range(130):
@@ -166,27 +143,24 @@ async def test_what_waited_too_long_is_put_together_and_still_complete() -> None
     assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(times))
 
 
-@manual_time
 async def test_a_lost_answer_means_the_same_record_again_with_its_own_number() -> None:
-    kafka = make_kafka()
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         await path.until(lambda: not path.writer.waiting, "begun")
         losing = True
-        kafka.lose = lambda: losing
+        path.kafka.lose = lambda: losing
         await asyncio.sleep(61)  # the interval is written, but nobody says so
         losing = False
         path.sender.renew("a test")
         await path.until(lambda: not path.writer.waiting and path.sender.producer.started, "written")
         await path.interval()
-    numbers = [one.number for one in workers(kafka)]
+    numbers = [one.number for one in workers(path.kafka)]
     assert numbers == sorted(numbers)
     assert numbers.count(1) == 2
     assert set(numbers) == set(range(max(numbers) + 1))
 
 
-@manual_time
 async def test_a_record_that_is_refused_for_good_is_said_and_the_others_are_written() -> None:
-    kafka = make_kafka()
+    kafka = FakeKafka("t", 2)
 
     def reject(records: list[StoredRecord]) -> BridgeError | None:
         bad = [one for one in records if b'"topic":"t","partition":1,' in (one.value or b"")]
@@ -201,9 +175,8 @@ async def test_a_record_that_is_refused_for_good_is_said_and_the_others_are_writ
     assert [one.unwritten for one in workers(kafka)] == [0, 1, 1]
 
 
-@manual_time
 async def test_a_producer_that_is_spoiled_for_the_ledger_alone_is_replaced_but_not_over_and_over() -> None:
-    kafka = make_kafka()
+    kafka = FakeKafka("t", 2)
     broken = True
     kafka.topic(LEDGER, 1, reject=lambda _records: IncarnationError("OutOfOrderSequenceNumber") if broken else None)
     async with LedgerPath(kafka) as path:
@@ -222,14 +195,11 @@ def test_a_record_of_a_version_that_knew_no_copies_is_read() -> None:
     author = Author("gw", 0, "life", 0)
     interval = Interval(0, 60_000, {}, LedgerSnapshot(9, 0, 5, 0, 0, 4, 0, 0, 0), 5)
     _, value = worker_record(author, 0, interval, "running", 0)
-    record = decode(value)
-    assert isinstance(record, WorkerRecord)
+    record = is_a(WorkerRecord, decode(value))
     assert record.terms["copies"] == 4
     document = json.loads(value)
     del document["copies"]
-    older = decode(json.dumps(document).encode())
-    assert isinstance(older, WorkerRecord)
-    assert older.terms == record.terms | {"copies": 0}
+    assert is_a(WorkerRecord, decode(json.dumps(document).encode())).terms == record.terms | {"copies": 0}
 
 
 def test_what_is_no_ledger_record_is_said_to_be_none() -> None:
@@ -242,3 +212,6 @@ def test_what_is_no_ledger_record_is_said_to_be_none() -> None:
             decode(value)
     with pytest.raises(LedgerRecordError, match="version 2"):
         decode(b'{"v":2,"kind":"partition"}')
+
+
+in_manual_time(globals())

@@ -3,15 +3,15 @@
 The collector comes seldom in a worker (``gateway.base.memory``): what waits for it is bounded in objects, not in
 bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,15 +25,13 @@ from bridge.ledger import Ledger
 from bridge.produce import spooler as spooler_module
 from bridge.produce.accumulator import Accumulator
 from bridge.produce.partitions import Partitions
+from bridge.produce.spool_replay import SpoolLinks
 from bridge.produce.spooler import Spooler, SpoolPolicy
-from bridge.spool.spool import Spool, SpoolBatch
+from bridge.spool.record import SpoolBatch
 from config.errors import forget_frames
 from config.settings import KafkaSettings
-from tests.brokers.rig import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.unit.spool_path import opened_spool
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -161,8 +159,7 @@ async def test_a_disk_that_takes_nothing_keeps_nothing_of_what_it_was_given(
     """At an attempt a second, of 4 MiB each, a full disk would take all memory within minutes."""
     monkeypatch.setattr(spooler_module, "RETRY_S", 0.0)
     monkeypatch.setattr(spooler_module, "LOOK_INTERVAL_S", 0.001)
-    spool = Spool(tmp_path / "spool", max_bytes=1 << 30, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "spool")
     attempts = 0
     full = os.open("/dev/full", os.O_WRONLY)
 
@@ -179,10 +176,10 @@ async def test_a_disk_that_takes_nothing_keeps_nothing_of_what_it_was_given(
     partitions = Partitions()
     accumulator = Accumulator(lambda _compressed: KafkaBatch(1 << 20, 0), lambda _span: None, partitions)
     defects: list[BaseException] = []
-    spooler = Spooler(
-        spool, partitions, Mock(), SpoolPolicy(0, True, 1 << 30, 1 << 20), Ledger(accumulator.in_flight), Mock(),
-        time.monotonic_ns, defects.append,
-    )  # fmt: skip
+    links = SpoolLinks(
+        spool, partitions, Mock(), Ledger(accumulator.in_flight), Mock(), time.monotonic_ns, defects.append
+    )
+    spooler = Spooler(links, SpoolPolicy(0, True, 1 << 30, 1 << 20))
     spooler.opened()
     slot = accumulator.slot("route", 1, "t", 0)
     accumulator.append(slot, timestamp=0, key=None, value=b"x" * 100_000, headers=[])

@@ -1,7 +1,5 @@
 """States change by the table only; components start in order and stop in reverse, each within its time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from itertools import pairwise, product
@@ -11,7 +9,6 @@ import structlog
 
 from config.errors import GatewayError
 from gateway.base.lifecycle import (
-    TRANSITIONS,
     Lifecycle,
     LifecycleError,
     Service,
@@ -20,6 +17,7 @@ from gateway.base.lifecycle import (
     StopRequest,
     StopVerb,
 )
+from tests.waiting import until
 
 SECOND_NS = 1_000_000_000
 LIFE = [
@@ -70,11 +68,6 @@ def test_every_pair_of_states_is_allowed_or_refused(old: State, new: State) -> N
         assert lifecycle.state is old, "a refused change must leave the state as it was"
 
 
-def test_no_state_is_a_dead_end_and_the_table_is_complete() -> None:
-    assert set(TRANSITIONS) == set(State)
-    assert all(TRANSITIONS.values())
-
-
 def test_a_listener_that_raises_stops_neither_the_change_nor_the_others() -> None:
     lifecycle = Lifecycle()
     seen: list[tuple[State, State]] = []
@@ -98,25 +91,6 @@ def test_the_time_in_a_state_starts_at_its_change() -> None:
     lifecycle.advance(State.STARTING)
     now = 157
     assert lifecycle.in_state_ns == 7
-
-
-async def test_waiting_sees_a_state_that_lasts_no_time() -> None:
-    lifecycle = Lifecycle()
-    waiting = asyncio.create_task(lifecycle.wait_for(State.RECOVERY, State.SHUTTING_DOWN))
-    await asyncio.sleep(0)
-    for state in LIFE[1:]:
-        lifecycle.advance(state)
-    assert await asyncio.wait_for(waiting, 5) is State.RECOVERY
-
-
-async def test_waiting_for_the_present_state_returns_at_once_and_a_cancelled_wait_leaves_nothing() -> None:
-    lifecycle = Lifecycle()
-    assert await lifecycle.wait_for(State.NOT_RUNNING) is State.NOT_RUNNING
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(lifecycle.wait_for(State.RUNNING), 0.01)
-    for state in LIFE[1:]:
-        lifecycle.advance(state)  # setting the abandoned wait's result would raise
-    assert lifecycle.state is State.NOT_RUNNING
 
 
 # ---- the service ----
@@ -191,39 +165,31 @@ class Scene:
 
     async def started(self) -> asyncio.Task[StopReport]:
         running = self.run()
-        await asyncio.wait_for(self.service.lifecycle.wait_for(State.RUNNING), 5)
+        await until(lambda: self.service.lifecycle.state is State.RUNNING, "it runs")
         return running
+
+    async def lived(self) -> StopReport:
+        """Start, and stop at once."""
+        running = await self.started()
+        self.stop.request()
+        return await asyncio.wait_for(running, 5)
+
+
+def starts(*names: str) -> list[str]:
+    return [f"{word} {name}" for name in names for word in ("start", "started")]
+
+
+def stops(*names: str) -> list[str]:
+    return [f"{word} {name}" for name in names for word in ("stop", "stopped")]
 
 
 async def test_a_whole_life_starts_in_order_and_stops_in_reverse() -> None:
     scene = Scene()
-    running = await scene.started()
-    scene.stop.request()
-    report = await asyncio.wait_for(running, 5)
+    report = await scene.lived()
     assert scene.events == [
-        "STARTING",
-        "start http",
-        "started http",
-        "start producer",
-        "started producer",
-        "RECOVERY",
-        "recover",
-        "start session 0",
-        "started session 0",
-        "start session 1",
-        "started session 1",
-        "RUNNING",
-        "PENDING_CONTROLLED_SHUTDOWN",
-        "stop session 0",
-        "stopped session 0",
-        "stop session 1",
-        "stopped session 1",
-        "SHUTTING_DOWN",
-        "stop producer",
-        "stopped producer",
-        "stop http",
-        "stopped http",
-        "NOT_RUNNING",
+        *("STARTING", *starts("http", "producer"), "RECOVERY", "recover", *starts("session 0", "session 1"), "RUNNING"),
+        *("PENDING_CONTROLLED_SHUTDOWN", *stops("session 0", "session 1")),
+        *("SHUTTING_DOWN", *stops("producer", "http"), "NOT_RUNNING"),
     ]
     assert report == StopReport(StopVerb.RESTART, forced=False, failed=(), overran=())
     assert report.clean
@@ -247,23 +213,14 @@ async def test_sessions_start_and_stop_together_and_the_core_waits_for_both() ->
     await asyncio.wait_for(running, 5)
 
 
-async def test_draining_has_less_time_than_the_whole_stop() -> None:
-    scene = Scene(shutdown_timeout_ns=5 * SECOND_NS)
-    running = await scene.started()
+@pytest.mark.parametrize(("timeout_s", "closing_s"), [(5, 1), (60, 2)], ids=["a fifth", "two seconds at most"])
+async def test_draining_has_less_time_than_the_whole_stop(timeout_s: int, closing_s: int) -> None:
+    scene = Scene(shutdown_timeout_ns=timeout_s * SECOND_NS)
     before_ns = time.monotonic_ns()
-    scene.stop.request()
-    await asyncio.wait_for(running, 5)
+    await scene.lived()
     [drain_ns], [close_ns] = scene.first.deadlines, scene.producer.deadlines
-    assert close_ns - drain_ns == SECOND_NS, "a fifth of the shutdown time-out is kept for closing"
-    assert 0 <= close_ns - before_ns - 5 * SECOND_NS < 5 * SECOND_NS
-
-
-async def test_the_reserve_for_closing_is_two_seconds_at_most() -> None:
-    scene = Scene(shutdown_timeout_ns=60 * SECOND_NS)
-    running = await scene.started()
-    scene.stop.request()
-    await asyncio.wait_for(running, 5)
-    assert scene.producer.deadlines[0] - scene.first.deadlines[0] == 2 * SECOND_NS
+    assert close_ns - drain_ns == closing_s * SECOND_NS, "a part of the shutdown time-out is kept for closing"
+    assert 0 <= close_ns - before_ns - timeout_s * SECOND_NS < 5 * SECOND_NS
 
 
 async def test_a_component_that_fails_to_start_is_stopped_with_those_before_it_and_its_error_is_raised() -> None:
@@ -272,16 +229,7 @@ async def test_a_component_that_fails_to_start_is_stopped_with_those_before_it_a
     with pytest.raises(GatewayError, match="no broker"):
         await asyncio.wait_for(scene.run(), 5)
     assert scene.events == [
-        "STARTING",
-        "start http",
-        "started http",
-        "start producer",
-        "SHUTTING_DOWN",
-        "stop producer",
-        "stopped producer",
-        "stop http",
-        "stopped http",
-        "NOT_RUNNING",
+        *("STARTING", *starts("http"), "start producer", "SHUTTING_DOWN", *stops("producer", "http"), "NOT_RUNNING"),
     ]
 
 
@@ -292,16 +240,7 @@ async def test_a_session_that_fails_to_start_ends_its_neighbours_start_and_raise
     with pytest.raises(GatewayError, match="refused"):
         await asyncio.wait_for(scene.run(), 5)
     assert scene.events[scene.events.index("SHUTTING_DOWN") :] == [
-        "SHUTTING_DOWN",
-        "stop session 0",
-        "stopped session 0",
-        "stop session 1",
-        "stopped session 1",
-        "stop producer",
-        "stopped producer",
-        "stop http",
-        "stopped http",
-        "NOT_RUNNING",
+        *("SHUTTING_DOWN", *stops("session 0", "session 1", "producer", "http"), "NOT_RUNNING"),
     ]
 
 
@@ -340,10 +279,8 @@ async def test_a_stop_that_raises_is_logged_and_stepped_over() -> None:
     scene = Scene()
     scene.first.stop_error = RuntimeError("socket")
     scene.producer.stop_error = RuntimeError("producer")
-    running = await scene.started()
     with structlog.testing.capture_logs() as logs:
-        scene.stop.request()
-        report = await asyncio.wait_for(running, 5)
+        report = await scene.lived()
     assert report.failed == ("session 0", "producer")
     assert not report.clean
     assert "stopped http" in scene.events
@@ -354,9 +291,7 @@ async def test_a_stop_that_raises_is_logged_and_stepped_over() -> None:
 async def test_a_drain_that_overruns_is_cut_short_told_to_drop_everything_and_the_rest_still_stops() -> None:
     scene = Scene(shutdown_timeout_ns=SECOND_NS // 10)
     scene.first.hang_in_stop = True
-    running = await scene.started()
-    scene.stop.request()
-    report = await asyncio.wait_for(running, 5)
+    report = await scene.lived()
     assert report.overran == ("session 0",)
     first, second = scene.first.deadlines
     assert first < second, "the second call comes with a deadline that has passed"
@@ -366,10 +301,8 @@ async def test_a_drain_that_overruns_is_cut_short_told_to_drop_everything_and_th
 async def test_a_component_that_swallows_its_cancellation_is_left_behind_and_named() -> None:
     scene = Scene(shutdown_timeout_ns=SECOND_NS // 10)
     scene.producer.deaf = True
-    running = await scene.started()
     with structlog.testing.capture_logs() as logs:
-        scene.stop.request()
-        report = await asyncio.wait_for(running, 5)
+        report = await scene.lived()
     scene.producer.release.set()
     assert report.overran == ("producer",)
     assert scene.events[-3:] == ["stop http", "stopped http", "NOT_RUNNING"]

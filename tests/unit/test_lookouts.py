@@ -1,7 +1,5 @@
 """What looks from a worker's places changes with the settings, also while the worker stops."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,20 +1,15 @@
 """What the operating system says of this process: its sockets by state, descriptors, memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gateway.base import machine_facts
 from gateway.base.machine_facts import SOCKET_STATES, CpuWaits, cpu_pressure, cpu_waits, descriptors, memory, sockets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
 """Every metric is defined once, exists at 0 from the start, and is read at scrape time."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import random
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import prometheus_client
 import pytest
@@ -31,13 +29,13 @@ from bridge.interceptors import TIMED_ONE_IN, Chain, Chains, Drop, Interceptor, 
 from bridge.ledger import Ledger
 from bridge.message import MessageView
 from bridge.record import Record
+from config.commands import CommandSettings
 from config.settings import InterceptorSettings, MqttSettings, RouteSettings, Settings
 from gateway.base.instruments import EventLoopProbe, Histogram
 from gateway.base.lifecycle import Lifecycle, State
 from gateway.base.metrics import Metrics, send_failure_labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from tests.scripts import loaded_after
+from tests.waiting import until
 
 SETTINGS = Settings(
     mqtt=MqttSettings(sessions=2),
@@ -50,6 +48,7 @@ SETTINGS = Settings(
             interceptors=(InterceptorSettings(use="filter", name="hot"),),
         ),
     ),
+    commands=(CommandSettings(name="switches", topics=("commands",), status_topic="command-status"),),
 )
 DEFINITIONS = Metrics.definitions()
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -174,8 +173,7 @@ def test_a_topic_made_from_a_template_appears_when_it_is_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "parse"),
-    [("", parse_text), ("application/openmetrics-text;version=1.0.0", parse_openmetrics)],
+    ("accept", "parse"), [("", parse_text), ("application/openmetrics-text;version=1.0.0", parse_openmetrics)]
 )
 def test_both_formats_are_well_formed(accept: str, parse: object) -> None:
     metrics = Metrics(SETTINGS)
@@ -291,10 +289,7 @@ def literals_of_calls(folder: str, functions: set[str], place: int) -> set[str]:
 
 @pytest.mark.parametrize(
     ("functions", "place", "definition"),
-    [
-        ({"ConnectError", "MqttRefusedError"}, 1, Metrics.mqtt_connect_failures),
-        ({"_end"}, 0, Metrics.mqtt_disconnects),
-    ],
+    [({"ConnectError", "MqttRefusedError"}, 1, Metrics.mqtt_connect_failures), ({"_end"}, 0, Metrics.mqtt_disconnects)],
     ids=["connect failures", "disconnects"],
 )
 def test_reasons_the_sessions_give_are_in_the_table(functions: set[str], place: int, definition: object) -> None:
@@ -345,12 +340,6 @@ def test_a_histogram_of_sizes_keeps_its_unit() -> None:
 # ---- the event loop ----
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not reached():  # noqa: ASYNC110 - what is waited for is a plain counter
-            await asyncio.sleep(0.002)
-
-
 async def test_the_event_loop_probe_sees_a_blocked_loop_and_stops() -> None:
     delay = Histogram([20_000_000])
     probe = EventLoopProbe(delay, interval_s=0.01)
@@ -373,9 +362,5 @@ async def test_the_event_loop_probe_sees_a_blocked_loop_and_stops() -> None:
 
 
 def test_the_client_library_is_not_imported_before_the_first_scrape() -> None:
-    program = (
-        "import sys; from config.settings import Settings; from gateway.base.metrics import Metrics;"
-        "metrics = Metrics(Settings()); assert 'prometheus_client' not in sys.modules;"
-        "assert 'aiohttp' not in sys.modules; import gateway.http.server; assert 'aiohttp' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+    code = "from config.settings import Settings; from gateway.base.metrics import Metrics; Metrics(Settings())"
+    assert not {"prometheus_client", "aiohttp"} & loaded_after(f"{code}; import gateway.http.server")

@@ -7,14 +7,12 @@ never lies about what it was told: a message counts as received when its PUBACK 
 ``GATEWAY_BROKERS=3000`` tries more scripts than the suite does.
 """
 
-from __future__ import annotations
-
-import asyncio
 import copy
 import os
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,9 +20,6 @@ from hypothesis import strategies as st
 from tests.brokers import packets
 from tests.brokers.packets import Type
 from tests.brokers.rig import Rig, make_rig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WINDOW = 5
 IDS = 12  # packet ids in all: they come around soon
@@ -191,60 +186,59 @@ operations = st.lists(
 
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(operations=operations, v5=st.booleans())
-def test_whatever_a_broker_does_what_it_was_told_is_received_is_in_kafka(operations: list[tuple], v5: bool) -> None:
-    async def scenario() -> None:
-        limits = {"limit": WINDOW} if v5 else {}
-        async with make_rig(window=WINDOW, **limits, mqtt={"protocol": "5" if v5 else "3.1.1"}) as rig:
-            broker = Broker(rig)
-            for operation in operations:
-                match operation:
-                    case ("publish", count, qos):
-                        broker.publish(count, qos)
-                    case ("deliver",):
-                        broker.deliver(WINDOW)
-                    case ("overrun",):
-                        broker.deliver(IDS)
-                    case ("repeat",):
-                        broker.repeat()
-                    case ("pubrel",):
-                        broker.release()
-                    case ("drop",):
-                        broker.drop_one()
-                        broker.deliver(WINDOW)
-                        broker.flush()
-                    case ("snapshot",):
-                        broker.snapshot = copy.deepcopy(broker.session)
-                    case ("hold",):
-                        rig.path.producer.holding = True
-                    case ("release",):
-                        rig.path.producer.release()
-                    case ("take",):
-                        rig.path.producer.take_first()
-                    case ("lose",):
-                        broker.flush()
-                        await rig.settle()
-                        rig.answers()  # written, and never read
-                        broker.die(0)
-                        broker.come_back()
-                    case ("flush",):
-                        broker.flush()
-                    case ("settle",):
-                        await rig.settle()
-                    case ("hear",):
-                        broker.flush()
-                        await rig.settle()
-                        broker.hear()
-                    case (wrong, at):
-                        broker.die(at)
-                        if wrong == "forget":
-                            broker.forget()
-                        elif wrong != "break":
-                            broker.roll_back(ids_begin_again=wrong == "begin again")
-                        broker.come_back(present=wrong != "forget")
-                rig.path.check()
-            await drain(rig, broker)
-
-    asyncio.run(scenario())
+async def test_whatever_a_broker_does_what_it_was_told_is_received_is_in_kafka(
+    operations: list[tuple], v5: bool
+) -> None:
+    limits = {"limit": WINDOW} if v5 else {}
+    async with make_rig(window=WINDOW, **limits, mqtt={"protocol": "5" if v5 else "3.1.1"}) as rig:
+        broker = Broker(rig)
+        for operation in operations:
+            match operation:
+                case ("publish", count, qos):
+                    broker.publish(count, qos)
+                case ("deliver",):
+                    broker.deliver(WINDOW)
+                case ("overrun",):
+                    broker.deliver(IDS)
+                case ("repeat",):
+                    broker.repeat()
+                case ("pubrel",):
+                    broker.release()
+                case ("drop",):
+                    broker.drop_one()
+                    broker.deliver(WINDOW)
+                    broker.flush()
+                case ("snapshot",):
+                    broker.snapshot = copy.deepcopy(broker.session)
+                case ("hold",):
+                    rig.path.producer.holding = True
+                case ("release",):
+                    rig.path.producer.release()
+                case ("take",):
+                    rig.path.producer.take_first()
+                case ("lose",):
+                    broker.flush()
+                    await rig.settle()
+                    rig.answers()  # written, and never read
+                    broker.die(0)
+                    broker.come_back()
+                case ("flush",):
+                    broker.flush()
+                case ("settle",):
+                    await rig.settle()
+                case ("hear",):
+                    broker.flush()
+                    await rig.settle()
+                    broker.hear()
+                case (wrong, at):
+                    broker.die(at)
+                    if wrong == "forget":
+                        broker.forget()
+                    elif wrong != "break":
+                        broker.roll_back(ids_begin_again=wrong == "begin again")
+                    broker.come_back(present=wrong != "forget")
+            rig.path.check()
+        await drain(rig, broker)
 
 
 async def drain(rig: Rig, broker: Broker) -> None:

@@ -1,7 +1,5 @@
 """The seam: what we rely on in paho, so that an upgrade that changes it says so."""
 
-from __future__ import annotations
-
 import inspect
 import socket
 

@@ -1,23 +1,19 @@
 """One connection: acknowledged in order once Kafka has it, flushed before the broker stalls, alive or ended in time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
 from gateway.base.metrics import DISCONNECTS
 from gateway.mqtt.connection import Connection
+from gateway.mqtt.ingest import Ingest
 from tests.brokers import packets
 from tests.brokers.packets import Packet, Type
-from tests.brokers.rig import Rig, make_rig, until
-
-if TYPE_CHECKING:
-    from gateway.mqtt.ingest import Ingest
+from tests.brokers.rig import Rig, make_rig
+from tests.waiting import until
 
 
 def ids(answers: list[Packet], kind: Type = Type.PUBACK) -> list[int]:
@@ -31,23 +27,8 @@ def qos1(rig: Rig, number: int, topic: str = "devices/1") -> bytes:
 # --- the window ---
 
 
-async def test_nothing_is_acknowledged_before_kafka_has_it() -> None:
-    async with make_rig() as rig:
-        rig.path.producer.holding = True
-        rig.send(*(qos1(rig, number, f"devices/{number}") for number in range(1, 9)))
-        await rig.settle()
-        assert rig.answers() == []
-        assert rig.connection.unacked == 8
-        rig.path.producer.release()
-        await rig.settle()
-        assert ids(rig.answers()) == list(range(1, 9))
-        assert rig.connection.acknowledged == 8
-        rig.path.check()
-
-
 async def test_acknowledgements_leave_in_the_order_of_arrival_whatever_order_the_partitions_answer_in() -> None:
-    async with make_rig() as rig:
-        rig.path.producer.holding = True
+    async with make_rig(holding=True) as rig:
         partitions = {}
         for number in range(1, 200):  # topics of three different partitions
             topic = f"devices/{number}"
@@ -56,8 +37,7 @@ async def test_acknowledgements_leave_in_the_order_of_arrival_whatever_order_the
             partitions.setdefault(slot.queue.partition, topic)
         first, second, third = list(partitions.values())[:3]
         for number, topic in enumerate((first, second, third), 1):
-            rig.send(qos1(rig, number, topic))
-            await rig.settle()
+            await rig.deliver(qos1(rig, number, topic))
         rig.path.producer.take(b"3")
         await rig.settle()
         assert rig.answers() == [], "3 is in Kafka, but 1 and 2 come before it [MQTT-4.6.0-2]"
@@ -71,10 +51,8 @@ async def test_acknowledgements_leave_in_the_order_of_arrival_whatever_order_the
 
 
 async def test_what_is_unacknowledged_when_a_connection_ends_is_returned_and_not_acknowledged_later() -> None:
-    async with make_rig() as rig:
-        rig.path.producer.holding = True
-        rig.send(qos1(rig, 1), qos1(rig, 2))
-        await rig.settle()
+    async with make_rig(holding=True) as rig:
+        await rig.deliver(qos1(rig, 1), qos1(rig, 2))
         rig.send(qos1(rig, 3))  # read, not flushed
         old = rig.connection
         rig.peer.close()
@@ -84,8 +62,7 @@ async def test_what_is_unacknowledged_when_a_connection_ends_is_returned_and_not
         old.close()
         rig.connect()
         rig.send(qos1(rig, 1), qos1(rig, 2), qos1(rig, 3))
-        rig.path.producer.release()
-        await rig.settle()
+        await rig.release()
         assert ids(rig.answers()) == [1, 2, 3]
         assert old.acknowledged == 0
         snapshot = rig.path.ledger.snapshot()
@@ -137,6 +114,7 @@ async def test_a_message_that_comes_alone_is_acknowledged_at_once() -> None:
     [
         (0x8E, "taken_over", "session taken over"),
         (0x8B, "server_stopping", "server shutting down"),
+        (0x87, "not_authorised", "not authorised"),
         (0x98, "administrative", "administrative action"),
         (0x8D, "keepalive", "keep alive timeout"),
         (0x93, "protocol", "receive maximum exceeded"),
@@ -161,9 +139,7 @@ async def test_messages_behind_a_disconnect_in_the_same_read_are_still_in_the_ac
         rig.path.check()
 
 
-async def test_a_defect_of_ours_in_a_read_ends_the_connection_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_defect_of_ours_in_a_read_ends_the_connection_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a read is gone from the stream; going on behind it would lose what was in it."""
     async with make_rig() as rig:
 
@@ -176,10 +152,8 @@ async def test_a_defect_of_ours_in_a_read_ends_the_connection_and_nothing_else(
         assert label == "other"
         assert "a defect" in (detail or "")
         monkeypatch.undo()
-        rig.hang_up()
-        rig.connect()
-        rig.send(qos1(rig, 1))
-        await rig.settle()
+        rig.reconnect()
+        await rig.deliver(qos1(rig, 1))
         assert ids(rig.answers()) == [1]
 
 
@@ -211,20 +185,18 @@ async def test_only_the_message_that_raised_is_disowned_and_the_account_balances
         await rig.settle()
         assert rig.path.values == [b"1", b"2"]
         monkeypatch.undo()
-        rig.hang_up()
-        rig.connect()
-        rig.send(*(rig.publish("devices/1", b"%d" % n, qos=qos, packet_id=n, dup=True) for n in range(1, 6) if qos))
-        await rig.settle()
+        rig.reconnect()
+        await rig.deliver(
+            *(rig.publish("devices/1", b"%d" % n, qos=qos, packet_id=n, dup=True) for n in range(1, 6) if qos)
+        )
         again = {0: [], 1: [b"1", b"2", b"3", b"4", b"5"], 2: [b"3", b"4", b"5"]}[qos]
         assert rig.path.values == [b"1", b"2", *again]
         rig.path.check()
 
 
 async def test_a_broken_socket_is_noticed_by_reading_not_by_an_exception_in_writing() -> None:
-    async with make_rig() as rig:
-        rig.path.producer.holding = True
-        rig.send(qos1(rig, 1))
-        await rig.settle()
+    async with make_rig(holding=True) as rig:
+        await rig.deliver(qos1(rig, 1))
         rig.peer.close()
         rig.path.producer.release()
         await rig.settle()  # writes the acknowledgement to nobody
@@ -283,17 +255,6 @@ async def test_a_packet_that_is_never_finished_ends_the_connection() -> None:
         assert rig.path.values == [b"1"]
 
 
-async def test_half_a_packet_that_is_finished_in_the_next_interval_is_fine() -> None:
-    async with make_rig(keepalive_s=0.1) as rig:
-        data = rig.publish("devices/1", b"whole")
-        for _ in range(8):
-            rig.send(data[:5])
-            await until(lambda: Type.PINGREQ in [a.type for a in rig.answers()], "a ping in the middle of a packet")
-            rig.send(data[5:], packets.PINGRESP)
-        await rig.settle()
-        assert len(rig.path.values) == 8
-
-
 async def test_a_servers_keep_alive_shortens_the_interval_at_once_and_zero_does_not_flood_it() -> None:
     async with make_rig(keepalive_s=60) as rig:
         rig.connection.set_window(1000, 0)
@@ -321,10 +282,8 @@ async def test_a_paused_connection_is_not_given_up_for_answers_it_does_not_read(
 
 
 async def test_settled_waits_for_acknowledgements_and_not_longer_than_the_connection() -> None:
-    async with make_rig() as rig:
-        rig.path.producer.holding = True
-        rig.send(qos1(rig, 1))
-        await rig.settle()
+    async with make_rig(holding=True) as rig:
+        await rig.deliver(qos1(rig, 1))
         waiting = asyncio.create_task(rig.connection.settled())
         await rig.settle()
         assert not waiting.done()
@@ -332,8 +291,7 @@ async def test_settled_waits_for_acknowledgements_and_not_longer_than_the_connec
         await asyncio.wait_for(waiting, 5)
         assert ids(rig.answers()) == [1]
         rig.path.producer.holding = True
-        rig.send(qos1(rig, 2))
-        await rig.settle()
+        await rig.deliver(qos1(rig, 2))
         waiting = asyncio.create_task(rig.connection.settled())
         rig.hang_up()
         await asyncio.wait_for(waiting, 5)
@@ -365,8 +323,7 @@ async def test_a_handshake_is_read_while_reading_is_paused() -> None:
     """Else a session that loses its connection during an outage of Kafka cannot come back before it is over."""
     async with make_rig() as rig:
         rig.path.flow.pause()
-        rig.hang_up()
-        rig.connect()
+        rig.reconnect()
         rig.peer.send(packets.PINGRESP)
         await until(lambda: rig.ingest.pongs == 1, "what came during the handshake is read")
         rig.connection.subscribed()
@@ -437,8 +394,7 @@ async def test_a_broker_that_overruns_the_window_is_read_no_further_until_half_i
 
 
 async def test_a_broker_that_keeps_to_the_window_is_never_held() -> None:
-    async with make_rig(limit=10) as rig:
-        rig.path.producer.holding = True
+    async with make_rig(limit=10, holding=True) as rig:
         rig.send(*(qos1(rig, number) for number in range(1, 11)))
         assert (rig.connection.unacked, rig.connection.overrun) == (10, 0)
         rig.send(rig.publish("devices/1", b"0"))

@@ -1,20 +1,15 @@
 """The rhythm: quiet input is answered at once, load is gathered, nothing waits where the broker waits for us."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.produce.batch import Span
 from gateway.mqtt.flow import Flow, Rhythm
 from tests.brokers.data_path import MemoryPath, make_settings
-from tests.brokers.rig import until
-
-if TYPE_CHECKING:
-    from bridge.produce.batch import Span
+from tests.waiting import until
 
 MS = 1_000_000
 SECOND = 1000 * MS

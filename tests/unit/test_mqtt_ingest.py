@@ -1,12 +1,11 @@
 """The hot path: whatever a broker sends and however the bytes are cut, each message arrives once, whole, in order."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +19,6 @@ from tests.brokers import packets
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.packets import Type
 from tests.brokers.rig import Rig, make_rig
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 many = settings(deadline=None, max_examples=150)
 
@@ -127,8 +123,7 @@ def test_every_message_arrives_once_whole_and_in_order_however_the_bytes_are_cut
 
     async def scenario() -> None:
         async with make_rig(mqtt={"protocol": "5" if v5 else "3.1.1"}, routes=[WITH_QOS]) as rig:
-            rig.send(*cut(stream, places))
-            await rig.settle()
+            await rig.deliver(*cut(stream, places))
             # Order is MQTT's: that of messages of one topic and one QoS [MQTT-4.6.0-5].
             by_key = defaultdict(list)
             for stored in rig.path.log:
@@ -327,8 +322,7 @@ async def test_what_mqtt_forbids_ends_the_connection_with_a_reason(case: str) ->
     bad, words, code = FORBIDDEN[case]
     good = [v5(payload=b"%d" % number, qos=number % 3, packet_id=number) for number in range(1, 7)]
     async with make_rig(mqtt={"max_packet_bytes": 2048}) as rig:
-        rig.send(b"".join(good) + bad + v5(payload=b"after"))
-        await rig.settle()
+        await rig.deliver(b"".join(good) + bad + v5(payload=b"after"))
         label, detail = rig.connection.ended.result()
         assert label == "protocol", detail
         assert re.search(words, detail), detail
@@ -355,8 +349,7 @@ FOR_PAHO = {
 async def test_packets_that_are_pahos_business_end_the_connection_likewise(case: str) -> None:
     bad, words = FOR_PAHO[case]
     async with make_rig() as rig:
-        rig.send(v5(payload=b"before", qos=1, packet_id=1) + bad + v5(payload=b"after", qos=1, packet_id=2))
-        await rig.settle()
+        await rig.deliver(v5(payload=b"before", qos=1, packet_id=1) + bad + v5(payload=b"after", qos=1, packet_id=2))
         label, detail = rig.connection.ended.result()
         assert (label, words in detail) == ("protocol", True), detail
         rig.path.check()
@@ -371,8 +364,7 @@ async def test_the_edges_of_the_remaining_length(size: int, pieces: int) -> None
     data = v5(payload=b"p" * (size - head))
     limits = {"max_record_bytes": 4 << 20, "batch_bytes": 8 << 20}
     async with make_rig(mqtt={"max_packet_bytes": 4 << 20}, kafka=limits) as rig:
-        rig.send(*cut(data, [len(data) * n // pieces for n in range(pieces)]))
-        await rig.settle()
+        await rig.deliver(*cut(data, [len(data) * n // pieces for n in range(pieces)]))
         assert rig.path.values == [b"p" * (size - head)]
         rig.path.check()
 
@@ -381,8 +373,7 @@ async def test_a_packet_too_large_is_refused_whether_it_comes_in_one_piece_or_in
     for pieces in (1, 5):
         async with make_rig(mqtt={"max_packet_bytes": 2048}) as rig:
             data = v5(payload=bytes(2100))
-            rig.send(*cut(data, [len(data) * n // pieces for n in range(pieces)]))
-            await rig.settle()
+            await rig.deliver(*cut(data, [len(data) * n // pieces for n in range(pieces)]))
             assert rig.connection.ended.done(), f"in {pieces} pieces it was taken"
             assert rig.path.values == []
 
@@ -391,15 +382,13 @@ async def test_a_packet_of_exactly_the_largest_size_is_taken() -> None:
     async with make_rig(mqtt={"max_packet_bytes": 2048}) as rig:
         data = v5(payload=bytes(2048 - len(v5(payload=bytes(1000))) + 1000))
         assert len(data) == 2048
-        rig.send(data)
-        await rig.settle()
+        await rig.deliver(data)
         assert len(rig.path.values) == 1
 
 
 async def test_a_payload_beyond_what_a_record_may_have_becomes_a_dead_letter_and_is_acknowledged() -> None:
     async with make_rig(kafka={"max_record_bytes": 2000}, dead_letter={"topic": "dead"}) as rig:
-        rig.send(v5(payload=b"x" * 2500, qos=1, packet_id=5) + v5(payload=b"fits", qos=1, packet_id=6))
-        await rig.settle()
+        await rig.deliver(v5(payload=b"x" * 2500, qos=1, packet_id=5) + v5(payload=b"fits", qos=1, packet_id=6))
         assert [stored.topic for stored in rig.path.log] == ["dead", "dead", "telemetry"]
         assert b"".join(s.record.value for s in rig.path.log if s.topic == "dead" and s.record.value) == b"x" * 2500
         assert [answer.body[:2] for answer in rig.answers() if answer.type is Type.PUBACK] == [b"\0\5", b"\0\6"]
@@ -411,8 +400,7 @@ async def test_a_payload_beyond_what_a_record_may_have_becomes_a_dead_letter_and
 async def test_a_forbidden_topic_name_is_a_dead_letter_and_holds_nothing_up(topic: bytes, quality: int) -> None:
     """EMQX passes on what a device made up: to disconnect would bring it back after every reconnect, first of all."""
     async with make_rig(dead_letter={"topic": "dead"}) as rig:
-        rig.send(v5(topic, b"odd", qos=quality, packet_id=1) + v5(payload=b"good", qos=1, packet_id=2))
-        await rig.settle()
+        await rig.deliver(v5(topic, b"odd", qos=quality, packet_id=1) + v5(payload=b"good", qos=1, packet_id=2))
         assert not rig.connection.ended.done()
         dead, good = sorted(rig.path.log)
         assert (good.topic, good.record.value) == ("telemetry", b"good")
@@ -426,8 +414,7 @@ async def test_a_forbidden_topic_name_is_a_dead_letter_and_holds_nothing_up(topi
 
 async def test_messages_without_a_route_and_status_messages_are_filtered_and_acknowledged() -> None:
     async with make_rig() as rig:
-        rig.send(v5("elsewhere/1", qos=1, packet_id=1) + v5("gateways/a/status", qos=2, packet_id=2))
-        await rig.settle()
+        await rig.deliver(v5("elsewhere/1", qos=1, packet_id=1) + v5("gateways/a/status", qos=2, packet_id=2))
         assert rig.path.filtered == [("", "no_route"), ("", "status")]
         assert [answer.type for answer in rig.answers()] == [Type.PUBACK, Type.PUBREC]
         rig.path.check()
@@ -437,8 +424,7 @@ async def test_a_malformed_property_counts_against_the_broker_also_where_no_head
     """A topic whose route wants no properties: they are passed over, whatever they hold, and the payload is right."""
     route = {"name": "bare", "filters": ["devices/#"], "topic": "bare", "metadata_headers": []}
     async with make_rig(routes=[route]) as rig:
-        rig.send(v5(payload=b"body", properties=packets.user_property("a", "b" * 300)))
-        await rig.settle()
+        await rig.deliver(v5(payload=b"body", properties=packets.user_property("a", "b" * 300)))
         assert rig.path.values == [b"body"]
         assert rig.path.log[0].record.headers == []
 

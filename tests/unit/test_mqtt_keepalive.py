@@ -1,8 +1,9 @@
 """When the other side is given up, decided from times and counts alone."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from gateway.mqtt.keepalive import TRICKLE_BYTES, Keepalive, Verdict
 
@@ -39,24 +40,18 @@ class Line:
         self.state["pongs"] += 1
 
 
-def test_answers_keep_it_alive() -> None:
+@pytest.mark.parametrize("answer", [Line.pong, lambda line: line.receive(100, finished=True)], ids=["pong", "anything"])
+def test_whatever_is_received_counts_as_an_answer(answer: Callable[[Line], None]) -> None:
     line = Line()
     for _ in range(5):
         assert line.ping() is Verdict.PING
-        line.pong()
+        answer(line)
 
 
 def test_silence_after_a_ping_ends_it() -> None:
     line = Line()
     assert line.ping() is Verdict.PING
     assert line.ping() is Verdict.SILENT
-
-
-def test_anything_received_counts_as_an_answer() -> None:
-    line = Line()
-    for _ in range(5):
-        assert line.ping() is Verdict.PING
-        line.receive(100, finished=True)
 
 
 def test_what_came_before_the_ping_does_not() -> None:
@@ -87,17 +82,11 @@ def test_a_packet_that_gets_nowhere_is_stuck_after_a_whole_interval() -> None:
     assert verdicts == [Verdict.PING, Verdict.PING, Verdict.STUCK]
 
 
-def test_a_packet_that_arrives_slowly_is_not() -> None:
+@pytest.mark.parametrize(("size", "finished"), [(TRICKLE_BYTES, False), (20, True)], ids=["slow", "cut at every ping"])
+def test_a_packet_that_gets_on_is_not(size: int, finished: bool) -> None:
     line = Line()
     for _ in range(10):
-        line.receive(TRICKLE_BYTES, finished=False)
-        assert line.ping() is Verdict.PING
-
-
-def test_different_packets_cut_at_every_ping_are_not() -> None:
-    line = Line()
-    for _ in range(10):
-        line.receive(20, finished=True)
+        line.receive(size, finished=finished)
         line.state["unfinished"] = True
         assert line.ping() is Verdict.PING
 
@@ -106,8 +95,7 @@ def test_a_pause_in_the_middle_of_a_packet_is_not() -> None:
     line = Line()
     line.receive(10, finished=False)
     line.state["paused"] = True
-    for _ in range(5):
-        assert line.ping() is Verdict.PING
+    assert [line.ping() for _ in range(5)] == [Verdict.PING] * 5
 
 
 def test_a_server_may_shorten_the_interval_and_nothing_else() -> None:

@@ -1,7 +1,5 @@
 """The properties of a PUBLISH against paho's reading of them, and what the specification forbids there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the user reads when a broker or a network says no."""
 
-from __future__ import annotations
-
 import errno
 import re
 import socket
@@ -19,7 +17,7 @@ from config.values.addresses import parse_mqtt_address
 from gateway.base.metrics import CONNECT_FAILURES, DISCONNECTS
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
-from gateway.mqtt.packets import packet_name
+from gateway.mqtt.reasons import packet_name
 from tests.brokers.packets import Type
 
 ADDRESS = parse_mqtt_address("mqtts://broker.example:8884")
@@ -70,7 +68,7 @@ CASES = {
     "no such name": (socket.gaierror(-2, "Name or service not known"), {}, "unreachable", "name is not known here"),
     "time-out": (TimeoutError("timed out"), {}, "timeout", "mqtt.connect_timeout"),
     "no route": (OSError(errno.EHOSTUNREACH, "No route to host"), {}, "unreachable", "no route to host"),
-    "a reset": (ConnectionResetError(errno.ECONNRESET, "reset"), {}, "protocol", "hung up.*listener for mqtts"),
+    "a reset": (ConnectionResetError(errno.ECONNRESET, "reset"), {}, "protocol", "while it was being made.*for mqtts"),
     "an error without words": (OSError(), {}, "unreachable", "no reason"),
     "a certificate nobody signed": (
         verification_error(), {"tls": {"ca_file": "/etc/ca.pem"}}, "tls", r"self-signed.*mqtt\.tls\.ca_file"

@@ -1,7 +1,5 @@
 """Waits stay at about a second while the broker is away, grow while it refuses this session, and siblings end them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

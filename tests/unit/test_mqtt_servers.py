@@ -1,7 +1,5 @@
 """Which server a session goes to: the configured ones in turn, and redirections within bounds."""
 
-from __future__ import annotations
-
 import pytest
 
 from config.values.addresses import parse_mqtt_address

@@ -1,7 +1,5 @@
 """The seam's socket: partial writes, layers that hold bytes, WebSocket frames, and the ends a connection can have."""
 
-from __future__ import annotations
-
 import errno
 import random
 import socket

@@ -1,7 +1,5 @@
 """What is seen of a worker over time goes on over a reload."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 from config.settings import Settings

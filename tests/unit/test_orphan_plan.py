@@ -1,7 +1,5 @@
 """Which of the recorded MQTT sessions are ours still, which are to be ended, and which are nobody's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gateway.data_dir.session_registry import SessionRecord

@@ -1,11 +1,9 @@
 """Slow ways, a budget that burns, too little CPU: named on the page whenever the alerts would fire."""
 
-from __future__ import annotations
-
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,27 +13,16 @@ from config.settings import RouteSettings, Settings
 from gateway.base.lifecycle import State
 from gateway.base.machine_facts import CpuWaits
 from gateway.base.metrics import LATENCIES, Metrics
+from gateway.base.problem import Problem
 from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
 from gateway.base.vitals import Vitals, quantile
 from gateway.health import pace
-from gateway.health.model import (
-    END_TO_END,
-    OBJECTIVE_S,
-    PRODUCE,
-    SLOW_S,
-    CpuView,
-    HealthLimits,
-    HealthSnapshot,
-)
+from gateway.health.measured import PRESSURE, STARVED
+from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, CpuView, HealthLimits, HealthSnapshot
 from gateway.health.pace import Pace, above
-from gateway.health.pace_verdicts import BURNS, OBJECTIVE, PRESSURE, SHARE, STARVED
+from gateway.health.pace_verdicts import BURNS, OBJECTIVE, SHARE
 from gateway.health.verdicts import problems
 from tests.monitoring import rules
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gateway.base.problem import Problem
 
 S = 1_000_000_000
 LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))
@@ -172,7 +159,7 @@ def test_few_late_messages_of_a_quiet_night_burn_no_budget(rig: Rig) -> None:
         (CpuWaits(30.0, 0.0, 55.0), "waited for a CPU for 50 % of the last minute (pressure: 92 %)"),
         (CpuWaits(0.5, 24.0, 55.0), "stopped for 40 % of the last minute"),
         (CpuWaits(None, 0.0, 24.0), None),
-        (CpuWaits(None, 0.0, 55.0), "For 92 % of the last minute somebody waited for a CPU"),
+        (CpuWaits(None, 0.0, 55.0), "For 92 % of the last minute some process waited for a CPU"),
     ],
 )
 def test_a_process_without_cpu_says_so(rig: Rig, waits: CpuWaits, said: str | None) -> None:

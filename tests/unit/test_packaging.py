@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
-import importlib.util
 import os
 import re
 import shutil
@@ -14,15 +13,14 @@ import textwrap
 import tomllib
 from collections import namedtuple
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-if TYPE_CHECKING:
-    from types import ModuleType
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements"
@@ -99,12 +97,7 @@ def test_a_lock_pins_with_hashes_and_holds_no_address(lock: Path) -> None:
 
 @pytest.mark.parametrize(
     ("lock", "extras"),
-    [
-        ("core.txt", ()),
-        ("streaming.txt", ("streaming",)),
-        ("demo.txt", ("embedded", "auth")),
-        ("dev.txt", ("dev",)),
-    ],
+    [("core.txt", ()), ("streaming.txt", ("streaming",)), ("demo.txt", ("embedded", "auth")), ("dev.txt", ("dev",))],
 )
 def test_a_lock_is_what_pyproject_asks_for(lock: str, extras: tuple[str, ...]) -> None:
     """Noticed here rather than by whoever installs: a dependency was declared or changed, and `make lock` not run."""
@@ -247,27 +240,23 @@ def test_a_command_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     assert find_python(tmp_path).stdout.strip() == str(tmp_path / "python3.11")
 
 
-def test_too_old_pythons_are_named_with_their_versions(tmp_path: Path) -> None:
-    fake_python(tmp_path, "python3", "3.9.2")
-    ran = find_python(tmp_path)
-    assert ran.returncode == 1
-    assert ran.stdout == ""
-    assert "3.11 or newer is needed" in ran.stderr
-    assert "python3 is 3.9.2" in ran.stderr
-    assert "make PYTHON=" in ran.stderr
-
-
-def test_no_python_at_all_is_said(tmp_path: Path) -> None:
-    ran = find_python(tmp_path)
-    assert ran.returncode == 1
-    assert "no python3 was found" in ran.stderr
-
-
-def test_a_python_that_was_named_is_the_only_one_tried(tmp_path: Path) -> None:
-    fake_python(tmp_path, "python3", "3.12.1")
-    ran = find_python(tmp_path, "/nowhere/python3")
-    assert ran.returncode == 1
-    assert "/nowhere/python3" in ran.stderr
+@pytest.mark.parametrize(
+    ("release", "asked_for", "words"),
+    [
+        ("3.9.2", (), ("3.11 or newer is needed", "python3 is 3.9.2", "make PYTHON=")),
+        (None, (), ("no python3 was found",)),
+        ("3.12.1", ("/nowhere/python3",), ("/nowhere/python3",)),
+    ],
+    ids=["too old", "none at all", "one that was named is the only one tried"],
+)
+def test_why_no_python_was_found_is_said(
+    tmp_path: Path, release: str | None, asked_for: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    if release is not None:
+        fake_python(tmp_path, "python3", release)
+    ran = find_python(tmp_path, *asked_for)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert all(word in ran.stderr for word in words), ran.stderr
 
 
 # --- the set-up ------------------------------------------------------------------------------------------------------
@@ -310,12 +299,7 @@ class Setup:
 
 @pytest.fixture
 def install() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("requirements_install", REQUIREMENTS / "install.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(REQUIREMENTS / "install.py")
 
 
 @pytest.fixture

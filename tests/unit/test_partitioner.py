@@ -1,7 +1,5 @@
 """The partition of a key is the one every other Kafka client chooses."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

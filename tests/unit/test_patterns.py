@@ -1,7 +1,5 @@
 """Patterns of settings: Python's meaning, RE2's time, and a sentence for each that cannot have both."""
 
-from __future__ import annotations
-
 import re
 import time
 import warnings
@@ -94,6 +92,11 @@ PATTERNS = st.builds("{}{}".format, st.sampled_from(["", "", "(?i)", "(?m)", "(?
 @example("^a{,3}$", ["aa", "a{,3}"])
 @example("(?i)[^I]", ["\u0131", "k"])
 @example("(?i)\\w", ["\u0345"])
+@example("(?a)\\b", ["x\u0663y"])
+@example("(?a)\\B", ["", "x\u0663y"])
+@example("$^", ["\n"])
+@example("(?ai)aa|b|k", ["\u212a"])
+@example("aa|b|[kK]", ["\u212a"])
 def test_what_is_taken_means_what_it_means_to_python(pattern: str, texts: list[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,10 +137,13 @@ def test_ignoring_case_takes_the_same_letters(pattern: str, flags: str) -> None:
         ("(?P<x>a)(?P=x)", "backreference"),
         ("(a)?(?(1)b|c)", "condition"),
         (r"\bx", r"(?a)"),
+        (r"(?a)x\B", r"\B"),
         ("(?x) a", "flag x"),
         (r"[^\W_]", "negated class"),
         ("a$b", "behind a $"),
         ("(a$)b", "behind a $"),
+        (r"(b)(\D$)*", "a repeated group with a $"),
+        ("(a|(b$))(?#c){2,}", "a repeated group with a $"),
         ("a{1001}", "RE2"),
         (r"(?a:\w)", "in front"),
         ("(", "no regular expression"),

@@ -1,7 +1,5 @@
 """The first workers: forked from a process that has loaded everything, and ended by themselves when it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket
@@ -14,7 +12,7 @@ import pytest
 from config.settings import Settings
 from gateway.supervisor.prefork import Prepared
 from gateway.supervisor.process import Reaper, Spawner
-from tests.brokers.rig import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
 

@@ -1,19 +1,15 @@
 """One process at a time, and whoever looks does not get in the way."""
 
-from __future__ import annotations
-
+import fcntl
 import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from bridge import process_lock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_lock_is_one_processs_and_says_whose(tmp_path: Path) -> None:
@@ -42,6 +38,16 @@ def test_the_end_of_a_process_gives_its_lock_back(tmp_path: Path) -> None:
         child.kill()
         child.wait()
     os.close(process_lock.take(path))
+
+
+def test_a_look_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    look = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(look, fcntl.LOCK_EX)
+    end = threading.Timer(0.005, os.close, [look])
+    end.start()
+    os.close(process_lock.take(path))
+    end.join()
 
 
 def test_whoever_looks_all_the_time_does_not_make_a_start_fail(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Sentences on a terminal: in lines of its width, without a broken word; and as they are for a pipe."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -9,7 +7,6 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import tempfile
 import termios
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from config.prose import fitted, lines_of
+from tests.command_line import GATEWAY, own_environment
 
 ROOT = Path(__file__).parents[2]
 LONG = "No gateway of instance 'plant' runs with data_dir " + "/var/lib/" + "x" * 70 + ". Check --config and more."
@@ -75,11 +73,11 @@ def in_terminal(folder: Path, *arguments: str) -> str:
     """What the command writes to both its outputs on a terminal of 80 columns."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GATEWAY_", "COLUMNS"))}
+    environment = own_environment()
+    environment.pop("COLUMNS", None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli.main", *arguments],
-        stdin=slave, stdout=slave, stderr=slave, cwd=folder, env={**environment, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        [*GATEWAY, *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=environment
+    )
     os.close(slave)
     told = b""
     try:

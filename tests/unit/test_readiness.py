@@ -1,7 +1,5 @@
 """Ready only if a message arriving now would be subscribed to, written and acknowledged in time; else it says why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 
@@ -39,36 +37,21 @@ CASES = [
             )
         ],
     ),
-    (
-        "Kafka dead since",
-        replace(GOOD, metadata_age_ns=7 * SECOND_NS + 1),
-        ["Kafka's metadata is 7.0 s old and could not be refreshed (limit 7.0 s); the brokers do not answer."],
-    ),
-    (
-        "a stopped route",
-        replace(GOOD, stopped_routes=("Route 'telemetry' is stopped: why, and how it goes on.",)),
-        ["Route 'telemetry' is stopped: why, and how it goes on."],
-    ),
-    (
-        "a missing topic",
-        replace(GOOD, topics=(TopicView("telemetry", partitions=0),)),
-        ["Kafka topic telemetry does not exist; create it, or set kafka.topics.create."],
-    ),
-    (
-        "partitions without leader",
+    ("Kafka dead since", replace(GOOD, metadata_age_ns=7 * SECOND_NS + 1),
+        ["Kafka's metadata is 7.0 s old and could not be refreshed (limit 7.0 s); the brokers do not answer."]),
+    ("a stopped route", replace(GOOD, stopped_routes=("Route 'telemetry' is stopped: why, and how it goes on.",)),
+        ["Route 'telemetry' is stopped: why, and how it goes on."]),
+    ("a missing topic", replace(GOOD, topics=(TopicView("telemetry", partitions=0),)),
+        ["Kafka topic telemetry does not exist; create it, or set kafka.topics.create."]),
+    ("partitions without leader",
         replace(GOOD, topics=(TopicView("telemetry", partitions=12, leaderless=(0, 3, 4, 5, 6, 7)),)),
-        ["Kafka topic telemetry has no leader for 6 of 12 partitions (0, 3, 4, 5, 6, …)."],
-    ),
-    (
-        "partitions that take nothing",
+        ["Kafka topic telemetry has no leader for 6 of 12 partitions (0, 3, 4, 5, 6, …)."]),
+    ("partitions that take nothing",
         replace(GOOD, topics=(TopicView("t", 12, silent=((3, 31 * SECOND_NS), (4, 40 * SECOND_NS), (5, 1))),)),
-        ["Kafka has acknowledged nothing for 40.0 s on 2 of 12 partitions of topic t (3, 4), while records wait."],
-    ),
-    (
-        "a topic Kafka refuses",
+        ["Kafka has acknowledged nothing for 40.0 s on 2 of 12 partitions of topic t (3, 4), while records wait."]),
+    ("a topic Kafka refuses",
         replace(GOOD, topics=(TopicView("telemetry", partitions=0, problem="not authorised to describe it"),)),
-        ["Kafka topic telemetry cannot be used: not authorised to describe it."],
-    ),
+        ["Kafka topic telemetry cannot be used: not authorised to describe it."]),
     (
         "a session that is away",
         replace(
@@ -80,21 +63,14 @@ CASES = [
         ),
         ["MQTT session 0 is not connected: bad user name or password."],
     ),
-    (
-        "a reason that is whole sentences",
+    ("a reason that is whole sentences",
         replace(GOOD, sessions=(SessionView("0", connected=False, subscribed=False, problem="No. Check the rules."),)),
-        ["MQTT session 0 is not connected: No. Check the rules."],
-    ),
-    (
-        "a reason that asks",
-        replace(GOOD, sessions=(SessionView("0", connected=False, subscribed=False, problem="Is it an MQTT broker?"),)),
-        ["MQTT session 0 is not connected: Is it an MQTT broker?"],
-    ),
-    (
-        "a session without subscriptions",
-        replace(GOOD, sessions=(SessionView("0", connected=True, subscribed=False),)),
-        ["MQTT session 0 is connected, but its subscriptions are not granted yet."],
-    ),
+        ["MQTT session 0 is not connected: No. Check the rules."]),
+    ("a reason that asks", replace(GOOD,
+        sessions=(SessionView("0", connected=False, subscribed=False, problem="Is it an MQTT broker?"),)),
+        ["MQTT session 0 is not connected: Is it an MQTT broker?"]),
+    ("a session without subscriptions", replace(GOOD, sessions=(SessionView("0", connected=True, subscribed=False),)),
+        ["MQTT session 0 is connected, but its subscriptions are not granted yet."]),
     ("no session at all", replace(GOOD, sessions=()), ["There is no MQTT session."]),
     (
         "an overdue message",
@@ -103,14 +79,11 @@ CASES = [
     ),
     ("a stopped worker", replace(GOOD, state=State.NOT_RUNNING), ["The worker is not running."]),
     ("a starting worker", replace(GOOD, state=State.STARTING), ["The worker is starting."]),
-    (
-        "a worker that replays",
-        replace(GOOD, state=State.RECOVERY),
-        ["The worker is still delivering what its last life left behind."],
-    ),
+    ("a worker that replays", replace(GOOD, state=State.RECOVERY),
+        ["The worker is still delivering what its last life left behind."]),
     ("a draining worker", replace(GOOD, state=State.PENDING_CONTROLLED_SHUTDOWN), ["The worker is stopping."]),
     ("a closing worker", replace(GOOD, state=State.SHUTTING_DOWN), ["The worker is stopping."]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("snapshot", "reasons"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])

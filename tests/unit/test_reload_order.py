@@ -7,7 +7,8 @@ import asyncio
 import gc
 import random
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,27 +20,23 @@ from bridge.intercept.loading import load_chains
 from bridge.interceptors import Chains, Drop
 from bridge.ledger import Ledger
 from bridge.message import MessageView
+from bridge.produce.batch import Span
 from bridge.produce.partitions import Partitions
-from bridge.produce.sender import Sender
+from bridge.produce.pipeline import Pipeline, PipelineHooks
 from bridge.record import Record
 from bridge.routing.router import Router
 from config.settings import Settings
-from gateway.base.group_plan import group_plans
 from gateway.base.lifecycle import State
 from gateway.base.metrics import Metrics
+from gateway.components.mqtt_side import MqttSide
 from gateway.components.session_group import SessionGroup, Shared
 from gateway.mqtt.ingest import Ingest
+from gateway.mqtt.properties import parse_properties
 from gateway.worker.reload import FORMER_S, Reloader, _same_chain
-from gateway.worker.worker import Worker
 from tests.brokers import packets
 from tests.unit.data_path import POLICY, Observer
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.manual_time import ManualLoop, manual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bridge.produce.batch import Span
+from tests.unit.manual_time import ManualLoop, at_end, in_manual_time
 
 DEVICES = 5
 WINDOW = 60
@@ -58,8 +55,41 @@ class LoggingKafka(FakeKafka):
         return error
 
 
+class Topics:
+    """The Kafka side of a worker, as a reload sees it: every topic exists."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def partition_count(self, topic: str) -> int | None:
+        return self._site.sender.producer.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        raise RetriableError(topic)
+
+    def routed_topics(self) -> list[str]:
+        return sorted({*self._site.mqtt.router.kafka_topics, *self._site.settings.dead_letter_topics})
+
+    async def try_login(self, settings: Settings) -> None: ...
+
+    async def missing(self, topics: list[str]) -> list[str] | None:
+        del topics
+
+    async def ensure(self, topics: list[str], settings: Settings) -> bool:
+        del topics, settings
+        return False
+
+    def seal(self) -> None:
+        self._site.partitions.seal_open()
+        self._site.sender.pump()
+
+    def settle(self) -> None: ...
+
+
 class Site:
-    """One session group on a Kafka in memory, and what a reload needs of a worker around it."""
+    """One session group on a Kafka in memory; what a reload needs of a ``Worker``."""
+
+    state = State.RUNNING
 
     def __init__(self, settings: Settings, kafka: LoggingKafka) -> None:
         loop = asyncio.get_running_loop()
@@ -69,34 +99,25 @@ class Site:
         self.fatal: list[BaseException] = []
         self.partitions = Partitions()
         self.ledger = Ledger(self._in_flight)
-        self.metrics = Metrics(settings)
-        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
-        self.chains = load_chains(settings)
+        router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
         limit = DeadLetterLimit.from_settings(settings.dead_letter)
         self.route_stops = RouteStops(limit, loop.time_ns, self.fatal.append)
-        self.sender = Sender(
-            self.partitions, lambda: kafka.make_producer(kafka.topics), POLICY, Observer(), loop.time_ns,
-            self.fatal.append,
-        )  # fmt: skip
-        kafka.told = self._note
-        self._shared = Shared(
-            self.router, self.sender, self.ledger, self.metrics, topics=self, verb=Mock(), failed=self.fatal.append,
-            registry=Mock(), login=Mock(), siblings=Mock(), lost=Mock(), filtered=lambda *_: None,
-            chains=self.chains,
+        self.kafka = Topics(self)
+        hooks = PipelineHooks(
+            topics=self.kafka, parse_properties=parse_properties, filtered=lambda *_: None, failed=self.fatal.append,
+            observer=Observer(), clock_ns=loop.time_ns,
             dead_letter_made=lambda route, reason, error, _topic: self.route_stops.made(route, reason, error),
         )  # fmt: skip
-        (plan,) = group_plans(settings)
-        self.group = SessionGroup(plan, self._shared)
-        self.groups = [self.group]
-        self.group.hold_to(self.route_stops)
-        self.sessions: list[Any] = []
-        self.kafka_login = self.mqtt_login = self.answers = self.observation = Mock()
-        self.topic_watch = self.topics = self.ledger_log = Mock()
-        self.lookouts = Mock(adopt=_nothing)
-        self.service = Mock()
-        self.service.lifecycle.state = State.RUNNING
-        self.spooling = self.http = self._buried = self._orphan_group = None
-        self.reloader = Reloader(self)  # type: ignore[arg-type]
+        pipeline = Pipeline(self.partitions, lambda: kafka.make_producer(kafka.topics), POLICY, hooks)
+        self.sender = pipeline.sender
+        kafka.told = self._note
+        shared = Shared(
+            router, pipeline, self.ledger, Metrics(settings), verb=Mock(), failed=self.fatal.append, registry=Mock(),
+            login=Mock(), siblings=Mock(), lost=Mock(), chains=load_chains(settings),
+        )  # fmt: skip
+        self.mqtt = MqttSide(settings, shared, self.route_stops, retiring=True)
+        (self.group,) = self.mqtt.groups
+        self.reloader = Reloader(self)
         self._ingest = Ingest(
             self.group.dispatcher, self.group.accumulator, self.group.dead_letters, v5=True, max_packet=10_000,
             max_record=1000,
@@ -108,30 +129,19 @@ class Site:
         self.acknowledged = 0
         self.group.flow.add(self)
 
-    adopt = Worker.adopt  # what the real one does with what it has
-    _watch_routes = Worker._watch_routes
-    _held = Worker._held
+    def adopt(self, settings: Settings, router: Router, chains: Chains) -> None:
+        self.settings = settings
+        self.route_stops.begin_anew(DeadLetterLimit.from_settings(settings.dead_letter))
+        self.mqtt.adopt(settings, router, chains)
+
+    async def finish_reload(self, before: Settings) -> None: ...
 
     def _in_flight(self) -> int:
-        return self.partitions.messages() + self.group.accumulator.settled()
+        return self.partitions.messages() + self.mqtt.settled()
 
     def _note(self, value: bytes) -> None:
         device, number = value.decode().split()
         self.written.append((device, int(number)))
-
-    # --- what others ask of a worker ---
-
-    def partition_count(self, topic: str) -> int | None:
-        return self.sender.producer.partition_count(topic)
-
-    async def locate(self, topic: str) -> int:
-        raise RetriableError(topic)
-
-    def routed_topics(self) -> list[str]:
-        return sorted({*self.router.kafka_topics, *self.settings.dead_letter_topics})
-
-    def started_producer(self) -> None:
-        return None
 
     # --- a session, as the flow sees it ---
 
@@ -189,9 +199,6 @@ class Site:
         assert self.ledger.imbalance() == 0, self.ledger
 
 
-async def _nothing(_settings: Settings) -> None: ...
-
-
 def settings_of(rng: random.Random) -> Settings:
     """Routes that take everything, each time in another way."""
     keys = ("${topic}", "${topic[1]}", "fixed", "${payload.nothing}-${topic}", "${qos}-${topic[1]}")
@@ -209,23 +216,21 @@ def settings_of(rng: random.Random) -> Settings:
     )  # fmt: skip
 
 
-def one_route(*filters: str) -> Settings:
-    return Settings(
-        routes=[{"name": "all", "filters": filters, "topic": "one"}],
-        dead_letter={"topic": "dead"},
-        ledger={"topic": ""},
-    )
+def made_of(*routes: dict[str, Any], **dead_letter: Any) -> Settings:
+    return Settings(routes=routes, dead_letter={"topic": "dead", **dead_letter}, ledger={"topic": ""})
 
 
-@manual_time
+def one_route(*filters: str, **route: Any) -> Settings:
+    return made_of({"name": "all", "filters": filters, "topic": "one", **route})
+
+
 async def test_a_batch_of_former_routes_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partition is busy, so it is open still when its route takes over again: its next messages are younger than
     those that another route has put into the same partition meanwhile."""
 
     def made(*names: str) -> Settings:
         filters = {"all": "#", "some": "devices/d0/#"}
-        routes = [{"name": name, "filters": [filters[name]], "topic": "one", "key": "fixed"} for name in names]
-        return Settings(routes=routes, dead_letter={"topic": "dead"}, ledger={"topic": ""})
+        return made_of(*({"name": n, "filters": [filters[n]], "topic": "one", "key": "fixed"} for n in names))
 
     kafka = LoggingKafka()
     kafka.latency_s = lambda: 1.0
@@ -236,29 +241,25 @@ async def test_a_batch_of_former_routes_takes_no_more(monkeypatch: pytest.Monkey
     site.take([0], pressed=True)
     await site.reload(made("all"))
     site.take([0], pressed=True)
-    await site.group.drained()
+    await site.group.flow.drained()
     site.check()
     assert [number for device, number in site.written if device == "d0"] == [0, 1]
-    await site.close()
 
 
-@manual_time
 async def test_reloads_by_the_minute_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tool that sends SIGHUP after each of its runs: more often than former routes are forgotten, and for ever."""
     site = await site_of(one_route("devices/#"), LoggingKafka(batch_bytes=400), monkeypatch)
-    routers = [weakref.ref(site.router)]
+    routers = [weakref.ref(site.mqtt.router)]
     for number in range(1200):
         await site.reload(one_route("devices/#", f"meters/{number % 3}/#"))
-        routers.append(weakref.ref(site.router))
-    assert site.router.match("nobody/asked") is None, "not once for each reload"
+        routers.append(weakref.ref(site.mqtt.router))
+    assert site.mqtt.router.match("nobody/asked") is None, "not once for each reload"
     for number in range(3):
-        assert site.router.match(f"meters/{number}/x") is not None, "what the broker has queued still has a route"
+        assert site.mqtt.router.match(f"meters/{number}/x") is not None, "what the broker has queued still has a route"
     gc.collect()
     assert sum(router() is not None for router in routers) == 3
-    await site.close()
 
 
-@manual_time
 async def test_former_routes_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from when each was left, however often settings are read again."""
     now_s = 0.0
@@ -266,15 +267,13 @@ async def test_former_routes_are_forgotten_after_an_hour(monkeypatch: pytest.Mon
     site = await site_of(one_route("meters/#"), LoggingKafka(batch_bytes=400), monkeypatch)
     await site.reload(one_route("devices/#"))
     while now_s <= FORMER_S:
-        assert site.router.match("meters/x") is not None, f"after {now_s} s"
+        assert site.mqtt.router.match("meters/x") is not None, f"after {now_s} s"
         now_s += 600
         await site.reload(one_route("devices/#"))
-    assert site.router.match("meters/x") is None
-    await site.close()
+    assert site.mqtt.router.match("meters/x") is None
 
 
 @pytest.mark.parametrize("seed", range(12))
-@manual_time
 async def test_nothing_is_lost_nor_overtaken_while_routes_change(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     await run(seed, monkeypatch)
 
@@ -295,7 +294,7 @@ async def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             site.publish(rng)
             await asyncio.sleep(rng.choice((0, 0.001)))
             site.check()
-    await site.group.drained()
+    await site.group.flow.drained()
     site.check()
     assert site.ledger.delivered == site.published == site.acknowledged
     assert not site.ledger.dead_lettered
@@ -305,7 +304,6 @@ async def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for device, found in numbers.items():
         assert found == list(range(len(found))), f"{device}, seed {seed}"
     assert len(site.written) == site.published
-    await site.close()
 
 
 async def site_of(settings: Settings, kafka: LoggingKafka, monkeypatch: pytest.MonkeyPatch) -> Site:
@@ -315,20 +313,17 @@ async def site_of(settings: Settings, kafka: LoggingKafka, monkeypatch: pytest.M
         kafka.topic(name, 3)
     site = Site(settings, kafka)
     await site.sender.start()
+    at_end(site.close)
     return site
 
 
 @pytest.mark.parametrize("name", ["mended", "broken"])
-@manual_time
 async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was held of it is written by the new routes, in order, under whatever name."""
     rng = random.Random(1)
 
     def made(name: str, topic: str) -> Settings:
-        return Settings(
-            routes=[{"name": name, "filters": ["#"], "topic": topic}],
-            dead_letter={"topic": "dead", "max_per_second": 0}, ledger={"topic": ""},
-        )  # fmt: skip
+        return made_of({"name": name, "filters": ["#"], "topic": topic}, max_per_second=0)
 
     site = await site_of(made("broken", "${topic[7]}"), LoggingKafka(), monkeypatch)
     for _ in range(10):
@@ -343,7 +338,7 @@ async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(name: str, mo
     for _ in range(10):
         site.publish(rng)
         await asyncio.sleep(0.01)
-    await site.group.drained()
+    await site.group.flow.drained()
     site.check()
     assert site.ledger.dead_lettered > 0
     assert site.ledger.delivered + site.ledger.dead_lettered == site.published == site.acknowledged
@@ -351,20 +346,15 @@ async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(name: str, mo
     for device in {device for device, _ in written}:
         numbers = [number for one, number in written if one == device]
         assert numbers == sorted(numbers), device
-    await site.close()
 
 
-@manual_time
 async def test_what_is_held_goes_before_what_came_later_under_other_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped route is mended and loses devices to new routes, all of which are held for a moment."""
 
     def made(topic: str, *devices: int) -> Settings:
         table = {"topic": topic, "key": "fixed"}
         routes = [{"name": f"own-{d}", "filters": [f"devices/d{d}/#"], **table} for d in devices]
-        return Settings(
-            routes=[*routes, {"name": "rest", "filters": ["#"], **table}],
-            dead_letter={"topic": "dead", "max_per_second": 0}, ledger={"topic": ""},
-        )  # fmt: skip
+        return made_of(*routes, {"name": "rest", "filters": ["#"], **table}, max_per_second=0)
 
     kafka = LoggingKafka()
     site = await site_of(made("${topic[7]}"), kafka, monkeypatch)
@@ -377,28 +367,20 @@ async def test_what_is_held_goes_before_what_came_later_under_other_routes(monke
     assert not reload.done(), "the dead letter is not written yet"
     site.take(range(DEVICES), pressed=True)
     await reload
-    await site.group.drained()
+    await site.group.flow.drained()
     site.check()
     for device in range(DEVICES - 1):
         assert [number for one, number in site.written if one == f"d{device}"] == [0, 1], f"d{device}"
-    await site.close()
 
 
-@manual_time
 async def test_a_roll_back_waits_for_the_commit_that_it_undoes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor that was told nothing in time: the worker is slow, not dead."""
 
-    def made(key: str) -> Settings:
-        return Settings(
-            routes=[{"name": "all", "filters": ["#"], "topic": "one", "key": key}],
-            dead_letter={"topic": "dead"}, ledger={"topic": ""},
-        )  # fmt: skip
-
     kafka = LoggingKafka()
-    site = await site_of(made("${topic}"), kafka, monkeypatch)
+    site = await site_of(one_route("#", key="${topic}"), kafka, monkeypatch)
     kafka.latency_s = lambda: 1.0
     site.take(range(DEVICES), pressed=True)
-    await site.reloader.step("prepare", made("fixed"))
+    await site.reloader.step("prepare", one_route("#", key="fixed"))
     ended: list[str] = []
 
     async def step(name: str) -> None:
@@ -413,36 +395,11 @@ async def test_a_roll_back_waits_for_the_commit_that_it_undoes(monkeypatch: pyte
     site.take(range(DEVICES), pressed=True)
     await asyncio.gather(commit, back)
     assert ended == ["commit", "roll back"]
-    assert site.settings == made("${topic}")
-    await site.group.drained()
+    assert site.settings == one_route("#", key="${topic}")
+    await site.group.flow.drained()
     site.check()
     for device in range(DEVICES):
         assert [number for one, number in site.written if one == f"d{device}"] == [0, 1, 2], f"d{device}"
-    await site.close()
-
-
-@manual_time
-async def test_a_topic_is_let_go_of_when_the_last_record_for_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Watched for ever, it would be a problem, or be made again, once its operator deletes it."""
-
-    def made(*topics: str) -> Settings:
-        routes = [{"name": topic, "filters": [f"devices/d{n}/#"], "topic": topic} for n, topic in enumerate(topics)]
-        return Settings(routes=routes, dead_letter={"topic": "dead"}, ledger={"topic": ""})
-
-    kafka = LoggingKafka()
-    kafka.latency_s = lambda: 1.0
-    site = await site_of(made("one", "two"), kafka, monkeypatch)
-    site.topic_watch.pinned = Mock(return_value=3)
-    site.take([0, 1], pressed=True)
-    await site.reload(made("one"))
-    site.topic_watch.release.assert_not_called()
-    await site.group.drained()
-    site.reloader.let_go()
-    site.topic_watch.release.assert_called_once_with(["two"])
-    site.topic_watch.pinned = Mock(return_value=None)
-    site.reloader.let_go()
-    site.topic_watch.release.assert_called_once()
-    await site.close()
 
 
 def test_counts_go_on_when_chains_are_replaced_and_come_back() -> None:
@@ -502,3 +459,6 @@ def test_interceptors_stay_if_nothing_of_theirs_has_changed(
         return Settings(routes=[{"name": "r", "filters": ["a/#"], "topic": "t", **route}])
 
     assert _same_chain(made(before), made(after), "r") is stays
+
+
+in_manual_time(globals())

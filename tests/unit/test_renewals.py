@@ -1,11 +1,9 @@
 """Which session is renewed when, and that the others wait until it is back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,11 +15,8 @@ from gateway.base.metrics import Metrics
 from gateway.mqtt import renewal
 from gateway.mqtt.login import Login, Shown
 from gateway.mqtt.renewal import Renewals
-from tests.brokers.rig import until
 from tests.servers.token_source import MadeTokens
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.waiting import until
 
 
 class FakeSession:

@@ -1,7 +1,5 @@
 """Marks in a partition's order: one replay has a dead letter, whoever else begins, dies or insists."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 
 from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.dead_letters.replay_marks import Mark, MarkKind, Marks
+from tests.kinds import there
 
 PLACE = ("dead", 0, 7)
 BEGUN, DONE, UNDONE = MarkKind.BEGUN, MarkKind.DONE, MarkKind.UNDONE
@@ -37,25 +36,21 @@ def test_other_records_are_no_marks() -> None:
 
 
 def test_the_first_to_begin_has_it_and_the_second_has_not() -> None:
-    replay = after(Mark(BEGUN, 7, "a"), Mark(BEGUN, 7, "b"), Mark(DONE, 7, "b")).of(*PLACE)
-    assert replay is not None
+    replay = there(after(Mark(BEGUN, 7, "a"), Mark(BEGUN, 7, "b"), Mark(DONE, 7, "b")).of(*PLACE))
     assert (replay.id, replay.done) == ("a", False)
 
 
 def test_what_is_done_stays_done_and_what_is_undone_is_free() -> None:
-    done = after(Mark(BEGUN, 7, "a"), Mark(DONE, 7, "a"), Mark(UNDONE, 7, "a"), Mark(BEGUN, 7, "b")).of(*PLACE)
-    assert done is not None
+    done = there(after(Mark(BEGUN, 7, "a"), Mark(DONE, 7, "a"), Mark(UNDONE, 7, "a"), Mark(BEGUN, 7, "b")).of(*PLACE))
     assert (done.id, done.done, done.at_ms) == ("a", True, 1001)
     assert after(Mark(BEGUN, 7, "a"), Mark(UNDONE, 7, "a")).of(*PLACE) is None
 
 
 def test_who_insists_takes_it_over_and_gives_it_back_as_it_was() -> None:
     marks = [Mark(BEGUN, 7, "a"), Mark(DONE, 7, "a"), Mark(BEGUN, 7, "b", "a")]
-    replay = after(*marks).of(*PLACE)
-    assert replay is not None
+    replay = there(after(*marks).of(*PLACE))
     assert (replay.id, replay.done) == ("b", False)
-    back = after(*marks, Mark(UNDONE, 7, "b")).of(*PLACE)
-    assert back is not None
+    back = there(after(*marks, Mark(UNDONE, 7, "b")).of(*PLACE))
     assert (back.id, back.done) == ("a", True)
 
 

@@ -1,25 +1,22 @@
 """What routes do that is hardly meant, and filters as sets of topics, against brute force on a small world."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.routing.change import moved
-from bridge.routing.filters import covered_by_all, difference, example_topic, intersection, matches
+from bridge.routing.filters import covered_by_all, difference, example_topic, matches
 from bridge.routing.lint import lint
 from bridge.routing.router import Router
 from config.errors import ConfigError
 from config.settings import Settings
+from config.values.topic_filters import intersection
 from gateway.cli.main import main
 from tests.unit.test_filters import FILTERS, TOPICS, matched
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 patient = settings(deadline=None)
 

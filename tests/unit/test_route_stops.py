@@ -1,31 +1,30 @@
 """A route over its ceiling is stopped, not drained: nothing of it is dead-lettered or acknowledged until it is good."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from pathlib import Path as FilePath
+from typing import Self
 
 import structlog
 
 from bridge.dead_letters.limit import DeadLetterLimit
 from bridge.dead_letters.route_stops import TRIAL_MESSAGES, RouteStops
 from bridge.errors import PoisonedError
+from bridge.produce.dispatch import NO_CHAINS, DispatchLimits
 from bridge.produce.holding import CHUNK
+from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
-from config.settings import Settings
+from config.settings import RouteSettings, Settings
 from gateway.base.lifecycle import StopRequest
 from gateway.data_dir.session_registry import SessionRecord
 from gateway.worker.worker import Worker
-from tests.brokers.rig import make_rig, until
+from tests.brokers.rig import make_rig
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
 from tests.unit.test_dispatch import Rig
 from tests.unit.test_intercepted_dispatch import Rig as InterceptedRig
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path as FilePath
+from tests.waiting import until
 
 SECOND = 1_000_000_000
 RETRY_S = 300
@@ -41,6 +40,7 @@ class Site:
 
     def __init__(self, path: Path, *routes: dict[str, object], limit: DeadLetterLimit = LIMIT) -> None:
         self.path = path
+        self.kafka = path.kafka
         self.rig = Rig(path, *routes)
         self.stops = RouteStops(limit, path.clock_ns, self.rig.defects.append)
         path.made = self.stops.made
@@ -65,6 +65,10 @@ class Site:
         for payload in payloads:
             self.rig.take(topic, payload, **options)  # type: ignore[arg-type]
 
+    async def taken(self, topic: bytes, *payloads: bytes) -> None:
+        self.take(topic, *payloads)
+        await self.settle()
+
     async def settle(self) -> None:
         self.path.flush()
         await asyncio.sleep(1)
@@ -79,7 +83,10 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
     return [b"%05d" % n for n in range(first, first + count)]
 
 
-def make(kafka: FakeKafka, *, routes: tuple[dict[str, object], ...] = (MADE, FAST), **options: object) -> Site:
+def make(
+    kafka: FakeKafka | None = None, *, routes: tuple[dict[str, object], ...] = (MADE, FAST), **options: object
+) -> Site:
+    kafka = FakeKafka() if kafka is None else kafka
     kafka.topic("site-oslo", 2)
     kafka.topic("t", 2)
     return Site(Path(kafka), *routes, **options)  # type: ignore[arg-type]
@@ -87,22 +94,18 @@ def make(kafka: FakeKafka, *, routes: tuple[dict[str, object], ...] = (MADE, FAS
 
 @manual_time
 async def test_a_stopped_route_is_neither_dead_lettered_nor_acknowledged_and_others_go_on() -> None:
-    kafka = FakeKafka()
-    async with make(kafka) as site:
+    async with make() as site:
         with structlog.testing.capture_logs() as logs:
-            site.take(BAD, *numbers(20))
-            await site.settle()
-            site.take(GOOD, *numbers(20, 100))
-            await site.settle()
-        path, dead = site.path, kafka.topics[DEAD_LETTERS]
+            await site.taken(BAD, *numbers(20))
+            await site.taken(GOOD, *numbers(20, 100))
+        path, dead = site.path, site.kafka.topics[DEAD_LETTERS]
         assert len(dead.records()) == 5, "what made the ceiling exceeded, and not one more"
-        assert kafka.topics["site-oslo"].records() == [], "good messages are held behind the bad ones"
+        assert site.kafka.topics["site-oslo"].records() == [], "good messages are held behind the bad ones"
         assert path.owner.released == [], "the first span waits for its held messages"
         assert (site.held, path.accumulator.parked_messages) == (35, 35)
         assert path.accumulator.buffered_bytes > 0
-        site.take(b"fast/1", b"x")
-        await site.settle()
-        assert kafka.topics["t"].values() == [b"x"]
+        await site.taken(b"fast/1", b"x")
+        assert site.kafka.topics["t"].values() == [b"x"]
         (alarm,) = [entry for entry in logs if entry["event"] == "route_stopped"]
         assert alarm["log_level"] == "error"
         sentence = site.stops.stopped["route"]
@@ -117,11 +120,9 @@ async def test_a_stopped_route_is_neither_dead_lettered_nor_acknowledged_and_oth
 
 @manual_time
 async def test_a_trial_lets_a_few_through_and_stops_again_at_the_first_bad_one() -> None:
-    kafka = FakeKafka()
-    async with make(kafka) as site:
-        site.take(BAD, *numbers(30))
-        await site.settle()
-        dead = kafka.topics[DEAD_LETTERS]
+    async with make() as site:
+        await site.taken(BAD, *numbers(30))
+        dead = site.kafka.topics[DEAD_LETTERS]
         with structlog.testing.capture_logs() as logs:
             for trial in range(1, 4):
                 await asyncio.sleep(RETRY_S)
@@ -137,21 +138,18 @@ async def test_a_trial_lets_a_few_through_and_stops_again_at_the_first_bad_one()
 
 @manual_time
 async def test_when_the_trial_is_good_the_route_goes_on_with_what_was_held_in_its_order() -> None:
-    kafka = FakeKafka()
-    async with make(kafka) as site:
+    async with make() as site:
         site.take(BAD, *numbers(5))
-        site.take(GOOD, *numbers(2 * CHUNK + 100, 100))
-        await site.settle()
+        await site.taken(GOOD, *numbers(2 * CHUNK + 100, 100))
         assert site.held == 2 * CHUNK + 100
-        topic = kafka.topics["site-oslo"]
-        kafka.freeze()  # the trial's records are on their way, and nobody knows yet whether they are good
+        topic = site.kafka.topics["site-oslo"]
+        site.kafka.freeze()  # the trial's records are on their way, and nobody knows yet whether they are good
         await asyncio.sleep(RETRY_S)
         assert site.held == 2 * CHUNK + 100 - TRIAL_MESSAGES
-        kafka.thaw()
+        site.kafka.thaw()
         site.take(GOOD, b"newer")
         await site.path.until(lambda: not site.stops.stopped, "the route goes on")
         site.take(GOOD, b"newest")
-        site.path.flush()
         await site.path.drained()
         assert topic.values() == [*numbers(2 * CHUNK + 100, 100), b"newer", b"newest"]
         assert len(site.path.owner.released) == 2 * CHUNK + 107
@@ -162,22 +160,19 @@ async def test_when_the_trial_is_good_the_route_goes_on_with_what_was_held_in_it
 
 @manual_time
 async def test_with_fewer_held_than_a_trial_takes_those_that_arrive_are_tried_too() -> None:
-    kafka = FakeKafka()
-    async with make(kafka) as site:
+    async with make() as site:
         site.take(BAD, *numbers(5))
-        site.take(GOOD, *numbers(3, 100))
-        await site.settle()
+        await site.taken(GOOD, *numbers(3, 100))
         await asyncio.sleep(RETRY_S)
         assert site.held == 0
         assert "route" in site.stops.stopped, "three are no trial yet"
         site.take(GOOD, *numbers(TRIAL_MESSAGES - 3, 200))
         site.take(GOOD, b"held")
         assert site.held == 1
-        site.path.flush()
         await site.path.drained()
         assert not site.stops.stopped
         values = [*numbers(3, 100), *numbers(TRIAL_MESSAGES - 3, 200), b"held"]
-        assert kafka.topics["site-oslo"].values() == values
+        assert site.kafka.topics["site-oslo"].values() == values
 
 
 @manual_time
@@ -186,22 +181,18 @@ async def test_a_fast_route_stopped_by_what_kafka_refuses_leaves_the_fast_lane_a
     poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
     kafka.topic("fast", reject=lambda records: poison if any(b"bad" in (r.value or b"") for r in records) else None)
     async with make(kafka, routes=({"topic": "fast"},)) as site:
-        site.take(b"devices/1", *[b"bad %d" % n for n in range(5)])
-        await site.settle()
+        await site.taken(b"devices/1", *[b"bad %d" % n for n in range(5)])
         assert len(kafka.topics[DEAD_LETTERS].records()) == 5
         assert "route" in site.stops.stopped
-        site.take(b"devices/1", *numbers(20))
-        await site.settle()
+        await site.taken(b"devices/1", *numbers(20))
         assert site.held == 20
         await site.path.until(lambda: not site.stops.stopped, "it goes on")
         await site.path.drained()
         assert kafka.topics["fast"].values() == numbers(20)
-        site.take(b"devices/1", b"fast again")
-        await site.settle()
+        await site.taken(b"devices/1", b"fast again")
         site.take(b"devices/1", b"and again")
         slot, *_ = site.rig.dispatcher.caches[2][b"devices/1"]
         assert slot is not None, "its topics are settled afresh"
-        site.path.flush()
         await site.path.drained()
 
 
@@ -211,10 +202,8 @@ async def test_a_trial_that_kafka_refuses_is_no_success() -> None:
     poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
     kafka.topic("fast", reject=lambda records: poison if any(b"bad" in (r.value or b"") for r in records) else None)
     async with make(kafka, routes=({"topic": "fast"},)) as site:
-        site.take(b"devices/1", *[b"bad %d" % n for n in range(5)])
-        await site.settle()
-        site.take(b"devices/1", *numbers(9), b"bad", *numbers(9))
-        await site.settle()
+        await site.taken(b"devices/1", *[b"bad %d" % n for n in range(5)])
+        await site.taken(b"devices/1", *numbers(9), b"bad", *numbers(9))
         await asyncio.sleep(RETRY_S + 5)
         assert "route" in site.stops.stopped
         assert site.held == 9
@@ -224,16 +213,14 @@ async def test_a_trial_that_kafka_refuses_is_no_success() -> None:
 
 @manual_time
 async def test_a_route_that_turns_bad_while_its_held_messages_leave_stops_in_the_middle_of_them() -> None:
-    kafka = FakeKafka()
-    async with make(kafka) as site:
+    async with make() as site:
         site.take(BAD, *numbers(5))
         site.take(GOOD, *numbers(TRIAL_MESSAGES, 100))
         site.take(BAD, *numbers(50, 200))
-        site.take(GOOD, *numbers(50, 300))
-        await site.settle()
+        await site.taken(GOOD, *numbers(50, 300))
         await asyncio.sleep(RETRY_S + 5)
         assert "route" in site.stops.stopped
-        assert len(kafka.topics[DEAD_LETTERS].records()) == 10, "five more, which is what the ceiling takes"
+        assert len(site.kafka.topics[DEAD_LETTERS].records()) == 10, "five more, which is what the ceiling takes"
         assert site.held == 95
         assert site.path.balanced()
         await asyncio.sleep(RETRY_S)
@@ -285,13 +272,11 @@ async def test_properties_that_mqtt_forbids_end_the_connection_when_they_come_no
 
 @manual_time
 async def test_a_message_for_a_topic_that_must_be_found_first_waits_for_it_after_it_was_held() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
+    kafka = FakeKafka("t")
     path = Path(kafka, topics=["t", DEAD_LETTERS])
     async with Site(path, MADE) as site:
         site.take(BAD, *numbers(5))
-        site.take(b"devices/rome", *numbers(TRIAL_MESSAGES + 3, 100))
-        await site.settle()
+        await site.taken(b"devices/rome", *numbers(TRIAL_MESSAGES + 3, 100))
         assert site.held == TRIAL_MESSAGES + 3
         kafka.topic("site-rome")
         await path.until(lambda: not site.stops.stopped, "it goes on")
@@ -301,8 +286,7 @@ async def test_a_message_for_a_topic_that_must_be_found_first_waits_for_it_after
 
 @manual_time
 async def test_dead_letters_of_no_route_stop_nothing() -> None:
-    kafka = FakeKafka()
-    async with make(kafka) as site:
+    async with make() as site:
         for _ in range(100):
             site.stops.made("", DeadLetterReason.INVALID_TOPIC, ValueError("a topic that MQTT forbids"))
         assert not site.stops.stopped
@@ -310,9 +294,7 @@ async def test_dead_letters_of_no_route_stop_nothing() -> None:
 
 @manual_time
 async def test_a_defect_while_looking_is_told() -> None:
-    kafka = FakeKafka()
-    site = make(kafka)
-    async with site:
+    async with make() as site:
         broken = ZeroDivisionError()
 
         def count() -> int:
@@ -331,8 +313,7 @@ async def test_a_defect_while_looking_is_told() -> None:
 @manual_time
 async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_they_are_let_go() -> None:
     """They become several records or none, in the spans they came in; a span of which nothing is left is durable."""
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 3)
+    kafka, topic = FakeKafka.with_topic(3)
     async with Path(kafka) as path:
         rig = InterceptedRig(path, {"use": "split", "path": "r", "key": "n"})
         rig.take({"r": [{"n": "before"}]})  # known to the intercepted lane
@@ -357,6 +338,34 @@ async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_t
     assert written == {"before", *(f"{n}-{part}" for n in range(30) for part in range(n % 4))}
     assert (path.ledger.delivered, path.ledger.filtered) == (23, 9)
     assert path.owner.released == [b"%d" % n for n in range(32)], "in MQTT order"
+
+
+@manual_time
+async def test_held_messages_wait_behind_their_new_route_when_routes_change() -> None:
+    """Otherwise a later message of their topic would pass them."""
+    kafka, topic = FakeKafka.with_topic()
+    first, second = {"name": "first", "filters": ["devices/#"]}, {"name": "second", "filters": ["sites/#"]}
+    async with Path(kafka) as path:
+        rig = Rig(path, first, second)
+        holding = rig.dispatcher.holding
+        for route in ("first", "second"):
+            rig.dispatcher.stop(route)
+        rig.take(b"devices/moved", b"1")
+        rig.take(b"devices/stays", b"2")
+        changed = [{**second, "filters": ["sites/#", "devices/moved"]}, first]
+        routes = [RouteSettings.model_validate({"topic": "t", **route}) for route in changed]
+        router = Router(routes, instance="gw", reserved_topics=[DEAD_LETTERS])
+        rig.dispatcher.adopt(router, NO_CHAINS, DispatchLimits(4096, 1000, 100))
+        rig.dispatcher.sort_held()
+        rig.take(b"devices/moved", b"3")
+        assert (holding.messages("first"), holding.messages("second")) == (1, 2)
+        rig.dispatcher.release("second")
+        await path.until(lambda: "second" not in holding, "all released")
+        path.flush()
+        await asyncio.sleep(1)
+        assert topic.values() == [b"1", b"3"]
+        rig.dispatcher.release("first")
+        await rig.done()
 
 
 class RecordingGate:
@@ -425,12 +434,12 @@ async def test_the_sessions_of_earlier_settings_take_no_routes_ceiling_from_its_
     )
     worker = Worker(settings, StopRequest())
     record = SessionRecord("client", "9", ("$share/g/a/#",), "5", ("mqtt://127.0.0.1:1",))
-    worker._make_orphan(record, asyncio.Semaphore(), lambda: None)
-    main, alarms, orphans = (group.dispatcher.holding for group in worker.groups)
+    worker.mqtt.make_orphan(record, asyncio.Semaphore(), lambda: None)
+    main, alarms, orphans = (group.dispatcher.holding for group in worker.mqtt.groups)
     for name in ("a", "b"):
         for gate in worker.route_stops._routes[name].gates:
             gate.stop(name)
     assert [("a" in held, "b" in held) for held in (main, alarms, orphans)] == [
         (True, False), (False, True), (True, True),
     ]  # fmt: skip
-    worker.chains.close()
+    worker.mqtt.chains.close()

@@ -1,14 +1,11 @@
 """The runbook on the HTTP port: what Markdown it uses becomes HTML, and headings can be linked to."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
 
-from gateway.http.page import load as load_page
-from gateway.http.page import runbook
+from gateway.http.page import runbook, status_page
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = {
@@ -41,7 +38,7 @@ def test_markdown_becomes_html(name: str) -> None:
 
 
 def test_the_runbook_itself_is_a_page_with_every_heading_to_link_to() -> None:
-    page = runbook.load()
+    page = runbook.runbook_page()
     assert page is not None
     text = (ROOT / "docs" / "runbook.md").read_text()
     headings = re.findall(r"^### (.+)$", text, re.MULTILINE)
@@ -55,7 +52,7 @@ def test_the_runbook_itself_is_a_page_with_every_heading_to_link_to() -> None:
 
 
 def test_the_pages_own_parts_are_all_put_in() -> None:
-    page = load_page()
+    page = status_page()
     assert "/* page" not in page.html
     assert page.html.count("<script>") == page.html.count("</script>") == 1
     assert not re.search(r"(src|href)=\"(https?:)?//", page.html), "something is fetched from elsewhere"

@@ -1,24 +1,18 @@
 """Secrets follow their files: what is shown next is what the file says by then."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from bridge.fresh_secret import fresh
 from config.loading.load import load
 from config.loading.transfer import from_json, to_json
 from config.values.secret_files import FileSecret
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pydantic import SecretStr
 
 
 @pytest.fixture(autouse=True)

@@ -1,19 +1,11 @@
 """Which groups of sessions there are, and that one's acknowledgements do not wait for another's messages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from bridge.produce.accumulator import Accumulator
-from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.batch import Span
 from config.settings import Settings
 from gateway.base.group_plan import group_plans, session_names
 from tests.unit.data_path import Path
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from bridge.produce.batch import Span
 
 MIB = 1 << 20
 
@@ -41,14 +33,11 @@ async def test_a_group_is_acknowledged_while_anothers_partition_stands_still() -
             released.append(span.stored)
             path.ledger.delivered += span.stored
 
-        urgent = Accumulator(path.sender.create_batch, completed, path.accumulator.partitions)
-        DeadLetters(
-            urgent, "dead-letters", instance="gw", partition_count=path.partition_count, max_record_bytes=4096,
-        )  # fmt: skip
+        urgent = path.pipeline.accumulator(completed)
+        path.pipeline.dead_letters(urgent, path.dead_letter_plan)
         telemetry.partitions[0].has_leader = False
         await path.sender.producer.refresh_metadata()
-        stuck = path.append(path.slot("telemetry"), b"stuck")
-        path.flush()
+        stuck = path.send(b"stuck", "telemetry")
         urgent.now_ns = path.clock_ns()
         path.ledger.received += 1
         urgent.append(urgent.slot("alarms", 1, "alarms", 0), timestamp=7, key=b"k", value=b"fire", headers=[])

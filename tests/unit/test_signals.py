@@ -1,7 +1,5 @@
 """The first signal asks for an orderly stop, the second forces it, and the process ends as the signal says."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

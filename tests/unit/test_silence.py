@@ -1,23 +1,15 @@
 """How long a partition has been silent, seen once a second: in memory and in the spool, and nothing that is not so."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
-from bridge.errors import PoisonedError, RefusedError
-from tests.unit.data_path import Path, value_of
+from bridge.errors import BridgeError, PoisonedError, RefusedError
+from bridge.ports import StoredRecord
+from tests.unit.data_path import AnyPath, Path, value_of
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.manual_time import manual_time
+from tests.unit.manual_time import in_manual_time
 from tests.unit.spool_path import SpoolPath
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from bridge.errors import BridgeError
-    from bridge.ports import StoredRecord
-    from tests.unit.data_path import AnyPath
 
 
 class Looks:
@@ -54,16 +46,13 @@ async def looking(path: AnyPath) -> AsyncIterator[Looks]:
 async def feed_for(path: AnyPath, seconds: int, *, first: int = 0, partitions: int = 1) -> int:
     """Ten messages a second, spread over partitions; the number of the next."""
     for number in range(first, first + 10 * seconds):
-        path.append(path.slot("t", number % partitions), value_of(number))
-        path.flush()
+        path.send(value_of(number), "t", number % partitions)
         await asyncio.sleep(0.1)
     return first + 10 * seconds
 
 
-@manual_time
 async def test_a_busy_hour_has_no_silence() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
+    kafka = FakeKafka("t", 2)
     kafka.latency_s = lambda: 0.4  # always something under way
     async with Path(kafka) as path, looking(path) as looks:
         await feed_for(path, 600, partitions=2)
@@ -71,55 +60,44 @@ async def test_a_busy_hour_has_no_silence() -> None:
         await path.drained()
 
 
-@manual_time
 async def test_a_message_after_an_hour_of_quiet_is_not_an_hour_of_silence() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with Path(kafka) as path, looking(path) as looks:
+    async with Path() as path, looking(path) as looks:
         await feed_for(path, 1)
         await asyncio.sleep(3600)
-        kafka.latency_s = lambda: 1.4
+        path.kafka.latency_s = lambda: 1.4
         await feed_for(path, 1, first=10)
         await path.drained()
         assert max(looks.longest.values()) < 3
 
 
-@manual_time
 async def test_a_frozen_kafka_is_silent_for_as_long_as_it_is_and_no_longer() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with Path(kafka) as path, looking(path) as looks:
+    async with Path() as path, looking(path) as looks:
         following = await feed_for(path, 3)
-        kafka.freeze()
+        path.kafka.freeze()
         await feed_for(path, 30, first=following)
         assert 28.5 <= looks.silent_s("t") <= 31
-        kafka.thaw()
+        path.kafka.thaw()
         await path.drained()
         assert looks.silent_s("t") == 0
 
 
-@manual_time
 async def test_with_a_spool_it_is_silent_all_the_same() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path, looking(path) as looks:
+    async with SpoolPath() as path, looking(path) as looks:
         following = await feed_for(path, 3)
-        kafka.freeze()
+        path.kafka.freeze()
         await feed_for(path, 30, first=following)
         queue = path.sender.partitions.queues["t", 0]
         assert path.accumulator.oldest_ns() == 0, "every message has been acknowledged by the disk"
         assert queue.spooled() == 300
         assert 28.5 <= looks.silent_s("t") <= 31
-        kafka.thaw()
+        path.kafka.thaw()
         await path.drained()
         assert (looks.silent_s("t"), queue.spooled(), queue.bytes()) == (0, 0, 0)
 
 
-@manual_time
 async def test_without_a_leader_it_is_silent_with_and_without_a_spool() -> None:
     for make in (Path, SpoolPath):
-        kafka = FakeKafka()
-        topic = kafka.topic("t")
+        kafka, topic = FakeKafka.with_topic()
         async with make(kafka) as path, looking(path) as looks:
             following = await feed_for(path, 3)
             topic.partitions[0].has_leader = False
@@ -132,7 +110,6 @@ async def test_without_a_leader_it_is_silent_with_and_without_a_spool() -> None:
             assert looks.silent_s("t") == 0
 
 
-@manual_time
 async def test_waiting_for_its_turn_to_be_read_from_the_disk_is_no_silence_of_kafka() -> None:
     kafka = FakeKafka(batch_bytes=400)
     kafka.topic("t")
@@ -145,15 +122,13 @@ async def test_waiting_for_its_turn_to_be_read_from_the_disk_is_no_silence_of_ka
             assert max(looks.longest.values()) < 2, "a batch every twenty seconds, and each is acknowledged at once"
 
 
-@manual_time
 async def test_a_partition_that_answers_no_is_not_silent() -> None:
     """Poison all the time is dead letters, and no outage."""
 
     def poisoned(_records: list[StoredRecord]) -> BridgeError:
         return PoisonedError("Kafka will not take it.")
 
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     topic.reject = poisoned
     kafka.latency_s = lambda: 0.3
     async with Path(kafka) as path, looking(path) as looks:
@@ -162,10 +137,8 @@ async def test_a_partition_that_answers_no_is_not_silent() -> None:
         await path.drained()
 
 
-@manual_time
 async def test_a_partition_whose_rights_are_gone_takes_nothing() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     async with Path(kafka) as path, looking(path) as looks:
         following = await feed_for(path, 2)
         topic.reject = lambda _records: RefusedError("Kafka refused Write on t.")
@@ -176,10 +149,8 @@ async def test_a_partition_whose_rights_are_gone_takes_nothing() -> None:
         assert looks.silent_s("t") == 0
 
 
-@manual_time
 async def test_one_silent_partition_makes_no_other_silent() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 3)
+    kafka, topic = FakeKafka.with_topic(3)
     async with Path(kafka) as path, looking(path) as looks:
         following = await feed_for(path, 3, partitions=3)
         topic.partitions[1].has_leader = False
@@ -193,3 +164,6 @@ async def test_one_silent_partition_makes_no_other_silent() -> None:
         topic.partitions[1].has_leader = True
         await path.sender.producer.refresh_metadata()
         await path.drained()
+
+
+in_manual_time(globals())

@@ -1,38 +1,13 @@
 """Which files of silver a batch looks through: all that can hold an original, and few others."""
 
-from __future__ import annotations
-
-from itertools import pairwise
-
-from hypothesis import given
-from hypothesis import strategies as st
-
-from streaming.silver_match import Span, match_condition, spans
+from streaming.lake.time_ranges import TimeRange
+from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 
 DAY_US = 86_400_000_000
-MOMENTS = st.integers(0, 253_402_300_799_999_999)
-FOUND = st.lists(st.tuples(MOMENTS, MOMENTS).map(lambda it: Span(min(it), max(it))), max_size=20)
-
-
-@given(FOUND, st.integers(1, 8))
-def test_no_time_of_the_batch_is_left_out_and_the_spans_are_apart_and_few(found: list[Span], most: int) -> None:
-    joined = spans(found, most=most)
-
-    for span in found:
-        assert any(it.first_us <= span.first_us and span.last_us <= it.last_us for it in joined), f"{span} is left out"
-    assert len(joined) <= most
-    assert all(one.last_us < other.first_us for one, other in pairwise(joined))
-    ends = {span.first_us for span in found}, {span.last_us for span in found}
-    assert all(it.first_us in ends[0] and it.last_us in ends[1] for it in joined), "a span is wider than it has to be"
-
-
-def test_the_widest_gaps_are_what_is_left_out() -> None:
-    found = [Span(0, 1), Span(3, 4), Span(1000, 1001), Span(1004, 1005), Span(9000, 9000)]
-    assert spans(found, most=3) == [Span(0, 4), Span(1000, 1005), Span(9000, 9000)]
 
 
 def test_the_condition_names_the_days_of_the_times_and_lets_wrong_clocks_lie_on_any_day() -> None:
-    assert match_condition([Span(DAY_US - 1, DAY_US), Span(20 * DAY_US, 20 * DAY_US + 5)]) == (
+    assert match_condition([TimeRange(DAY_US - 1, DAY_US + 1), TimeRange(20 * DAY_US, 20 * DAY_US + 6)]) == (
         "t.record_id = s.record_id AND ("
         "t.device_time BETWEEN TIMESTAMP '1970-01-01 23:59:59.999999' AND TIMESTAMP '1970-01-02 00:00:00.000000'"
         " OR t.device_time BETWEEN TIMESTAMP '1970-01-21 00:00:00.000000' AND TIMESTAMP '1970-01-21 00:00:00.000005')"
@@ -41,12 +16,56 @@ def test_the_condition_names_the_days_of_the_times_and_lets_wrong_clocks_lie_on_
 
 
 def test_more_days_than_can_be_listed_are_not() -> None:
-    condition = match_condition([Span(0, 500 * DAY_US)])
+    condition = match_condition([TimeRange(0, 500 * DAY_US + 1)])
     assert "event_date" not in condition
     assert "t.device_time BETWEEN" in condition
 
 
 def test_times_beyond_the_calendar_are_cut_at_its_ends() -> None:
     assert "TIMESTAMP '1970-01-01 00:00:00.000000' AND TIMESTAMP '9999-12-31 23:59:59.999999'" in match_condition(
-        [Span(-DAY_US, 2**62)]
+        [TimeRange(-DAY_US, 2**62 + 1)]
     )
+
+
+def test_a_reject_is_looked_for_at_its_place_and_on_its_days() -> None:
+    same = " AND ".join(
+        f"t.{name} = s.{name}" for name in ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_time")
+    )
+    place = Places("it's\\", 3, 7, 9, DAY_US - 1, DAY_US)
+    at = "(t.kafka_topic = 'it\\'s\\\\' AND t.kafka_partition = 3 AND t.kafka_offset BETWEEN 7 AND 9)"
+    days = "t.ingest_date BETWEEN DATE '1970-01-01' AND DATE '1970-01-02'"
+    assert reject_condition([]) == same
+    assert reject_condition([place]) == f"{same} AND ({at}) AND {days}"
+    assert "ingest_date" not in reject_condition([place, place._replace(first_us=-1)])
+    many = [Places("t", number, number, 200 - number, 0, 0) for number in range(65)]
+    assert "(t.kafka_offset BETWEEN 0 AND 200)" in reject_condition(many)
+
+
+def test_strays_are_few_rows_of_other_days_and_those_without_a_clock() -> None:
+    now, beside = (
+        Slice(1000, True, TimeRange(20 * DAY_US, 20 * DAY_US + 1)),
+        Slice(3, True, TimeRange(20 * DAY_US + 9, 21 * DAY_US)),
+    )
+    late, clockless = (
+        Slice(2, True, TimeRange(3 * DAY_US, 3 * DAY_US + 1)),
+        Slice(500, False, TimeRange(20 * DAY_US, 20 * DAY_US + 1)),
+    )
+    assert divided([late, now, clockless, beside]) == ([now, beside], [late, clockless])
+    assert divided([clockless]) == ([clockless], [])
+    assert divided([]) == ([], [])
+    backlog = late._replace(rows=500)
+    assert divided([now, backlog]) == ([now, backlog], []), "a site that was offline brings more than a few"
+
+
+def test_strays_are_looked_for_among_their_devices_alone() -> None:
+    day = "t.device_time BETWEEN TIMESTAMP '1970-01-0{0} 00:00:00.000000' AND TIMESTAMP '1970-01-0{0} 00:00:00.000000'"
+    times, strays = [TimeRange(DAY_US, DAY_US + 1)], [TimeRange(0, 1)]
+    assert match_condition(times, strays, {"b", "it's"}) == (
+        f"t.record_id = s.record_id AND ({day.format(2)} OR ({day.format(1)}) AND"
+        " (t.device BETWEEN 'b' AND 'b' OR t.device BETWEEN 'it\\'s' AND 'it\\'s'))"
+        " AND (t.clock_ahead OR t.event_date IN (DATE '1970-01-01', DATE '1970-01-02'))"
+    )
+    assert match_condition(times, strays).count("device_time") == 2
+    many = [f"d{number:03}" for number in range(130)]
+    assert match_condition([], strays, many).count("t.device BETWEEN") == 44
+    assert "BETWEEN 'd129' AND 'd129'" in match_condition([], strays, many)

@@ -1,27 +1,22 @@
 """``gateway simulate``: when devices send, what they do wrong, and what they say they did."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from config.errors import ExitStatus
+from gateway.cli.local.simulate import PROFILE_NAMES
 from gateway.cli.main import main
-from gateway.cli.simulate import PROFILE_NAMES
 from gateway.devices.fleet import FleetCounts
 from gateway.devices.mischief import CORRUPT, FaultShares, Mischief
 from gateway.devices.outbox import DeviceLedger
 from gateway.devices.physics import build_fleet
 from gateway.devices.profiles import PROFILES
 from gateway.devices.simulation import account_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("name", PROFILES)

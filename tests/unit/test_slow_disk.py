@@ -1,22 +1,16 @@
 """A disk that is slower than Kafka: the spool is left again, nothing is lost or overtaken, and memory stays bounded."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.produce.partitions import BacklogState
+from bridge.produce.partitions import Backlog, BacklogState
 from gateway.mqtt.flow import Flow
 from tests.unit.data_path import Owner, value_of
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.manual_time import manual_time
+from tests.unit.manual_time import in_manual_time
 from tests.unit.spool_path import SpoolPath, numbers
 from tests.unit.test_spool_pressure import FlowingPath
-
-if TYPE_CHECKING:
-    from bridge.produce.partitions import Backlog
 
 FSYNC_S = 3.0
 EVERY_S = 0.02
@@ -67,19 +61,16 @@ def backlog_of(path: SpoolPath) -> Backlog | None:
     return path.accumulator.partitions.queue("t", 0).backlog
 
 
-@manual_time
 async def test_a_slow_disk_is_left_once_kafka_takes_batches_again() -> None:
     """Kafka is silent for two seconds, once. The disk takes three for a write."""
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath() as path:
         path.spool.fsync_s = FSYNC_S
         load = Load(path)
         await asyncio.sleep(1)
-        kafka.freeze()
+        path.kafka.freeze()
         await path.until(lambda: path.spooler.spooling() == {"t": [0]}, "it spools", within_s=3)
         await asyncio.sleep(1)
-        kafka.thaw()
+        path.kafka.thaw()
         await path.until(lambda: backlog_of(path) is None, "the spool is left", within_s=2 * FSYNC_S)
         taken, appends = len(load.taken_s), path.spool.appends
         await asyncio.sleep(60)
@@ -88,22 +79,19 @@ async def test_a_slow_disk_is_left_once_kafka_takes_batches_again() -> None:
         assert load.longest() < 3 * FSYNC_S
         assert path.spool.appends == appends, "the disk is left alone"
         assert path.disk.batches() == 0
-        assert numbers(kafka) == list(range(len(load.taken_s)))
+        assert numbers(path.kafka) == list(range(len(load.taken_s)))
 
 
-@manual_time
 async def test_a_long_outage_is_drained_in_turns_with_a_slow_disk_and_no_message_waits_for_all_of_it() -> None:
     """What an outage left takes half a minute to be read back. Memory alone would be full by then."""
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka, replay_bytes_per_s=60_000) as path:
+    async with SpoolPath(replay_bytes_per_s=60_000) as path:
         load = Load(path, 200)
-        kafka.freeze()
+        path.kafka.freeze()
         await asyncio.sleep(60)
         path.spool.fsync_s = FSYNC_S
         left = path.disk.messages
         assert left > 2500
-        kafka.thaw()
+        path.kafka.thaw()
         taken = len(load.taken_s)
         await path.until(lambda: path.disk.messages < left // 2, "it gets on", within_s=120)
         states = set()
@@ -117,30 +105,27 @@ async def test_a_long_outage_is_drained_in_turns_with_a_slow_disk_and_no_message
         assert states == {BacklogState.SPOOLS, BacklogState.DRAINS, None}, "both took turns"
         await load.stop()
         assert load.longest(taken) < 4 * FSYNC_S
-        assert numbers(kafka) == list(range(len(load.taken_s)))
+        assert numbers(path.kafka) == list(range(len(load.taken_s)))
 
 
-@manual_time
 async def test_a_kafka_that_stops_again_while_the_spool_drains_is_spooled_again_in_order() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka, replay_bytes_per_s=20_000) as path:
+    async with SpoolPath(replay_bytes_per_s=20_000) as path:
         load = Load(path, 200)
-        kafka.freeze()
+        path.kafka.freeze()
         await asyncio.sleep(20)
         path.spool.fsync_s = FSYNC_S
         for _ in range(3):
-            kafka.thaw()
+            path.kafka.thaw()
             await path.until(
                 lambda: (backlog := backlog_of(path)) is None or backlog.state is BacklogState.DRAINS, within_s=30
             )
-            kafka.freeze()
+            path.kafka.freeze()
             await path.until(lambda: path.spooler.spooling() == {"t": [0]}, "it spools again", within_s=30)
             taken = len(load.taken_s)
             await path.until(lambda n=taken: len(path.owner.released) > n, "by the disk", within_s=4 * FSYNC_S)
-        kafka.thaw()
+        path.kafka.thaw()
         await load.stop()
-        assert numbers(kafka) == list(range(len(load.taken_s)))
+        assert numbers(path.kafka) == list(range(len(load.taken_s)))
 
 
 class Spread:
@@ -184,7 +169,6 @@ class Spread:
             assert found == list(range(count)), f"partition {number}"
 
 
-@manual_time
 async def test_partitions_that_come_back_one_after_the_other_all_leave_a_slow_disk() -> None:
     """While one partition is written, another waits to be read: not for Kafka, and so it is not written again."""
     kafka = FakeKafka()
@@ -202,7 +186,6 @@ async def test_partitions_that_come_back_one_after_the_other_all_leave_a_slow_di
         await load.stop()
 
 
-@manual_time
 async def test_a_partition_that_needs_a_slow_disk_keeps_no_other_on_it() -> None:
     """One has no leader and is written all the time. The reads of the others do not each wait for a write."""
     kafka = FakeKafka()
@@ -225,20 +208,17 @@ async def test_a_partition_that_needs_a_slow_disk_keeps_no_other_on_it() -> None
         await load.stop()
 
 
-@manual_time
 async def test_what_waits_for_a_slow_disk_to_be_read_is_not_late_at_kafka() -> None:
     """A read takes two seconds, twice ``spool.after``: Kafka has nothing to acknowledge. Then it takes 0.5 s."""
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath() as path:
         path.spool.fsync_s = FSYNC_S
         load = Load(path)
         await asyncio.sleep(1)
-        kafka.freeze()
+        path.kafka.freeze()
         await path.until(lambda: path.disk.messages > 0, "it is written", within_s=3 * FSYNC_S)
         path.spool.latency_s = lambda: 2.0
-        kafka.latency_s = lambda: 0.5
-        kafka.thaw()
+        path.kafka.latency_s = lambda: 0.5
+        path.kafka.thaw()
         await path.until(lambda: backlog_of(path) is None, "the spool is left", within_s=3 * FSYNC_S)
         appends = path.spool.appends
         await asyncio.sleep(10)
@@ -247,34 +227,26 @@ async def test_what_waits_for_a_slow_disk_to_be_read_is_not_late_at_kafka() -> N
 
 
 @pytest.mark.parametrize("disk_s", [0.0, 0.2])
-def test_a_disk_that_is_fast_enough_goes_on_taking_what_comes(disk_s: float) -> None:
-    @manual_time
-    async def scenario() -> None:
-        kafka = FakeKafka()
-        kafka.topic("t")
-        async with SpoolPath(kafka, replay_bytes_per_s=20_000) as path:
-            path.spool.fsync_s = disk_s
-            load = Load(path, 200)
-            kafka.freeze()
-            await asyncio.sleep(30)
-            kafka.thaw()
-            await asyncio.sleep(3)
-            taken = len(load.taken_s)
-            backlog = backlog_of(path)
-            assert backlog is not None
-            assert backlog.state is BacklogState.SPOOLS
-            await asyncio.sleep(5)
-            await load.stop()
-            assert load.longest(taken) < 1 + 4 * disk_s
-            assert numbers(kafka) == list(range(len(load.taken_s)))
-
-    scenario()
+async def test_a_disk_that_is_fast_enough_goes_on_taking_what_comes(disk_s: float) -> None:
+    async with SpoolPath(replay_bytes_per_s=20_000) as path:
+        path.spool.fsync_s = disk_s
+        load = Load(path, 200)
+        path.kafka.freeze()
+        await asyncio.sleep(30)
+        path.kafka.thaw()
+        await asyncio.sleep(3)
+        taken = len(load.taken_s)
+        backlog = backlog_of(path)
+        assert backlog is not None
+        assert backlog.state is BacklogState.SPOOLS
+        await asyncio.sleep(5)
+        await load.stop()
+        assert load.longest(taken) < 1 + 4 * disk_s
+        assert numbers(path.kafka) == list(range(len(load.taken_s)))
 
 
-@manual_time
 async def test_memory_stays_bounded_while_a_slow_disk_is_drained() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
+    kafka = FakeKafka("t")
     async with FlowingPath(kafka, replay_bytes_per_s=100_000) as path:
         flow = path.flow = Flow(
             path.accumulator, path.sender, path.ledger, linger_ns=1, pacing_ns=1_000_000, memory_bytes=100_000
@@ -289,8 +261,7 @@ async def test_memory_stays_bounded_while_a_slow_disk_is_drained() -> None:
             end_s = loop.time() + seconds
             while loop.time() < end_s:
                 if not flow.paused:
-                    path.append(path.slot("t"), value_of(number, 1000))
-                    path.flush()
+                    path.send(value_of(number, 1000))
                     flow.took(0, 0, pressed=False)
                     number += 1
                 most = max(most, path.accumulator.buffered_bytes)
@@ -304,3 +275,6 @@ async def test_memory_stays_bounded_while_a_slow_disk_is_drained() -> None:
         assert not flow.paused
         assert numbers(kafka) == list(range(number))
         flow.close()
+
+
+in_manual_time(globals())

@@ -1,18 +1,13 @@
 """The soak's verdict notices what it is there to notice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.chaos.harness import Account, Gateway
 from tests.chaos.soak import ANSWERS, Asked
 from tests.chaos.soak_verdict import DESCRIPTORS, MEMORY, Life, Outcome, Sample, judged, report, slope_per_minute
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = Account(published=100, found=100, copies=3, missing=[], out_of_order=[])
 

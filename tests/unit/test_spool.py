@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from bridge.errors import SpoolError, SpoolFullError
 from bridge.spool.adoption import adopt_spool
-from bridge.spool.spool import Spool, SpoolBatch
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from bridge.spool.record import SpoolBatch
+from bridge.spool.spool import Spool
 
 MIB = 1 << 20
 
@@ -28,6 +26,10 @@ def batch(
 
 def spool_at(path: Path, **changes: object) -> Spool:
     return Spool(path, **({"max_bytes": 64 * MIB, "instance": "gw"} | changes))  # type: ignore[arg-type]
+
+
+def open_files(folder: Path) -> list[Path]:
+    return [file for file in Path("/proc/self/fd").iterdir() if folder in file.resolve().parents]
 
 
 async def test_what_is_stored_comes_back_in_order_and_counts(tmp_path: Path) -> None:
@@ -48,6 +50,30 @@ async def test_what_is_stored_comes_back_in_order_and_counts(tmp_path: Path) -> 
         assert spool.waiting("telemetry", partition) == 0
     assert (spool.batches, spool.messages, spool.bytes, spool.oldest_ms()) == (0, 0, 0, 0)
     await spool.close()
+
+
+async def test_what_is_removed_leaves_the_disk_and_memory(tmp_path: Path) -> None:
+    """Of this life and, as a range, of the one before: nothing has read those batches."""
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    ids = await spool.append([batch(n) for n in range(5)])
+    for removed, left in ((ids[4:], 4), (range(ids[0], ids[2] + 1), 1)):
+        spool.remove("telemetry", 0, removed)
+        await spool.close()
+        assert not any(one.removing for one in spool._partitions.values())
+        spool = spool_at(tmp_path / "spool")
+        await spool.open()
+        assert spool.batches == left
+    await spool.close()
+
+
+async def test_a_closed_spool_holds_no_file(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    await spool.append([batch(0)])
+    assert open_files(tmp_path)
+    await spool.close()
+    assert not open_files(tmp_path)
 
 
 async def test_whoever_watches_is_told_what_the_disk_took_for_each_write(

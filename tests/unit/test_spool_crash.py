@@ -1,7 +1,5 @@
 """A process killed in the middle of appends leaves what it was told is stored; a disk that refuses leaves nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -13,16 +11,17 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from bridge.errors import SpoolWriteError
-from bridge.spool.spool import Spool, SpoolBatch, SpoolReport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from bridge.spool.record import SpoolBatch
+from bridge.spool.recovery import SpoolReport
+from bridge.spool.spool import Spool
+from tests.unit.spool_path import opened_spool
 
 ROOT = Path(__file__).parents[2]
 KILLS = 8
@@ -30,7 +29,8 @@ KILLS = 8
 CHILD = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
-    from bridge.spool.spool import Spool, SpoolBatch
+    from bridge.spool.spool import Spool
+    from bridge.spool.record import SpoolBatch
 
     def batch(partition, number):
         data = number.to_bytes(8, "big") * (1 + number % 700)
@@ -149,11 +149,7 @@ class Disk:
 
 @pytest.mark.parametrize(
     ("fail", "code", "partial"),
-    [
-        ("pwritev", errno.ENOSPC, False),
-        ("pwritev", errno.ENOSPC, True),
-        ("fdatasync", errno.EIO, False),
-    ],
+    [("pwritev", errno.ENOSPC, False), ("pwritev", errno.ENOSPC, True), ("fdatasync", errno.EIO, False)],
     ids=["full", "full in the middle of a batch", "fsync fails"],
 )
 async def test_what_the_disk_refused_is_not_stored_and_may_be_tried_again(
@@ -161,8 +157,7 @@ async def test_what_the_disk_refused_is_not_stored_and_may_be_tried_again(
 ) -> None:
     disk = Disk(monkeypatch)
     disk.code, disk.partial = code, partial
-    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
     await spool.append([batch(1)])
     disk.fail = fail
     for _ in range(3):
@@ -202,8 +197,7 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
 
         monkeypatch.setattr(f"bridge.spool.segments.os.{name}", call)
     failing.clear()
-    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
     await spool.append([batch(1)])
     assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1)]
     failing.update(("fdatasync", "ftruncate", "truncate"))
@@ -234,8 +228,7 @@ async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full between the log and the index: what the log has counts, and the next append tries again."""
-    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
     from bridge.spool.index import Index
 
     real = Index.add
@@ -278,8 +271,7 @@ async def test_a_removal_that_the_disk_refuses_is_done_later(tmp_path: Path, mon
             raise error
         return real(self, first, last)
 
-    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
     ids = await spool.append([batch(n) for n in range(4)])
     monkeypatch.setattr(Index, "delete", delete)
     spool.remove("telemetry", 0, ids[:3])
@@ -295,8 +287,7 @@ async def test_a_removal_that_the_disk_refuses_is_done_later(tmp_path: Path, mon
 
 async def test_a_cancelled_append_is_stored_and_counted(tmp_path: Path) -> None:
     """The write cannot be taken back: it is there, and delivered, perhaps for the second time."""
-    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
     task = asyncio.ensure_future(spool.append([batch(1)]))
     await asyncio.sleep(0)
     task.cancel()
@@ -311,8 +302,7 @@ async def test_little_remains_on_the_disk_of_a_spool_that_has_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bridge.spool.segments.SEGMENT_BYTES", 1 << 20)
-    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s")
     for _ in range(8):
         await spool.append([batch(n % 256, 200) for n in range(4000)])
     full = sum(path.stat().st_size for path in (tmp_path / "s").iterdir())
@@ -335,8 +325,7 @@ async def test_a_partition_that_stays_away_does_not_keep_the_others_files(
     monkeypatch.setattr("bridge.spool.segments.SEGMENT_BYTES", 20_000)
     monkeypatch.setattr("bridge.spool.store._SLACK_BYTES", 80_000)
     told: list[SpoolReport] = []
-    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw", salvaged=told.append)
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s", salvaged=told.append)
     stuck: list[SpoolBatch] = []
     for number in range(200):
         one = SpoolBatch("stuck", 0, "r", 1, False, 1, (), 0, bytes([number]) * 300)

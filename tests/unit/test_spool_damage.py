@@ -3,23 +3,22 @@
 Files are changed at many places; each time everything stored must be either read back as it was, or be in the count.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from bridge.errors import SpoolError
 from bridge.spool import segments as spool_segments
-from bridge.spool.spool import Spool, SpoolBatch, SpoolReport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from bridge.spool.record import FIXED_BYTES, SpoolBatch
+from bridge.spool.recovery import SpoolReport
+from bridge.spool.spool import Spool
+from bridge.spool.store import Store
+from tests.unit.spool_path import opened_spool
 
 BATCHES = 60
 PARTITIONS = 3
@@ -46,8 +45,7 @@ def expected() -> dict[int, list[SpoolBatch]]:
 
 async def filled(folder: Path, *, clean: bool) -> None:
     """A spool that was used and then closed, or whose process died: its files as they were then."""
-    spool = Spool(folder, max_bytes=1 << 30, instance="gw")
-    await spool.open()
+    spool = await opened_spool(folder)
     for number in range(0, BATCHES, 4):
         ids = await spool.append([batch(n) for n in range(number, number + 4)])
         if number == 8:
@@ -217,6 +215,94 @@ async def test_index_and_log_damaged_together_are_counted_by_the_tally(tmp_path:
     assert report.put_aside[0].exists()
 
 
+def beyond_its_index(folder: Path) -> tuple[list[int], int]:
+    """A spool whose process died right after four appends of a batch each; the index has the first one. Returns where
+    in the log each starts, and its end."""
+    store = Store(folder.with_name("alive"), "gw", lambda _report: None)
+    store.open()
+    starts = []
+    for number in range(4):
+        store.append([[batch(number * PARTITIONS)]])
+        if number == 0:
+            store.index_appended()
+        starts.append(store.state.log.end - batch(number * PARTITIONS).stored_bytes)
+    end = store.state.log.end
+    shutil.copytree(folder.with_name("alive"), folder)
+    store.close()
+    return starts, end
+
+
+async def opened(folder: Path) -> SpoolReport:
+    spool = Spool(folder, max_bytes=1 << 30, instance="gw")
+    report = await spool.open()
+    await spool.close()
+    return report
+
+
+@pytest.mark.parametrize("victim", [1, 2, 3])
+async def test_a_batch_that_only_the_log_had_is_counted_by_its_head(tmp_path: Path, victim: int) -> None:
+    starts, _ = beyond_its_index(tmp_path / "s")
+    flip(tmp_path / "s" / "000000000001.log", starts[victim] + FIXED_BYTES + 100)
+    report = await opened(tmp_path / "s")
+    assert (report.recovered_batches, report.lost_batches) == (3, 1)
+    assert (report.lost_messages, report.exact) == (batch(victim * PARTITIONS).messages, True)
+    assert await opened(tmp_path / "s") == SpoolReport(3, report.recovered_messages), "told twice"
+    (tmp_path / "s" / "index.db").unlink()
+    assert (await opened(tmp_path / "s")).lost_batches == 0, "told again with a new index"
+
+
+@pytest.mark.parametrize("at", [1, 30], ids=["magic", "id"])
+@pytest.mark.parametrize("victim", [1, 3])
+async def test_a_head_that_only_the_log_had_is_told_as_at_least(tmp_path: Path, victim: int, at: int) -> None:
+    starts, _ = beyond_its_index(tmp_path / "s")
+    flip(tmp_path / "s" / "000000000001.log", starts[victim] + at)
+    report = await opened(tmp_path / "s")
+    assert report.recovered_batches == 3
+    assert not report.exact
+    assert "at least 0 batches" in report.sentence
+    assert (await opened(tmp_path / "s")).sentence == "", "told twice"
+
+
+async def test_a_write_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
+    """Nobody was told that its batch is stored."""
+    starts, end = beyond_its_index(tmp_path / "s")
+    for size in {starts[3] + 1, starts[3] + 20, starts[3] + FIXED_BYTES, starts[3] + FIXED_BYTES + 20, end - 1}:
+        for filled_up in (False, True):  # by a file system that had made the file longer, and written nothing
+            folder = tmp_path / f"{size}-{filled_up}"
+            shutil.copytree(tmp_path / "s", folder)
+            with (folder / "000000000001.log").open("r+b") as file:
+                file.truncate(starts[3] if filled_up else size)
+                file.truncate(size)
+            report = await opened(folder)
+            assert (report.recovered_batches, report.sentence) == (3, "")
+
+
+async def test_what_a_crash_cut_is_not_taken_for_a_later_batch(tmp_path: Path) -> None:
+    """Its ids are used again, also where damage before it keeps the segment, and a new index finds both."""
+    store = Store(tmp_path / "alive", "gw", lambda _report: None)
+    store.open()
+    store.append([[batch(0)]])
+    store.append([[batch(3)]])
+    damaged = store.state.log.end - 10
+    store.append([[batch(6), batch(9)]])
+    shutil.copytree(tmp_path / "alive", tmp_path / "s")
+    end = store.state.log.end
+    store.close()
+    log = tmp_path / "s" / "000000000001.log"
+    flip(log, damaged)
+    with log.open("r+b") as file:
+        file.truncate(end - 5)
+    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
+    report = await spool.open()
+    assert (report.recovered_batches, report.lost_batches) == (1, 1)
+    await spool.append([batch(12)])
+    await spool.close()
+    (tmp_path / "s" / "index.db").unlink()
+    spool = await opened_spool(tmp_path / "s")
+    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 30)).batches] == [batch(0), batch(12)]
+    await spool.close()
+
+
 async def test_without_any_witness_the_count_says_at_least(tmp_path: Path) -> None:
     await filled(tmp_path / "s", clean=True)
     (tmp_path / "s" / "index.db").unlink()
@@ -242,8 +328,7 @@ async def test_a_damaged_segment_is_kept_when_its_readable_batches_are_delivered
     await filled(tmp_path / "s", clean=True)
     victim = segments(tmp_path / "s")[-1]
     flip(victim, 400)
-    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s")
     _, lost, _ = await read_all(spool)
     assert lost == 1
     for partition in range(PARTITIONS):
@@ -256,8 +341,7 @@ async def test_a_damaged_segment_is_kept_when_its_readable_batches_are_delivered
 async def test_damage_while_running_is_repaired_and_told(tmp_path: Path) -> None:
     """The index breaks under a running gateway: made anew from the log, the totals right again."""
     told: list[SpoolReport] = []
-    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw", salvaged=told.append)
-    await spool.open()
+    spool = await opened_spool(tmp_path / "s", salvaged=told.append)
     await spool.append([batch(n) for n in range(BATCHES)])
     spool.remove("telemetry", 0, [(await spool.read("telemetry", 0, 0, 1)).batches[0].id])
     database = sqlite3.connect(tmp_path / "s" / "index.db")

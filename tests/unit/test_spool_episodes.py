@@ -1,7 +1,5 @@
 """What the log says of going to the disk: an outage at once at both ends, flapping once a minute, nothing forgotten."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs

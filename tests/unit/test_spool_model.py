@@ -1,7 +1,5 @@
 """The spool against a model: whatever is appended, read, removed, closed, killed, in any order, both hold the same."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import tempfile
@@ -13,7 +11,8 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.spool.spool import Spool, SpoolBatch
+from bridge.spool.record import SpoolBatch
+from bridge.spool.spool import Spool
 
 NAMES = [("a", 0), ("a", 1), ("b", 0)]
 MAX_BYTES = 6000

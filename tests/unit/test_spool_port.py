@@ -1,18 +1,13 @@
 """The spool's store on disk and the one in memory obey the same suite."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from bridge.spool.spool import Spool
 from tests.spool_port import SpoolPort
 from tests.unit.fake_spool import FakeDisk, FakeSpool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 LIMIT = 100_000
 

@@ -1,24 +1,19 @@
 """What must not stand still, or grow, while the spool is at work: reading, replays, a retirement, the alarm."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bridge.errors import PoisonedError, RefusedError
+from bridge.produce.batch import Span
 from bridge.produce.parking import mark_unfinished
 from bridge.produce.spooler import WRITE_BYTES
 from bridge.wire import DeadLetterReason
 from gateway.mqtt.flow import Flow
 from tests.unit.data_path import DEAD_LETTERS, value_of
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.manual_time import manual_time
-from tests.unit.spool_path import SpoolPath, numbers
-
-if TYPE_CHECKING:
-    from bridge.produce.batch import Span
+from tests.unit.manual_time import in_manual_time
+from tests.unit.spool_path import S, SpoolPath, numbers
 
 
 class FlowingPath(SpoolPath):
@@ -35,12 +30,10 @@ class FlowingPath(SpoolPath):
         self.ledger.delivered, self.ledger.dead_lettered, self.ledger.filtered = delivered
 
 
-@manual_time
 async def test_reading_goes_on_when_what_filled_memory_was_on_disk_already() -> None:
     """The batches under way fill half of memory, the disk has them, so every span has completed: only Kafka's answers
     free the bytes, and no span completes with them."""
-    kafka = FakeKafka()
-    kafka.topic("t", 4)
+    kafka = FakeKafka("t", 4)
     async with FlowingPath(kafka) as path:
         flow = path.flow = Flow(
             path.accumulator, path.sender, path.ledger, linger_ns=1, pacing_ns=1_000_000, memory_bytes=20_000
@@ -60,12 +53,9 @@ async def test_reading_goes_on_when_what_filled_memory_was_on_disk_already() -> 
         flow.close()
 
 
-@manual_time
 async def test_a_retirement_waits_for_records_of_unfinished_messages_too() -> None:
     """One message, two records in two partitions; it is counted with the second, and the first one's row with none."""
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 2)
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(2, led=False)
     async with SpoolPath(kafka) as path:
         path.accumulator.now_ns = path.clock_ns()
         first, last = path.slot("t", 0), path.slot("t", 1)
@@ -84,36 +74,28 @@ async def test_a_retirement_waits_for_records_of_unfinished_messages_too() -> No
         assert path.disk.batches() == 0
 
 
-@manual_time
 async def test_the_alarm_of_a_full_spool_ends_with_the_outage() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka, max_bytes=3500) as path:
-        kafka.freeze()
-        path.append(path.slot("t"), value_of(0, 2000))
-        path.flush()
+    async with SpoolPath(max_bytes=3500) as path:
+        path.kafka.freeze()
+        path.send(value_of(0, 2000))
         await path.until(lambda: len(path.owner.released) == 1, "by the disk", within_s=3)
-        path.append(path.slot("t"), value_of(1, 2000))
-        path.flush()
+        path.send(value_of(1, 2000))
         await asyncio.sleep(1)
         assert path.spooler.problem
-        kafka.thaw()
+        path.kafka.thaw()
         await path.drained()
         assert path.spooler.spooling() == {}
         assert path.spooler.problem is None
 
 
-@manual_time
 async def test_the_alarm_of_a_failing_disk_ends_when_nobody_asks_it_any_more() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath() as path:
         path.spool.fails = lambda: True
-        kafka.freeze()
+        path.kafka.freeze()
         path.feed(0, 5)
         await asyncio.sleep(3)
         assert path.spooler.problem
-        kafka.thaw()
+        path.kafka.thaw()
         await path.drained()
         path.feed(5, 5)
         await path.drained()
@@ -121,7 +103,6 @@ async def test_the_alarm_of_a_failing_disk_ends_when_nobody_asks_it_any_more() -
         assert path.spooler.problem is None
 
 
-@manual_time
 async def test_the_alarm_goes_on_while_one_partition_still_needs_the_disk() -> None:
     kafka = FakeKafka()
     one, other = kafka.topic("t", 2).partitions
@@ -139,11 +120,8 @@ async def test_the_alarm_goes_on_while_one_partition_still_needs_the_disk() -> N
         await path.drained()
 
 
-@manual_time
 async def test_a_batch_that_would_fit_does_not_overtake_one_that_does_not() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka, max_bytes=5500) as path:
         for number, size in ((0, 2000), (1, 3000), (2, 10)):
             path.append(path.slot("t"), value_of(number, size))
@@ -156,11 +134,8 @@ async def test_a_batch_that_would_fit_does_not_overtake_one_that_does_not() -> N
         assert numbers(kafka) == [0, 1, 2]
 
 
-@manual_time
 async def test_batches_of_a_write_that_failed_keep_their_order() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka) as path:
         path.spool.fails = lambda: True
         for number in range(4):
@@ -175,11 +150,8 @@ async def test_batches_of_a_write_that_failed_keep_their_order() -> None:
         assert numbers(kafka) == list(range(4))
 
 
-@manual_time
 async def test_records_without_a_key_go_round_a_partition_that_is_spooled() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 2)
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(2, led=False)
     async with SpoolPath(kafka) as path:
         path.feed(0, 1)
         await path.until(lambda: path.disk.messages == 1, "spooled", within_s=5)
@@ -194,7 +166,6 @@ async def test_records_without_a_key_go_round_a_partition_that_is_spooled() -> N
         await path.drained()
 
 
-@manual_time
 async def test_one_write_is_of_bounded_size() -> None:
     kafka = FakeKafka(batch_bytes=WRITE_BYTES)
     kafka.topic("t").partitions[0].has_leader = False
@@ -208,61 +179,47 @@ async def test_one_write_is_of_bounded_size() -> None:
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 1.0])
-def test_what_is_answered_while_it_closes_is_removed_and_nothing_afterwards(patience_s: float) -> None:
-    @manual_time
-    async def scenario() -> None:
-        kafka = FakeKafka()
-        topic = kafka.topic("t")
-        topic.partitions[0].has_leader = False
-        async with SpoolPath(kafka) as path:
-            path.feed(0, 5)
-            await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=3)
-            kafka.latency_s = lambda: 0.5
-            topic.partitions[0].has_leader = True
-            await path.until(lambda: path.accumulator.partitions.queue("t", 0).in_flight is not None, "under way")
-            await path.spooler.close(patience_s=patience_s)
-            rows = path.disk.batches()
-            assert rows == (0 if patience_s else 1)
-            await asyncio.sleep(2)
-            assert numbers(kafka) == list(range(5))
-            assert path.disk.batches() == rows, "the store may be closed by now"
-
-    scenario()
+async def test_what_is_answered_while_it_closes_is_removed_and_nothing_afterwards(patience_s: float) -> None:
+    kafka, topic = FakeKafka.with_topic(led=False)
+    async with SpoolPath(kafka) as path:
+        await path.fed(0, 5, within_s=3)
+        kafka.latency_s = lambda: 0.5
+        topic.partitions[0].has_leader = True
+        await path.until(lambda: path.accumulator.partitions.queue("t", 0).in_flight is not None, "under way")
+        await path.spooler.close(patience_s=patience_s)
+        rows = path.disk.batches()
+        assert rows == (0 if patience_s else 1)
+        await asyncio.sleep(2)
+        assert numbers(kafka) == list(range(5))
+        assert path.disk.batches() == rows, "the store may be closed by now"
 
 
-@manual_time
 async def test_a_batch_larger_than_one_write_is_spooled_by_itself() -> None:
     kafka = FakeKafka(batch_bytes=WRITE_BYTES + 5000)
     kafka.topic("t").partitions[0].has_leader = False
     async with SpoolPath(kafka) as path:
         path.feed(0, 2)
         await asyncio.sleep(2)
-        path.append(path.slot("t"), value_of(2, WRITE_BYTES + 1))
-        path.flush()
-        path.feed(3, 2)
-        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=3)
+        path.send(value_of(2, WRITE_BYTES + 1))
+        await path.fed(3, 2, within_s=3)
         assert path.disk.messages == 5
         kafka.topics["t"].partitions[0].has_leader = True
         await path.drained()
         assert numbers(kafka) == list(range(5))
 
 
-@manual_time
 async def test_a_replay_whose_dead_letters_nobody_takes_does_not_fill_memory() -> None:
     """All that is on disk is poisoned, Kafka does not take dead letters, and the disk has no room for them."""
-    kafka = FakeKafka(batch_bytes=100_000)
-    topic = kafka.topic("t", 2)
+    kafka, topic = FakeKafka.with_topic(2, batch_bytes=100_000)
     dead = kafka.topic(DEAD_LETTERS)
     topic.partitions[0].has_leader = topic.partitions[1].has_leader = False
     async with SpoolPath(kafka) as path:
         for number in range(150):
-            path.append(path.slot("t"), value_of(number, 90_000))
-            path.flush()
+            path.send(value_of(number, 90_000))
             await asyncio.sleep(0.02)
         await path.until(lambda: len(path.owner.released) == 150, "by the disk", within_s=3)
         for number in range(5000, 5005):
-            path.append(path.slot("t", 1), value_of(number, 90_000))
-            path.flush()
+            path.send(value_of(number, 90_000), "t", 1)
             await asyncio.sleep(0.02)
         await path.until(lambda: len(path.owner.released) == 155, "by the disk", within_s=3)
         path.spool.max_bytes = path.disk.bytes
@@ -281,11 +238,8 @@ async def test_a_replay_whose_dead_letters_nobody_takes_does_not_fill_memory() -
         assert path.disk.batches() == 0
 
 
-@manual_time
 async def test_what_only_kafka_acknowledges_gets_its_turn_where_all_else_goes_through_the_disk() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka, after_ns=0, acknowledges=False) as path:
+    async with SpoolPath(after_ns=0, acknowledges=False) as path:
         waited = path.append(path.slot("t", qos=1), value_of(1_000_000))
         for number in range(3000):
             path.accumulator.now_ns = path.clock_ns()
@@ -299,11 +253,8 @@ async def test_what_only_kafka_acknowledges_gets_its_turn_where_all_else_goes_th
         await path.drained()
 
 
-@manual_time
 async def test_what_is_on_disk_gets_its_turn_beside_what_only_kafka_acknowledges() -> None:
-    kafka = FakeKafka(batch_bytes=200)
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(batch_bytes=200, led=False)
     async with SpoolPath(kafka, acknowledges=False) as path:
         for number in range(50):
             path.append(path.slot("t", qos=0), value_of(number))
@@ -323,16 +274,16 @@ async def test_what_is_on_disk_gets_its_turn_beside_what_only_kafka_acknowledges
         assert sorted(numbers(kafka)) == [*range(50), *range(1000, count)]
 
 
-@manual_time
-async def test_a_refused_partition_is_spooled_in_order_while_it_is_tried() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    async with SpoolPath(kafka, after_ns=0) as path:
+@pytest.mark.parametrize("after_ns", [0, S])
+async def test_a_refused_partition_is_spooled_in_order_while_it_is_tried(after_ns: int) -> None:
+    kafka, topic = FakeKafka.with_topic()
+    async with SpoolPath(kafka, after_ns=after_ns) as path:
         topic.reject = lambda _records: RefusedError("not authorised")
-        for number in range(0, 100, 5):
-            path.feed(number, 5)
-            await asyncio.sleep(0.2)
+        await path.feed_slowly(0, 100, 5, every_s=0.2)
         await path.until(lambda: len(path.owner.released) == 100, "by the disk")
         topic.reject = None
         await path.drained()
         assert numbers(kafka) == list(range(100))
+
+
+in_manual_time(globals())

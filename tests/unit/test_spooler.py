@@ -1,36 +1,26 @@
 """What goes to the spool and when, and that it comes back in order: on a Kafka and a disk in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
-from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
-from bridge.errors import IncarnationError, PoisonedError, RefusedError
+from bridge.errors import BridgeError, IncarnationError, PoisonedError, RefusedError
+from bridge.ports import StoredRecord
 from bridge.produce.spool_replay import Replayed
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, value_of
 from tests.unit.fake_kafka import DOWN, FakeKafka
 from tests.unit.fake_spool import FakeDisk
-from tests.unit.manual_time import manual_time
+from tests.unit.manual_time import in_manual_time
 from tests.unit.spool_path import SpoolPath, numbers
 
-if TYPE_CHECKING:
-    from bridge.errors import BridgeError
-    from bridge.ports import StoredRecord
 
-
-@manual_time
 async def test_a_frozen_kafka_is_spooled_after_a_second_acknowledged_and_delivered_in_order() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path:
-        path.feed(0, 5)
-        await path.until(lambda: len(path.owner.released) == 5, "delivered")
-        kafka.freeze()
+    async with SpoolPath() as path:
+        await path.fed(0, 5)
+        path.kafka.freeze()
         under_way = path.feed(5, 5)
         await asyncio.sleep(0.5)
         behind = path.feed(10, 5)
@@ -41,11 +31,10 @@ async def test_a_frozen_kafka_is_spooled_after_a_second_acknowledged_and_deliver
         assert path.disk.messages == 10
         assert path.held == 10
         assert path.accumulator.buffered_bytes > 0, "the batch under way is the producer's still"
-        path.feed(15, 5)
-        await path.until(lambda: len(path.owner.released) == 20, "at once", within_s=0.05)
-        kafka.thaw()
+        await path.fed(15, 5, within_s=0.05)
+        path.kafka.thaw()
         await path.drained()
-        assert numbers(kafka) == list(range(20)), "the late answer takes its batch off the disk: no copy"
+        assert numbers(path.kafka) == list(range(20)), "the late answer takes its batch off the disk: no copy"
         assert path.disk.batches() == 0
         path.feed(20, 5)
         await path.drained()
@@ -53,10 +42,8 @@ async def test_a_frozen_kafka_is_spooled_after_a_second_acknowledged_and_deliver
         assert path.ledger.delivered == 25
 
 
-@manual_time
 async def test_what_is_spooled_goes_before_what_comes_while_it_is_replayed() -> None:
-    kafka = FakeKafka(batch_bytes=400)
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic(batch_bytes=400)
     async with SpoolPath(kafka) as path:
         topic.partitions[0].has_leader = False
         await path.sender.producer.refresh_metadata()
@@ -77,19 +64,15 @@ async def test_what_is_spooled_goes_before_what_comes_while_it_is_replayed() -> 
         assert path.accumulator.partitions.queue("t", 0).backlog is None, "live traffic did not keep it spooling"
 
 
-@manual_time
 async def test_what_went_through_the_disk_does_not_wait_for_the_collector() -> None:
-    kafka = FakeKafka(batch_bytes=400)
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic(batch_bytes=400)
     async with SpoolPath(kafka) as path:
         gc.collect()
         gc.disable()
         elsewhere = alive(Replayed)  # what a test before this one left, a failed one with its frames above all
         try:
             topic.partitions[0].has_leader = False
-            for number in range(0, 70, 7):
-                path.feed(number, 7)
-                await asyncio.sleep(0.3)
+            await path.feed_slowly(0, 70, 7, every_s=0.3)
             assert path.held == 70 == path.disk.messages
             assert alive(Replayed) > elsewhere, "the first stayed in memory"
             topic.partitions[0].has_leader = True
@@ -103,11 +86,8 @@ def alive(kind: type) -> int:
     return sum(type(one) is kind for one in gc.get_objects())
 
 
-@manual_time
 async def test_small_batches_of_two_qualities_that_came_in_turn_are_put_together() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka) as path:
         slots = [path.accumulator.slot("r", qos, "t", 0) for qos in (1, 2)]
         for number in range(200):
@@ -126,50 +106,11 @@ async def test_small_batches_of_two_qualities_that_came_in_turn_are_put_together
             assert [number for number in numbers(kafka) if number % 2 == of_one] == list(range(of_one, 200, 2))
 
 
-@manual_time
-async def test_other_partitions_are_not_disturbed() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2).partitions[1].has_leader = False
-    async with SpoolPath(kafka) as path:
-        path.append(path.slot("t", 1), value_of(0))
-        path.flush()
-        path.append(path.slot("t", 0), value_of(1))
-        path.flush()
-        await path.until(lambda: len(path.owner.released) == 2, "both acknowledged", within_s=1.5)
-        assert path.disk.messages == 1
-        assert numbers(kafka) == [1]
-
-
-@manual_time
-async def test_a_crash_delivers_from_the_disk_before_anything_new() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
-    path = SpoolPath(kafka)
-    async with path:
-        path.feed(0, 100)
-        await path.until(lambda: len(path.owner.released) == 100, "acknowledged by the disk")
-        await path.crash()
-    topic.partitions[0].has_leader = True
-    async with SpoolPath(kafka, path.disk) as again:
-        assert again.ledger.recovered == 100
-        again.feed(100, 10)
-        await again.drained()
-        assert numbers(kafka) == list(range(110))
-        assert (again.ledger.received, again.ledger.delivered) == (10, 110)
-        assert again.disk.batches() == 0
-
-
-@manual_time
 async def test_a_crash_in_the_middle_of_a_replay_repeats_and_loses_nothing() -> None:
-    kafka = FakeKafka(batch_bytes=300)
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(batch_bytes=300, led=False)
     disk = FakeDisk()
     async with SpoolPath(kafka, disk) as path:
-        for number in range(0, 200, 4):
-            path.feed(number, 4)
-            await asyncio.sleep(0.1)
+        await path.feed_slowly(0, 200, 4, every_s=0.1)
         await path.until(lambda: len(path.owner.released) == 200, "acknowledged")
         topic.partitions[0].has_leader = True
         while len(topic.values()) < 50:  # noqa: ASYNC110 - jumping time: a step is a step of the simulation
@@ -182,15 +123,13 @@ async def test_a_crash_in_the_middle_of_a_replay_repeats_and_loses_nothing() -> 
     assert len(numbers(kafka)) <= 200 + 40, "copies of what was under way alone"
 
 
-@manual_time
 async def test_an_incarnation_that_fails_leaves_its_batch_to_the_disk() -> None:
     kafka = FakeKafka()
     fails = [IncarnationError("x")] * 3
     kafka.topic("t", reject=lambda _records: fails.pop() if fails else None)
     kafka.latency_s = lambda: 3.0
     async with SpoolPath(kafka) as path:
-        path.feed(0, 10)
-        await path.until(lambda: len(path.owner.released) == 10, "by the disk", within_s=2)
+        await path.fed(0, 10, within_s=2)
         assert path.disk.messages == 10
         path.feed(10, 10)
         await path.drained()
@@ -199,10 +138,8 @@ async def test_an_incarnation_that_fails_leaves_its_batch_to_the_disk() -> None:
         assert path.ledger.delivered == 20
 
 
-@manual_time
 async def test_a_poisoned_record_that_comes_back_from_the_disk_is_dead_lettered_alone() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
 
     def reject(records: list[StoredRecord]) -> BridgeError | None:
         if any(record.value == value_of(3) for record in records):
@@ -213,8 +150,7 @@ async def test_a_poisoned_record_that_comes_back_from_the_disk_is_dead_lettered_
     topic.partitions[0].has_leader = False
     disk = FakeDisk()
     async with SpoolPath(kafka, disk) as path:
-        path.feed(0, 10)
-        await path.until(lambda: len(path.owner.released) == 10, "by the disk")
+        await path.fed(0, 10)
         await path.crash()
     topic.partitions[0].has_leader = True
     async with SpoolPath(kafka, disk) as path:
@@ -226,17 +162,14 @@ async def test_a_poisoned_record_that_comes_back_from_the_disk_is_dead_lettered_
         assert disk.batches() == 0
 
 
-@manual_time
 async def test_a_dead_letter_of_a_spooled_record_may_be_spooled_itself() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
+    kafka, topic = FakeKafka.with_topic()
     dead = kafka.topic(DEAD_LETTERS)
     dead.partitions[0].has_leader = False
     topic.reject = lambda _records: PoisonedError("no", DeadLetterReason.INVALID_RECORD)
     topic.partitions[0].has_leader = False
     async with SpoolPath(kafka) as path:
-        path.feed(0, 3)
-        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+        await path.fed(0, 3)
         topic.partitions[0].has_leader = True
         await path.until(lambda: path.spool.waiting(DEAD_LETTERS, 0) > 0 and not path.spool.waiting("t", 0), "moved")
         assert path.held == 3
@@ -246,29 +179,10 @@ async def test_a_dead_letter_of_a_spooled_record_may_be_spooled_itself() -> None
         assert numbers(kafka, DEAD_LETTERS) == [0, 1, 2]
 
 
-@manual_time
-async def test_a_right_that_is_lost_is_no_records_fault_and_spooled() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.reject = lambda _records: RefusedError("not authorised")
-    async with SpoolPath(kafka) as path:
-        path.feed(0, 5)
-        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=3)
-        topic.reject = None
-        await path.drained()
-        assert numbers(kafka) == list(range(5))
-        assert path.dead == []
-
-
-@manual_time
 async def test_a_full_spool_holds_back_and_goes_on_when_there_is_room() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka, max_bytes=4000) as path:
-        for number in range(0, 300, 3):
-            path.feed(number, 3)
-            await asyncio.sleep(0.05)
+        await path.feed_slowly(0, 300, 3, every_s=0.05)
         taken = len(path.owner.released)
         assert 0 < taken < 300
         assert path.disk.bytes <= 4000
@@ -280,13 +194,10 @@ async def test_a_full_spool_holds_back_and_goes_on_when_there_is_room() -> None:
         assert len(path.owner.released) == 300
 
 
-@manual_time
 async def test_a_disk_that_fails_acknowledges_nothing_and_is_tried_again() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath() as path:
         path.spool.fails = lambda: True
-        kafka.freeze()
+        path.kafka.freeze()
         path.feed(0, 5)
         await asyncio.sleep(4)
         path.feed(5, 5)
@@ -296,21 +207,16 @@ async def test_a_disk_that_fails_acknowledges_nothing_and_is_tried_again() -> No
         path.spool.fails = lambda: False
         await path.until(lambda: len(path.owner.released) == 10, "by the disk", within_s=2)
         assert path.spooler.problem is None
-        kafka.thaw()
+        path.kafka.thaw()
         await path.drained()
-        assert numbers(kafka) == list(range(10))
+        assert numbers(path.kafka) == list(range(10))
 
 
-@manual_time
 async def test_what_the_disk_destroys_is_lost_and_said_to_be() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     disk = FakeDisk()
     async with SpoolPath(kafka, disk) as path:
-        for number in range(0, 30, 3):
-            path.feed(number, 3)
-            await asyncio.sleep(0.3)
+        await path.feed_slowly(0, 30, 3, every_s=0.3)
         await path.until(lambda: len(path.owner.released) == 30, "by the disk")
         middle = sorted(disk.rows["t", 0])[4]
         gone = disk.destroy("t", 0, middle)
@@ -321,15 +227,10 @@ async def test_what_the_disk_destroys_is_lost_and_said_to_be() -> None:
         assert numbers(kafka) == sorted(numbers(kafka))
 
 
-@manual_time
 async def test_a_disk_that_cannot_be_read_for_a_while_is_asked_again() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka) as path:
-        for number in range(0, 30, 3):
-            path.feed(number, 3)
-            await asyncio.sleep(0.3)
+        await path.feed_slowly(0, 30, 3, every_s=0.3)
         await path.until(lambda: len(path.owner.released) == 30, "by the disk")
         path.spool.fails = lambda: True
         topic.partitions[0].has_leader = True
@@ -342,16 +243,12 @@ async def test_a_disk_that_cannot_be_read_for_a_while_is_asked_again() -> None:
         assert not [line for line in said if line["event"] == "spool_lost"], "every batch is counted out as it is read"
 
 
-@manual_time
 async def test_what_is_on_disk_and_not_yet_known_to_be_is_not_read_back() -> None:
     """The second batch is durable, its writer has not heard of it, and the first is read back: were the second taken
     along, it would be counted as on disk afterwards, looked for, and called lost."""
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka) as path:
-        path.feed(0, 3)
-        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+        await path.fed(0, 3)
         path.spool.latency_s = lambda: 12.0
         path.feed(3, 3)
         await path.until(lambda: path.disk.messages == 6, "durable", within_s=13)
@@ -365,14 +262,10 @@ async def test_what_is_on_disk_and_not_yet_known_to_be_is_not_read_back() -> Non
         assert path.ledger.lost == 0
 
 
-@manual_time
 async def test_a_retirement_ends_when_the_rest_is_lost() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka) as path:
-        path.feed(0, 3)
-        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+        await path.fed(0, 3)
         path.disk.destroy("t", 0, min(path.disk.rows["t", 0]))
         drained = asyncio.create_task(path.spooler.drained())
         topic.partitions[0].has_leader = True
@@ -380,15 +273,10 @@ async def test_a_retirement_ends_when_the_rest_is_lost() -> None:
         await asyncio.wait_for(drained, 1)
 
 
-@manual_time
 async def test_batches_a_disk_no_longer_has_at_all_are_lost_too() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka) as path:
-        for number in range(0, 30, 3):
-            path.feed(number, 3)
-            await asyncio.sleep(0.3)
+        await path.feed_slowly(0, 30, 3, every_s=0.3)
         await path.until(lambda: len(path.owner.released) == 30, "by the disk")
         gone = [path.disk.rows["t", 0].pop(number).messages for number in sorted(path.disk.rows["t", 0])[-3:]]
         topic.partitions[0].has_leader = True
@@ -396,28 +284,19 @@ async def test_batches_a_disk_no_longer_has_at_all_are_lost_too() -> None:
         assert path.ledger.lost == sum(gone)
 
 
-@manual_time
 async def test_with_after_zero_everything_goes_through_the_disk() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka, after_ns=0) as path:
-        kafka.freeze()
-        path.feed(0, 5)
-        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=0.05)
-        kafka.thaw()
-        for number in range(5, 105, 5):
-            path.feed(number, 5)
-            await asyncio.sleep(0.01)
+    async with SpoolPath(after_ns=0) as path:
+        path.kafka.freeze()
+        await path.fed(0, 5, within_s=0.05)
+        path.kafka.thaw()
+        await path.feed_slowly(5, 105, 5, every_s=0.01)
         await path.drained()
-        assert numbers(kafka) == list(range(105))
+        assert numbers(path.kafka) == list(range(105))
         assert path.spool.appends > 15
 
 
-@manual_time
 async def test_with_acknowledge_never_only_what_nobody_acknowledges_is_spooled() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(led=False)
     async with SpoolPath(kafka, acknowledges=False) as path:
         path.feed(0, 5)
         for number in range(100, 110):
@@ -432,7 +311,6 @@ async def test_with_acknowledge_never_only_what_nobody_acknowledges_is_spooled()
         assert [number for number in numbers(kafka) if number < 100] == list(range(5))
 
 
-@manual_time
 async def test_with_acknowledge_never_a_partition_without_qos_0_is_not_spooled() -> None:
     kafka = FakeKafka()
     kafka.topic("t").partitions[0].has_leader = False
@@ -442,7 +320,6 @@ async def test_with_acknowledge_never_a_partition_without_qos_0_is_not_spooled()
         assert path.spooler.spooling() == {}
 
 
-@manual_time
 async def test_a_partition_that_goes_on_slowly_is_not_spooled() -> None:
     """What waits is older than ``after``, but Kafka takes a batch twice a second."""
     kafka = FakeKafka(batch_bytes=100)
@@ -455,30 +332,22 @@ async def test_a_partition_that_goes_on_slowly_is_not_spooled() -> None:
         assert path.spool.appends == 0
 
 
-@manual_time
 async def test_nothing_is_written_once_it_is_closed() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path:
-        kafka.freeze()
-        path.feed(0, 5)
-        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=2)
+    async with SpoolPath() as path:
+        path.kafka.freeze()
+        await path.fed(0, 5, within_s=2)
         await path.spooler.close()
         path.feed(5, 5)
         await asyncio.sleep(3)
         assert (path.spool.appends, len(path.owner.released)) == (1, 5)
 
 
-@manual_time
 async def test_reading_back_does_not_wait_for_kafkas_answers() -> None:
     """Each read and each answer takes as long as the other: done in turns, it would take twice as long."""
-    kafka = FakeKafka(batch_bytes=100_000)
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(batch_bytes=100_000, led=False)
     async with SpoolPath(kafka) as path:
         for number in range(120):
-            path.append(path.slot("t"), value_of(number, 90_000))
-            path.flush()
+            path.send(value_of(number, 90_000))
         await path.until(lambda: len(path.owner.released) == 120, "by the disk")
         path.spool.latency_s = lambda: 0.2
         kafka.latency_s = lambda: 0.2
@@ -489,15 +358,11 @@ async def test_reading_back_does_not_wait_for_kafkas_answers() -> None:
         assert loop.time() - began_s < 1.3 * 120 * 0.2
 
 
-@manual_time
 async def test_replay_keeps_to_its_rate() -> None:
-    kafka = FakeKafka(batch_bytes=1000)
-    topic = kafka.topic("t")
-    topic.partitions[0].has_leader = False
+    kafka, topic = FakeKafka.with_topic(batch_bytes=1000, led=False)
     async with SpoolPath(kafka, replay_bytes_per_s=2000) as path:
         for number in range(60):
-            path.append(path.slot("t"), value_of(number, 100))
-            path.flush()
+            path.send(value_of(number, 100))
         await path.until(lambda: len(path.owner.released) == 60, "by the disk")
         size = path.disk.bytes
         assert size > 6000
@@ -508,7 +373,6 @@ async def test_replay_keeps_to_its_rate() -> None:
         assert loop.time() - began_s == pytest.approx(size / 2000, rel=0.3)
 
 
-@manual_time
 async def test_a_kafka_that_is_away_when_its_producer_is_replaced_is_spooled() -> None:
     kafka = FakeKafka(request_timeout_s=1.0)
     kafka.topic("t")
@@ -517,9 +381,7 @@ async def test_a_kafka_that_is_away_when_its_producer_is_replaced_is_spooled() -
         await path.drained()
         kafka.unreachable = DOWN
         kafka.freeze()
-        for number in range(5, 50, 5):
-            path.feed(number, 5)
-            await asyncio.sleep(30)
+        await path.feed_slowly(5, 50, 5, every_s=30)
         assert len(path.owner.released) == 50
         kafka.unreachable = None
         kafka.thaw()
@@ -529,93 +391,76 @@ async def test_a_kafka_that_is_away_when_its_producer_is_replaced_is_spooled() -
 
 @pytest.mark.parametrize("disk_fails", [False, True])
 @pytest.mark.parametrize("answer", ["stored", "refused", "poisoned", "replaced"])
-def test_kafka_answers_while_the_disk_is_writing_what_is_under_way(answer: str, disk_fails: bool) -> None:
+async def test_kafka_answers_while_the_disk_is_writing_what_is_under_way(answer: str, disk_fails: bool) -> None:
     """The batch under way is written to the disk, Kafka's answer is faster, and nothing else of the partition waits:
     its end of spooling comes before the end of the write."""
 
-    @manual_time
-    async def scenario() -> None:
-        kafka = FakeKafka()
-        refuses = False
-        poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
-        topic = kafka.topic("t", reject=lambda records: _verdict(records) if refuses else None)
+    kafka = FakeKafka()
+    refuses = False
+    poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
+    topic = kafka.topic("t", reject=lambda records: _verdict(records) if refuses else None)
 
-        def _verdict(records: list[StoredRecord]) -> BridgeError | None:
-            if answer == "refused":
-                return RefusedError("not yours")
-            if answer == "replaced":
-                return IncarnationError("unknown producer")
-            return poison if any(record.value == value_of(7) for record in records) else None
+    def _verdict(records: list[StoredRecord]) -> BridgeError | None:
+        if answer == "refused":
+            return RefusedError("not yours")
+        if answer == "replaced":
+            return IncarnationError("unknown producer")
+        return poison if any(record.value == value_of(7) for record in records) else None
 
-        async with SpoolPath(kafka) as path:
-            path.feed(0, 5)
-            await path.until(lambda: len(path.owner.released) == 5, "delivered")
-            path.spool.latency_s = lambda: 0.8
-            path.spool.fails = lambda: disk_fails
-            kafka.freeze()
-            path.feed(5, 5)
-            await path.until(lambda: path.spool.appends > 0, "the disk is writing")
-            refuses = answer != "stored"
-            kafka.thaw()
-            path.feed(10, 5)
-            await asyncio.sleep(5)
-            assert path.balanced(), path.ledger
-            refuses = answer == "poisoned"
-            path.spool.fails = lambda: False
-            await path.drained(within_s=60)
-            assert not path.disk.messages
-        got = numbers(kafka)
-        bad = [7] if answer == "poisoned" else []
-        assert got == [n for n in range(15) if n not in bad], "in order, nothing missing, nothing twice"
-        assert [int(value or b"") for value in kafka.topics[DEAD_LETTERS].values()] == bad
-        assert len(topic.values()) == len(got)
-
-    scenario()
+    async with SpoolPath(kafka) as path:
+        await path.fed(0, 5)
+        path.spool.latency_s = lambda: 0.8
+        path.spool.fails = lambda: disk_fails
+        kafka.freeze()
+        path.feed(5, 5)
+        await path.until(lambda: path.spool.appends > 0, "the disk is writing")
+        refuses = answer != "stored"
+        kafka.thaw()
+        path.feed(10, 5)
+        await asyncio.sleep(5)
+        assert path.balanced(), path.ledger
+        refuses = answer == "poisoned"
+        path.spool.fails = lambda: False
+        await path.drained(within_s=60)
+        assert not path.disk.messages
+    got = numbers(kafka)
+    bad = [7] if answer == "poisoned" else []
+    assert got == [n for n in range(15) if n not in bad], "in order, nothing missing, nothing twice"
+    assert [int(value or b"") for value in kafka.topics[DEAD_LETTERS].values()] == bad
+    assert len(topic.values()) == len(got)
 
 
 @pytest.mark.parametrize("after_ns", [0, 1_000_000_000])
-def test_switched_off_it_takes_nothing_and_delivers_what_it_has(after_ns: int) -> None:
-    @manual_time
-    async def scenario() -> None:
-        kafka = FakeKafka()
-        topic = kafka.topic("t")
-        topic.partitions[0].has_leader = False
-        disk = FakeDisk()
-        async with SpoolPath(kafka, disk) as path:
-            path.feed(0, 10)
-            await path.until(lambda: len(path.owner.released) == 10, "by the disk")
-            await path.crash()
-        async with SpoolPath(kafka, disk, after_ns=after_ns, takes=False) as path:
-            path.feed(10, 10)
-            await asyncio.sleep(5)
-            assert path.owner.released == []
-            assert (path.disk.messages, path.spool.appends) == (10, 0)
-            topic.partitions[0].has_leader = True
-            await path.drained()
-            path.feed(20, 10)
-            await path.drained()
-            assert numbers(kafka) == list(range(30))
-            assert path.spool.appends == 0
-
-    scenario()
+async def test_switched_off_it_takes_nothing_and_delivers_what_it_has(after_ns: int) -> None:
+    kafka, topic = FakeKafka.with_topic(led=False)
+    disk = FakeDisk()
+    async with SpoolPath(kafka, disk) as path:
+        await path.fed(0, 10)
+        await path.crash()
+    async with SpoolPath(kafka, disk, after_ns=after_ns, takes=False) as path:
+        path.feed(10, 10)
+        await asyncio.sleep(5)
+        assert path.owner.released == []
+        assert (path.disk.messages, path.spool.appends) == (10, 0)
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        path.feed(20, 10)
+        await path.drained()
+        assert numbers(kafka) == list(range(30))
+        assert path.spool.appends == 0
 
 
-@manual_time
 async def test_what_waits_for_its_dead_letters_is_not_read_again_by_the_next_outage() -> None:
     """Its row is on the disk until then. Read again, it came twice, and as many of the new rows were not read."""
-    kafka = FakeKafka()
-    kafka.topic("t")
-    async with SpoolPath(kafka) as path:
-        kafka.freeze()
-        path.feed(0, 3)
-        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+    async with SpoolPath() as path:
+        path.kafka.freeze()
+        await path.fed(0, 3)
         (span,) = path.spooler.replay._spans
         span.pending += 1  # as a dead letter does that Kafka has not taken yet
-        kafka.thaw()
+        path.kafka.thaw()
         queue = path.accumulator.partitions.queue("t", 0)
         await path.until(lambda: queue.backlog is None, "the outage is over")
-        path.feed(3, 1)
-        await path.until(lambda: len(path.owner.released) == 4, "past the spool")
+        await path.fed(3, 1)
         assert path.disk.batches() == 1
         queue.not_before_ns = path.clock_ns() + 3600 * 10**9  # after a refusal: nothing is under way
         for number in range(4, 8):
@@ -623,9 +468,12 @@ async def test_what_waits_for_its_dead_letters_is_not_read_again_by_the_next_out
         await path.until(lambda: len(path.owner.released) == 8, "by the disk")
         queue.not_before_ns = 0
         path.sender.resume(queue)
-        await path.until(lambda: len(numbers(kafka)) >= 8, "delivered")
-        assert numbers(kafka) == list(range(8))
+        await path.until(lambda: len(numbers(path.kafka)) >= 8, "delivered")
+        assert numbers(path.kafka) == list(range(8))
         assert path.ledger.imbalance() == 0
         path.spooler.replay.settle(span)
         await path.drained()
         assert path.disk.batches() == 0
+
+
+in_manual_time(globals())

@@ -1,7 +1,5 @@
 """What `gateway run` loads before it forks its workers: a start after a crash waits for all of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -61,7 +59,8 @@ def test_a_start_imports_no_other_command(settings: Path, tmp_path: Path) -> Non
         "gateway.cli.arguments",
         "gateway.cli.main",
         "gateway.cli.parser",
-        "gateway.cli.run",
+        "gateway.cli.service",
+        "gateway.cli.service.run",
     }
 
 

@@ -1,18 +1,15 @@
 """How a job's driver ends when Spark refuses something."""
 
-from __future__ import annotations
-
 import argparse
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 
-from streaming import driver, options, reach
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from streaming import options
+from streaming.runtime import driver, reach
 
 
 class _Refusal(AnalysisException):
@@ -53,9 +50,7 @@ def test_the_text_of_a_refusal_is_told_though_the_jvm_has_ended(
     ):
         monkeypatch.setattr(place, name, played)
     monkeypatch.setattr(
-        argparse.ArgumentParser,
-        "parse_args",
-        lambda *_: argparse.Namespace(jars="", conf=[], allow_data_loss=False),
+        argparse.ArgumentParser, "parse_args", lambda *_: argparse.Namespace(jars="", conf=[], allow_data_loss=False)
     )
     monkeypatch.setattr(driver._Signals, "install", lambda _: None)
     with pytest.raises(AnalysisException) as raised:

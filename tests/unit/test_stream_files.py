@@ -1,30 +1,36 @@
 """``gateway stream status`` and ``reset`` on files as Spark and Delta write them, and the lock of a checkpoint."""
 
-from __future__ import annotations
-
+import argparse
+import fcntl
+import importlib.util
 import json
+import os
+import re
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet  # type: ignore[import-untyped]
 
 from config.errors import ConfigError
-from config.settings import StreamSettings
+from config.settings import Settings, StreamSettings
 from config.stream_jobs import LakeSettings
+from gateway.admin.model import Offsets, TopicPartition
 from gateway.cli.main import main
-from streaming import job_lock
-from streaming.checkpoint_log import read_progress
-from streaming.delta_log import read_table
-from streaming.files import LocalFolder, is_local
-from streaming.reset import plan
-from streaming.status import collect, from_json, to_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from streaming.lake.delta_files import read_table
+from streaming.lake.files import LocalFolder, is_local
+from streaming.lake.storage import location
+from streaming.runtime import job_lock
+from streaming.runtime.checkpoint_log import read_progress
+from streaming.upkeep import reset
+from streaming.upkeep.reset import plan
+from streaming.upkeep.status import collect, from_json, to_json
+from tests.kinds import there
+from tests.scripts import loaded_after
 
 DELTA = {"sourceVersion": 1, "reservoirId": "4f1", "reservoirVersion": 7, "index": -1, "isStartingVersion": False}
 
@@ -41,28 +47,35 @@ def batch(folder: Path, number: int, *places: Any, finished: bool = True, waterm
         (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
-def add(path: str, rows: int | None, size: int = 100, deleted: int = 0) -> dict[str, Any]:
-    action: dict[str, Any] = {"path": path, "size": size, "stats": None}
-    if rows is not None:
-        action["stats"] = json.dumps({"numRecords": rows})
-    if deleted:
-        action["deletionVector"] = {"cardinality": deleted, "pathOrInlineDv": "v", "offset": 1}
-    return {"add": action}
+def add(path: str, rows: int | None, size: int = 100) -> dict[str, Any]:
+    stats = None if rows is None else json.dumps({"numRecords": rows})
+    of_file = {"partitionValues": {}, "modificationTime": 1, "dataChange": True, "stats": stats}
+    return {"add": {"path": path, "size": size, **of_file}}
+
+
+_SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+_TABLE: tuple[dict[str, Any], ...] = (
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {
+        "metaData": {
+            "id": "4f1", "format": {"provider": "parquet", "options": {}}, "schemaString": json.dumps(_SCHEMA),
+            "partitionColumns": [], "configuration": {},
+        }
+    },
+)  # fmt: skip
 
 
 def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
     log = table / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
-    lines = [{"commitInfo": {"timestamp": 1_700_000_000_000 + version * 1000}}, *actions]
+    told = {"commitInfo": {"timestamp": 1_700_000_000_000 + version * 1000}}
+    lines = [told, *(_TABLE if version == 0 else ()), *actions]
     (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, lines)) + "\n")
 
 
 @pytest.fixture
 def stream(tmp_path: Path) -> StreamSettings:
-    return StreamSettings(
-        checkpoint=tmp_path / "checkpoints", output=tmp_path / "telemetry", quarantine=tmp_path / "quarantine",
-        lake=LakeSettings(path=tmp_path / "lake"),
-    )  # fmt: skip
+    return StreamSettings(checkpoint=tmp_path / "checkpoints", lake=LakeSettings(path=tmp_path / "lake"))
 
 
 def words(stream: StreamSettings) -> list[str]:
@@ -74,7 +87,7 @@ def test_what_counts_is_the_last_finished_batch(tmp_path: Path) -> None:
         batch(tmp_path / "silver", number, {"t": {"0": number, "1": 5}}, watermark_ms=77)
     batch(tmp_path / "silver", 12, {"t": {"0": 99, "1": 5}}, finished=False)
     found = read_progress(LocalFolder(str(tmp_path)), "silver")
-    assert (found.batch, found.planned, found.watermark_ms) == (11, 12, 77)
+    assert (found.batch, found.unfinished_batch, found.watermark_ms) == (11, 12, 77)
     assert found.offsets == {"t": {"0": 11, "1": 5}}
     assert found.finished_at_s is not None
 
@@ -83,45 +96,38 @@ def test_two_sources_and_a_table(tmp_path: Path) -> None:
     batch(tmp_path / "audit", 0, {"t": {"0": 1}}, None, {"ledger": {"0": 2}}, DELTA)
     found = read_progress(LocalFolder(str(tmp_path)), "audit")
     assert found.offsets == {"t": {"0": 1}, "ledger": {"0": 2}}
-    assert found.tables == {"4f1": 6}, "before the first file of version 7"
+    assert found.tables_read == {"4f1": 6}, "before the first file of version 7"
     assert found.watermark_ms is None
 
 
 def test_before_the_first_batch(tmp_path: Path) -> None:
     batch(tmp_path / "gold", 0, DELTA, finished=False)
     found = read_progress(LocalFolder(str(tmp_path)), "gold")
-    assert (found.batch, found.planned, found.offsets) == (None, 0, {})
+    assert (found.batch, found.unfinished_batch, found.offsets) == (None, 0, {})
 
 
 def test_a_table_is_what_its_log_adds_and_does_not_remove(tmp_path: Path) -> None:
     commit(tmp_path / "silver", 0, add("a", 10), add("b", 20))
-    commit(tmp_path / "silver", 1, {"remove": {"path": "a"}}, add("c", 9, size=50, deleted=2))
-    found = read_table(LocalFolder(str(tmp_path)), "silver")
-    assert found is not None
-    assert (found.rows, found.files, found.bytes, found.version) == (27, 2, 150, 1)
+    commit(
+        tmp_path / "silver",
+        1,
+        {"remove": {"path": "a", "dataChange": True, "deletionTimestamp": 1}},
+        add("c", 9, size=50),
+    )
+    found = there(read_table(LocalFolder(str(tmp_path)), "silver"))
+    assert (found.rows, found.files, found.bytes, found.version) == (29, 2, 150, 1)
     assert found.written_at_s == 1_700_000_001
 
 
-def test_a_file_that_gets_a_deletion_vector_stays(tmp_path: Path) -> None:
-    commit(tmp_path / "silver", 0, add("a", 10))
-    commit(tmp_path / "silver", 1, add("a", 10, deleted=3), {"remove": {"path": "a"}})  # in the order Delta writes them
-    found = read_table(LocalFolder(str(tmp_path)), "silver")
-    assert found is not None
-    assert (found.rows, found.files) == (7, 1)
-
-
-def test_a_snapshot_stands_for_older_commits(tmp_path: Path) -> None:
-    log = tmp_path / "silver" / "_delta_log"
-    for version in (10, 11):
-        commit(tmp_path / "silver", version, add("late" if version == 11 else "not-again", 5))
-    rows = [{**add("a", 10)}, {"add": None}, {**add("b", 20)}]
-    for row in rows:
-        if row["add"] is not None:
-            row["add"]["deletionVector"] = None
-    parquet.write_table(pa.Table.from_pylist(rows), log / f"{10:020}.checkpoint.parquet")
-    found = read_table(LocalFolder(str(tmp_path)), "silver")
-    assert found is not None
-    assert (found.rows, found.files, found.version) == (35, 3, 11), "commit 10 is in the snapshot"
+def test_a_damaged_log_is_told_and_the_other_tables_are_shown(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(stream.lake.path / "silver", 1, {"add": 3})
+    commit(stream.lake.path / "gold", 0, add("a", 10))
+    assert main(["stream", "status", *words(stream), "--offline"]) == 0
+    said = capsys.readouterr()
+    assert "silver: the table cannot be read" in said.err
+    assert "gold" in said.out
 
 
 def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
@@ -131,13 +137,11 @@ def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
 
 def test_rows_are_not_guessed(tmp_path: Path) -> None:
     commit(tmp_path / "silver", 0, add("a", 10), add("b", None))
-    found = read_table(LocalFolder(str(tmp_path)), "silver")
-    assert found is not None
-    assert found.rows is None
+    assert there(read_table(LocalFolder(str(tmp_path)), "silver")).rows is None
     (tmp_path / "bronze" / "day=1").mkdir(parents=True)
     (tmp_path / "bronze" / "day=1" / "x.parquet").write_bytes(b"1234")
-    plain = read_table(LocalFolder(str(tmp_path)), "bronze")
-    assert plain is not None
+    (tmp_path / "bronze" / "day=1" / ".x.parquet.crc").write_bytes(b"12")
+    plain = there(read_table(LocalFolder(str(tmp_path)), "bronze"))
     assert (plain.kind, plain.rows, plain.files, plain.bytes) == ("parquet", None, 1, 4)
     assert read_table(LocalFolder(str(tmp_path)), "gold") is None
 
@@ -194,15 +198,60 @@ def test_a_kafka_that_is_not_there_costs_the_lag_alone(
     assert "--offline" in said.err
 
 
+class _Kafka:
+    """Kafka's administration of one topic: of partition 0 the first ten records are deleted."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topics(self, names: list[str]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=name, partitions=[SimpleNamespace(number=it) for it in (0, 1)]) for name in names]
+
+    def log_starts(self, places: list[TopicPartition]) -> Offsets:
+        return Offsets({place: (10, 0)[place.partition] for place in places})
+
+    def log_ends(self, places: list[TopicPartition]) -> Offsets:
+        return Offsets({place: (30, 5)[place.partition] for place in places})
+
+
+def test_before_its_first_commit_a_query_has_all_before_it_that_kafka_holds(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.admin.kafka.KafkaAdmin", _Kafka)
+    batch(stream.checkpoint / "silver", 0, {"t": {"0": 30, "1": 5}}, finished=False)
+    batch(stream.checkpoint / "bronze", 3, {"t": {"0": 28}})
+    for query in ("silver", "bronze"):
+        (stream.checkpoint / f"{query}.json").write_text('{"version":1,"topics":["t"]}')
+    assert main(["stream", "status", *words(stream), "--json"]) == 0
+    found = {one["query"]: one for one in json.loads(capsys.readouterr().out)["queries"]}
+    assert (found["silver"]["batch"], found["silver"]["behind"]) == (None, 25)
+    assert found["silver"]["ends"] == {"t": {"0": 30, "1": 5}}
+    assert found["bronze"]["behind"] == 2 + 5, "a partition that it has not met is read from its beginning"
+    assert main(["stream", "status", *words(stream)]) == 0
+    assert re.search(r"silver +t +0 +10 +30 +20\n", capsys.readouterr().out)
+
+
+def test_without_the_package_that_reads_tables_it_is_said_what_to_install(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    absent = {"deltalake", "pyarrow"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in absent else found(name))
+    assert main(["stream", "status", *words(stream), "--offline"]) == 78
+    assert "not installed: deltalake, pyarrow" in capsys.readouterr().err
+
+
 def test_status_loads_no_spark(stream: StreamSettings) -> None:
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
-    code = f"""
-        import sys
-        from gateway.cli.main import main
-        assert main(["stream", "status", *{words(stream)!r}, "--offline"]) == 0
-        assert not {{"pyspark", "py4j", "pandas"}} & set(sys.modules)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True)
+    asked = ["stream", "status", *words(stream), "--offline"]
+    loaded = loaded_after(f"from gateway.cli.main import main; assert main({asked!r}) == 0")
+    assert not {"pyspark", "py4j", "pandas"} & loaded
 
 
 def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +260,7 @@ def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: py
     commit(stream.lake.path / "silver", 0, add("a", 10))
     assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 0
     said = capsys.readouterr().out
-    assert "silver stays" in said
+    assert "silver and its quarantine stay" in said
     assert not (stream.checkpoint / "silver").exists()
     assert not (stream.checkpoint / "silver.json").exists()
     (kept,) = stream.checkpoint.glob("silver.reset-*Z")
@@ -224,21 +273,34 @@ def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: py
 def test_tables_that_would_be_doubled_go_with_the_checkpoint(stream: StreamSettings) -> None:
     batch(stream.checkpoint / "bronze", 0, {"t": {"0": 11}})
     (stream.lake.path / "bronze").mkdir(parents=True)
-    batch(stream.checkpoint / "ingest", 0, {"t": {"0": 11}})
-    batch(stream.checkpoint / "windows", 0, {"t": {"0": 11}})
-    for name in ("telemetry", "windows"):
-        (stream.output.parent / name).mkdir()
     assert {move.name for move in plan(stream, "bronze", 0).moves} == {"bronze"}
     assert len(plan(stream, "bronze", 0).moves) == 2
-    assert sorted(move.name for move in plan(stream, "ingest", 0).moves) == [
-        "ingest", "telemetry", "windows", "windows",
-    ]  # fmt: skip
 
 
 def test_a_look_changes_nothing(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
     batch(stream.checkpoint / "gold", 0, DELTA)
     assert main(["stream", "reset", "gold", *words(stream), "--dry-run"]) == 0
     assert "gold.reset-" in capsys.readouterr().out
+    assert (stream.checkpoint / "gold").exists()
+
+
+def test_a_look_by_spark_asks_nothing_and_changes_nothing(
+    stream: StreamSettings, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def command(arguments: argparse.Namespace) -> Any:
+        asked.append(arguments)
+        return [sys.executable, "-c", "print('looked')"], dict(os.environ)
+
+    monkeypatch.setattr("gateway.cli.stream._command", command)
+    elsewhere = ["--checkpoint", "s3a://bucket/checkpoints", "--lake", "s3a://bucket/lake"]
+    assert main(["stream", "reset", "gold", *elsewhere, "--dry-run"]) == 0
+    assert capfd.readouterr().out == "looked\n"
+    monkeypatch.setattr(reset, "Folder", lambda _spark, url: LocalFolder(url))
+    batch(stream.checkpoint / "gold", 0, DELTA)
+    assert reset.run(None, Settings(stream=stream), asked[0]) == 0  # type: ignore[arg-type]
+    assert "gold.reset-" in capfd.readouterr().out
     assert (stream.checkpoint / "gold").exists()
 
 
@@ -249,9 +311,27 @@ def test_without_a_yes_nothing_is_done(stream: StreamSettings, capsys: pytest.Ca
     assert (stream.checkpoint / "gold").exists()
 
 
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("/data/lake", "/data/lake"),
+        ("s3a://bucket/lake", "s3a://bucket/lake"),
+        ("hdfs://name:8020/lake", "hdfs://name:8020/lake"),
+        ("file:///data/lake", "file:///data/lake"),
+    ],
+)
+def test_folders_are_told_to_spark_as_they_were_written(written: str, url: str) -> None:
+    assert location(LakeSettings(path=written).path) == url
+
+
+def test_a_relative_folder_is_relative_to_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert location(LakeSettings().path) == str(tmp_path / "data" / "lake")
+
+
 HOLD = """
     import sys
-    from streaming import job_lock
+    from streaming.runtime import job_lock
     job_lock.hold(sys.argv[1], "silver")
     print("held", flush=True)
     sys.stdin.read()
@@ -271,7 +351,7 @@ def test_a_second_process_is_refused_and_a_dead_one_is_not_waited_for(
             job_lock.hold(url, "silver")
         job_lock.hold(url, "gold")  # another query
         job_lock.let_go(url, "gold")
-        assert (collect(stream).queries[0].process or "").startswith(f"process {other.pid} on ")
+        assert (collect(stream).queries[0].running or "").startswith(f"process {other.pid} on ")
         assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 78
         assert "Stop it first" in capsys.readouterr().err
         other.kill()
@@ -281,6 +361,22 @@ def test_a_second_process_is_refused_and_a_dead_one_is_not_waited_for(
     assert job_lock.holder(url, "silver") is not None
     job_lock.let_go(url, "silver")
     assert job_lock.holder(url, "silver") is None
+
+
+def test_a_job_starts_while_another_process_looks_whose_the_lock_is(stream: StreamSettings) -> None:
+    """``holder`` has a shared lock for an instant: the job waits for it, and is not refused."""
+    url = str(stream.checkpoint)
+    job_lock.hold(url, "silver")
+    job_lock.let_go(url, "silver")
+    looking = os.open(stream.checkpoint / "silver.lock", os.O_RDWR)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    timer = threading.Timer(0.1, os.close, [looking])
+    timer.start()
+    try:
+        job_lock.hold(url, "silver")
+    finally:
+        timer.join()
+    job_lock.let_go(url, "silver")
 
 
 @pytest.mark.parametrize(

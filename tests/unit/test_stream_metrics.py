@@ -1,7 +1,5 @@
 """What a Spark job tells Prometheus, from Spark's reports to the port that is scraped. Spark is played by fakes."""
 
-from __future__ import annotations
-
 import json
 import socket
 from types import SimpleNamespace
@@ -14,11 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from config.errors import ConfigError
 from config.stream import StreamMetricsSettings
 from streaming.job import JobContext
-from streaming.listener import ProgressListener, Terminated
 from streaming.metric_names import PHASES, SERIES
-from streaming.metrics import StreamMetrics, kafka_offsets, serve
+from streaming.metrics import BatchCounts, StreamMetrics, kafka_offsets, serve
 from streaming.progress import BatchEvent, Event
-from streaming.tally import BatchCounts
+from streaming.runtime.listener import ProgressListener, Terminated
 from tests.batch_reports import batch_operator, batch_report, batch_source
 
 DELTA = {"sourceVersion": 1, "reservoirId": "4f1", "reservoirVersion": 7, "index": -1, "isStartingVersion": False}
@@ -60,7 +57,7 @@ def test_a_query_has_all_its_series_from_its_start() -> None:
 
 def test_batches_add_up() -> None:
     context = JobContext(lambda _: None)
-    context.tally.put("silver", 6, BatchCounts(rows=90, quarantined=4))
+    context.counts["silver", 6] = BatchCounts(rows=90, quarantined=4)
     report = batch_report(
         stateOperators=[batch_operator(), batch_operator()], eventTime={"watermark": "2026-11-21T08:10:00.000Z"}
     )

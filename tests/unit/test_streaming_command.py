@@ -1,38 +1,36 @@
 """The command line of a job: settings on top, the job's process instead of this one, Spark's configuration."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from bridge.wire import TELEMETRY_FIELDS
 from config.errors import ConfigError
 from config.settings import LogSettings, Settings, StreamSettings
 from gateway.cli.main import main
 from streaming import options
-from streaming.all import stages
+from streaming.decoding.faults import BadRecord
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
-from streaming.failures import cause, explain
+from streaming.kafka.failures import cause, explain
 from streaming.progress import Event
-from streaming.schemas import QUARANTINE, TELEMETRY, WINDOWS
-from streaming.session import session_conf
-from streaming.transforms import BadRecord
+from streaming.run import stages
+from streaming.runtime.session import session_conf
+from streaming.silver.schema import FIXED, QUARANTINE
 
 
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    options.add_arguments(parser, "silver")
     return parser.parse_args(words)
 
 
 ALL = (
-    *("--config", "a b.toml", "--master", "local[4]", "--output", "/o", "--quarantine", "/q", "--checkpoint", "/c"),
+    *("--config", "a b.toml", "--master", "local[4]", "--lake", "/o", "--checkpoint", "/c"),
     *("--topic", "t1", "--topic", "t2", "--conf", "spark.a=b=c", "--conf", "spark.d=", "--available-now"),
     *("--allow-data-loss", "--metrics-port", "0"),
 )
@@ -57,7 +55,7 @@ def test_several_jobs_are_chosen_by_name_and_started_in_order(capsys: pytest.Cap
 
 
 def test_what_reads_silver_begins_when_silver_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.all._job", str)
+    monkeypatch.setattr("streaming.run._in_its_pool", str)
     told = argparse.Namespace(jobs=("bronze", "silver", "gold"))
     now = Settings(stream=StreamSettings(available_now=True))
     assert stages(told, Settings()) == [["bronze", "silver", "gold"]]
@@ -67,13 +65,13 @@ def test_what_reads_silver_begins_when_silver_has_ended(monkeypatch: pytest.Monk
 
 def test_the_command_line_is_stronger_than_the_file(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
-    file.write_text('[stream]\ntopics = ["old"]\nmaster = "local[1]"\noutput = "/from/file"\n')
+    file.write_text('[stream]\ntopics = ["old"]\nmaster = "local[1]"\ntrigger = "9s"\n')
     arguments = parsed("--config", str(file), "--master", "local[2]", "--topic", "new", "--available-now")
     stream = options.load_settings(arguments).stream
     assert stream.master == "local[2]"
     assert stream.topics == ("new",)
     assert stream.available_now
-    assert stream.output == Path("/from/file")
+    assert stream.trigger == timedelta(seconds=9)
 
 
 def test_properties_of_spark_are_split_at_the_first_equals_sign() -> None:
@@ -102,15 +100,15 @@ def test_the_command_becomes_the_jobs_process(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr("gateway.local.runtime.java.ensure_java", Java)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
-        main(["stream", "ingest", "--topic", "telemetry", "--available-now"])
+        main(["stream", "silver", "--topic", "telemetry", "--available-now"])
     assert started["path"] == sys.executable
     assert started["command"] == [
-        *(sys.executable, "-P", "-m", "streaming.ingest", "--jars", f"/spark/a.jar{os.pathsep}/b.jar"),
-        *("--topic", "telemetry", "--available-now"),
+        *(sys.executable, "-P", "-m", "streaming.run", "silver", "--topic", "telemetry", "--available-now"),
+        *("--jars", f"/spark/a.jar{os.pathsep}/b.jar"),
     ]
     assert started["environment"]["JAVA_HOME"] == str(tmp_path / "java")
     root = Path(started["environment"]["PYTHONPATH"].split(os.pathsep)[0])
-    assert (root / "streaming" / "ingest.py").exists()
+    assert (root / "streaming" / "run.py").exists()
 
 
 def test_bad_settings_are_told_before_anything_is_fetched(
@@ -122,7 +120,7 @@ def test_bad_settings_are_told_before_anything_is_fetched(
     monkeypatch.setattr("gateway.local.runtime.jars.resolve", resolve)
     file = tmp_path / "gateway.toml"
     file.write_text("[stream]\nwindoe = 3\n")
-    assert main(["stream", "ingest", "--config", str(file)]) == 78
+    assert main(["stream", "silver", "--config", str(file)]) == 78
     assert "windoe" in capsys.readouterr().err
 
 
@@ -188,6 +186,7 @@ def test_settings_reach_spark() -> None:
 def test_jvm_options_of_a_user_are_added_to_ours() -> None:
     both = conf(extra={"spark.driver.extraJavaOptions": "-Xss4m"})["spark.driver.extraJavaOptions"]
     assert "log4j2.properties" in both
+    assert "-Xss16m" in both, "a stop within a batch would overflow the stack"
     assert both.endswith(" -Xss4m")
 
 
@@ -245,12 +244,12 @@ def test_of_a_trace_the_line_is_told_that_it_began_with(text: str, says: str) ->
 
 @pytest.mark.parametrize(("text", "kind", "says"), FAILURES, ids=[kind.__name__ + says for _, kind, says in FAILURES])
 def test_a_failure_of_spark_or_kafka_becomes_a_sentence(text: str, kind: type[StreamError], says: str) -> None:
-    failure = RuntimeError(f"{text}\n=== Streaming Query ===\nIdentifier: ingest\nTimeoutException SaslAuthentication")
-    error = explain("ingest", failure, Settings(stream=StreamSettings(topics=("t",))))
+    failure = RuntimeError(f"{text}\n=== Streaming Query ===\nIdentifier: silver\nTimeoutException SaslAuthentication")
+    error = explain("silver", failure, Settings(stream=StreamSettings(topics=("t",))))
     assert type(error) is kind
     assert says in str(error)
     assert "Streaming Query" not in str(error)
-    assert error.query == "ingest"
+    assert error.query == "silver"
     assert error.__cause__ is failure
 
 
@@ -264,9 +263,8 @@ def test_an_error_of_ours_out_of_a_batch_comes_back_whole() -> None:
 
 def test_the_page_tells_of_every_column_reason_and_event() -> None:
     page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
-    columns = {*TELEMETRY.names, *QUARANTINE.names, *WINDOWS.names}
-    columns -= {name for name in WINDOWS.names if name.rpartition("_")[2] in {"count", "mean", "min", "max"}}
-    names = columns | set(BadRecord) | {kind.event for kind in get_args(Event)} | {f.name for f in TELEMETRY_FIELDS}
+    columns = {*FIXED.names, *QUARANTINE.names}
+    names = columns | set(BadRecord) | {kind.event for kind in get_args(Event)}
     for kind in get_args(Event):
         names |= {field.name for field in dataclasses.fields(kind)}
     missing = sorted(name for name in names if f"`{name}`" not in page)

@@ -1,10 +1,8 @@
 """Kafka's settings as Spark's options, and the topics to read."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -12,11 +10,8 @@ from pydantic import SecretStr
 from config.errors import ConfigError, ExitStatus
 from config.settings import KafkaSettings, RouteSettings, SaslSettings, Settings, StreamSettings, TlsSettings
 from streaming.errors import KafkaUnavailableError, MasterUnavailableError
-from streaming.kafka import source_options, topics
-from streaming.reach import require_kafka, require_master
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from streaming.kafka.options import source_options, topics
+from streaming.runtime.reach import require_kafka, require_master
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 ISSUER = "-----BEGIN CERTIFICATE-----\nMIIC\n-----END CERTIFICATE-----"

@@ -1,16 +1,12 @@
 """Which offsets a batch was planned with, and what of them counts as lost."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
-from streaming.offsets import Gap, Planned, lost_after, lost_before, planned_ranges
-
-if TYPE_CHECKING:
-    from streaming.storage import Folder
+from streaming.kafka.offsets import Gap, Planned, lost_after, lost_before, planned_ranges
+from streaming.lake.storage import Folder
 
 
 class Checkpoint:

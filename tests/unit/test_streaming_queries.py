@@ -1,14 +1,13 @@
 """When queries are ended, in which order, and what is told of it. Spark is played by fakes."""
 
-from __future__ import annotations
-
 import queue
 import signal
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,15 +15,10 @@ from config.errors import ConfigError
 from config.settings import Settings
 from streaming.errors import KafkaUnavailableError, StreamError, UnfinishedBatchError
 from streaming.job import JobContext
-from streaming.listener import Terminated
-from streaming.progress import StartedEvent
-from streaming.queries import Mailbox, SparkEnded, run_queries
-from streaming.tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from streaming.progress import Event
+from streaming.progress import Event, StartedEvent
+from streaming.runtime.listener import Terminated
+from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
+from tests.kinds import is_a
 
 PATIENCE_S = 10.0
 
@@ -83,7 +77,7 @@ class Running:
 
     def __init__(self, **settings: Any) -> None:
         self.mailbox: Mailbox = queue.SimpleQueue()
-        self.table, self.windows = FakeQuery("ingest", self.mailbox), FakeQuery("windows", self.mailbox)
+        self.table, self.windows = FakeQuery("silver", self.mailbox), FakeQuery("gold", self.mailbox)
         self.session = FakeSession()
         self.events: list[Event] = []
         self.outcome: BaseException | None = None
@@ -131,7 +125,7 @@ def running() -> Iterator[Running]:
 def test_the_start_is_told_with_the_queries_names(running: Running) -> None:
     (event,) = running.events
     assert isinstance(event, StartedEvent)
-    assert (event.queries, event.master, event.application) == (("ingest", "windows"), "local[2]", "local-1")
+    assert (event.queries, event.master, event.application) == (("silver", "gold"), "local[2]", "local-1")
 
 
 def test_it_ends_when_all_queries_have(running: Running) -> None:
@@ -165,10 +159,9 @@ def test_a_second_signal_does_not_wait(running: Running) -> None:
     running.signal()
     running.until_stopped(running.windows)
     running.signal()
-    outcome = running.ended()
-    assert isinstance(outcome, UnfinishedBatchError)
-    assert "ingest" in str(outcome)
-    assert "windows" not in str(outcome)
+    outcome = is_a(UnfinishedBatchError, running.ended())
+    assert "silver" in str(outcome)
+    assert "gold" not in str(outcome)
     assert outcome.exit_status == 75
     assert running.table.stops == [True]
 
@@ -182,9 +175,7 @@ def test_a_batch_that_does_not_end_is_waited_for_until_the_deadline() -> None:
 
 def test_what_one_query_failed_with_ends_the_others_and_is_told(running: Running) -> None:
     running.windows.end(RuntimeError("org.apache.kafka.common.errors.TimeoutException: no answer"))
-    outcome = running.ended()
-    assert isinstance(outcome, KafkaUnavailableError)
-    assert outcome.query == "windows"
+    assert is_a(KafkaUnavailableError, running.ended()).query == "gold"
     assert running.table.stops == [False]
     assert not running.windows.stops
 
@@ -194,9 +185,7 @@ def test_a_failure_while_stopping_is_told(running: Running) -> None:
     running.signal()
     running.until_stopped(running.windows)
     running.table.end(RuntimeError("the disk broke"))
-    outcome = running.ended()
-    assert isinstance(outcome, StreamError)
-    assert "the disk broke" in str(outcome)
+    assert "the disk broke" in str(is_a(StreamError, running.ended()))
 
 
 @pytest.mark.parametrize("stopping", [False, True])
@@ -205,14 +194,12 @@ def test_a_jvm_that_is_gone_is_told(running: Running, stopping: bool) -> None:
         running.table.begin_batch()
         running.signal()
     running.mailbox.put(SparkEnded(-9))
-    outcome = running.ended()
-    assert isinstance(outcome, StreamError)
-    assert "status -9" in str(outcome)
+    assert "status -9" in str(is_a(StreamError, running.ended()))
 
 
 def test_a_query_that_cannot_start_ends_those_that_did() -> None:
     mailbox: Mailbox = queue.SimpleQueue()
-    first, session = FakeQuery("ingest", mailbox), FakeSession()
+    first, session = FakeQuery("silver", mailbox), FakeSession()
 
     def refused(*_: object) -> FakeQuery:
         raise ConfigError("another checkpoint")
@@ -224,14 +211,6 @@ def test_a_query_that_cannot_start_ends_those_that_did() -> None:
     assert first.stops
     assert not session.listeners
     assert not events
-
-
-def test_counts_are_taken_once() -> None:
-    tally: Any = Tally()
-    tally.put("ingest", 3, (10, 1))
-    assert tally.take("windows", 3) is None
-    assert tally.take("ingest", 3) == (10, 1)
-    assert tally.take("ingest", 3) is None
 
 
 def test_a_query_whose_source_has_got_new_columns_begins_anew_and_one_that_gets_nowhere_does_not() -> None:

@@ -1,18 +1,13 @@
 """The number of workers that nobody chose is that of the CPUs this process really has."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from config.settings import MqttSettings, Settings
 from gateway.supervisor import cpu
 from gateway.supervisor.cpu import available_cpus, cgroup_cpus, parse_cpu_max, worker_count
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -45,34 +40,16 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 GROUPS = {
     "version 2, inside a container": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
-    "version 2, a slice above has less": (
-        {
-            "proc/self/cgroup": "0::/system.slice/gateway.service\n",
-            "sys/fs/cgroup/system.slice/gateway.service/cpu.max": "400000 100000",
-            "sys/fs/cgroup/system.slice/cpu.max": "300000 100000",
-            "sys/fs/cgroup/cpu.max": "max 100000",
-        },
-        3.0,
-    ),
-    "version 1": (
-        {
-            "proc/self/cgroup": "5:cpuset:/\n4:cpu,cpuacct:/docker/abc\n0::/\n",
-            "sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "250000\n",
-            "sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_period_us": "100000\n",
-        },
-        2.5,
-    ),
-    "version 1, the group's path is the host's": (
-        {
-            "proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        },
-        1.0,
-    ),
-    "version 2's tree beside version 1's": (
-        {"proc/self/cgroup": "4:memory:/x\n0::/app\n", "sys/fs/cgroup/unified/app/cpu.max": "200000 100000"}, 2.0
-    ),
+    "version 2, a slice above has less": ({"proc/self/cgroup": "0::/system.slice/gateway.service\n",
+        "sys/fs/cgroup/system.slice/gateway.service/cpu.max": "400000 100000",
+        "sys/fs/cgroup/system.slice/cpu.max": "300000 100000", "sys/fs/cgroup/cpu.max": "max 100000"}, 3.0),
+    "version 1": ({"proc/self/cgroup": "5:cpuset:/\n4:cpu,cpuacct:/docker/abc\n0::/\n",
+        "sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "250000\n",
+        "sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_period_us": "100000\n"}, 2.5),
+    "version 1, the group's path is the host's": ({"proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 1.0),
+    "version 2's tree beside version 1's": ({"proc/self/cgroup": "4:memory:/x\n0::/app\n",
+        "sys/fs/cgroup/unified/app/cpu.max": "200000 100000"}, 2.0),
     "a path that leads out": ({"proc/self/cgroup": "0::/../other\n", "sys/fs/cgroup/cpu.max": "100000 100000"}, 1.0),
     "no quota": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000"}, None),
     "garbage": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "?"}, None),

@@ -1,8 +1,7 @@
 """Several workers' metrics are one valid exposition, in which every sample says whose it is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from prometheus_client.exposition import choose_encoder
@@ -13,9 +12,6 @@ from config.settings import Settings
 from gateway.base.metrics import Metrics
 from gateway.supervisor.exposition import merge
 from gateway.supervisor.metrics import SupervisorMetrics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +20,11 @@ from gateway.supervisor import fleet as fleet_module
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.metrics import SupervisorMetrics
-from gateway.supervisor.process import WorkerProcess
+from gateway.supervisor.process import Reloaded, WorkerProcess
+from gateway.supervisor.reload import FleetReload
 from gateway.supervisor.supervisor import _check_change
-from tests.brokers.rig import until
 from tests.unit.test_fleet_status import worker as status_row
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
+from tests.waiting import until
 
 
 class ObedientWorker(WorkerProcess):
@@ -70,6 +70,10 @@ class ObedientWorker(WorkerProcess):
     async def responds(self, timeout_s: float) -> bool:
         return self.answers is not None
 
+    async def reload(self, step: str, settings: Settings | None, silence_s: float) -> Reloaded:
+        self.spawner.history.append(f"{self.slot} {step}")
+        return Reloaded(self.spawner.refuses.get((self.slot, step)), (f"{step} is remarkable",))
+
     async def ask(self, path: str, accept: str = "", timeout_s: float = 2.0) -> Answer | None:
         return None if self.answers is None else Answer(200, "", json.dumps(self.answers.get(path, {})))
 
@@ -83,6 +87,7 @@ class Spawner:
         self.cold_slot = -1
         self.hangs_at: list[str] | None = None  # the next one says so much, and answers nothing
         self.cannot_retire = False
+        self.refuses: dict[tuple[int, str], str] = {}  # by slot and step of a reload, with the reason
 
     async def spawn(self, slot: int, settings: Settings, role: str = "worker") -> ObedientWorker:
         worker = ObedientWorker(slot, settings, role, self)
@@ -131,6 +136,42 @@ async def test_settings_that_fail_in_the_second_slot_are_taken_back_from_the_fir
     assert [slot.settings.instance for slot in fleet.slots.values()] == ["gateway"] * 3
     assert spawner.of(0).settings.instance == "gateway"
     assert (spawner.of(1), spawner.of(2)) == before, "these were not touched"
+
+
+@pytest.mark.parametrize(
+    ("refused", "dry_run", "steps", "killed"),
+    [
+        ({}, False, ["prepare", "commit", "finish"], []),
+        ({}, True, ["try", "discard"], []),
+        ({(1, "prepare"): "No."}, False, ["prepare", "discard"], []),
+        ({(1, "commit"): "No."}, False, ["prepare", "commit", "roll back"], []),
+        ({(1, "commit"): "No.", (2, "roll back"): "Never."}, False, ["prepare", "commit", "roll back"], [2]),
+        ({(1, "finish"): "Late."}, False, ["prepare", "commit", "finish"], []),
+    ],
+)
+async def test_settings_are_taken_by_all_running_workers_or_by_none(
+    fleet: Fleet,
+    spawner: Spawner,
+    refused: dict[tuple[int, str], str],
+    dry_run: bool,
+    steps: list[str],
+    killed: list[int],
+) -> None:
+    spawner.refuses, before = refused, fleet.settings
+    after = before.model_copy(update={"shutdown_timeout": timedelta(seconds=7)})
+    reload = FleetReload(fleet, after)
+    problem = await reload.run(dry_run=dry_run)
+    assert [line for line in spawner.history if "killed" not in line] == [
+        f"{slot} {step}" for step in steps for slot in range(3)
+    ]
+    assert [slot for slot in range(3) if f"{slot} killed" in spawner.history] == killed
+    taken = steps[-1] == "finish"
+    assert problem == (None if taken or dry_run else "No.")
+    assert fleet.settings is (after if taken else before)
+    assert all(slot.settings is fleet.settings for slot in fleet.slots.values())
+    assert {worker.settings.shutdown_timeout for worker in spawner} == {fleet.settings.shutdown_timeout}
+    assert ("Late." in reload.remarks) == bool(taken and refused)
+    assert len(set(reload.remarks)) == len(reload.remarks), "what all of them say is said once"
 
 
 async def test_scaled_in_and_out(fleet: Fleet, spawner: Spawner) -> None:

@@ -1,7 +1,5 @@
 """The channel, the place in the data directory, settings on their way, and a worker's dealings with its supervisor."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -11,7 +9,8 @@ import stat
 import subprocess
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -22,21 +21,16 @@ from config.loading.transfer import from_json, to_json
 from config.settings import Settings
 from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.base.reload_plan import Wish
-from gateway.base.reports import Outcome, Reports, ask, read_outcome, take_request
-from gateway.data_dir.identity import IdentityError
+from gateway.base.reports import Operation, Outcome, Reports, ask, read_outcome, take_request
+from gateway.data_dir.meta_properties import IdentityError
 from gateway.http.answers import Answer
 from gateway.supervisor import member
 from gateway.supervisor.channel import open_channel, read_first
 from gateway.supervisor.member import Membership
-from gateway.supervisor.place import Place, PlaceError, find_supervisor
-from gateway.supervisor.process import WorkerProcess
+from gateway.supervisor.place import PlaceError, find_supervisor, held_place
+from gateway.supervisor.process import Reloaded, WorkerProcess
 from gateway.supervisor.running import Running
-from tests.brokers.rig import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.base.reports import Operation
+from tests.waiting import until
 
 # --- settings on their way ---
 
@@ -131,20 +125,23 @@ def test_the_first_line_is_read_before_there_is_a_loop() -> None:
 
 def test_a_place_is_held_by_one(tmp_path: Path) -> None:
     assert find_supervisor(tmp_path) is None
-    with Place(tmp_path, "plant-7"):
+    with held_place(tmp_path, "plant-7"):
         assert find_supervisor(tmp_path) == os.getpid()
-        with pytest.raises(PlaceError, match=rf"process {os.getpid()} supervises") as raised, Place(tmp_path, "other"):
+        with (
+            pytest.raises(PlaceError, match=rf"process {os.getpid()} supervises") as raised,
+            held_place(tmp_path, "other"),
+        ):
             pass
         assert raised.value.exit_status == 78
         assert "another instance and another data_dir" in str(raised.value)
     assert find_supervisor(tmp_path) is None
-    with Place(tmp_path, "plant-7"):
+    with held_place(tmp_path, "plant-7"):
         pass
 
 
 def test_a_place_that_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(IdentityError, match="cannot be used"), Place(tmp_path / "file", "plant-7"):
+    with pytest.raises(IdentityError, match="cannot be used"), held_place(tmp_path / "file", "plant-7"):
         pass
 
 
@@ -152,14 +149,14 @@ def test_what_was_done_can_be_read_by_whoever_asked(tmp_path: Path) -> None:
     def read(operation: Operation) -> Outcome:
         return read_outcome(tmp_path, "supervisor", os.getpid(), operation)
 
-    with Place(tmp_path, "plant-7") as place:
+    with held_place(tmp_path, "plant-7") as reports:
         assert read("restart") == Outcome()
-        place.reports.begin("restart")
+        reports.begin("restart")
         assert read("restart") == Outcome(1)
-        place.reports.finish("restart", None, "Done.")
-        place.reports.begin("reload", 42)
-        place.reports.finish("reload", "No such topic.", "Done.", status=1)
-        place.reports.begin("restart")
+        reports.finish("restart", None, "Done.")
+        reports.begin("reload", 42)
+        reports.finish("reload", "No such topic.", "Done.", status=1)
+        reports.begin("restart")
         assert read("restart") == Outcome(2)
     assert read("reload") == Outcome(1, ok=False, sentence="No such topic.", request=42, details={"status": 1})
     assert read_outcome(tmp_path, "supervisor", os.getpid() + 1, "reload") == Outcome(), "another's report is nobody's"
@@ -357,6 +354,26 @@ async def test_one_that_loads_lives_while_it_uses_the_cpu() -> None:
         assert not await worker.responds(0)
         assert worker.progress == worker.progress
         child.kill()
+
+
+async def test_whoever_stops_waiting_for_a_worker_is_not_taken_for_a_worker_that_ended() -> None:
+    """A stop cancels an operation that asks a worker: the operation must end, not go on without an answer."""
+    ours, theirs = socket.socketpair()
+    worker = WorkerProcess(0, Settings())
+    await worker.attach(ours)
+    silent = await open_channel(theirs, lambda _message: None, lambda: None)
+    silent.send(say="up")
+    await until(lambda: "up" in worker.marks, "it is up")
+    asking = asyncio.create_task(worker.ask("/readyz"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    asking, reloading = asyncio.create_task(worker.ask("/readyz")), asyncio.create_task(worker.reload("x", None, 60.0))
+    await asyncio.sleep(0)
+    worker.finish(0)
+    assert await asking is None
+    assert await reloading == Reloaded()
 
 
 async def test_a_worker_without_a_supervisor_stops_and_keeps_its_sessions(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
 """A slot's worker is started again, replaced, or given up, and never are there two that have the slot."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
 import pytest
@@ -15,16 +13,8 @@ from config.settings import Settings
 from gateway.supervisor import slot as slot_module
 from gateway.supervisor.process import Reloaded, WorkerProcess
 from gateway.supervisor.slot import Slot, VainError, Verdict, describe, judge
-from tests.brokers.rig import until as wait_until
 from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-
-async def until(condition: Callable[[], object]) -> None:
-    await wait_until(condition, "the slot's decision")
-
+from tests.waiting import until
 
 OLD, NEW = Settings(instance="old"), Settings(instance="new")
 
@@ -104,6 +94,12 @@ class Bench:
         worker.say("ready")
         return worker
 
+    async def replaced(self) -> tuple[FakeWorker, FakeWorker, asyncio.Task[str | None]]:
+        """The first worker, the one that is to follow it, and the replacement."""
+        old = await self.up()
+        replacing = asyncio.create_task(self.slot.replace(NEW))
+        return old, await self.started(2), replacing
+
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +116,7 @@ async def bench() -> AsyncIterator[Bench]:
     bench = Bench()
     keeper = asyncio.create_task(bench.slot.keep())
     yield bench
-    keeper.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await keeper
+    await cancelled(keeper)
 
 
 async def test_a_worker_that_dies_is_started_again_and_counted(bench: Bench) -> None:
@@ -157,9 +151,7 @@ async def test_what_is_vain_ends_the_first_start(status: int) -> None:
 
 
 async def test_the_old_one_lets_go_when_the_new_one_is_warm_and_not_before(bench: Bench) -> None:
-    old = await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     assert new.role == "successor"
     new.say("up")
     for _ in range(20):
@@ -183,9 +175,7 @@ async def test_the_old_one_lets_go_when_the_new_one_is_warm_and_not_before(bench
 
 
 async def test_a_new_one_that_fails_before_it_is_warm_changes_nothing(bench: Bench) -> None:
-    old = await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     new._heard({"say": "failed", "sentence": "No such topic."})
     new.finish(69)
     assert await replacing == "worker 3: No such topic."
@@ -196,9 +186,7 @@ async def test_a_new_one_that_fails_before_it_is_warm_changes_nothing(bench: Ben
 
 async def test_a_new_one_that_does_not_get_warm_in_time_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_module, "WARM_S", 0.01)
-    old = await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     await until(lambda: new.told == ["SIGTERM"])
     new.finish(-signal.SIGTERM)
     assert "is not warm (it is waited for while it gets on" in str(await replacing)
@@ -217,18 +205,16 @@ async def test_one_that_gets_on_is_waited_for_and_one_that_falls_silent_is_not()
     """A session whose SUBACK stands behind ten megabytes of messages is no broken one."""
     bench = Bench()
     keeper = asyncio.create_task(bench.slot.keep())
-    await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     new.say("up")
     await moving(new, 200)
     assert not replacing.done(), "not warm yet, and it gets on"
     new.say("warm")
-    bench.workers[0].say("released")
+    old.say("released")
     await until(lambda: new.told == ["go"])
     await moving(new, 200)
     assert not replacing.done(), "not ready yet, and it gets on"
-    bench.workers[0].finish(-signal.SIGTERM)
+    old.finish(-signal.SIGTERM)
     began = asyncio.get_running_loop().time()
     assert "is not ready" in str(await replacing)
     assert 25 <= asyncio.get_running_loop().time() - began <= 35
@@ -239,12 +225,10 @@ async def test_one_that_gets_on_is_waited_for_and_one_that_falls_silent_is_not()
 async def test_one_that_gets_on_for_ever_holds_up_other_operations_for_ten_minutes_at_most() -> None:
     bench = Bench()
     keeper = asyncio.create_task(bench.slot.keep())
-    await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     new.say("up", "warm")
-    bench.workers[0].say("released")
-    bench.workers[0].finish(-signal.SIGTERM)
+    old.say("released")
+    old.finish(-signal.SIGTERM)
     talking = asyncio.create_task(moving(new, 3600))
     began = asyncio.get_running_loop().time()
     assert "600 s at most" in str(await replacing)
@@ -275,9 +259,7 @@ async def cancelled(task: asyncio.Task[None]) -> None:
 
 
 async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_old_settings(bench: Bench) -> None:
-    old = await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     new.say("up", "warm")
     await until(lambda: "SIGTERM" in old.told)
     old.say("released")
@@ -291,9 +273,7 @@ async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_ol
 
 
 async def test_an_old_one_that_crashes_meanwhile_is_replaced_by_the_one_that_gets_warm(bench: Bench) -> None:
-    old = await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     old.finish(-signal.SIGSEGV)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -307,9 +287,7 @@ async def test_an_old_one_that_crashes_meanwhile_is_replaced_by_the_one_that_get
 
 async def test_an_old_one_that_does_not_let_go_is_killed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_module, "_patience_s", lambda _settings: 0.01)
-    old = await bench.up()
-    replacing = asyncio.create_task(bench.slot.replace(NEW))
-    new = await bench.started(2)
+    old, new, replacing = await bench.replaced()
     new.say("up", "warm")
     await until(lambda: new.told[:1] == ["go"])
     assert old.told == ["go", "SIGTERM", "SIGKILL"]
@@ -335,6 +313,4 @@ async def test_a_slot_that_waits_for_its_next_start_is_given_a_new_one_at_once(m
     assert await replacing is None
     new.finish(1)
     await until(lambda: bench.slot.restarts == 2)
-    keeper.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await keeper
+    await cancelled(keeper)

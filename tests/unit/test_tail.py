@@ -1,7 +1,5 @@
 """``gateway tail``: which records it shows, and that what devices wrote cannot move a terminal's cursor."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any
@@ -12,8 +10,8 @@ from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.intercept.expression import Expression
 from config.errors import ExitStatus
 from gateway.cli.main import main
-from gateway.cli.tail_selection import TailFilter, as_letter
-from gateway.cli.tail_text import LinePrinter, as_json_line
+from gateway.cli.records.tail_selection import TailFilter, as_letter
+from gateway.cli.records.tail_text import LinePrinter, as_json_line
 
 NOW_MS = 1_763_683_200_123
 
@@ -144,4 +142,4 @@ def test_a_route_that_makes_its_topics_needs_them_named(tmp_path: Any, capsys: p
     file = tmp_path / "gateway.toml"
     file.write_text('[[routes]]\nname = "r"\nfilters = ["a/+"]\ntopic = "t-${topic[1]}"\n')
     assert main(["tail", "--config", str(file)]) == ExitStatus.USAGE
-    assert "name those you mean with --topic" in capsys.readouterr().err
+    assert "name them with --topic" in capsys.readouterr().err

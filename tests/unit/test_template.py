@@ -1,7 +1,5 @@
 """Templates: what they need, what they make of a message, what counts as missing, and what a broken one says."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -241,9 +239,9 @@ def test_any_text_is_a_template_or_an_error_with_its_place(text: str) -> None:
         ("ab$", 2, "lone '$'"),
         ("$topic", 0, "lone '$'"),
         ("${topic}$ {x}", 8, "lone '$'"),
-        ("${client_id}", 0, "a subscriber never learns who published a message"),
+        ("${client_id}", 0, "MQTT does not tell a subscriber who published"),
         ("${clientid}", 0, "${property.NAME}"),
-        ("${username}", 0, "a subscriber never learns who published a message"),
+        ("${username}", 0, "MQTT does not tell a subscriber who published"),
         ("a\ud800", 1, "not valid Unicode"),
     ],
 )

@@ -1,13 +1,11 @@
 """Few ranges that cover many."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.time_ranges import TimeRange, aligned, joined
+from streaming.lake.time_ranges import TimeRange, aligned, joined
 
 RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)).map(lambda it: TimeRange(it[0], it[0] + it[1])))
 

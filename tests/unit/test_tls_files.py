@@ -1,25 +1,18 @@
 """A TLS context follows its files, and survives the moments in which they do not fit together."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from bridge.certificate import validity
-from bridge.tls import TlsFiles
+from bridge.tls import TlsFiles, tls_context
 from config.errors import ConfigError
 from config.settings import TlsSettings
-from tests.servers.authority import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.servers.authority import Issued
+from tests.servers.authority import Authority, Issued
 
 
 @pytest.fixture
@@ -34,6 +27,13 @@ def mine(authority: Authority) -> Issued:
 
 def settings(authority: Authority, mine: Issued) -> TlsSettings:
     return TlsSettings(ca_file=authority.ca_file, certificate_file=mine.certificate, key_file=mine.key)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_certificate_is_checked_unless_the_settings_say_otherwise(verify: bool) -> None:
+    context = tls_context(TlsSettings(verify=verify), "mqtt.tls")
+    assert context.check_hostname is verify
+    assert context.verify_mode is (ssl.CERT_REQUIRED if verify else ssl.CERT_NONE)
 
 
 def test_as_long_as_nothing_changes_it_is_the_same(authority: Authority, mine: Issued) -> None:

@@ -1,17 +1,13 @@
 """A topic's number of partitions is pinned; what happens to it is said, and repaired as settings say."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from bridge.errors import RetriableError
 from bridge.kafka.topic_watch import LOOKS_BEFORE_CREATION, TopicState, TopicWatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
 
 
 class Cluster:
@@ -48,14 +44,15 @@ def watch_of(
     cluster: Cluster, *, creates: bool = False, failed: Callable[[BaseException], None] = lambda _error: None
 ) -> TopicWatch:
     watch = TopicWatch(
-        lambda: cluster,
-        cluster if creates else None,
-        lambda: cluster.refreshed_ns * 10**9,
-        failed,
-        interval_s=0.0,
+        lambda: cluster, cluster if creates else None, lambda: cluster.refreshed_ns * 10**9, failed, interval_s=0.0
     )
     watch.pin(cluster.topics)
     return watch
+
+
+def watched(*, creates: bool = False, **topics: int) -> tuple[Cluster, TopicWatch]:
+    cluster = Cluster(**topics)
+    return cluster, watch_of(cluster, creates=creates)
 
 
 def looks(watch: TopicWatch, cluster: Cluster, count: int) -> list[str]:
@@ -73,8 +70,7 @@ def state(watch: TopicWatch) -> TopicState:
 
 
 def test_the_number_first_seen_stays_however_the_topic_grows() -> None:
-    cluster = Cluster(telemetry=6)
-    watch = watch_of(cluster)
+    cluster, watch = watched(telemetry=6)
     cluster.topics["telemetry"] = 12
     assert looks(watch, cluster, 5) == []
     assert watch.partition_count("telemetry") == 6
@@ -84,8 +80,7 @@ def test_the_number_first_seen_stays_however_the_topic_grows() -> None:
 
 
 def test_a_topic_that_is_not_there_yet_is_pinned_when_it_is() -> None:
-    cluster = Cluster()
-    watch = watch_of(cluster)
+    cluster, watch = watched()
     assert watch.partition_count("telemetry") is None
     assert watch.states() == []
     cluster.topics["telemetry"] = 3
@@ -93,8 +88,7 @@ def test_a_topic_that_is_not_there_yet_is_pinned_when_it_is() -> None:
 
 
 def test_growth_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    cluster = Cluster(telemetry=6)
-    watch = watch_of(cluster)
+    cluster, watch = watched(telemetry=6)
     cluster.topics["telemetry"] = 12
     looks(watch, cluster, 5)
     assert capsys.readouterr().out.count("topic_has_more_partitions") == 1
@@ -105,8 +99,7 @@ def test_growth_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_topic_is_gone_only_after_some_metadata_without_it() -> None:
     """An answer of a broker that does not know it yet must not make it twice."""
-    cluster = Cluster(telemetry=6)
-    watch = watch_of(cluster)
+    cluster, watch = watched(telemetry=6)
     del cluster.topics["telemetry"]
     assert looks(watch, cluster, LOOKS_BEFORE_CREATION - 1) == []
     cluster.topics["telemetry"] = 6
@@ -119,23 +112,20 @@ def test_a_topic_is_gone_only_after_some_metadata_without_it() -> None:
 
 def test_old_metadata_say_nothing_anew() -> None:
     """A Kafka that does not answer has not lost a topic."""
-    cluster = Cluster(telemetry=6)
-    watch = watch_of(cluster)
+    cluster, watch = watched(telemetry=6)
     del cluster.topics["telemetry"]
     cluster.renew()
     assert [watch.look() for _ in range(10)] == [[]] * 10
 
 
 def test_a_topic_we_may_not_see_is_not_gone() -> None:
-    cluster = Cluster(telemetry=6)
-    watch = watch_of(cluster)
+    cluster, watch = watched(telemetry=6)
     cluster.hidden.add("telemetry")
     assert looks(watch, cluster, 10) == []
 
 
 def test_a_topic_made_anew_smaller_is_a_problem_with_a_way_out() -> None:
-    cluster = Cluster(telemetry=6)
-    watch = watch_of(cluster)
+    cluster, watch = watched(telemetry=6)
     cluster.topics["telemetry"] = 2
     looks(watch, cluster, 1)
     problem = state(watch).problem
@@ -156,8 +146,7 @@ async def run_until(watch: TopicWatch, cluster: Cluster, condition: Any) -> None
 
 
 async def test_a_topic_that_is_gone_is_made_anew_as_large_as_it_was() -> None:
-    cluster = Cluster(telemetry=7, other=1)
-    watch = watch_of(cluster, creates=True)
+    cluster, watch = watched(creates=True, telemetry=7, other=1)
     del cluster.topics["telemetry"]
     await run_until(watch, cluster, lambda: cluster.created)
     assert cluster.created == [("telemetry", 7)]
@@ -187,8 +176,7 @@ async def test_a_topic_that_is_let_go_while_others_are_made_is_not_made() -> Non
 
 
 async def test_a_creation_that_fails_is_tried_again() -> None:
-    cluster = Cluster(telemetry=2)
-    watch = watch_of(cluster, creates=True)
+    cluster, watch = watched(creates=True, telemetry=2)
     cluster.refuses = 3
     del cluster.topics["telemetry"]
     await run_until(watch, cluster, lambda: cluster.created)
@@ -196,8 +184,7 @@ async def test_a_creation_that_fails_is_tried_again() -> None:
 
 
 async def test_a_topic_of_somebody_else_s_is_not_made() -> None:
-    cluster = Cluster(telemetry=2)
-    watch = watch_of(cluster)
+    cluster, watch = watched(telemetry=2)
     del cluster.topics["telemetry"]
     before = cluster.refreshed_ns
     await run_until(watch, cluster, lambda: cluster.refreshed_ns > before + 50)

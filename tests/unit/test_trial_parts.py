@@ -1,7 +1,5 @@
 """The parts of a trial that decide: what is taken away and what is told, the marks, the account, the settings."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -10,7 +8,8 @@ import pytest
 from config.errors import ExitStatus
 from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
 from gateway.cli.main import main
-from gateway.tools.trial.account import Percentiles, Tally, TrialResult, percentiles
+from gateway.cli.trial import _text
+from gateway.tools.trial.account import Moments, Percentiles, TrialResult, percentiles
 from gateway.tools.trial.cleanup import Cleanup
 from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
 
@@ -61,9 +60,8 @@ async def test_an_interrupted_clean_up_names_everything_that_is_left() -> None:
 @pytest.mark.parametrize("size", [32, 33, 200, 100_000])
 def test_payloads_have_their_size_and_number(size: int) -> None:
     plan = TrialPlan(run="1a2b3c4d", size=size, messages=5_000_000)
-    payloads = plan.payloads()
     for number in (0, 7, 4_999_999):
-        payload = payloads.payload(number)
+        payload = plan.payload(number)
         assert len(payload) == size
         assert read_mark(b"1a2b3c4d", payload) == number
         assert read_mark(b"ffffffff", payload) is None
@@ -75,15 +73,16 @@ def test_records_of_others_have_no_mark(value: bytes | None) -> None:
 
 
 def test_the_account_knows_duplicates_order_and_what_is_missing() -> None:
-    tally = Tally(4 * DEVICES, DEVICES)
+    moments = Moments(4 * DEVICES, DEVICES)
     for number in range(4 * DEVICES):
-        tally.sent_ns[number] = 1000 + number
-        tally.acknowledged_ns[number] = 2000
+        moments.sent_ns[number] = 1000 + number
+        moments.acknowledged_ns[number] = 2000
     for number in (0, DEVICES * 2, DEVICES, DEVICES, 1, 10**9, -1):
-        tally.found(number, 10, 5000)
-    assert (tally.read, tally.duplicates, tally.reordered, tally.bytes) == (4, 1, 1, 50)
-    assert len(tally.missing()) == 4 * DEVICES - 4
-    assert sorted(tally.since_sent(tally.read_ns)) == sorted(5000 - 1000 - n for n in (0, DEVICES * 2, DEVICES, 1))
+        moments.found(number, 10, 5000)
+    tally = moments.tally
+    assert (tally.distinct, tally.duplicates, tally.reordered, moments.bytes) == (4, 1, 1, 50)
+    assert len(moments.missing()) == 4 * DEVICES - 4
+    assert sorted(moments.since_sent(moments.read_ns)) == sorted(5000 - 1000 - n for n in (0, DEVICES * 2, DEVICES, 1))
 
 
 def test_percentiles() -> None:
@@ -100,6 +99,13 @@ def result(**changes: object) -> TrialResult:
         "record_bytes": 1, "batch_bytes": 1, "cpu_seconds": 0.5, "reconnects": 0,
     }  # fmt: skip
     return TrialResult(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_not_tried_is_said_and_is_nothing_left_behind() -> None:
+    told = _text(result(untried="Commands to devices were not tried."))
+    assert "  Commands to devices were not tried." in told.splitlines()
+    assert told.endswith("nothing is left behind.")
+    assert "not tried" not in _text(result())
 
 
 def test_exit_statuses() -> None:

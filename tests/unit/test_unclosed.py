@@ -1,7 +1,5 @@
 """The guard itself: what is open when its event loop has ended is told once, and nothing else is."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """docs/upgrade.md gives the formats on disk that this version writes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

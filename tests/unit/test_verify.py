@@ -1,11 +1,9 @@
 """`gateway verify` notices one record too few and one too many, and says what it cannot know."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,18 +11,13 @@ from bridge.ledger_topic.intervals import SessionLoss
 from bridge.ports import StoredRecord
 from config.errors import ExitStatus
 from gateway.tools.verify.before import Before
-from gateway.tools.verify.check import Span
+from gateway.tools.verify.check import Span, Verdict
+from gateway.tools.verify.log import FoundRecord
+from gateway.tools.verify.place import PlaceResult
 from gateway.tools.verify.report import as_json, as_text
 from tests.unit.fake_kafka import FakeKafka, FakePartition, FakeTopic
 from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
-from tests.unit.manual_time import manual_time
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from gateway.tools.verify.check import Verdict
-    from gateway.tools.verify.log import FoundRecord
-    from gateway.tools.verify.place import PlaceResult
+from tests.unit.manual_time import in_manual_time
 
 DAY_MS = 86_400_000
 
@@ -35,15 +28,14 @@ def place(verdict: Verdict, topic: str = "t", partition: int = 0) -> PlaceResult
     return found
 
 
-async def delivered(kafka: FakeKafka, count: int = 10, *, tagged: bool = True) -> FakeTopic:
-    """A whole life that delivered ``count`` messages to one partition, in two intervals."""
-    topic = kafka.topics.get("t") or kafka.topic("t", 2)
+async def delivered() -> tuple[FakeKafka, FakeTopic]:
+    """A whole life that delivered ten messages to one partition, in two intervals."""
+    kafka = FakeKafka("t", 2)
     async with LedgerPath(kafka) as path:
-        await path.deliver("t", count // 2, tagged=tagged)
-        await path.interval()
-        await path.deliver("t", count - count // 2, tagged=tagged)
+        await path.deliver_interval("t", 5)
+        await path.deliver("t", 5)
     assert path.written
-    return topic
+    return kafka, kafka.topics["t"]
 
 
 def foreign(number: int = 0) -> StoredRecord:
@@ -53,10 +45,8 @@ def foreign(number: int = 0) -> StoredRecord:
 # --- all is well ---
 
 
-@manual_time
 async def test_all_there() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     verdict = await FakeLog(kafka).verify()
     assert verdict.exit_status is ExitStatus.OK
     result = place(verdict)
@@ -69,10 +59,8 @@ async def test_all_there() -> None:
     assert json.loads(as_json(verdict))["status"] == 0
 
 
-@manual_time
 async def test_other_writers_between_ours_are_neither_ours_nor_missing() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 2)
+    kafka, topic = FakeKafka.with_topic(2)
     log = topic.partitions[0].log
     async with LedgerPath(kafka) as path:
         for number in range(30):
@@ -83,15 +71,11 @@ async def test_other_writers_between_ours_are_neither_ours_nor_missing() -> None
     assert (result.state, result.acknowledged, result.found, result.surplus) == ("ok", 60, 60, 0)
 
 
-@manual_time
 async def test_a_worker_that_runs_has_an_open_interval() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    async with LedgerPath(kafka) as path:
-        await path.deliver("t", 4)
-        await path.interval()
+    async with LedgerPath() as path:
+        await path.deliver_interval("t", 4)
         await path.deliver("t", 3)
-        verdict = await FakeLog(kafka).verify()
+        verdict = await FakeLog(path.kafka).verify()
         assert verdict.exit_status is ExitStatus.OK
         assert (place(verdict).acknowledged, place(verdict).open, place(verdict).surplus) == (4, 3, 0)
         assert verdict.lives[0].ending(verdict.now_ms) == "running"
@@ -101,10 +85,8 @@ async def test_a_worker_that_runs_has_an_open_interval() -> None:
 # --- one too few ---
 
 
-@manual_time
 async def test_one_record_deleted_from_the_middle() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     log = FakeLog(kafka)
     log.deleted = {("t", 0, 4)}
     verdict = await log.verify()
@@ -116,11 +98,9 @@ async def test_one_record_deleted_from_the_middle() -> None:
     assert "MISSING: t/0: 1 of 10 acknowledged records are missing." in text
 
 
-@manual_time
 async def test_a_copy_does_not_make_up_for_a_record_that_is_missing() -> None:
     """As counting alone would have it: ten acknowledged, ten there."""
-    kafka = FakeKafka()
-    topic = await delivered(kafka)
+    kafka, topic = await delivered()
     topic.partitions[0].log.append(replace(topic.partitions[0].log[7], timestamp_ms=0))
     log = FakeLog(kafka)
     log.deleted = {("t", 0, 4)}
@@ -128,30 +108,24 @@ async def test_a_copy_does_not_make_up_for_a_record_that_is_missing() -> None:
     assert (result.state, result.found, result.missing, result.surplus) == ("missing", 9, 1, 1)
 
 
-@manual_time
 async def test_the_last_records_lost_with_an_unclean_leader() -> None:
-    kafka = FakeKafka()
-    topic = await delivered(kafka)
+    kafka, topic = await delivered()
     del topic.partitions[0].log[8:]
     verdict = await FakeLog(kafka).verify()
     assert place(verdict).missing == 2
     assert "log ends before offsets it has acknowledged" in as_text(verdict)
 
 
-@manual_time
 async def test_lost_records_whose_offsets_others_have_taken() -> None:
-    kafka = FakeKafka()
-    topic = await delivered(kafka)
+    kafka, topic = await delivered()
     topic.partitions[0].log[8:] = [foreign(), foreign(), foreign()]
     verdict = await FakeLog(kafka).verify()
     assert (place(verdict).missing, place(verdict).found) == (2, 8)
     assert "hold records of somebody else" in as_text(verdict)
 
 
-@manual_time
 async def test_records_deleted_before_retention_would_have() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     log = FakeLog(kafka)
     log.starts["t", 0] = 3
     verdict = await log.verify()
@@ -159,10 +133,8 @@ async def test_records_deleted_before_retention_would_have() -> None:
     assert "removed sooner than retention says" in as_text(verdict)
 
 
-@manual_time
 async def test_a_topic_that_is_gone_and_one_made_anew() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     old = kafka.topics.pop("t")
     verdict = await FakeLog(kafka).verify()
     assert (place(verdict).missing, verdict.exit_status) == (10, ExitStatus.MISSING_MESSAGES)
@@ -177,15 +149,12 @@ async def test_a_topic_that_is_gone_and_one_made_anew() -> None:
 # --- one too many ---
 
 
-@manual_time
 async def test_copies_are_surplus_and_no_error() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 2)
+    kafka, topic = FakeKafka.with_topic(2)
     async with LedgerPath(kafka) as path:
         await path.deliver("t", 5)
         kafka.lose = lambda: True
-        path.append(path.slot("t"), b"copied", headers=list(TAG), timestamp=path.now_ms())
-        path.flush()
+        path.send(b"copied", headers=list(TAG), timestamp=path.now_ms())
         await asyncio.sleep(1)
         kafka.lose = lambda: False
         path.sender.renew("so that it is sent again")
@@ -199,11 +168,8 @@ async def test_copies_are_surplus_and_no_error() -> None:
     assert verdict.exit_status is ExitStatus.OK
 
 
-@manual_time
 async def test_a_batch_counted_twice_in_the_account() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         await path.deliver("t", 5)
         stored = path.intervals.stored
 
@@ -213,7 +179,7 @@ async def test_a_batch_counted_twice_in_the_account() -> None:
 
         path.intervals.stored = twice  # type: ignore[method-assign]
         await path.deliver("t", 1)
-    verdict = await FakeLog(kafka).verify()
+    verdict = await FakeLog(path.kafka).verify()
     assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
     assert place(verdict).missing == 1
     assert "acknowledged twice" in as_text(verdict)
@@ -222,40 +188,31 @@ async def test_a_batch_counted_twice_in_the_account() -> None:
 # --- inside the gateway ---
 
 
-@pytest.mark.parametrize(("copies", "words"), [(0, "1 messages vanished"), (2, "1 messages were counted twice")])
-def test_a_record_skipped_or_doubled_on_the_way(copies: int, words: str) -> None:
+@pytest.mark.parametrize(("copies", "words"), [(0, "1 messages are missing"), (2, "1 messages were counted twice")])
+async def test_a_record_skipped_or_doubled_on_the_way(copies: int, words: str) -> None:
     """The account of the gateway does not balance, and says so to whoever verifies, though Kafka has what it took."""
 
-    @manual_time
-    async def run() -> None:
-        kafka = FakeKafka()
-        kafka.topic("t", 2)
-        kafka.fault = lambda record: copies if record.value == b"3" else 1
-        async with LedgerPath(kafka) as path:
-            for number in range(6):
-                path.append(path.slot("t"), b"%d" % number, headers=list(TAG), timestamp=path.now_ms())
-                path.flush()
-            path.balanced = lambda: True  # type: ignore[method-assign]
-            await path.until(lambda: len(path.owner.released) == 6, "acknowledged")
-            assert path.ledger.imbalance() == 1 - copies
-            await path.interval()
-        verdict = await FakeLog(kafka).verify()
-        assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
-        assert place(verdict).missing == 0
-        assert words in as_text(verdict)
-
-    run()
-
-
-@manual_time
-async def test_messages_that_a_disk_lost_are_a_deficit() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
+    kafka = FakeKafka("t", 2)
+    kafka.fault = lambda record: copies if record.value == b"3" else 1
     async with LedgerPath(kafka) as path:
+        for number in range(6):
+            path.send(b"%d" % number, headers=list(TAG), timestamp=path.now_ms())
+        path.balanced = lambda: True  # type: ignore[method-assign]
+        await path.until(lambda: len(path.owner.released) == 6, "acknowledged")
+        assert path.ledger.imbalance() == 1 - copies
+        await path.interval()
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
+    assert place(verdict).missing == 0
+    assert words in as_text(verdict)
+
+
+async def test_messages_that_a_disk_lost_are_a_deficit() -> None:
+    async with LedgerPath() as path:
         await path.deliver("t", 2)
         path.ledger.recovered += 3
         path.ledger.lost += 3
-    verdict = await FakeLog(kafka).verify()
+    verdict = await FakeLog(path.kafka).verify()
     assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
     assert "a disk lost 3 messages" in as_text(verdict)
 
@@ -263,10 +220,8 @@ async def test_messages_that_a_disk_lost_are_a_deficit() -> None:
 # --- what cannot be known ---
 
 
-@manual_time
 async def test_what_retention_took_is_expired_not_missing() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     log = FakeLog(kafka)
     log.starts["t", 0] = 3
     later_ms = round(asyncio.get_running_loop().time() * 1000) + 8 * DAY_MS
@@ -287,23 +242,16 @@ async def test_what_retention_took_is_expired_not_missing() -> None:
         ({"known": False}, True),
     ],
 )
-def test_only_what_the_topics_settings_explain_has_expired(settings: dict[str, object], expired: bool) -> None:
-    @manual_time
-    async def run() -> None:
-        kafka = FakeKafka()
-        await delivered(kafka)
-        log = FakeLog(kafka)
-        log.starts["t", 0] = 2
-        log.settings["t"] = settings
-        assert place(await log.verify()).expired == (2 if expired else 0)
-
-    run()
+async def test_only_what_the_topics_settings_explain_has_expired(settings: dict[str, object], expired: bool) -> None:
+    kafka, _ = await delivered()
+    log = FakeLog(kafka)
+    log.starts["t", 0] = 2
+    log.settings["t"] = settings
+    assert place(await log.verify()).expired == (2 if expired else 0)
 
 
-@manual_time
 async def test_retention_that_goes_on_while_the_topic_is_read() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     log = FakeLog(kafka)
     view = await log.topic("t")
 
@@ -316,10 +264,8 @@ async def test_retention_that_goes_on_while_the_topic_is_read() -> None:
     assert (result.expired, result.missing, result.found) == (4, 0, 6)
 
 
-@manual_time
 async def test_compaction_leaves_gaps_but_takes_nothing_from_the_end() -> None:
-    kafka = FakeKafka()
-    topic = await delivered(kafka)
+    kafka, topic = await delivered()
     log = FakeLog(kafka)
     log.settings["t"] = {"compacted": True, "deletes": False}
     log.deleted = {("t", 0, 2), ("t", 0, 5)}
@@ -330,16 +276,13 @@ async def test_compaction_leaves_gaps_but_takes_nothing_from_the_end() -> None:
     assert (result.state, result.compacted, result.missing) == ("missing", 2, 1)
 
 
-@manual_time
 async def test_without_the_header_offsets_alone_decide_and_that_is_said() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         path.writer._plan = replace(path.writer._plan, tagged=frozenset())
         await path.deliver("t", 5, tagged=False)
-        kafka.topics["t"].partitions[0].log.append(foreign())
+        path.kafka.topics["t"].partitions[0].log.append(foreign())
         await path.deliver("t", 5, tagged=False)
-    log = FakeLog(kafka)
+    log = FakeLog(path.kafka)
     verdict = await log.verify()
     assert (place(verdict).state, place(verdict).found, place(verdict).surplus) == ("ok", 10, 0)
     assert "records of other writers cannot be told apart" in as_text(verdict)
@@ -349,13 +292,10 @@ async def test_without_the_header_offsets_alone_decide_and_that_is_said() -> Non
     assert place(await log.verify()).missing == 1
 
 
-@manual_time
 async def test_what_a_crashed_life_acknowledged_last_is_unaccounted_not_lost() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
+    kafka = FakeKafka("t", 2)
     async with LedgerPath(kafka, "first") as path:
-        await path.deliver("t", 5)
-        await path.interval()
+        await path.deliver_interval("t", 5)
         await path.deliver("t", 3)
         path.crash()
     async with LedgerPath(kafka, "second", before=("first", False)) as path:
@@ -368,7 +308,6 @@ async def test_what_a_crashed_life_acknowledged_last_is_unaccounted_not_lost() -
     assert "unaccounted for, not lost" in as_text(verdict)
 
 
-@manual_time
 async def test_no_account_no_verdict() -> None:
     kafka = FakeKafka()
     kafka.topic(LEDGER)
@@ -377,10 +316,8 @@ async def test_no_account_no_verdict() -> None:
     assert "no record of gateway 'gw' in the span" in as_text(verdict)
 
 
-@manual_time
 async def test_an_account_with_a_hole_is_no_account() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     rows = [
         (LEDGER, number, offset)
         for number, partition in enumerate(kafka.topics[LEDGER].partitions)
@@ -397,10 +334,8 @@ async def test_an_account_with_a_hole_is_no_account() -> None:
         assert "the ledger itself is incomplete" in as_text(verdict)
 
 
-@manual_time
 async def test_what_was_written_twice_counts_once() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     for partition in kafka.topics[LEDGER].partitions:
         partition.log[:] = [record for record in partition.log for _ in range(2)]
     verdict = await FakeLog(kafka).verify()
@@ -408,33 +343,26 @@ async def test_what_was_written_twice_counts_once() -> None:
     assert place(verdict).acknowledged == 10
 
 
-@manual_time
 @pytest.mark.parametrize("more", range(1, 9))
 async def test_an_account_goes_on_when_the_ledger_topic_gets_partitions(more: int) -> None:
     """A key then goes on in another partition, which may be read before the one it began in."""
-    kafka = FakeKafka()
-    kafka.topic("t")
+    kafka = FakeKafka("t")
     async with LedgerPath(kafka) as path:
         for _ in range(3):
-            await path.deliver("t", 2)
-            await path.interval()
+            await path.deliver_interval("t", 2)
         kafka.topics[LEDGER].partitions += [FakePartition() for _ in range(more)]
-        await path.deliver("t", 2)
-        await path.interval()
+        await path.deliver_interval("t", 2)
         await path.deliver("t", 2)
     verdict = await FakeLog(kafka).verify()
     assert verdict.exit_status is ExitStatus.OK, as_text(verdict)
     assert place(verdict).found == 10
 
 
-@manual_time
 async def test_a_partition_without_a_leader_is_not_judged_and_the_others_are() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         await path.deliver("t", 4)
         await path.deliver("t", 5, partition=1)
-    log = FakeLog(kafka)
+    log = FakeLog(path.kafka)
     log.leaderless = {("t", 1)}
     verdict = await log.verify()
     assert verdict.exit_status is ExitStatus.UNJUDGED
@@ -443,10 +371,8 @@ async def test_a_partition_without_a_leader_is_not_judged_and_the_others_are() -
     assert "t/1: it has no leader, so its records cannot be read now." in as_text(verdict)
 
 
-@manual_time
 async def test_a_partition_that_loses_its_leader_while_it_is_read_is_not_judged() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     log = FakeLog(kafka)
     read = log.records
 
@@ -463,10 +389,8 @@ async def test_a_partition_that_loses_its_leader_while_it_is_read_is_not_judged(
     assert (place(verdict).unjudged, place(verdict).missing, place(verdict).absent) == (10, 0, [])
 
 
-@manual_time
 async def test_an_account_of_which_a_part_has_no_leader_is_not_judged() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     for number in range(3):
         log = FakeLog(kafka)
         log.leaderless = {(LEDGER, number)}
@@ -475,10 +399,8 @@ async def test_an_account_of_which_a_part_has_no_leader_is_not_judged() -> None:
         assert f"partition {number} of the ledger topic has no leader" in as_text(verdict)
 
 
-@manual_time
 async def test_other_gateways_and_strangers_on_the_ledger_topic() -> None:
-    kafka = FakeKafka()
-    await delivered(kafka)
+    kafka, _ = await delivered()
     log = kafka.topics[LEDGER].partitions[0].log
     log += [StoredRecord(0, b"other/0", b"not even JSON", []), StoredRecord(0, None, b"x", [])]
     assert (await FakeLog(kafka).verify()).exit_status is ExitStatus.OK
@@ -488,15 +410,12 @@ async def test_other_gateways_and_strangers_on_the_ledger_topic() -> None:
     assert "1 ledger records cannot be read" in as_text(verdict)
 
 
-@manual_time
 async def test_a_span_reads_no_more_than_it_needs() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
+    kafka = FakeKafka("t", 2)
     ends = []
     async with LedgerPath(kafka) as path:
         for _ in range(10):
-            await path.deliver("t", 10)
-            await path.interval()
+            await path.deliver_interval("t", 10)
             ends.append(path.now_ms() // 60_000 * 60_000)
     log = FakeLog(kafka)
     verdict = await log.verify(span=Span(ends[3], ends[5]))
@@ -507,10 +426,8 @@ async def test_a_span_reads_no_more_than_it_needs() -> None:
     assert (await log.verify(span=Span(ends[4]))).exit_status is ExitStatus.OK
 
 
-@manual_time
 async def test_offsets_that_were_not_listed_are_judged_by_their_number() -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 2)
+    kafka, topic = FakeKafka.with_topic(2)
     log = topic.partitions[0].log
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bridge.ledger_topic.intervals.MAX_RUNS", 2)
@@ -525,18 +442,15 @@ async def test_offsets_that_were_not_listed_are_judged_by_their_number() -> None
     assert place(await kafka_log.verify()).missing == 1
 
 
-@manual_time
 async def test_a_batch_that_kafka_acknowledged_without_an_offset() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         await path.deliver("t", 5)
         stored = path.intervals.stored
         path.intervals.stored = lambda batch, partition, _offset: stored(batch, partition, -1)  # type: ignore[method-assign]
         await path.deliver("t", 1)
         path.intervals.stored = stored  # type: ignore[method-assign]
         await path.deliver("t", 5)
-    log = FakeLog(kafka)
+    log = FakeLog(path.kafka)
     verdict = await log.verify()
     assert (place(verdict).state, place(verdict).found) == ("ok", 11)
     log.deleted = {("t", 0, 5)}
@@ -544,12 +458,10 @@ async def test_a_batch_that_kafka_acknowledged_without_an_offset() -> None:
     assert (place(verdict).unjudged, verdict.exit_status) == (1, ExitStatus.UNJUDGED)
 
 
-@manual_time
 async def test_memory_is_bounded_and_a_shorter_span_is_the_way_out() -> None:
     from gateway.tools.verify.check import TooMuchError
 
-    kafka = FakeKafka()
-    topic = kafka.topic("t", 2)
+    kafka, topic = FakeKafka.with_topic(2)
     async with LedgerPath(kafka) as path:
         for _ in range(30):
             topic.partitions[0].log.append(foreign())
@@ -563,22 +475,19 @@ async def test_memory_is_bounded_and_a_shorter_span_is_the_way_out() -> None:
 # --- sessions that the broker lost ---
 
 
-@manual_time
 async def test_a_session_that_was_lost_is_not_judged_and_said_once() -> None:
     """Twice in one interval, and once more by the life that follows a crash."""
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         await path.deliver("t", 4)
         first = SessionLoss("0", "gw-0-0", None, path.now_ms())
         path.intervals.session_lost(first)
         path.intervals.session_lost(SessionLoss("0", "gw-0-0", path.now_ms() + 1, path.now_ms() + 5000))
         await path.interval()
         path.crash()
-    async with LedgerPath(kafka, "next", before=("life", False)) as path:
+    async with LedgerPath(path.kafka, "next", before=("life", False)) as path:
         path.intervals.session_lost(first)
         await path.interval()
-    verdict = await FakeLog(kafka).verify()
+    verdict = await FakeLog(path.kafka).verify()
     assert verdict.exit_status is ExitStatus.UNJUDGED
     assert not verdict.missing
     assert len(verdict.losses) == 2
@@ -591,15 +500,14 @@ async def test_a_session_that_was_lost_is_not_judged_and_said_once() -> None:
     assert place(verdict).found == 4
 
 
-@manual_time
 async def test_a_session_lost_outside_the_span_is_nobodys_concern() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", 2)
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath() as path:
         await path.deliver("t", 1)
         path.intervals.session_lost(SessionLoss("0", "gw-0-0", None, path.now_ms()))
         await path.interval()
         since_ms = path.now_ms()
-        await path.deliver("t", 1)
-        await path.interval()
-    assert (await FakeLog(kafka).verify(span=Span(since_ms))).exit_status is ExitStatus.OK
+        await path.deliver_interval("t", 1)
+    assert (await FakeLog(path.kafka).verify(span=Span(since_ms))).exit_status is ExitStatus.OK
+
+
+in_manual_time(globals())

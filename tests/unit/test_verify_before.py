@@ -1,7 +1,5 @@
 """A verification says what was lost before the gateway, or that nobody looked."""
 
-from __future__ import annotations
-
 import pytest
 
 from config.settings import EmqxSettings, MqttSettings, Settings

@@ -1,11 +1,9 @@
 """What is looked at once a second: lengths without our own standstill, rates, and quantiles of the last minute."""
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -14,10 +12,8 @@ from hypothesis import strategies as st
 from gateway.base.instruments import Histogram
 from gateway.base.metrics import LATENCIES
 from gateway.base.vitals import Lasting, Rates, Stalls, Vitals, Window, quantile
-from tests.brokers.rig import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.kinds import there
+from tests.waiting import until
 
 SECOND = 1_000_000_000
 BOUNDS_NS = tuple(round(bound * SECOND) for bound in LATENCIES)
@@ -70,9 +66,7 @@ def test_a_quantile_of_the_last_minute_forgets_what_was_before() -> None:
     for turn in range(30):
         window.look()
         histogram.observe_many(5 * SECOND if turn < 10 else 3_000_000, 100)
-    p99 = quantile(window.counts(), LATENCIES, 0.99)
-    assert p99 is not None
-    assert 0.0025 < p99 <= 0.005
+    assert 0.0025 < there(quantile(window.counts(), LATENCIES, 0.99)) <= 0.005
 
 
 @given(st.lists(st.integers(0, 200 * SECOND), min_size=1, max_size=200), st.floats(0, 1))
@@ -80,8 +74,7 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[int], share:
     histogram = Histogram(BOUNDS_NS)
     for value in values:
         histogram.observe(value)
-    found = quantile(histogram.counts(), LATENCIES, share)
-    assert found is not None
+    found = there(quantile(histogram.counts(), LATENCIES, share))
     true_ns = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
     place = bisect_left(BOUNDS_NS, true_ns)
     lower = 0.0 if place == 0 else LATENCIES[place - 1]

@@ -1,7 +1,5 @@
 """How windows are written, and what is refused."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,11 +1,11 @@
-"""The command line both baselines share."""
-
-from __future__ import annotations
-
-__all__ = ["Options", "parse"]
+"""What both baselines share: the command line, and the MQTT client."""
 
 import argparse
 from dataclasses import dataclass
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.client import CallbackOnMessage
+from paho.mqtt.enums import CallbackAPIVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,17 @@ def parse(description: str | None) -> Options:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--compression", choices=("none", "zstd"), default="none")
     return Options(**vars(parser.parse_args()))
+
+
+def subscriber(options: Options, on_message: CallbackOnMessage) -> mqtt.Client:
+    """An MQTT client that subscribes when it is connected, and acknowledges when it is told to."""
+    client = mqtt.Client(
+        CallbackAPIVersion.VERSION2,
+        client_id=options.client_id,
+        clean_session=not options.persistent,
+        manual_ack=True,
+    )
+    client.on_connect = lambda connected, *_args: connected.subscribe(options.mqtt_filter, qos=1)
+    client.on_subscribe = lambda *_args: print("subscribed", flush=True)  # the harness waits for it
+    client.on_message = on_message
+    return client

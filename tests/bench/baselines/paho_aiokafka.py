@@ -10,16 +10,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paho.mqtt.client as mqtt
 from aiokafka import AIOKafkaProducer
-from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.bench.baselines.options import Options, parse
-
-if TYPE_CHECKING:
-    from paho.mqtt.client import SocketLike
+from tests.bench.baselines.options import Options, parse, subscriber
 
 
 class Bridge:
@@ -37,15 +33,7 @@ class Bridge:
             linger_ms=20,
             max_batch_size=256 * 1024,
         )
-        client = self._client = mqtt.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=options.client_id,
-            clean_session=not options.persistent,
-            manual_ack=True,
-        )
-        client.on_connect = self._on_connect
-        client.on_subscribe = self._on_subscribe
-        client.on_message = self._on_message
+        client = self._client = subscriber(options, self._on_message)
         client.on_socket_open = self._on_socket_open
         client.on_socket_close = self._on_socket_close
         client.on_socket_register_write = self._on_register_write
@@ -79,25 +67,19 @@ class Bridge:
             await asyncio.sleep(1)
             self._client.loop_misc()
 
-    def _on_connect(self, client: mqtt.Client, *_args: object) -> None:
-        client.subscribe(self._options.mqtt_filter, qos=1)
-
-    def _on_subscribe(self, *_args: object) -> None:
-        print("subscribed", flush=True)  # the harness waits for it
-
     def _on_message(self, _client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage) -> None:
         self._messages.put_nowait(message)
 
-    def _on_socket_open(self, client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+    def _on_socket_open(self, client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
         self._loop.add_reader(connection.fileno(), client.loop_read)
 
-    def _on_socket_close(self, _client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+    def _on_socket_close(self, _client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
         self._loop.remove_reader(connection.fileno())
 
-    def _on_register_write(self, client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+    def _on_register_write(self, client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
         self._loop.add_writer(connection.fileno(), client.loop_write)
 
-    def _on_unregister_write(self, _client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+    def _on_unregister_write(self, _client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
         self._loop.remove_writer(connection.fileno())
 
 

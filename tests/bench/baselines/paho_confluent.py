@@ -5,16 +5,13 @@ interpreter. Settings as an engineer would raise them: idempotent, acks=all (lib
 are its defaults).
 """
 
-from __future__ import annotations
-
 import signal
 from functools import partial
 
 import paho.mqtt.client as mqtt
 from confluent_kafka import KafkaError, Message, Producer
-from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.bench.baselines.options import Options, parse
+from tests.bench.baselines.options import Options, parse, subscriber
 
 
 class Bridge:
@@ -34,15 +31,7 @@ class Bridge:
                 "linger.ms": 20,
             }
         )
-        client = self._client = mqtt.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=options.client_id,
-            clean_session=not options.persistent,
-            manual_ack=True,
-        )
-        client.on_connect = self._on_connect
-        client.on_subscribe = self._on_subscribe
-        client.on_message = self._on_message
+        self._client = subscriber(options, self._on_message)
 
     def run(self) -> None:
         """Bridges until SIGTERM."""
@@ -54,12 +43,6 @@ class Bridge:
             self._producer.poll(0)
         self._producer.flush(10)
         self._client.disconnect()
-
-    def _on_connect(self, client: mqtt.Client, *_args: object) -> None:
-        client.subscribe(self._options.mqtt_filter, qos=1)
-
-    def _on_subscribe(self, *_args: object) -> None:
-        print("subscribed", flush=True)  # the harness waits for it
 
     def _on_message(self, _client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage) -> None:
         self._producer.produce(

@@ -1,29 +1,25 @@
-"""The report from the Parquet tables of the job ``ingest``, without Spark; and the one that the demo ends with."""
-
-from __future__ import annotations
+"""The report from silver and its quarantine, without Spark; and the one that the demo ends with."""
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from deltalake import write_deltalake
 
-from gateway.local.demo import report as demo_report
-from gateway.local.demo.report import write_report
-from streaming import report_files
-from streaming.report_files import read_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from gateway.local.demo import result as demo_result
+from gateway.local.demo.result import write_report
+from streaming.report import silver
+from streaming.report.silver import read_silver
 
 BEGIN_US = 1_795_248_000_000_000
 _MOMENT = pa.timestamp("us", tz="UTC")
-TELEMETRY = pa.schema(
+SILVER = pa.schema(
     [("device", pa.string()), ("type", pa.string()), ("seq", pa.int64()), ("device_time", _MOMENT),
      ("event_time", _MOMENT), ("temperature", pa.float64()), ("rssi", pa.int64()), ("message_id", pa.string()),
-     ("kafka_offset", pa.int64()), ("kafka_time", _MOMENT)]
+     ("kafka_offset", pa.int64()), ("received_at", _MOMENT), ("heating", pa.float64())]
 )  # fmt: skip
 QUARANTINE = pa.schema([("reason", pa.string()), ("value", pa.binary()), ("kafka_time", _MOMENT)])
 
@@ -44,8 +40,9 @@ def readings() -> Iterator[dict[str, Any]]:
                 "event_time": moment,
                 "temperature": 90.0 if (number, second) == (1, 70) else 20.0 + random_.gauss(0, 0.1),
                 "rssi": None if number else -60,
+                "heating": 0.0 if second == 90 else 1.0,
                 "kafka_offset": 2 * second + number,
-                "kafka_time": moment + (10_000_000 if number else 2_000),
+                "received_at": moment + (10_000_000 if number else 2_000),
             }
             yield row
             if (number, second) == (0, 50):
@@ -53,21 +50,19 @@ def readings() -> Iterator[dict[str, Any]]:
 
 
 def write(folder: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    inside = folder / "ingest_date=2026-11-21" / "batch=3"
-    inside.mkdir(parents=True)
-    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), inside / "part.parquet")
+    write_deltalake(folder, pa.Table.from_pylist(rows, schema=schema))
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write(tmp_path / "telemetry", list(readings()), TELEMETRY)
+    write(tmp_path / "lake" / "silver", list(readings()), SILVER)
     return tmp_path
 
 
 def test_what_the_tables_hold_is_counted(root: Path) -> None:
     bad = [{"reason": "not_json", "value": b"{", "kafka_time": BEGIN_US + at} for at in range(4)]
-    write(root / "quarantine", bad, QUARANTINE)
-    found = read_files(root / "telemetry", root / "quarantine", "here")
+    write(root / "lake" / "silver_quarantine", bad, QUARANTINE)
+    found = read_silver(root / "lake", "here")
     assert {one.label: one.value for one in found.findings} == {
         "readings": "198",
         "devices": "2",
@@ -83,28 +78,28 @@ def test_what_the_tables_hold_is_counted(root: Path) -> None:
     assert (signal.device, signal.name, signal.unit) == ("room-1", "temperature", "°C")
     assert [(mark.value, mark.kind) for mark in signal.marks] == [(90.0, "outlier")]
     assert found.lateness is not None
-    assert found.lateness.counts == [0, 98, 0, 100, 0, 0, 0, 0]
+    assert list(found.lateness.values()) == [0, 98, 0, 100, 0, 0, 0, 0]
     assert found.quarantine is not None
     assert [count for _, count in found.quarantine.stacks["not_json"]] == [4.0]
-    counted = {one.label: sum(rate for _, rate in one.points) * found.throughput_s for one in found.throughput}
-    assert counted["hall"] == 98
+    assert found.throughput is not None
+    assert sum(rate for _, rate in found.throughput.stacks["hall"]) * found.throughput.width_s == 98
 
 
 def test_of_too_many_readings_the_newest_are_taken_and_that_is_said(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_files, "MOST_ROWS", 50)
-    found = read_files(root / "telemetry", root / "quarantine", "here")
+    monkeypatch.setattr(silver, "MOST_ROWS", 50)
+    found = read_silver(root / "lake", "here")
     assert found.findings[0].value == "50"
     assert found.begin_s is not None
     assert found.begin_s > BEGIN_US / 1e6 + 50
     assert found.bounds[-1] == "Older readings than the newest 50."
 
 
-def test_folders_that_are_not_there_are_said(tmp_path: Path) -> None:
-    found = read_files(tmp_path / "telemetry", tmp_path / "quarantine", "here")
+def test_tables_that_are_not_there_are_said(tmp_path: Path) -> None:
+    found = read_silver(tmp_path / "lake", "here")
     assert found.begin_s is None
-    assert found.absent["throughput"] == f"There are no readings in {tmp_path / 'telemetry'}."
+    assert found.absent["throughput"] == f"There are no readings in {tmp_path / 'lake'}."
     assert found.absent["lost.quarantine"] == "No record is in quarantine."
 
 
@@ -126,7 +121,7 @@ def test_a_report_that_cannot_be_made_is_a_warning_and_no_failure_of_the_demo(
 ) -> None:
     in_the_way = root / "file"
     in_the_way.write_text("")
-    monkeypatch.setattr(demo_report, "cache_directory", lambda: in_the_way)
+    monkeypatch.setattr(demo_result, "cache_directory", lambda: in_the_way)
     warned: list[str] = []
     assert write_report(root, None, warned.append) is None
     (warning,) = warned

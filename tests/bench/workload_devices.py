@@ -1,0 +1,70 @@
+"""The job ``devices`` with many devices: what a reading costs, and what a batch reads, holds and shuffles."""
+
+from pathlib import Path
+from typing import Final
+
+from tests.bench.measurement import Measurement
+from tests.bench.processes import BenchError
+from tests.bench.site import Site
+from tests.bench.spark_events import EVENT_LOG, BatchReads, batches
+from tests.bench.spark_job import Finished, SparkJob
+
+FLEET: Final = "spark.gateway.bench.fleet"
+MINUTES: Final = 5
+GATEWAYS: Final = 10
+_FEW: Final = 1_000
+
+
+def spark_devices(site: Site) -> Measurement:
+    """Ten readings of each device: five make it known, then the job is started again and takes the other five, for
+    which it loads each device from its state and merges it into the table. A third start takes five readings of each of
+    1,000 devices, spread over all. The figure is of the second start, from the start of the query to the end of its
+    last process; the JVM is cold."""
+    devices = site.devices or site.scaled(100_000)
+    with site.folder() as directory:
+        new, _ = _run(site, directory, devices, 1, 0)
+        known, reads = _run(site, directory, devices, 1, MINUTES)
+        few, few_reads = _run(site, directory, devices, -(-devices // _FEW), 2 * MINUTES)
+    state = reads[-1]
+    details = {
+        "devices": float(devices),
+        "new_rows_per_cpu_s": new.rows / new.cpu_s,
+        "memory_mib": max(new.memory_mib, known.memory_mib),
+        "wall_s": known.seconds,
+        "batches": float(len(reads)),
+        "rows_of_batch": float(max(it.rows("silver") for it in reads)),
+        "shuffled_bytes_per_row": sum(it.shuffled_bytes for it in reads) / known.rows,
+        "state_rows": float(state.state_rows),
+        "state_bytes_per_device": state.state_bytes / devices,
+        "few_rows": float(few.rows),
+        "few_cpu_s": few.cpu_s,
+        "few_shuffled_bytes": float(sum(it.shuffled_bytes for it in few_reads)),
+    }
+    for name, found in (("", reads), ("few_", few_reads)):
+        details[f"{name}opened"] = float(max(it.opened("devices") for it in found))
+        details[f"{name}merge_rows"] = float(max(it.rows("devices") for it in found))
+    return Measurement({"rows_per_cpu_s": known.rows / known.cpu_s}, details)
+
+
+def _run(site: Site, directory: Path, devices: int, every: int, first: int) -> tuple[Finished, list[BatchReads]]:
+    stream = {
+        "lake": {"path": str(directory / "lake")},
+        "checkpoint": str(directory / "checkpoint"),
+        "available_now": True,
+        "devices": {"heartbeats": False},
+    }
+    settings = {"kafka": {"bootstrap_servers": [site.kafka.bootstrap]}, "stream": stream}
+    folder = directory / f"from-{first}"
+    conf = {
+        **EVENT_LOG,
+        "spark.eventLog.dir": folder.as_uri(),
+        FLEET: devices,
+        f"{FLEET}.every": every,
+        f"{FLEET}.from": first,
+    }
+    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    with SparkJob("fleet", folder, settings, *words) as job:
+        finished = job.finish()
+    if finished.rows != (rows := -(-devices // every) * MINUTES):
+        raise BenchError(f"the job devices counted {finished.rows} rows of {rows} readings")
+    return finished, batches(folder)

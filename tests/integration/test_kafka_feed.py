@@ -1,0 +1,121 @@
+"""The readers of commands' other topics, on a real Kafka."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from bridge.commands.model import Status, StatusRecord
+from bridge.commands.sink import StatusWriter
+from bridge.dead_letters.reading import LoggedRecord, Place
+from bridge.errors import TopicMissingError, UnreachableError
+from bridge.kafka.feed import StatusTail, TopicFeed
+from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
+from tests.producer_port import fill, running, sent, values
+from tests.waiting import until
+
+
+async def put(backend: KafkaBackend, topic: str, partition: int, *content: bytes) -> None:
+    async with running(backend.producer([topic])) as producer:
+        assert await sent(producer, topic, values(*content), partition) is None
+
+
+class Following:
+    """A feed that is read on and on."""
+
+    def __init__(self, feed: TopicFeed) -> None:
+        self.feed = feed
+        self.records: list[LoggedRecord] = []
+
+    async def read(self, count: int) -> list[bytes | None]:
+        async with asyncio.timeout(20):
+            while len(self.records) < count:
+                self.records += await self.feed.read()
+        return sorted(record.value or b"" for record in self.records)
+
+
+async def test_a_feed_has_what_is_new_in_all_its_topics_and_can_go_back(backend: KafkaBackend) -> None:
+    one, other = await backend.topic(2), await backend.topic()
+    await put(backend, one, 1, b"before")
+    feed = TopicFeed(backend.settings, "gateway-test", [one, other])
+    await feed.start()
+    try:
+        following = Following(feed)
+        await put(backend, one, 1, b"a")
+        await put(backend, other, 0, b"b")
+        assert await following.read(2) == [b"a", b"b"]
+        assert not await feed.read()
+        following.records.clear()
+        await feed.rewind(0)
+        assert await following.read(3) == [b"a", b"b", b"before"]
+        await feed.rewind(time.time_ns() // 1_000_000 + 86_400_000)  # never forward
+        await put(backend, one, 0, b"c")
+        assert await following.read(4) == [b"a", b"b", b"before", b"c"]
+    finally:
+        await feed.stop()
+        await feed.stop()
+
+
+async def test_a_feed_goes_on_when_kafka_comes_back(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    feed = TopicFeed(backend.settings, "gateway-test", [topic])
+    await feed.start()
+    try:
+        following = Following(feed)
+        assert not await feed.read()
+        backend.freeze()
+        try:
+            async with asyncio.timeout(20):
+                for _ in range(20):
+                    assert not await feed.read()
+        finally:
+            backend.thaw()
+        await put(backend, topic, 0, b"a")
+        assert await following.read(1) == [b"a"]
+    finally:
+        await feed.stop()
+
+
+async def test_a_feed_of_a_missing_topic_and_one_of_no_kafka_are_sentences(
+    backend: KafkaBackend, unique: str, free_ports: Callable[[int], list[int]]
+) -> None:
+    feed = TopicFeed(backend.settings, "gateway-test", [f"{unique}-missing"])
+    with pytest.raises(TopicMissingError, match=f"{unique}-missing"):
+        await feed.start()
+    await feed.stop()
+    nowhere = kafka_settings(f"127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(UnreachableError):
+        await TopicFeed(nowhere, "gateway-test", ["any"]).start()
+    with pytest.raises(UnreachableError):
+        await StatusTail(nowhere, "gateway-test", "any").read({0: 0})
+
+
+async def test_the_tail_of_a_status_partition_is_what_was_written_after_an_offset(backend: KafkaBackend) -> None:
+    topic = await backend.topic(3)
+    await put(backend, topic, 0, *(b"%d" % number for number in range(5)))
+    await put(backend, topic, 2, b"x")
+    found = await StatusTail(backend.settings, "gateway-test", topic).read({0: 3, 1: 0, 2: 1})
+    assert {number: [record.value for record in records] for number, (records, _) in found.items()} == {
+        0: [b"3", b"4"],
+        1: [],
+        2: [],
+    }
+    assert {number: end for number, (_, end) in found.items()} == {0: 5, 1: 0, 2: 1}
+
+
+async def test_the_sink_says_where_a_status_is(backend: KafkaBackend) -> None:
+    topic = await backend.topic(2)
+    async with running(backend.producer([topic])) as producer:
+        sink = StatusWriter(topic, producer=lambda: producer, renew=lambda _why: None)
+        offsets: list[int] = []
+        batch = fill(producer.create_batch(compressed=False), values(b"another's"))
+        await producer.send(topic, 1, batch)
+        for number in range(3):
+            place = Place("commands", 1, number)
+            record = StatusRecord(f"c{number}", place, "r", "d", Status.ACCEPTED, False, 0, None)
+            sink.write(1, record, offsets.append)
+        await until(lambda: len(offsets) == 3, "stored")
+        assert offsets == [1, 2, 3]
+        tail = await StatusTail(backend.settings, "gateway-test", topic).read({1: 1})
+        assert [record.key for record in tail[1][0]] == [b"c0", b"c1", b"c2"]

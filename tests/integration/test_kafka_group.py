@@ -1,0 +1,237 @@
+"""A member of a consumer group on a real Kafka: the suite of its port, and what only a real coordinator does."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
+from confluent_kafka.admin import AdminClient
+
+from bridge.commands.ports import Committed, PartitionListener
+from bridge.errors import RefusedError, UnreachableError
+from bridge.kafka import group as group_module
+from bridge.kafka.group import GroupMember, remove_members
+from config.settings import KafkaSettings
+from gateway.local.embedded.kafka import KafkaCluster
+from tests.brokers.kafka_backend import kafka_settings
+from tests.brokers.topics import add_partitions, create_topic, delete_before, produce
+from tests.group_port import GroupPort, Member, running
+from tests.waiting import until
+
+
+class KafkaGroupBackend:
+    """``tests.group_port.Backend`` on a running cluster."""
+
+    def __init__(self, bootstrap: str, name: str, settings: KafkaSettings | None = None) -> None:
+        self.bootstrap, self.name = bootstrap, name
+        self.settings = settings or kafka_settings(bootstrap)
+        self._numbers = itertools.count()
+
+    async def topic(self, partitions: int = 1) -> str:
+        topic = f"{self.name}-{next(self._numbers)}"
+        await create_topic(self.bootstrap, topic, partitions=partitions)
+        return topic
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        await add_partitions(self.bootstrap, topic, partitions)
+
+    async def put(self, topic: str, partition: int, *values: bytes) -> None:
+        await asyncio.to_thread(produce, self.bootstrap, topic, values, partition=partition)
+
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        await asyncio.to_thread(delete_before, self.bootstrap, topic, partition, offset)
+
+    def member(self, instance: str, topics: Sequence[str], listener: PartitionListener) -> GroupMember:
+        return GroupMember(
+            self.settings, "gateway-test", group=self.name, instance=instance, topics=topics, listener=listener,
+            table="commands.test",
+        )  # fmt: skip
+
+    async def remove(self, instance: str) -> None:
+        await remove_members(self.settings, "gateway-test", self.name, [instance, "never-there"])
+
+
+@pytest.fixture
+def backend(kafka: KafkaCluster, unique: str) -> KafkaGroupBackend:
+    return KafkaGroupBackend(kafka.bootstrap, unique)
+
+
+class TestRealGroup(GroupPort):
+    """Ours, on aiokafka's client."""
+
+
+def test_aiokafkas_own_requests_still_have_no_instance_id() -> None:
+    """Otherwise bridge/kafka/group_protocol.py would be shorter."""
+    for request in (HeartbeatRequest, LeaveGroupRequest, OffsetCommitRequest):
+        assert not [kind for kind in request._CLASSES if "group_instance_id" in kind.SCHEMA.names]
+
+
+async def test_a_member_that_does_not_read_is_put_out_and_comes_back(
+    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "READ_S", 1.0)
+    monkeypatch.setattr(group_module, "SESSION_S", 6.0)  # Kafka's least
+    topic = await backend.topic()
+    member = Member(backend, "one", topic)
+    async with running(member):
+        await member.owns(1)
+        assert member.reading is not None
+        member.reading.cancel()
+        await until(lambda: not member.owned, "put out")
+        assert member.told[-1][0] == "lost"
+        member.reading = asyncio.create_task(member._read())
+        await member.owns(1)
+
+
+async def test_a_frozen_coordinator_costs_the_membership_and_it_comes_back(
+    make_kafka: Callable[..., KafkaCluster], unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell whether the partitions are another member's by then."""
+    monkeypatch.setattr(group_module, "SESSION_S", 6.0)
+    cluster = make_kafka()
+    backend = KafkaGroupBackend(cluster.bootstrap, unique)
+    topic = await backend.topic(2)
+    member = Member(backend, "one", topic)
+    async with running(member):
+        await member.owns(2)
+        await member.group.commit({(topic, 0): Committed(0, "before")})
+        cluster.freeze()
+        try:
+            with pytest.raises(UnreachableError):
+                await member.group.commit({(topic, 0): Committed(0, "frozen")})
+            await until(lambda: not member.owned, "lost")
+            with pytest.raises(RefusedError):
+                await member.group.commit({(topic, 0): Committed(0, "lost")})
+        finally:
+            cluster.thaw()
+        await member.owns(2)
+        await backend.put(topic, 0, b"a")
+        await until(lambda: member.values(topic) == [b"a"], "it goes on")
+
+
+def crash(member: Member) -> None:
+    """End a member without a word."""
+    assert isinstance(member.group, GroupMember)
+    for task in member.group._tasks:
+        task.cancel()
+
+
+async def test_a_crashed_members_partitions_wait_for_its_session(
+    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "SESSION_S", 6.0)
+    topic = await backend.topic(2)
+    first, second = Member(backend, "one", topic), Member(backend, "two", topic)
+    async with running(first, second):
+        await second.owns(1)
+        await first.owns(1)
+        crash(first)
+        crashed = set(first.owned)
+        await second.owns(2)
+        assert crashed <= set(second.owned)
+
+
+async def test_what_a_member_was_giving_up_when_it_crashed_is_shared_out(backend: KafkaGroupBackend) -> None:
+    """It comes back within its session, and Kafka gives it its last share, without a rebalance."""
+    topic = await backend.topic(4)
+    first, second = Member(backend, "one", topic), Member(backend, "two", topic)
+    async with running(first):
+        await first.owns(4)
+        first.held.clear()
+        async with running(second):
+            await until(lambda: len(first.told) == 2, "revoked")
+            crash(first)
+            again = Member(backend, "one", topic)
+            async with running(again):
+                await again.owns(2)
+                await second.owns(2)
+                first.held.set()
+
+
+async def test_a_listener_that_is_too_slow_loses_what_moves(
+    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "REVOKED_S", 0.5)
+    topic = await backend.topic(2)
+    first, second = Member(backend, "one", topic), Member(backend, "two", topic)
+    async with running(first):
+        await first.owns(2)
+        first.held.clear()
+        async with running(second):
+            await second.owns(1)
+            assert [name for name, _ in first.told] == ["assigned", "revoked", "lost"]
+            assert first.told[1][1] == first.told[2][1] == tuple(second.owned)
+            first.held.set()
+
+
+async def test_a_member_gets_nothing_of_a_topic_that_it_does_not_want(backend: KafkaGroupBackend) -> None:
+    """As while the settings of one worker after another are changed."""
+    old, new = await backend.topic(2), await backend.topic(2)
+    first, second = Member(backend, "one", old), Member(backend, "two", old, new)
+    async with running(first, second):
+        await first.owns(1)
+        await second.owns(1)
+        await first.stop()
+        first = Member(backend, "one", old, new)
+        async with running(first):
+            await first.owns(2)
+            await second.owns(2)
+
+
+def deny_group(bootstrap: str, group: str) -> None:
+    """Nobody may read the group."""
+    from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    rule = AclBinding(
+        ResourceType.GROUP, group, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.READ, AclPermissionType.DENY
+    )
+    for future in admin.create_acls([rule]).values():
+        future.result(20)
+
+
+async def test_a_group_that_is_not_allowed_is_named(secured_kafka: KafkaCluster, unique: str) -> None:
+    settings = kafka_settings(
+        secured_kafka.sasl_bootstrap,
+        security="SASL_PLAINTEXT",
+        sasl={"username": "gateway", "password": "gateway-secret"},
+    )
+    backend = KafkaGroupBackend(secured_kafka.bootstrap, unique, settings)
+    topic = await backend.topic()
+    deny_group(secured_kafka.bootstrap, unique)
+    member = Member(backend, "one", topic)
+    with pytest.raises(RefusedError, match="Read on the group"):  # noqa: PT012 - at the start, or the first join
+        async with running(member):
+            assert member.reading is not None
+            await member.reading
+    with pytest.raises(RefusedError, match="Read on the group"):
+        await backend.remove("one")
+
+
+async def test_a_kafka_that_is_not_there_is_a_sentence(free_ports: Callable[[int], list[int]], unique: str) -> None:
+    backend = KafkaGroupBackend(f"127.0.0.1:{free_ports(1)[0]}", unique)
+    member = Member(backend, "one", "commands")
+    with pytest.raises(UnreachableError, match="cannot be reached"):
+        await member.start()
+    with pytest.raises(UnreachableError, match="cannot be reached"):
+        await backend.remove("one")
+
+
+async def test_what_is_assigned_during_a_long_read_is_left_to_the_next(
+    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader would drop records of partitions that it does not know, and they were lost."""
+    monkeypatch.setattr(group_module, "POLL_MS", 3000)
+    topic = await backend.topic(2)
+    for number in range(2):
+        await backend.put(topic, number, b"a")
+    first, second = Member(backend, "one", topic), Member(backend, "two", topic)
+    async with running(first, second):
+        await second.owns(1)
+        await until(lambda: second.records, "its own is read")
+        second.records.clear()
+        await first.stop(retire=True)
+        await second.owns(2)
+        await until(lambda: second.records, "the other one's is read")

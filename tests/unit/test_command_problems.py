@@ -1,0 +1,96 @@
+"""What the status page says is wrong with commands, and how long."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bridge.commands.command import State
+from bridge.dead_letters.reading import LoggedRecord, Place
+from config.commands import CommandSettings
+from config.settings import Settings
+from gateway.base.metrics import Metrics
+from gateway.base.problem import Problem
+from gateway.components import commanding
+from gateway.components.commanding import Commanding, CommandRunner
+
+NOW_NS = 1_000_000_000_000_000
+
+
+class Link:
+    client_id, connected_ns, room, outstanding = "gateway-0-commands", None, 0, 0
+    problem: str | None = "Connection refused."
+
+
+@pytest.fixture
+async def runner() -> CommandRunner:
+    commands = CommandSettings(name="switches", topics=("commands",), status_topic="statuses", max_waiting=2)
+    settings = Settings(commands=(commands,))
+    worker = SimpleNamespace(
+        settings=settings, metrics=Metrics(settings), kafka=SimpleNamespace(login=None),
+        mqtt=SimpleNamespace(sessions=()),
+    )  # fmt: skip
+    return CommandRunner(cast("Any", worker), commands, cast("Any", Link()), lambda: None, lambda _: None)
+
+
+def problems(runner: CommandRunner) -> dict[str, Problem]:
+    return {problem.id: problem for problem in runner.view.problems()}
+
+
+def give(runner: CommandRunner, count: int) -> None:
+    runner.dispatcher.assign(("commands", 0), None, ())
+    now_ms = time.time_ns() // 1_000_000
+    runner.dispatcher.take(
+        [LoggedRecord(Place("commands", 0, at), now_ms, b"pump-7", b"on", ()) for at in range(count)]
+    )
+
+
+async def test_all_is_well(runner: CommandRunner) -> None:
+    assert problems(runner) == {}
+
+
+async def test_partitions_that_are_not_read_are_a_problem_that_names_the_busiest_device(runner: CommandRunner) -> None:
+    give(runner, 2)
+    problem = problems(runner)["commands-paused"]
+    assert "1 of 1 partitions are not read" in problem.text
+    assert "pump-7 (2)" in problem.text
+
+
+async def test_a_refused_right_is_a_problem_for_five_minutes(
+    runner: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner.dispatcher.refused_ns = NOW_NS
+    monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 299_000_000_000)
+    problem = problems(runner)["commands-not-allowed"]
+    assert "devices/${device}/req/${subject}" in problem.check
+    monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 301_000_000_000)
+    assert problems(runner) == {}
+
+
+async def test_commands_that_kafka_deleted_are_a_problem_for_a_quarter_of_an_hour(
+    runner: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(runner, 1)
+    monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS)
+    runner.missed(("commands", 0), 1, 40)
+    monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 899_000_000_000)
+    problem = problems(runner)["commands-deleted-unread"]
+    assert problem.severity == "critical"
+    monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 901_000_000_000)
+    assert "commands-deleted-unread" not in problems(runner)
+
+
+async def test_an_account_that_does_not_balance_is_a_problem(runner: CommandRunner) -> None:
+    give(runner, 1)
+    runner.dispatcher.account.states[State.SENT] += 1
+    assert "(-1)" in problems(runner)["commands-imbalance"].text
+
+
+async def test_a_connection_that_is_away_is_a_problem() -> None:
+    worker = cast("Any", SimpleNamespace(link=Link(), runners=()))
+    (problem,) = Commanding.problems(worker)
+    assert (problem.id, problem.severity) == ("commands-disconnected", "critical")
+    assert "Connection refused." in problem.text
+    worker.link.connected_ns = 1
+    assert list(Commanding.problems(worker)) == []

@@ -1,0 +1,52 @@
+"""What runs around the dispatcher: partitions that move while statuses are read, and answers that are read again."""
+
+from collections.abc import Mapping, Sequence
+
+from bridge.commands.ports import Committed
+from bridge.dead_letters.reading import LoggedRecord
+from gateway.components.commanding import CommandRunner
+from tests.unit.test_commands_simulation import Member, World
+
+PARTITION = ("commands", 0)
+
+
+class Tail:
+    """Reads statuses; during the first reading the partition goes, and comes back with a later commit."""
+
+    def __init__(self, runner: CommandRunner) -> None:
+        self._runner = runner
+        self.starts: list[Mapping[int, int]] = []
+
+    async def read(self, starts: Mapping[int, int]) -> Mapping[int, tuple[Sequence[LoggedRecord], int]]:
+        self.starts.append(starts)
+        if len(self.starts) == 1:
+            self._runner._new.pop(PARTITION)
+            self._runner.assigned({PARTITION: Committed(9, "1|5|")})
+        return {number: ([], 0) for number in starts}
+
+
+def make_runner() -> CommandRunner:
+    runner = CommandRunner.__new__(CommandRunner)
+    runner._new, runner._assignments, runner._rewind_ms = {}, 0, None
+    runner.dispatcher = Member(World(1)).dispatcher
+    return runner
+
+
+async def test_a_partition_that_went_and_came_back_is_owned_with_its_later_commit() -> None:
+    runner = make_runner()
+    tail = runner._tail = Tail(runner)  # type: ignore[assignment]
+    runner.assigned({PARTITION: Committed(3, "1|2|T4")})
+    await runner._assign_new()
+    assert runner._new.keys() == {PARTITION}, "what was read is older than the commit"
+    assert not runner.dispatcher.partitions
+    await runner._assign_new()
+    assert tail.starts == [{0: 2}, {0: 5}]
+    assert runner.dispatcher._partitions[PARTITION].map.low == 9
+    assert not runner._new
+
+
+def test_an_earlier_moment_is_not_replaced_by_a_later_one() -> None:
+    runner = make_runner()
+    for moment_ms in (None, 70, 50, None, 60):
+        runner._rewind_to(moment_ms)
+    assert runner._rewind_ms == 50

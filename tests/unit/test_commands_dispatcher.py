@@ -1,0 +1,59 @@
+"""Single decisions about commands; random histories are in test_commands_simulation.py."""
+
+import json
+
+import pytest
+
+from bridge.commands.ports import Committed
+from bridge.dead_letters.reading import LoggedRecord, Place
+from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World
+
+
+def test_a_devices_rate_holds_though_it_has_nothing_under_way() -> None:
+    world = World(1, rate_per_device=1, answers=None, delivered_by=None)
+    member = Member(world)
+    member.assign(("commands", 0))
+    for offset in range(2):
+        place = Place("commands", 0, offset)
+        member.dispatcher.take([LoggedRecord(place, BEGIN_MS, b"d0", b"on", [])])
+        assert len(member.sending) == (offset == 0), "the second one waits for the rate"
+        while member.sending:
+            member.sending.popleft()[1](0)
+        member.kafka_takes()
+    assert member.dispatcher.due_ns() == S
+    world.ns = S
+    member.dispatcher.tick()
+    assert len(member.sending) == 1
+
+
+def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
+    headers: list[tuple[str, bytes | None]] = [("response-required", b"true")]
+    return LoggedRecord(Place("commands", 0, offset), timestamp_ms, b"d0", b"on", headers)
+
+
+def status(word: str, at_ms: int, *, terminal: bool) -> LoggedRecord:
+    fields = {"command": "commands/0:0", "status": word, "terminal": terminal, "attempt": 1, "at_ms": at_ms}
+    return LoggedRecord(Place("status", 0, 0), at_ms, b"id", json.dumps(fields).encode(), [])
+
+
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 0, 5_000, 3_600_000])
+def test_answers_are_read_again_from_before_a_command_whatever_its_producers_clock_says(ahead_ms: int) -> None:
+    """It was sent, and answered, in the last minute; its record may be dated later."""
+    world = World(1)
+    member = Member(world)
+    member.dispatcher.assign(("commands", 0), Committed(0, "1|0|A1"), [])
+    member.dispatcher.take([command(BEGIN_MS + ahead_ms)])
+    moment_ms = member.dispatcher.rewind_ms()
+    assert moment_ms is not None
+    assert moment_ms <= BEGIN_MS - 60_000
+    assert member.dispatcher.rewind_ms() is None
+
+
+def test_statuses_of_a_topic_that_was_made_anew_are_not_of_its_new_records() -> None:
+    """Kafka has deleted the topic's commits with it, and offsets begin again at 0."""
+    for age_ms, count in ((3_600_000, 1), (-1_000, 0), (30_000, 0)):
+        world = World(1)
+        member = Member(world)
+        member.dispatcher.assign(("commands", 0), None, [status("succeeded", BEGIN_MS - age_ms, terminal=True)])
+        member.dispatcher.take([command(BEGIN_MS)])
+        assert len(member.sending) == count, age_ms

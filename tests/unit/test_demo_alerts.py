@@ -1,0 +1,124 @@
+"""The demo's loop: an alert of the job anomalies becomes one command, and the account tells what became of it."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.loading.load import load
+from gateway.devices.commands import AnswerShares, Obedience
+from gateway.devices.fleet import Fleet, FleetSettings
+from gateway.devices.physics import build_fleet
+from gateway.local.demo.alerts import SUBJECT, Alerts, Loop, render_loop
+from gateway.local.demo.options import FAULTY_FROM, gateway_toml
+from streaming.anomalies.detectors import SignalModel
+from streaming.anomalies.job import limits_of
+
+T0 = 1_795_600_000_000
+
+
+def record(alert_id: str = "a1", kind: str = "outlier", **more: Any) -> bytes:
+    said = {
+        "alert_id": alert_id, "device": "pump-7", "signal": "voltage", "kind": kind,
+        "event_time": datetime.fromtimestamp(T0 / 1000, UTC).isoformat(), "value": 4.5, "median": 3.0, **more,
+    }  # fmt: skip
+    return json.dumps(said).encode()
+
+
+def status(name: str, at_ms: int, *, terminal: bool = True) -> bytes:
+    return json.dumps({"id": "a1", "status": name, "terminal": terminal, "at_ms": at_ms}).encode()
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, str, str]] = []
+        self.said: list[str] = []
+        self.alerts = Alerts("unused", self._command, self.said.append)
+
+    async def _command(self, *words: str) -> int:
+        self.commands.append(words)  # type: ignore[arg-type]
+        return T0 + 8_100
+
+
+def test_an_alert_becomes_one_command_and_its_answer_is_told() -> None:
+    rig = Rig()
+
+    async def work() -> None:
+        for value in (record("s", "score"), record("q", "silence", signal=None), record(), record()):
+            await rig.alerts.alert(value, T0 + 8_000)
+
+    asyncio.run(work())
+    assert rig.commands == [("pump-7", SUBJECT, "a1")], "copies, scores and silences lead to none"
+    for value in (status("sent", T0 + 8_150, terminal=False), status("succeeded", T0 + 8_200), status("late", T0)):
+        rig.alerts.status(value)
+    [alert] = rig.alerts.found
+    assert (alert.status, alert.finished_ms) == ("succeeded", T0 + 8_200)
+    assert rig.said[-1] == "pump-7: succeeded, 8.20 s after the reading."
+    text = render_loop(Loop("pump-7", (alert,)))
+    assert "pump-7: voltage 4.50, where 3.00 was usual" in text
+    assert "8.00 s after the reading" in text
+    assert "0.10 s after the alert" in text
+    assert "succeeded           0.10 s after the command" in text
+    assert max(map(len, [*text.splitlines(), *rig.said])) <= 80
+
+
+def test_what_has_not_come_is_said_and_nothing_more() -> None:
+    assert "Spark's alert had not come" in render_loop(Loop("pump-7"))
+    assert "too short" in render_loop(Loop(None))
+    rig = Rig()
+    asyncio.run(rig.alerts.alert(record(), T0 + 8_000))
+    text = render_loop(Loop("pump-1", rig.alerts.found))
+    assert "not finished      without a status" in text
+    assert "pump-1 measured wrong, and Spark's alert about it had not come" in text
+
+
+@pytest.mark.parametrize("devices", [1, 200])
+def test_the_job_finds_the_fault_and_nothing_else(tmp_path: Path, devices: int) -> None:
+    """With the settings that the demo gives it, on what the devices measure in a minute."""
+    file = tmp_path / "gateway.toml"
+    file.write_text(gateway_toml(tmp_path, mqtt_port=1, bootstrap="127.0.0.1:2", http_port=3))
+    settings = load(file, environ={}).settings.stream.anomalies
+    assert "voltage" not in settings.skip
+    found = []
+    for number, device in enumerate(build_fleet(devices, 1)):
+        model = SignalModel(limits_of(settings), "voltage")
+        for second in range(60):
+            wrong = 1.5 if number == 0 and FAULTY_FROM <= second < 35 else 1.0
+            verdict = model.judge(1_000_000 * second, wrong * device.read(21_600 + 360 * second)["voltage"])
+            if verdict is not None and verdict.kind != "score":
+                found.append((number, second, verdict.kind))
+    assert found == [(0, FAULTY_FROM, "outlier")]
+
+
+def test_a_command_ends_the_fault_of_the_sensor() -> None:
+    device = Obedience(AnswerShares(), 1, "pump-7")
+    device.obey("a", b'{"every": 1, "recalibrate": 1}')
+    assert not device.recalibrated
+    assert device.obey("b", json.dumps({SUBJECT: True}).encode()).status == 200
+    assert device.recalibrated
+
+
+def test_only_the_first_device_measures_wrong_and_only_until_it_is_told_to_recalibrate() -> None:
+    async def work() -> list[list[float]]:
+        fleet = Fleet(FleetSettings("127.0.0.1", 1, devices=2, rate=1.0, seed=1, faulty_from=2))
+        seen: list[list[float]] = []
+        for device in fleet._devices:
+            device.connects = 1
+            for moment in range(6):
+                if moment == 4:
+                    device.obedience.obey("a", json.dumps({SUBJECT: True}).encode())
+                device.take_reading(21_600 + 60.0 * moment)
+            volts = []
+            while (message := device.outbox.head()) is not None:
+                volts.append(json.loads(message.payload)["voltage"])
+                device.outbox.sent(len(volts))
+            seen.append(volts)
+        return seen
+
+    first, second = asyncio.run(work())
+    right = [device.read(21_600)["voltage"] for device in build_fleet(2, 1)]
+    assert [round(volts / right[0], 1) for volts in first] == [1.0, 1.0, 1.5, 1.5, 1.0, 1.0]
+    assert {round(volts / right[1], 1) for volts in second} == {1.0}

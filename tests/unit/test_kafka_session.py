@@ -1,0 +1,64 @@
+"""A broker that will not read for a while (KIP-219): requests to it get as much longer."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from aiokafka.protocol.produce import ProduceResponse_v8
+
+from bridge.errors import IncarnationError, UnreachableError
+from bridge.kafka.produce import Produce
+from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.session import SessionConnection
+from config.settings import KafkaSettings
+from tests.unit.manual_time import manual_time
+
+PATIENCE_S = 2.0
+
+
+async def answered(newest: int, throttle_ms: int) -> tuple[SessionConnection, float]:
+    """A connection with an answer to a batch, and how long a request that was sent before that may take."""
+    connection = SessionConnection("localhost", 9092, request_timeout_ms=PATIENCE_S * 1000)
+    connection._versions = {0: (0, newest)}
+    loop = asyncio.get_running_loop()
+    began_s, never = loop.time(), loop.create_future()
+
+    async def waiting() -> Any:
+        return await never
+
+    async def limited(answer: Coroutine[Any, Any, Any]) -> float:
+        with pytest.raises(TimeoutError):
+            await connection._within_patience(answer)
+        return loop.time() - began_s
+
+    under_way = asyncio.create_task(limited(waiting()))
+    await asyncio.sleep(1)
+    connection._requests.append((7, Produce(None, -1, 5_000, []).prepare({0: (0, 8)}), loop.create_future()))
+    connection._handle_frame((7).to_bytes(4, "big") + ProduceResponse_v8([], throttle_ms).encode())
+    return connection, await under_way
+
+
+@manual_time
+async def test_a_muted_broker_has_more_time_for_what_it_was_sent_before() -> None:
+    _, took_s = await answered(8, 5_000)
+    assert took_s == pytest.approx(1 + 5 + PATIENCE_S)
+
+
+@manual_time
+@pytest.mark.parametrize(("newest", "throttle_ms"), [(8, 0), (5, 5_000)], ids=["no quota", "it has waited already"])
+async def test_any_other_answer_gives_no_more_time(newest: int, throttle_ms: int) -> None:
+    connection, took_s = await answered(newest, throttle_ms)
+    assert took_s == pytest.approx(PATIENCE_S)
+    assert connection.muted_s == 0
+
+
+async def test_the_failure_of_an_answer_is_none_of_a_stored_batch() -> None:
+    producer = KafkaProducer(KafkaSettings(), "gw", [])
+    stored, failed, ended = (asyncio.get_running_loop().create_future() for _ in range(3))
+    stored.set_result(17)
+    failed.set_exception(UnreachableError("It is away."))
+    ended.cancel()
+    assert producer.failure(stored) is None
+    assert producer.failure(failed) is failed.exception()
+    assert isinstance(producer.failure(ended), IncarnationError)

@@ -1,0 +1,41 @@
+"""The Kafka side of a worker, without a Kafka."""
+
+from pathlib import Path
+
+from bridge.produce.batch import Batch
+from bridge.routing.router import Router
+from config.settings import Settings
+from gateway.base.lifecycle import StopRequest
+from gateway.worker.worker import Worker
+from tests.unit.fake_kafka import FakeBatch
+
+
+async def test_a_topic_is_released_when_the_last_record_for_it_is_written(tmp_path: Path) -> None:
+    """Watched for ever, it would be a problem, or be created again, once its operator deletes it."""
+
+    def made(*topics: str) -> Settings:
+        routes = [{"name": topic, "filters": [f"devices/d{n}/#"], "topic": topic} for n, topic in enumerate(topics)]
+        return Settings(data_dir=tmp_path, routes=routes, dead_letter={"topic": "dead"}, ledger={"topic": ""})
+
+    worker = Worker(made("one", "two"), StopRequest())
+    kafka = worker.kafka
+    for topic in ("one", "two"):
+        kafka.topic_watch.preset(topic, 3)
+    slot = worker.mqtt.groups[0].accumulator.slot("two", 1, "two", 0)
+    builder = FakeBatch(1000)
+    builder.append(0, 0, b"key", b"value", [])
+    slot.queue.in_flight = Batch(slot, builder, 0)
+
+    after = made("one")
+    worker.adopt(after, Router(after.routes, instance=after.instance), worker.mqtt.chains)
+    kafka.release_unused()
+    slot.queue.in_flight, batch = None, slot.queue.in_flight
+    kafka.release_unused()
+    assert kafka.topic_watch.pinned("two") == 3, "before the reload is finished there is a way back"
+    slot.queue.in_flight = batch
+    kafka.settle()
+    assert kafka.topic_watch.pinned("two") == 3, "a record waits for it"
+    slot.queue.in_flight = None
+    kafka.release_unused()
+    assert (kafka.topic_watch.pinned("one"), kafka.topic_watch.pinned("two")) == (3, None)
+    worker.mqtt.chains.close()
