@@ -34,6 +34,9 @@ ready ready-demo:
 demo: ready-demo ## The whole path on this machine: devices, MQTT, gateway, Kafka, Spark; then the account
 	@$(python) -m gateway.cli.main demo $(ARGS)
 
+# Tests start some hundred Python processes of ours: each would compile all modules anew where this is set.
+test chaos: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: test
 test: ready ## Runs every test; formatting, lint, types and import contracts are among them
 	@$(python) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder $(ARGS)

@@ -8,18 +8,14 @@ it is does not matter on the way to this container's own process.
 
 from __future__ import annotations
 
-__all__ = ["address", "encrypted", "main"]
-
 import http.client
 import os
 import ssl
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 TIMEOUT_SECONDS = 3.0
 

@@ -6,63 +6,73 @@ A test compares the page with what this prints.
 from __future__ import annotations
 
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
-from streaming.metric_names import SERIES
+from streaming.metric_names import SERIES, Series
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.base.instruments import Definition
-    from streaming.metric_names import Series
 
 _INTRODUCTION: Final = """\
 # Metrics
 
-Served at `/metrics`, on `http.host` and `http.port` (127.0.0.1:9464), in Prometheus' text format or in OpenMetrics, as
-the scraper asks. This page is printed by `docs/print_metrics.py`.
+Served at `/metrics` on `http.host` and `http.port` (127.0.0.1:9464), in Prometheus' text format or in OpenMetrics.
 
-- With a supervisor (`workers` other than 0) every worker's sample has the label `worker`, its number; the supervisor's
-  own `process_*` have `worker="supervisor"`. The series of a worker that does not run are absent, and
-  `gateway_worker_up` is 0; `gateway_worker*` exist only there.
-- `gateway_auth_*` are those of the service that EMQX asks (`gateway auth serve`), which serves them itself, on
-  `auth.operator_host` and `auth.operator_port` (127.0.0.1:9465), with `gateway_event_loop_delay_seconds`,
-  `gateway_build_info` and `process_*`.
-- `gateway_stream_*` are those of a Spark job (`gateway stream`), which serves them itself on `stream.metrics.host` and
-  `stream.metrics.port`, with `process_*` of its Python process. `query` is the job's name; `ingest` has a second query,
-  `windows`. `topic` and `partition` exist from their first batch on.
-- Series whose labels follow from the settings exist at 0 from the start, so that `rate()` and `increase()` see the
-  first event.
-- `session` is the session's number in the worker, behind its group's name if it has one, `route` a route's name,
-  `topic` a Kafka topic. There is no label for client ids or MQTT topics: they are without bound.
-- Everything is counted per batch and read at scrape time. A scrape sees one moment: the ledger's terms of one scrape
-  belong together.
-- What became of a route's messages: `gateway_mqtt_messages_received_total` of the route, against the same route's
-  `gateway_messages_delivered_total`, `gateway_messages_dead_lettered_total` and `gateway_messages_filtered_total`.
-- `process_*` are the process's own: CPU seconds, resident memory, open files, start time.
+- Names in `_total` are counters; the others are gauges, if no histogram is named. Labels stand in brackets, with their
+  values if these are fixed. After → stand the settings, or the thing, to look at when the value is wrong.
+- With a supervisor (`workers` other than 0) each sample has the label `worker`, its number, or `supervisor`. A stopped
+  worker's series are absent and `gateway_worker_up` is 0. Only a supervisor has `gateway_worker*`.
+- `gateway auth serve` serves `gateway_auth_*` on `auth.operator_host` and `auth.operator_port` (127.0.0.1:9465), with
+  `gateway_event_loop_delay_seconds`, `gateway_build_info` and `process_*`.
+- `gateway stream` serves `gateway_stream_*` on `stream.metrics.host` and `stream.metrics.port`. `query` is the job's
+  name.
+- `session` is the session's number in the worker, after its group's name if it has one. `route` is a route's name,
+  `topic` a Kafka topic. No label has client ids or MQTT topics.
+- Series with labels from the settings exist at 0 from the start, so `rate()` sees the first event.
+- A scrape shows one moment: the ledger's terms in it belong together.
+- `process_*`: CPU seconds, resident memory, open files and start time of the process.
 """
 
 
 def _describe(definition: Definition[Any] | Series) -> Iterator[str]:
-    yield f"### `{definition.name}`"
-    yield ""
-    yield definition.meaning
-    yield ""
-    yield f"- {definition.kind}, in {definition.unit}"
+    text = definition.meaning
+    facts = [*_kind(definition), *_labels(definition)]
+    if facts:
+        text += f" [{'; '.join(facts)}]"
+    if definition.turn.startswith("none"):  # with the reason behind it, if there is one
+        reason = definition.turn[len("none: ") :]
+        text += f" {reason[:1].upper()}{reason[1:]}." if reason else ""
+    else:
+        text += f" → {definition.turn}."
+    yield from (
+        f"### `{definition.name}`",
+        "",
+        textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False),
+        "",
+    )
+
+
+def _kind(definition: Definition[Any] | Series) -> Iterator[str]:
+    """What neither the name nor the meaning tells: the buckets of a histogram."""
+    if definition.bounds:
+        yield f"histogram, {len(definition.bounds)} buckets up to {definition.bounds[-1]:g}"
+
+
+def _labels(definition: Definition[Any] | Series) -> Iterator[str]:
     free = len(definition.labels) - len(definition.fixed[0])
     for place, label in enumerate(definition.labels):
-        if definition is Metrics.build_info or place < free:
-            yield f"- label `{label}`"
-        else:
+        text = f"`{label}`"
+        if definition is not Metrics.build_info and place >= free:
             values = dict.fromkeys(fixed[place - free] for fixed in definition.fixed)
-            yield f"- label `{label}`: {', '.join(f'`{value}`' for value in values)}"
-    if definition.bounds:
-        yield f"- buckets up to {', '.join(f'{bound:g}' for bound in definition.bounds)}"
-    yield f"- turn: {definition.turn}"
-    yield ""
+            if any(values):
+                text += f": {', '.join(f'`{value}`' for value in values if value)}"
+        yield text
 
 
 def markdown() -> str:

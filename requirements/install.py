@@ -16,8 +16,6 @@ Needs the standard library only, since it runs before anything is installed.
 
 from __future__ import annotations
 
-__all__ = ["SetupError", "main"]
-
 import argparse
 import contextlib
 import fcntl
@@ -29,11 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -9,8 +9,6 @@ of the one before, so that production runs what was tested.
 
 from __future__ import annotations
 
-__all__ = ["LOCKS", "main"]
-
 import os
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ROWS", "Panel", "Query", "Row"]
-
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -239,6 +237,32 @@ BEFORE: Final = Row(
     closed=True,
 )  # fmt: skip
 
+NO_COMMANDS: Final = "the settings have no commands"
+
+COMMANDS: Final = Row(
+    "Commands to devices",
+    (
+        Panel("Commands by outcome", (rate("gateway_commands_finished_total", "outcome", "{{outcome}}"),), "cps",
+              stack=True, empty=NO_COMMANDS),
+        Panel("Commands held",
+              (q("sum by (commands) (gateway_commands_waiting{<G>})", "{{commands}} waiting"),
+               q("sum by (commands) (gateway_commands_under_way{<G>})", "{{commands}} under way")), empty=NO_COMMANDS),
+        Panel("Time to a command's last status", quantiles("gateway_command_seconds", "commands", "{{commands}}"), "s",
+              empty="no command has been finished in the interval"),
+        Panel("Oldest unfinished command",
+              (q("max by (commands) (gateway_commands_oldest_seconds{<G>})", "{{commands}}"),), "s",
+              steps=((3600, "orange"),), empty=NO_COMMANDS),
+        Panel("Commands sent again, and answers without one",
+              (rate("gateway_commands_sent_again_total", "commands", "{{commands}} sent again"),
+               rate("gateway_commands_unmatched_total", "reason", "{{reason}}")), "cps", empty=NO_COMMANDS),
+        Panel("Commands' partitions that are not read, and commands deleted unread",
+              (q("sum by (commands) (gateway_commands_paused_partitions{<G>})", "{{commands}} not read"),
+               q("sum by (commands) (gateway_commands_deleted_unread_total{<G>})", "{{commands}} deleted")),
+              steps=((1, "red"),), empty=NO_COMMANDS),
+    ),
+    closed=True,
+)  # fmt: skip
+
 PROCESS: Final = Row(
     "Process",
     (
@@ -356,4 +380,4 @@ STREAM: Final = Row(
     closed=True,
 )  # fmt: skip
 
-ROWS: Final = (LOST, FLOW, KAFKA, MQTT, KEPT, BEFORE, PROCESS, ACCESS, READERS, STREAM)
+ROWS: Final = (LOST, FLOW, KAFKA, MQTT, KEPT, BEFORE, COMMANDS, PROCESS, ACCESS, READERS, STREAM)

@@ -11,19 +11,14 @@ Standard library only. Ends with the status of `gateway retire`, or 0.
 
 from __future__ import annotations
 
-__all__ = ["main", "replicas"]
-
 import http.client
 import json
 import os
 import ssl
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LOG = Path("/proc/1/fd/2")  # what a hook prints goes nowhere; the gateway's own log is read

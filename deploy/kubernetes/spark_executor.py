@@ -6,16 +6,11 @@ pod template in spark.yaml names this file instead. Standard library only. Ends 
 
 from __future__ import annotations
 
-__all__ = ["command", "main"]
-
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MAIN = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _TOLD = {
