@@ -207,7 +207,11 @@ class Site:
     def tables(
         self, *, prefix: str = "devices", more: Sequence[Mapping[str, Any]] = (), **entry: Any
     ) -> dict[str, Any]:
-        """Settings beside the usual ones: routes, and a ``[[commands]]`` with these; ``more`` are further ones."""
+        """Settings beside the usual ones: routes, and a ``[[commands]]`` with these; ``more`` are further ones.
+
+        The group has the site's name. By default it has the instance's, which all tests share: in one Kafka, a
+        gateway of a test would fence the gateway of another test that still runs.
+        """
         # By device, for a device's answers in MQTT 3.1.1 have topics of their own, and would be read in any order.
         way_back = {
             "key": "${topic[1]}",
@@ -217,7 +221,8 @@ class Site:
         commands = {
             "name": "switches", "topics": [self.commands], "status_topic": self.statuses, "answers": "answers",
             "secret": SECRET, "mqtt_topic": f"{prefix}/${{device}}/req/${{subject}}/${{id}}",
-            "response_topic": f"{prefix}/${{device}}/res", "settle": "0s", "answer_timeout": "20s", **entry,
+            "response_topic": f"{prefix}/${{device}}/res", "settle": "0s", "answer_timeout": "20s",
+            "group": f"{self.name}-commands", **entry,
         }  # fmt: skip
         return {
             "mqtt": {"sessions": 1, **QUICK},
