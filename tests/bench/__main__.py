@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from gateway.local.embedded.kafka import KafkaCluster
-from tests.bench import machine, report
+from tests.bench import against, machine, report
 from tests.bench.measurement import Row
 from tests.bench.records import Kafka
-from tests.bench.result import Result, memory_row, ratios
+from tests.bench.result import memory_row, ratios
 from tests.bench.rows import RATIOS, ROWS, RSS_LIMIT_MIB
 from tests.bench.runner import run_rows
 from tests.bench.site import Site
 
+_WORSE_STATUS = 3
 _HEAP_MIB = 1024  # Kafka should not be what is short
 _MEMORY_ROW = "rss"
 _NAB_ROW = "anomalies-nab"  # with the plain detectors on the same series
@@ -38,6 +39,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"these rows alone: {', '.join(names)}; {' or '.join(_GROUPS)} for all rows that begin so",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, rows and ratios as JSON")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with the JSON of an earlier call")
+    parser.add_argument(
+        "--bound", type=float, default=15, metavar="PERCENT", help="what counts as worse or better (default: 15)"
+    )
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="measurements of each row (default: 3)")
     parser.add_argument("--quick", action="store_true", help="one run, a fifth of the messages: a look, not a figure")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a running Kafka to use instead of an embedded one")
@@ -69,11 +74,17 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the chosen rows; 0 when every one of them was measured and its messages all accounted for.
+    """Runs the chosen rows; 0 when every one of them was measured and its messages all accounted for, 3 when one is
+    worse than in the earlier call.
 
     A missed target is shown, not a failure: the targets belong to a machine of about the speed of the documented one.
     """
     arguments = _arguments(argv)
+    earlier = None if arguments.against is None else json.loads(arguments.against.read_text())
+    if earlier is not None and "quick" not in earlier:
+        sys.exit(
+            f"{arguments.against} is not the --json of this benchmark; an older one did not write what is compared."
+        )
     signal.signal(signal.SIGTERM, _terminate)  # unwinds: everything that was started is ended
     found = machine.describe()
     print(*report.machine_lines(found), sep="\n", flush=True)
@@ -94,20 +105,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = run_rows(chosen, site, 1 if arguments.quick else arguments.runs)
     if arguments.only is None or _MEMORY_ROW in arguments.only:
         results.append(memory_row(results, RSS_LIMIT_MIB))
-    _show(results, found, arguments.json)
-    return 1 if any(result.failures for result in results) else 0
-
-
-def _show(results: list[Result], found: machine.Machine, file: Path | None) -> None:
     compared = ratios(results, RATIOS)
-    print("", *report.table(results), "", *report.ratio_lines(compared), sep="\n", flush=True)
-    if file is not None:
-        content = {
-            "machine": dataclasses.asdict(found),
-            "rows": [result.as_json() for result in results],
-            "ratios": [dataclasses.asdict(ratio) for ratio in compared],
-        }
-        file.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    content = {
+        "machine": dataclasses.asdict(found),
+        "quick": arguments.quick,
+        "rows": [result.as_json() for result in results],
+        "ratios": [dataclasses.asdict(ratio) for ratio in compared],
+    }
+    print("", *report.ratio_lines(compared), "", *report.table(results), sep="\n", flush=True)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    status = 1 if any(result.failures for result in results) else 0
+    if earlier is not None:
+        verdicts = against.verdicts(content, earlier, 1 + arguments.bound / 100)
+        print("", *against.lines(verdicts), sep="\n", flush=True)
+        if not status and any(verdict.kind == "worse" for verdict in verdicts):
+            return _WORSE_STATUS
+    return status
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def _verdict(result: Result) -> str:
         for figure, label in _COLUMNS
         if figure == target.figure
     ]
-    return "; ".join(judged)
+    return "; ".join(judged) + _moved(result.moved)
 
 
 def table(results: Sequence[Result]) -> list[str]:
@@ -85,9 +85,17 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def ratio_lines(found: Sequence[Ratio]) -> list[str]:
-    """How the plain bridges compare."""
-    return [
-        f"{ratio.theirs} takes {ratio.cpu:.1f} times the CPU of {ratio.ours}, "
-        f"which moves {ratio.throughput:.1f} times as much"
-        for ratio in found
+    """Ours beside the plain bridges."""
+    if not found:
+        return []
+    pairs = [f"{ratio.ours} : {ratio.theirs}" for ratio in found]
+    width = max(map(len, pairs))
+    return ["CPU, ours : theirs (median of rounds, smallest-largest)"] + [
+        f"  {pair.ljust(width)}  {ratio.ratio:.3f} ({ratio.smallest:.3f}-{ratio.largest:.3f}), "
+        f"{_number(ratio.throughput)} times the msg/s{_moved(ratio.moved)}"
+        for pair, ratio in zip(pairs, found, strict=True)
     ]
+
+
+def _moved(moved: bool) -> str:
+    return "  (the reference step MOVED)" if moved else ""

@@ -8,6 +8,8 @@ from typing import Any, get_args
 from tests.bench.measurement import Figure, Measurement, Row, Target
 from tests.bench.site import Site
 
+MOVED = 1.15  # a machine whose reference step changed more than so was not one machine
+
 
 @dataclass(slots=True)
 class Result:
@@ -33,6 +35,11 @@ class Result:
         value = self.value(target.figure)
         return value is not None and not self.failures and target.met(value)
 
+    @property
+    def moved(self) -> bool:
+        """Whether the machine was faster around one of its runs than around another: its CPU figures say little."""
+        return bool(self.reference_ns) and max(self.reference_ns) > MOVED * min(self.reference_ns)
+
     def as_json(self) -> dict[str, Any]:
         """The row for machines. The first four keys are there in every row; null where the row has no such figure."""
         figures: tuple[Figure, ...] = ("cpu_s_per_million", "messages_per_s", "rss_mib")
@@ -57,33 +64,42 @@ class Result:
                 for run in self.runs
             ],
             "reference_ns": [round(value, 1) for value in self.reference_ns],
+            "moved": self.moved,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times a baseline's CPU ours is, and its throughput against ours."""
+    """How many times a baseline's CPU ours is: the median, smallest and largest of the rounds; and the same of its
+    messages a second.
+    """
 
     ours: str
     theirs: str
-    cpu: float
+    ratio: float
+    smallest: float
+    largest: float
     throughput: float
+    moved: bool
 
 
 def ratios(results: Sequence[Result], pairs: Sequence[tuple[str, str]]) -> list[Ratio]:
-    """The comparisons of which both sides were measured."""
+    """The comparisons of which both sides were measured, round by round."""
     found = {result.row.name: result for result in results if result.runs}
     compared = []
     for ours, theirs in pairs:
         if ours in found and theirs in found:
-            cpu = _quotient(found[theirs].value("cpu_s_per_million"), found[ours].value("cpu_s_per_million"))
-            throughput = _quotient(found[ours].value("messages_per_s"), found[theirs].value("messages_per_s"))
-            compared.append(Ratio(ours, theirs, cpu, throughput))
+            cpu = _quotients("cpu_s_per_million", found[ours], found[theirs])
+            throughput = statistics.median(_quotients("messages_per_s", found[ours], found[theirs]))
+            moved = found[ours].moved or found[theirs].moved
+            compared.append(Ratio(ours, theirs, statistics.median(cpu), min(cpu), max(cpu), throughput, moved))
     return compared
 
 
-def _quotient(above: float | None, below: float | None) -> float:
-    return above / below if above and below else float("nan")
+def _quotients(figure: Figure, ours: Result, theirs: Result) -> list[float]:
+    return [
+        mine.figures[figure] / other.figures[figure] for mine, other in zip(ours.runs, theirs.runs, strict=False)
+    ]  # one that failed has fewer rounds
 
 
 def _rounded(value: float | None) -> float | None:

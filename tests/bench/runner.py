@@ -33,5 +33,6 @@ def _run_once(result: Result, site: Site) -> None:
         result.failures.append(str(error) or type(error).__name__)
         print(f"  {result.row.name}: FAILED: {result.failures[-1]}", flush=True)
     else:
+        result.reference_ns.append(reference_ns())
         result.runs.append(run)
         print(run_line(result.row.name, run), flush=True)
