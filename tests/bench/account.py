@@ -53,6 +53,14 @@ def _stat_ticks(pid: int) -> tuple[int, int, int, int]:
     return int(fields[11]), int(fields[12]), int(fields[13]), int(fields[14])
 
 
+def cpu_of_each(pid: int) -> dict[int, int]:
+    """CPU in nanoseconds of each living process of the tree. Raises ProcessLookupError when one ends meanwhile."""
+    try:
+        return {member: time.clock_gettime_ns(_cpu_clock(member)) for member in tree(pid)}
+    except OSError as error:
+        raise ProcessLookupError(f"a process of {pid} has ended; its CPU time cannot be read") from error
+
+
 def cpu_of(pid: int) -> CpuTime:
     """CPU that the process tree has used so far. Raises ProcessLookupError when the process is gone."""
     total = user = system = 0

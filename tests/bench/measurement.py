@@ -29,6 +29,8 @@ Figure = Literal[
     "f1",
     "us_per_reading",
     "bytes_each",
+    "worker_percent",
+    "supervisor_percent",
 ]
 
 

@@ -26,6 +26,8 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("f1", "F1"),
     ("us_per_reading", "µs/reading"),
     ("bytes_each", "bytes each"),
+    ("worker_percent", "worker %"),
+    ("supervisor_percent", "supervisor %"),
 )
 
 

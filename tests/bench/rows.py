@@ -9,9 +9,9 @@ from tests.bench.payloads import PROPERTIES
 from tests.bench.publisher import Pace
 from tests.bench.replay import ReplayPlan
 from tests.bench.site import Site
-from tests.bench.subject import Baseline, CommandBridge, CommandGateway, Gateway
+from tests.bench.subject import Baseline, CommandBridge, CommandGateway, Gateway, Launcher
 from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, auth_echo, auth_large, auth_mixed
-from tests.bench.workload_broker import drained, live, live_with_latency, started
+from tests.bench.workload_broker import drained, idle, live, live_with_latency, started
 from tests.bench.workload_commands import commands_live, commands_saturated, commands_waiting
 from tests.bench.workload_devices import spark_devices
 from tests.bench.workload_nab import anomalies_nab, nab_gaussian, nab_rolling
@@ -71,8 +71,12 @@ def _broker_15k(site: Site) -> Measurement:
     return live(site, Gateway(), Pace(site.scaled(150_000), 15_000))
 
 
-def _latency_2k(site: Site) -> Measurement:
-    return live_with_latency(site, Gateway(), Pace(max(6_000, site.scaled(20_000)), 2_000))
+def _latency_2k(site: Site, launcher: Launcher) -> Measurement:
+    return live_with_latency(site, launcher, Pace(max(6_000, site.scaled(20_000)), 2_000))
+
+
+def _idle(site: Site) -> Measurement:
+    return idle(site, Gateway(workers=1), site.scaled(30))
 
 
 def _start(site: Site) -> Measurement:
@@ -130,7 +134,9 @@ ROWS: Final = (
     Row("baseline-paho-confluent-drain", "as drain-qos1", (), partial(_baseline_drain, kind="paho_confluent")),
     Row("broker-15k", "15k msg/s through mosquitto, all defaults", (_cpu(6), _RSS), _broker_15k),
     Row("latency-2k", "2k msg/s through mosquitto to a consumer",
-        (Target("p50_ms", 7), Target("p99_ms", 12), _cpu(45), _RSS), _latency_2k),
+        (Target("p50_ms", 7), Target("p99_ms", 12), _cpu(45), _RSS), partial(_latency_2k, launcher=Gateway())),
+    Row("baseline-paho-confluent-2k", "as latency-2k, librdkafka's own linger of 5 ms", (),
+        partial(_latency_2k, launcher=Baseline("paho_confluent", linger_ms=5))),
     Row("commands-live", "1k commands/s through mosquitto, record to device",
         (Target("p50_ms", 8), Target("p99_ms", 20)), partial(_commands_live, launcher=CommandGateway())),
     Row("baseline-commands-live", "as commands-live: a plain aiokafka to paho bridge", (),
@@ -142,6 +148,8 @@ ROWS: Final = (
         partial(_commands_saturated, launcher=CommandBridge())),
     Row("commands-waiting", "100,000 commands for devices that are away: memory beside the payload",
         (Target("bytes_each", 600),), _commands_waiting),
+    Row("idle", "no message, brokers up: percent of a core, a worker and its supervisor",
+        (Target("worker_percent", 0.5), Target("supervisor_percent", 0.1), _RSS), _idle),
     Row("start", "process start to ready", (Target("seconds", 2), _RSS), _start, minimum_runs=5),
     Row("spool-write", "appends of 16 KiB to 1 MiB against write and fsync, the worst size",
         (Target("raw_share", 0.5, at_least=True),), spool_write),
@@ -184,6 +192,7 @@ RATIOS: Final = (
     ("saturated-qos1", "baseline-paho-confluent"),
     ("drain-qos1", "baseline-paho-aiokafka-drain"),
     ("drain-qos1", "baseline-paho-confluent-drain"),
+    ("latency-2k", "baseline-paho-confluent-2k"),
     ("commands-live", "baseline-commands-live"),
     ("commands-saturated", "baseline-commands-saturated"),
 )

@@ -215,6 +215,7 @@ class Baseline:
     kind: Literal["paho_aiokafka", "paho_confluent"]
     persistent: bool = False
     compression: Literal["none", "zstd"] = "none"
+    linger_ms: int = 20
 
     def start(self, place: Place) -> Subject:
         """The bridge, from `devices/#` to the topic."""
@@ -224,6 +225,7 @@ class Baseline:
         command = [sys.executable, "-m", f"tests.bench.baselines.{self.kind}"]
         command += ["--mqtt-port", str(place.mqtt_port), "--mqtt-filter", "$share/bench/devices/#"]
         command += ["--kafka", place.kafka, "--topic", place.topic, "--compression", self.compression]
+        command += ["--linger-ms", str(self.linger_ms)]
         return Subject([*command, "--persistent"] if self.persistent else command, log, None)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tests.bench import latency, publisher
-from tests.bench.account import Span, SpanClock, cpu_of
+from tests.bench.account import Span, SpanClock, cpu_of, cpu_of_each
 from tests.bench.measurement import Measurement
 from tests.bench.mosquitto import Mosquitto, Traffic
 from tests.bench.processes import BenchError, Helper
@@ -110,6 +110,26 @@ def _publish(
     published = sender.receive(publisher.Published, pace.count / pace.rate + _PRELOAD_S)
     site.kafka.wait_for_records(topic, pace.count, _KAFKA_S)
     return clock.stop(), published
+
+
+def idle(site: Site, launcher: Launcher, seconds: float) -> Measurement:
+    """What a supervisor and its worker use while no message comes and both brokers are up, in percent of a core."""
+    with site.room() as (topic, directory), Mosquitto(directory / "mosquitto") as broker:
+        with running(launcher.start(site.place(broker.port, topic, directory))) as subject:
+            subject.wait_ready()
+            subject.wait_calm()
+            before, began_ns = cpu_of_each(subject.pid), time.monotonic_ns()
+            time.sleep(seconds)
+            after, ended_ns = cpu_of_each(subject.pid), time.monotonic_ns()
+            if before.keys() != after.keys():
+                raise BenchError("a process of the gateway began or ended while nothing was to be done")
+            percent = {pid: (after[pid] - before[pid]) * 100 / (ended_ns - began_ns) for pid in after}
+            supervisor = percent.pop(subject.pid)
+            rss_mib = subject.peak_rss_mib()
+            subject.stop()
+        return Measurement(
+            {"worker_percent": sum(percent.values()), "supervisor_percent": supervisor, "rss_mib": rss_mib}
+        )
 
 
 def started(site: Site, launcher: Launcher) -> Measurement:

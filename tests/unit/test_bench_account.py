@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.bench.account import SpanClock, cpu_of, peak_rss_mib, rss_mib, tree
+from tests.bench.account import SpanClock, cpu_of, cpu_of_each, peak_rss_mib, rss_mib, tree
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the account reads Linux's /proc")
 
@@ -98,3 +98,22 @@ def test_peak_memory_stays_after_the_memory_is_freed() -> None:
         assert hear(process) == "freed\n"
         assert 64 <= peak_rss_mib(process.pid) < 128
         assert rss_mib(process.pid) < 48
+
+
+def test_cpu_of_each_process_is_its_own() -> None:
+    child = "burn(0.05); print('done', flush=True); sys.stdin.readline()"
+    body = f"""
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", {_BURN + child!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, time.process_time_ns(), flush=True)
+input()
+"""
+    with script(body) as process:
+        pid, own_ns = map(int, hear(process).split())
+        found = cpu_of_each(process.pid)
+        assert set(found) == {process.pid, pid}
+        assert own_ns <= found[process.pid]
+        assert found[process.pid] + found[pid] == pytest.approx(cpu_of(process.pid).total_ns, abs=1e7)
+        assert found[pid] >= 50_000_000
+        say(process)

@@ -19,6 +19,7 @@ class Options:
     kafka: str
     topic: str
     compression: str
+    linger_ms: int
 
 
 def parse(description: str | None) -> Options:
@@ -31,6 +32,7 @@ def parse(description: str | None) -> Options:
     parser.add_argument("--kafka", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--compression", choices=("none", "zstd"), default="none")
+    parser.add_argument("--linger-ms", type=int, default=20)
     return Options(**vars(parser.parse_args()))
 
 

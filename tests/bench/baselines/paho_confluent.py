@@ -1,8 +1,8 @@
 """paho-mqtt to confluent-kafka, acknowledging each message in its delivery callback.
 
 paho's loop and the producer's poll() on one thread: with paho's own network thread the two fight for the
-interpreter. Settings as an engineer would raise them: idempotent, acks=all (librdkafka's queue and its 5 ms linger
-are its defaults).
+interpreter. Settings as an engineer would raise them: idempotent, acks=all, a larger queue
+and a longer linger (librdkafka's own linger is 5 ms).
 """
 
 import signal
@@ -28,7 +28,7 @@ class Bridge:
                 "compression.type": options.compression,
                 "partitioner": "murmur2_random",
                 "queue.buffering.max.messages": 1_000_000,
-                "linger.ms": 20,
+                "linger.ms": options.linger_ms,
             }
         )
         self._client = subscriber(options, self._on_message)
