@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Self
 
 from bridge import wire
@@ -131,7 +132,7 @@ class Dispatcher:
         self.delivery_prefix = b""
         self.clamped = 0  # records whose interceptor set a timestamp too far ahead
         self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
-        self._entries = 0
+        self._young = self._old = 0  # entries of caches and of _older, together at most _most
         self._limit(limits)
         self._router = router
         self._group = group
@@ -155,20 +156,33 @@ class Dispatcher:
 
     def entry(self, flags: int, topic_bytes: bytes) -> Entry:
         """Fill the table for a topic that is not in it. Raises TopicNameError."""
-        found = self._older[flags].get(topic_bytes)
-        if found is None:
+        # After _grow_old the hot path looks into an older generation until the end of its read.
+        found = self.caches[flags].get(topic_bytes)
+        if found is not None:
+            return found
+        found = self._older[flags].pop(topic_bytes, None)
+        if found is not None:
+            self._old -= 1
+        else:
             found = self._settle(flags, topic_bytes)
             if len(topic_bytes) > REMEMBERED_BYTES:
                 return found
-        if self._entries >= self._half:
-            # Two generations: entries in use move over from the older one, the others are dropped with it.
-            for nibble in range(16):
-                self._older[nibble] = self.caches[nibble]
-                self.caches[nibble] = {}
-            self._entries = 0
-        self._entries += 1
+        if self._young >= self._half and self._young + self._old >= self._most:
+            self._grow_old()
+        self._young += 1
         self.caches[flags][topic_bytes] = found
         return found
+
+    def _grow_old(self) -> None:
+        """Begin a new generation. Entries in use move over from the older one, the others are dropped with it.
+
+        As many topics as the cache has entries never get here, so each stays. Of more than half of them the first are
+        kept: topics in use have moved over before new ones came."""
+        for nibble, cache in enumerate(self.caches):
+            kept = len(cache) * self._half // self._young
+            self._older[nibble] = cache if kept >= len(cache) else dict(islice(cache.items(), kept))
+            self.caches[nibble] = {}
+        self._young, self._old = 0, sum(map(len, self._older))
 
     def property_headers(self, extras: Extras, raw: bytes) -> list[Header]:
         """The headers of property bytes seen for the first time. Raises what ``parse_properties`` does."""
@@ -193,7 +207,8 @@ class Dispatcher:
         self._settle_afresh()
 
     def _limit(self, limits: DispatchLimits) -> None:
-        self._half = max(1, limits.cache_entries // 2)
+        self._most = limits.cache_entries
+        self._half = max(1, self._most // 2)
         self._property_entries = limits.property_entries
         self._max_record_bytes = limits.max_record_bytes
 
@@ -536,7 +551,7 @@ class Dispatcher:
         self._known.clear()
         for cache in (*self.caches, *self._older):
             cache.clear()
-        self._entries = 0
+        self._young = self._old = 0
 
     async def close(self) -> None:
         """Stop waiting for topics. Parked records stay unacknowledged."""

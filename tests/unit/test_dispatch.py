@@ -173,6 +173,32 @@ async def test_no_more_topics_are_remembered_than_allowed_and_those_in_use_stay(
     assert len(kafka.topics["t"].records()) == 11_000
 
 
+async def test_as_many_topics_as_there_are_entries_are_routed_once_also_after_others_came_and_went() -> None:
+    kafka = FakeKafka("t", 3)
+    async with Path(kafka) as path:
+        rig = Rig(path, cache_entries=100)
+        matched: list[str] = []
+        match = rig.router.match
+        rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
+
+        def take_in_turn(name: bytes, topics: int, rounds: int) -> None:
+            for number in range(topics * rounds):
+                rig.take(b"devices/%b/%d" % (name, number % topics))
+                held = sum(map(len, rig.dispatcher.caches)) + sum(map(len, rig.dispatcher._older))
+                assert held <= 100
+
+        take_in_turn(b"first", 100, 5)
+        assert len(matched) == 100
+        take_in_turn(b"more", 1_000, 1)
+        matched.clear()
+        take_in_turn(b"last", 100, 5)
+        assert len(matched) <= 200, "at most once more, until the others are dropped"
+        matched.clear()
+        take_in_turn(b"last", 100, 5)
+        assert not matched
+        await rig.done()
+
+
 async def test_long_topics_and_properties_are_not_remembered_but_delivered() -> None:
     """Any device may invent them, 64 KiB each: 50,000 of these would be 3 GB."""
     kafka = FakeKafka(batch_bytes=1 << 20)
