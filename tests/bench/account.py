@@ -100,9 +100,9 @@ class SpanClock:
         return Span(ended_ns - self._started_ns, cpu_of(self._pid) - self._cpu)
 
 
-def _status_mib(pid: int, field: str) -> float:
+def _status_mib(members: list[int], field: str) -> float:
     total_kib = 0
-    for member in tree(pid):
+    for member in members:
         try:
             lines = Path(f"/proc/{member}/status").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
@@ -113,9 +113,22 @@ def _status_mib(pid: int, field: str) -> float:
 
 def rss_mib(pid: int) -> float:
     """Resident memory of the tree now, in MiB (pages shared between its processes count in each)."""
-    return _status_mib(pid, "VmRSS")
+    return _status_mib(tree(pid), "VmRSS")
+
+
+def pss_mib(pid: int) -> float:
+    """Resident memory of one process now, each shared page divided by the number of its users, in MiB. Raises
+    ProcessLookupError when the process is gone.
+    """
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def own_peak_rss_mib(pid: int) -> float:
+    """The highest resident memory of the process alone, in MiB."""
+    return _status_mib([pid], "VmHWM")
 
 
 def peak_rss_mib(pid: int) -> float:
     """The highest resident memory each process of the tree has had, summed, in MiB."""
-    return _status_mib(pid, "VmHWM")
+    return _status_mib(tree(pid), "VmHWM")

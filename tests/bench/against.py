@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 Kind = Literal["worse", "better", "same", "not judged"]
 
 _SHAPE: Final = ("cpu", "cores", "python")  # where one of them differs, even a ratio is another
-_LESS_IS_BETTER: Final = ("rss_mib", "bytes_each")
+_LESS_IS_BETTER: Final = ("rss_mib", "supervisor_mib", "bytes_each")
 _MORE_IS_BETTER: Final = ("raw_share", "share_of_echo", "share_of_small", "share_of_bronze")
 Document = Mapping[str, Any]
 

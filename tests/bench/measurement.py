@@ -13,6 +13,9 @@ Figure = Literal[
     "cpu_s_per_million",
     "messages_per_s",
     "rss_mib",
+    "pss_mib",
+    "supervisor_mib",
+    "supervisor_pss_mib",
     "p50_ms",
     "p99_ms",
     "seconds",
@@ -31,6 +34,7 @@ Figure = Literal[
     "bytes_each",
     "worker_percent",
     "supervisor_percent",
+    "times_small",
 ]
 
 
@@ -45,13 +49,13 @@ class Measurement:
 
     @classmethod
     def of_span(
-        cls, messages: int, span: Span, rss_mib: float, details: Mapping[str, float] | None = None
+        cls, messages: int, span: Span, memory: Mapping[Figure, float], details: Mapping[str, float] | None = None
     ) -> Measurement:
         """A run that moved ``messages`` in that span."""
         figures: dict[Figure, float] = {
             "cpu_s_per_million": span.cpu.total_ns / 1e3 / messages,
             "messages_per_s": messages * 1e9 / span.ns,
-            "rss_mib": rss_mib,
+            **memory,
         }
         shares = {
             "messages": float(messages),

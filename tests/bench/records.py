@@ -42,12 +42,14 @@ class Kafka:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap: Final = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+        self._partitions: dict[str, int] = {}
 
-    def create_topic(self) -> str:
-        """A new empty topic with 12 partitions; its name."""
+    def create_topic(self, partitions: int = PARTITIONS) -> str:
+        """A new empty topic; its name."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
         kept = {"retention.ms": "-1"}  # also records that a row dates back by a year
-        self._admin.create_topics([NewTopic(name, PARTITIONS, 1, config=kept)])[name].result(_TIMEOUT_S)
+        self._admin.create_topics([NewTopic(name, partitions, 1, config=kept)])[name].result(_TIMEOUT_S)
+        self._partitions[name] = partitions
         wait_until(lambda: self._has_leaders(name), f"leaders of topic {name}", _TIMEOUT_S, 0.05)
         return name
 
@@ -72,7 +74,7 @@ class Kafka:
     def record_count(self, topic: str) -> int:
         """Records in a topic: the sum of its end offsets (nothing is compacted, no transactions)."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(topic, partition): latest for partition in range(PARTITIONS)}
+        wanted = {TopicPartition(topic, partition): latest for partition in range(self._partitions[topic])}
         futures = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
         return sum(future.result().offset for future in futures.values())
 
@@ -85,8 +87,8 @@ class Kafka:
         round.
         """
         seen = array("I", bytes(4 * distinct))
-        last = [-1] * PARTITIONS
-        descents = [0] * PARTITIONS
+        last = [-1] * self._partitions[topic]
+        descents = [0] * self._partitions[topic]
         records = 0
         for partition, value in self.read(topic):
             seq = seq_of(value)
@@ -108,7 +110,7 @@ class Kafka:
         deadline = time.monotonic() + _TIMEOUT_S
         consumer = Consumer({**_CONSUMER, "bootstrap.servers": self.bootstrap, "group.id": f"{topic}-account"})
         try:
-            consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in range(self._partitions[topic])])
             while left > 0:
                 messages = consumer.consume(10_000, timeout=0.2)
                 if not messages and time.monotonic() > deadline:
@@ -125,4 +127,4 @@ class Kafka:
 
     def _has_leaders(self, topic: str) -> bool:
         found = self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
-        return len(found) == PARTITIONS and all(partition.leader >= 0 for partition in found.values())
+        return len(found) == self._partitions[topic] and all(partition.leader >= 0 for partition in found.values())

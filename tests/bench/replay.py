@@ -29,6 +29,7 @@ class ReplayPlan:
     ``sessions`` sessions.
 
     window: messages in flight at most on a session; a smaller receive maximum in an MQTT 5 CONNECT lowers it.
+    warm_up: messages before the span, QoS 1 alone.
     ordered: acknowledgements must come in order [MQTT-4.6.0-2].
     """
 
@@ -40,6 +41,7 @@ class ReplayPlan:
     properties: bytes | None = None
     sessions: int = 1
     window: int = 65_535
+    warm_up: int = 0
     ordered: bool = True
 
     @property
@@ -200,9 +202,14 @@ class _Broker:
 
     def _play(self, stream: Stream, go: Go) -> Outcome:
         flows = [session.play(stream, self._plan.cycles // self._plan.sessions) for session in self._players()]
+        deadline = time.monotonic() + go.timeout_s
+        if self._plan.warm_up:
+            self._watch_writes()
+            self._until(
+                lambda: sum(flow.acknowledged for flow in flows) >= self._plan.warm_up or time.monotonic() > deadline
+            )
         clock = SpanClock(go.pid)
         self._watch_writes()
-        deadline = time.monotonic() + go.timeout_s
         self._until(lambda: all(flow.done for flow in flows) or time.monotonic() > deadline)
         span = clock.stop()
         sent, acknowledged = sum(flow.sent_messages for flow in flows), sum(flow.acknowledged for flow in flows)

@@ -10,6 +10,9 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("cpu_s_per_million", "CPU s/M"),
     ("messages_per_s", "msg/s"),
     ("rss_mib", "RSS MiB"),
+    ("pss_mib", "PSS MiB"),
+    ("supervisor_mib", "supervisor RSS"),
+    ("supervisor_pss_mib", "PSS"),
     ("p50_ms", "p50 ms"),
     ("p99_ms", "p99 ms"),
     ("seconds", "seconds"),
@@ -28,6 +31,7 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("bytes_each", "bytes each"),
     ("worker_percent", "worker %"),
     ("supervisor_percent", "supervisor %"),
+    ("times_small", "times small"),
 )
 
 

@@ -28,7 +28,7 @@ class Result:
     def value(self, figure: Figure) -> float | None:
         """What the row is judged by: the median, of memory the maximum."""
         found = self.spread(figure)
-        return None if found is None else found[2 if figure == "rss_mib" else 1]
+        return None if found is None else found[2 if figure.endswith("_mib") else 1]
 
     def met(self, target: Target) -> bool:
         """Whether a target was met; never when a run failed."""

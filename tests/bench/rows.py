@@ -14,6 +14,7 @@ from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, au
 from tests.bench.workload_broker import drained, idle, live, live_with_latency, started
 from tests.bench.workload_commands import commands_live, commands_saturated, commands_waiting
 from tests.bench.workload_devices import spark_devices
+from tests.bench.workload_growth import devices_churn, partitions_1000, routes_500, sessions_64, topics
 from tests.bench.workload_nab import anomalies_nab, nab_gaussian, nab_rolling
 from tests.bench.workload_replay import replayed
 from tests.bench.workload_spark import spark_first_batch, spark_job, spark_silver, spark_steady
@@ -114,14 +115,15 @@ def _spark(name: str, what: str, job: str, at_least: float) -> Row:
 
 
 _RSS: Final = Target("rss_mib", RSS_LIMIT_MIB)
+_SUPERVISOR: Final = Target("supervisor_mib", 45)
 
 ROWS: Final = (
     Row("saturated-qos0", "replayed stream, 3.1.1, no codec", (_cpu(1.4), _RSS), partial(_saturated, qos=0)),
     Row("saturated-qos1", "replayed stream, 3.1.1, no codec", (_cpu(1.7), _RSS), partial(_saturated, qos=1)),
     Row("metrics-off", "as saturated-qos1, with nothing counted", (), partial(_saturated, qos=1, metrics=False)),
-    Row("workers-2", "as saturated-qos1, a session in each of 2 workers", (_cpu(1.95), _RSS),
+    Row("workers-2", "as saturated-qos1, a session in each of 2 workers", (_cpu(1.95), _RSS, _SUPERVISOR),
         partial(_workers, count=2)),
-    Row("workers-4", "as saturated-qos1, a session in each of 4 workers", (_cpu(1.95), _RSS),
+    Row("workers-4", "as saturated-qos1, a session in each of 4 workers", (_cpu(1.95), _RSS, _SUPERVISOR),
         partial(_workers, count=4)),
     Row("baseline-paho-aiokafka", "as saturated-qos1", (), partial(_baseline, kind="paho_aiokafka")),
     Row("baseline-paho-confluent", "as saturated-qos1", (), partial(_baseline, kind="paho_confluent")),
@@ -151,6 +153,18 @@ ROWS: Final = (
     Row("idle", "no message, brokers up: percent of a core, a worker and its supervisor",
         (Target("worker_percent", 0.5), Target("supervisor_percent", 0.1), _RSS), _idle),
     Row("start", "process start to ready", (Target("seconds", 2), _RSS), _start, minimum_runs=5),
+    Row("topics-100k", "as saturated-qos1 with 100,000 topics, beside 1,000: CPU, bytes for each",
+        (Target("times_small", 1.2),), partial(topics, count=100_000), asked=True),
+    Row("topics-1m", "the same with a million topics", (Target("times_small", 2),), partial(topics, count=1_000_000),
+        asked=True),
+    Row("devices-churn", "a million topics with one message each: the last fifth beside the second",
+        (Target("times_small", 1.2), _RSS), devices_churn, asked=True),
+    Row("sessions-64", "as saturated-qos1 in 64 sessions, beside one", (Target("times_small", 1.2), _RSS), sessions_64,
+        asked=True),
+    Row("partitions-1000", "5k msg/s through mosquitto to 1,000 partitions, beside 12", (_RSS,), partitions_1000,
+        asked=True),
+    Row("routes-500", "200k topics, one message each, with 499 more routes, beside none",
+        (Target("times_small", 1.2), _RSS), routes_500, asked=True),
     Row("spool-write", "appends of 16 KiB to 1 MiB against write and fsync, the worst size",
         (Target("raw_share", 0.5, at_least=True),), spool_write),
     Row("auth-echo", "auth serve on one core, answering a constant", (), auth_echo, kafka=False),

@@ -56,9 +56,9 @@ class Site:
         return count // 5 if self.quick else count
 
     @contextmanager
-    def room(self) -> Iterator[tuple[str, Path]]:
+    def room(self, partitions: int = 12) -> Iterator[tuple[str, Path]]:
         """A new topic and a new directory for one run."""
-        topic = self.kafka.create_topic()
+        topic = self.kafka.create_topic(partitions)
         try:
             with self.folder() as directory:
                 yield topic, directory

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from tests.asking import get
-from tests.bench.account import cpu_of, peak_rss_mib, tree
+from tests.bench.account import cpu_of, own_peak_rss_mib, peak_rss_mib, pss_mib, tree
 from tests.bench.processes import BenchError, free_port, spawn, wait_until
 from tests.toml_text import to_toml
 
@@ -25,6 +25,7 @@ _REST_S: Final = 0.2
 _CALM_S: Final = 3
 _CALM_SHARE: Final = 0.5
 
+Memory = Literal["rss_mib", "pss_mib", "supervisor_mib", "supervisor_pss_mib"]
 TomlValue = str | int | float | bool | list[str] | list[dict[str, str]]
 
 
@@ -103,6 +104,17 @@ class Subject:
         self.check_alive()
         return max(peak_rss_mib(pid) for pid in tree(self.pid)[1:] or [self.pid])
 
+    def memory(self) -> dict[Memory, float]:
+        """That, the largest worker's share of memory now, and both of the supervisor if there is one."""
+        self.check_alive()
+        supervised = tree(self.pid)[1:]
+        found: dict[Memory, float] = {
+            "rss_mib": self.peak_rss_mib(), "pss_mib": max(map(pss_mib, supervised or [self.pid])),
+        }  # fmt: skip
+        if supervised:
+            found |= {"supervisor_mib": own_peak_rss_mib(self.pid), "supervisor_pss_mib": pss_mib(self.pid)}
+        return found
+
     def check_alive(self) -> None:
         """Raises BenchError with the end of its log when the process has ended by itself."""
         if (status := self._process.poll()) is not None:
@@ -173,6 +185,8 @@ class Gateway:
     mqtt: Mapping[str, TomlValue] = field(default_factory=dict)
     kafka: Mapping[str, TomlValue] = field(default_factory=dict)
     route: Mapping[str, TomlValue] = field(default_factory=dict)
+    flow: Mapping[str, TomlValue] = field(default_factory=dict)
+    routes: int = 1  # the others before it match nothing
     workers: int = 0  # none but the process itself, which most rows are about
     metrics: bool = True  # False: ``tests.bench.without_metrics``, which users have no setting for
 
@@ -180,16 +194,21 @@ class Gateway:
         """The gateway, bridging `devices/#` to the topic, its data directory in the place."""
         place.directory.mkdir(parents=True, exist_ok=True)
         http_port = free_port()
+        others = [
+            {"name": f"other-{number}", "filters": [f"sites/+/{number}/#"], "topic": place.topic}
+            for number in range(1, self.routes)
+        ]
         settings = {
             "instance": "bench",
             "workers": self.workers,
             "data_dir": str(place.directory / "data"),
             "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"], **self.mqtt},
             "kafka": {"bootstrap_servers": [place.kafka], **self.kafka},
+            "flow": self.flow,
             "dead_letter": {"topic": place.dead_letters},
             "ledger": {"topic": place.ledger},
             "http": {"port": http_port},
-            "routes": [{"name": "telemetry", "filters": ["devices/#"], "topic": place.topic, **self.route}],
+            "routes": [*others, {"name": "telemetry", "filters": ["devices/#"], "topic": place.topic, **self.route}],
         }
         file = place.directory / "gateway.toml"
         file.write_text(to_toml(settings))

@@ -63,11 +63,11 @@ def _watch_drain(subject: Subject, broker: Mosquitto, before: Traffic, count: in
         time.sleep(_LOOK_S)
 
 
-def live(site: Site, launcher: Launcher, pace: publisher.Pace) -> Measurement:
+def live(site: Site, launcher: Launcher, pace: publisher.Pace, partitions: int = 12) -> Measurement:
     """Messages published at an even pace while the subject is at work, from the first publish to the last record in
     Kafka.
     """
-    with _publishing(site, launcher, pace) as (subject, topic, sender):
+    with _publishing(site, launcher, pace, partitions) as (subject, topic, sender):
         span, published = _publish(site, subject, topic, sender, pace)
         return _concluded(site, subject, topic, pace.count, span, {"publisher_late_ms": published.late_ms})
 
@@ -88,10 +88,12 @@ def live_with_latency(site: Site, launcher: Launcher, pace: publisher.Pace) -> M
 
 
 @contextmanager
-def _publishing(site: Site, launcher: Launcher, pace: publisher.Pace) -> Iterator[tuple[Subject, str, Helper]]:
+def _publishing(
+    site: Site, launcher: Launcher, pace: publisher.Pace, partitions: int = 12
+) -> Iterator[tuple[Subject, str, Helper]]:
     """A subject at rest between mosquitto and Kafka, and a publisher that waits for its Start."""
     with (
-        site.room() as (topic, directory),
+        site.room(partitions) as (topic, directory),
         Mosquitto(directory / "mosquitto") as broker,
         Helper(publisher.paced, broker.port, pace) as sender,
         running(launcher.start(site.place(broker.port, topic, directory))) as subject,
@@ -149,9 +151,9 @@ def _concluded(
     site: Site, subject: Subject, topic: str, count: int, span: Span, details: Mapping[str, float] | None = None
 ) -> Measurement:
     """The run's figures once its records, its ledger and its end are found right."""
-    rss_mib = subject.peak_rss_mib()
+    memory = subject.memory()
     check_ledger(subject, count)
     subject.stop()
     # Sessions that share a subscription promise no order: the broker deals the messages out.
     account = site.check_records(topic, count, in_order=False)
-    return Measurement.of_span(count, span, rss_mib, {"duplicates": float(account.duplicates), **(details or {})})
+    return Measurement.of_span(count, span, memory, {"duplicates": float(account.duplicates), **(details or {})})

@@ -43,7 +43,7 @@ def commands_live(site: Site, launcher: CommandGateway | CommandBridge, pace: Pa
             _wait_finished(subject, pace.count)
             span = clock.stop()
             details = {"max_ms": found.max_ms, "publisher_late_ms": published.late_ms, "copies": float(found.copies)}
-            measured = Measurement.of_span(pace.count, span, subject.peak_rss_mib(), details)
+            measured = Measurement.of_span(pace.count, span, subject.memory(), details)
             subject.stop()
         if isinstance(launcher, CommandGateway):
             _check_statuses(site, statuses, pace.count)
@@ -66,7 +66,7 @@ def commands_saturated(
             _wait_finished(subject, count)
             span = clock.stop()
             details = {"copies": float(found.copies), "devices_s": found.ns / 1e9}
-            measured = Measurement.of_span(count, span, subject.peak_rss_mib(), details)
+            measured = Measurement.of_span(count, span, subject.memory(), details)
             subject.stop()
         if isinstance(launcher, CommandGateway):
             _check_statuses(site, statuses, count)

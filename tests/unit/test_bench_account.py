@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.bench.account import SpanClock, cpu_of, cpu_of_each, peak_rss_mib, rss_mib, tree
+from tests.bench.account import SpanClock, cpu_of, cpu_of_each, own_peak_rss_mib, peak_rss_mib, pss_mib, rss_mib, tree
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the account reads Linux's /proc")
 
@@ -116,4 +116,20 @@ input()
         assert own_ns <= found[process.pid]
         assert found[process.pid] + found[pid] == pytest.approx(cpu_of(process.pid).total_ns, abs=1e7)
         assert found[pid] >= 50_000_000
+        say(process)
+
+
+def test_shared_pages_count_once_in_the_sum_of_the_shares() -> None:
+    body = """
+data = bytearray(os.urandom(1)) * (64 << 20)
+if os.fork() == 0:
+    print('ready', flush=True); input(); os._exit(0)
+os.wait()
+"""
+    with script(body) as process:
+        assert hear(process) == "ready\n"
+        parent, child = tree(process.pid)
+        assert 64 <= own_peak_rss_mib(parent) < 100
+        assert 32 <= pss_mib(parent) < 60
+        assert 32 <= pss_mib(child) < 60
         say(process)

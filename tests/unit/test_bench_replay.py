@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from tests.bench import replay, wire
+from tests.bench.account import SpanClock
 from tests.brokers import packets
 
 _WAIT_S = 10.0
@@ -118,6 +119,34 @@ def test_qos1_stream_is_played_whole_within_the_receive_maximum() -> None:
     assert ids == [k % 20 + 1 for k in range(60)]
     assert (outcome.sent, outcome.acknowledged, outcome.out_of_order) == (60, 60, 0)
     assert outcome.span.ns > 0
+    assert not raised
+
+
+def test_span_begins_when_the_warm_up_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def clock(pid: int) -> SpanClock:
+        begun.set()
+        return SpanClock(pid)
+
+    monkeypatch.setattr(replay, "SpanClock", clock)
+    plan = replay.ReplayPlan(20, 1, 1, period=20, warm_up=10)
+    with serving(plan) as (pipe, port, raised), client(port) as session:
+        subscribed(pipe, session, connect5(10), subscribe5("devices/#"))
+        pipe.send(replay.Go(os.getpid(), _WAIT_S))
+        acknowledge_all(session, 9, hold=1)
+        session.send(wire.PINGREQ)
+        received = 9
+        while session.packet() != (wire.PINGRESP[0], b""):  # the broker has read all nine
+            received += 1
+        assert not begun.is_set()
+        session.send(b"\x40\x02\x00\x0a")
+        assert begun.wait(_WAIT_S)
+        for _ in range(20 - received):
+            session.packet()
+        session.send(b"".join(b"\x40\x02" + number.to_bytes(2, "big") for number in range(11, 21)))
+        assert pipe.poll(_WAIT_S)
+        assert pipe.recv().acknowledged == 20
     assert not raised
 
 
