@@ -1,10 +1,14 @@
 """What a call of the benchmark says of its rounds, and of an earlier call."""
 
 import copy
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bench import __main__ as bench
 from tests.bench import against, report
 from tests.bench.measurement import Measurement, Row
 from tests.bench.result import Result, ratios
@@ -96,3 +100,32 @@ def test_what_cannot_be_judged_is_named_with_its_reason() -> None:
 def test_another_machine_or_another_size_is_not_compared(change: dict[str, Any], why: str) -> None:
     found = against.verdicts(call(), {**copy.deepcopy(call()), **change}, 1.15)
     assert {(verdict.kind, verdict.why) for verdict in found} == {("not judged", why)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the machine is described from Linux's /proc")
+def test_exit_status_and_order_of_a_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpu, failures = 2.0, list[str]()
+
+    def run_rows(*_arguments: object) -> list[Result]:
+        ours = result("commands-live", cpu)
+        ours.failures += failures
+        return [ours, result("baseline-commands-live", 4)]
+
+    monkeypatch.setattr(bench, "run_rows", run_rows)
+    monkeypatch.setattr(bench.signal, "signal", lambda *_: None)
+    earlier = tmp_path / "earlier.json"
+    call = ["--only", "auth-echo"]  # needs no Kafka
+    assert bench.main([*call, "--json", str(earlier)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("commands-live : baseline-commands-live") < shown.index("target")
+    cpu = 2.4
+    assert bench.main([*call, "--against", str(earlier)]) == 3
+    assert "worse       1.20  commands-live : baseline-commands-live" in capsys.readouterr().out
+    assert bench.main([*call, "--against", str(earlier), "--bound", "25"]) == 0
+    failures.append("lost")
+    assert bench.main([*call, "--against", str(earlier)]) == 1
+    earlier.write_text(json.dumps({"machine": {}, "rows": [], "ratios": []}))
+    with pytest.raises(SystemExit, match="an older one"):
+        bench.main([*call, "--against", str(earlier)])
