@@ -30,6 +30,7 @@ import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
@@ -586,6 +587,7 @@ class GroupMember:
 _REBALANCING: Final = 27
 _OVER: Final = frozenset({22, 25})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID
 _MOVED: Final = frozenset({14, 15, 16})  # the coordinator is loading, not available, or another broker
+_NO_GROUP: Final = 69  # GROUP_ID_NOT_FOUND
 _TOO_LARGE: Final = frozenset({12, 28})  # OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE
 
 
@@ -643,20 +645,37 @@ async def remove_members(
 ) -> None:
     """Put members that have ended out of a group, so that their partitions need not wait for SESSION_S. Members that it
     does not have are ignored. Raises UnreachableError or RefusedError."""
-    options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
-    client = Client(login, **options)
-    try:
-        await client.bootstrap()
-        node = await _coordinator(client, group)
-        answer = await client.send(node, Question(LeaveGroup, group, [("", instance) for instance in instances]))
-    except kafka_errors.KafkaConnectionError as error:
-        raise await why_unreachable(options, login) from error
-    except kafka_errors.KafkaError as error:
-        raise UnreachableError(f"Kafka did not remove members of group {group}: {words(error)}.") from error
-    finally:
-        await client.close()
+    request = Question(LeaveGroup, group, [("", instance) for instance in instances])
+    answer = await _asked(settings, client_id, group, request, login)
     for code in (answer.error_code, *(code for *_, code in answer.members)):
         if code == 30:
             raise RefusedError(_group_refused(group))
         if code not in {0, *_OVER}:
             raise UnreachableError(f"Kafka did not remove members of group {group} (error {code}).")
+
+
+async def delete_group(settings: KafkaSettings, client_id: str, group: str, login: KafkaLogin | None = None) -> None:
+    """Delete a group without members, and its commits. One that does not exist is ignored. Raises UnreachableError or
+    RefusedError."""
+    answer = await _asked(settings, client_id, group, DeleteGroupsRequest([group]), login)
+    ((_, code),) = answer.results
+    if code == 30:
+        raise RefusedError(f"Kafka does not let us delete group {group}. Check the ACLs: Delete on the group.")
+    if code not in {0, _NO_GROUP}:
+        error = kafka_errors.for_code(code)
+        raise UnreachableError(f"Kafka did not delete group {group}: {error.__name__} ({code}).")
+
+
+async def _asked(settings: KafkaSettings, client_id: str, group: str, request: Any, login: KafkaLogin | None) -> Any:
+    """The coordinator's answer to one question about a group, without being a member of it."""
+    options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
+    client = Client(login, **options)
+    try:
+        await client.bootstrap()
+        return await client.send(await _coordinator(client, group), request)
+    except kafka_errors.KafkaConnectionError as error:
+        raise await why_unreachable(options, login) from error
+    except kafka_errors.KafkaError as error:
+        raise UnreachableError(f"Kafka did not answer about group {group}: {words(error)}.") from error
+    finally:
+        await client.close()

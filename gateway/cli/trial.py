@@ -13,21 +13,24 @@ from gateway.cli.table import counted, mention, progress, tell
 if TYPE_CHECKING:
     import argparse
     import asyncio
+    from collections.abc import Mapping
 
     from config.settings import Settings
-    from gateway.tools.trial.account import Percentiles, TrialResult
+    from gateway.tools.trial.account import CommandResult, Percentiles, TrialResult
     from gateway.tools.trial.cleanup import Cleanup, Leftover
     from gateway.tools.trial.plan import TrialPlan
 
 _MOST_BYTES = 4 << 30
 _DESCRIPTION = """\
 Sends N marked messages to your MQTT broker, which the real gateway brings to your Kafka. It reads them back with a
-consumer of its own and accounts for each: missing, duplicates, order, rate, latency, bytes, CPU.
+consumer of its own and accounts for each: missing, duplicates, order, rate, latency, bytes, CPU. Then it tries each
+[[commands]] of the settings: it writes commands to Kafka for devices of its own, which answer where the entry has
+answers, and accounts for each by the status topic and the devices.
 
-It has its own client ids, shared subscription group, MQTT topics below gateway-trial/, Kafka topic and temporary
-folder. It removes all of them at the end, also after Ctrl-C and after a failure. Anything left is named, with the
-command to remove it. It retains nothing, uses no consumer group, and touches no other topic. At most 500 messages are
-under way (--ahead).
+It has its own client ids, shared subscription group, consumer groups, MQTT topics below gateway-trial/, Kafka topics
+and temporary folder. It removes all of them at the end, also after Ctrl-C and after a failure. Anything left is named,
+with the command to remove it. It retains nothing, and touches no other topic, group or device. At most 500 messages
+are under way (--ahead).
 """
 _EPILOG = """\
 examples:
@@ -37,8 +40,8 @@ examples:
 
 --config gives credentials, TLS and limits; --mqtt and --kafka replace its addresses.
 
-exit status: 0 all arrived, 3 some are missing, 5 not everything was sent or removed, 69 a broker is not there, 77 a
-broker refuses the login or rights, 78 bad settings
+exit status: 0 all arrived, 3 messages or commands are missing, 5 not everything was sent or removed, 69 a broker is
+not there, 77 a broker refuses the login or rights, 78 bad settings
 """
 
 
@@ -63,7 +66,8 @@ def add_parser(commands: Any) -> None:
     )
     ahead = "most messages under way; EMQX drops those beyond 1,000 in a session's queue"
     add_number(parser, "--ahead", within=(1, 100_000), default=500, what=ahead)
-    longest = "longest time for the messages"
+    add_number(parser, "--commands", within=(0, 100_000), default=200, what="of each [[commands]] of the settings")
+    longest = "longest time for the messages, and for the commands of an entry"
     add_number(parser, "--timeout", within=(1.0, 3600.0), default=300.0, metavar="S", what=longest)
     kafka = parser.add_argument_group("Kafka topic")
     kafka.add_argument("--topic", metavar="T", help="an existing one; the records stay in it until they expire")
@@ -102,6 +106,8 @@ def _run(arguments: argparse.Namespace) -> int:
         topic=arguments.topic,
         prefix=topic_prefix(arguments.prefix),
         timeout_s=arguments.timeout,
+        commands_each=arguments.commands,
+        entries=loaded.settings.commands if arguments.commands and arguments.topic is None else (),
         publisher=login(
             arguments.publisher_username,
             arguments.publisher_password_file,
@@ -227,6 +233,14 @@ def _text(result: TrialResult) -> str:
     if result.stalled:
         lines.append(f"  Trouble: {result.stalled}")
     lines += [f"  {note}" for note in (*result.notes, result.untried) if note]
+    for one in result.commands:
+        lines += _commands(one)
+    return "\n".join([*lines, *_verdicts(result)])
+
+
+def _verdicts(result: TrialResult) -> list[str]:
+    """What is wrong, a line each, or that nothing is."""
+    lines = []
     if result.missing:
         lines.append(
             f"MISSING: {result.missing:,} messages did not arrive. If the broker is EMQX, check its drops: a full "
@@ -234,20 +248,70 @@ def _text(result: TrialResult) -> str:
         )
     elif result.sent < result.wanted:
         lines.append(f"Only {result.sent:,} of {result.wanted:,} were sent; none of these is missing.")
-    else:
-        lines.append(
-            "Missing: 0. Every message arrived"
-            + (", and nothing is left behind." if not result.left_behind and not result.notes else ".")
-        )
-    return "\n".join(lines)
+    for one in result.commands:
+        account = one.account
+        if account.contradicting:
+            lines.append(f"CONTRADICTING: {account.contradicting:,} commands of {one.name!r} have two last statuses.")
+        if one.missing:
+            lines.append(
+                f"MISSING: {one.missing:,} commands of {one.name!r} did not reach a device, or did not end as "
+                f"{one.expected}."
+            )
+        elif account.written < one.wanted:
+            lines.append(
+                f"Only {account.written:,} of {one.wanted:,} commands of {one.name!r} were written; none of "
+                "these is missing."
+            )
+    if not lines:
+        every = "Every message and every command" if result.commands else "Every message"
+        clean = not result.left_behind and not result.notes
+        lines.append(f"Missing: 0. {every} arrived" + (", and nothing is left behind." if clean else "."))
+    return lines
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items())
+
+
+def _commands(one: CommandResult) -> list[str]:
+    account = one.account
+    answers = f"{account.answers:,} answers" if one.expected == "succeeded" else "no answers asked"
+    lines = [
+        f"Commands {one.name!r}: {one.wanted:,}, QoS {one.qos}",
+        *counted(
+            [
+                ("written to Kafka", account.written, ""),
+                ("finished", sum(account.finished.values()), _listed(account.finished)),
+                ("received by the devices", account.received, answers),
+                ("missing", one.missing, _listed(one.faults)),
+                ("copies", account.copies, "allowed: delivery is at least once" if account.copies else ""),
+                ("", "", ""),
+                *_percentiles(
+                    [
+                        ("write → device", one.to_device),
+                        ("write → status sent", one.to_sent),
+                        ("write → status succeeded", one.to_succeeded),
+                    ]
+                ),
+            ]
+        ),
+    ]
+    if one.stalled:
+        lines.append(f"  Trouble: {one.stalled}")
+    return [*lines, *(f"  Not judged: {text}." for text in one.not_judged)]
 
 
 def _latencies(result: TrialResult) -> list[tuple[str, int | str, str]]:
-    parts: list[tuple[str, Percentiles | None]] = [
-        ("publish → MQTT acknowledgement", result.mqtt_acknowledged),
-        ("publish → Kafka acknowledgement", result.kafka_acknowledged),
-        ("publish → read back", result.read_back),
-    ]
+    return _percentiles(
+        [
+            ("publish → MQTT acknowledgement", result.mqtt_acknowledged),
+            ("publish → Kafka acknowledgement", result.kafka_acknowledged),
+            ("publish → read back", result.read_back),
+        ]
+    )
+
+
+def _percentiles(parts: list[tuple[str, Percentiles | None]]) -> list[tuple[str, int | str, str]]:
     return [
         (label, _ms(one.p50), f"p50; p99 {_ms(one.p99)}, highest {_ms(one.highest)}")
         for label, one in parts

@@ -119,6 +119,18 @@ class Commanding:
         for runner in self.runners:
             yield from runner.view.problems()
 
+    def openings(self) -> list[tuple[str, int, str]]:
+        """Of each ``[[commands]]``: its name, the number of partitions whose commands are sent now, and what keeps it
+        from sending."""
+        return [
+            (
+                runner.name,
+                len(runner.dispatcher.partitions) if runner.dispatcher.is_open else 0,
+                " ".join(runner.view.errors.values()) or self.link.problem or "",
+            )
+            for runner in self.runners
+        ]
+
     def facts(self) -> dict[str, object]:
         """For /status. Does not block."""
         return {

@@ -1,6 +1,7 @@
 """Simulated devices, for the demo, ``gateway simulate``, ``gateway trial`` and tests.
 
 account.py         counts of numbered messages that are read back: seen, missing, duplicates
+commanded.py       what became of every command, by the records of its topic and the status topic
 commands.py        what a device does with a command, and its answer
 device.py          one MQTT connection of a publishing device
 fleet.py           the simulated devices: hundreds of MQTT clients on one asyncio loop

@@ -70,6 +70,7 @@ class Way:
 class Heard:
     """A message for the device, with the properties of MQTT 5 that a command has."""
 
+    topic: str
     payload: bytes
     response_topic: str | None
     correlation_data: bytes
@@ -81,6 +82,7 @@ def _heard(message: MQTTMessage) -> Heard:
     token = getattr(properties, "CorrelationData", b"")
     own = dict(getattr(properties, "UserProperty", ()))
     return Heard(
+        message.topic,
         bytes(message.payload),
         getattr(properties, "ResponseTopic", None),
         token,
@@ -156,12 +158,21 @@ class DeviceConnection:
         except (OSError, ValueError, WebsocketConnectionError) as error:  # a time-out is an OSError
             raise DeviceConnectError(str(reasons.connect_error(address, error, settings))) from error
 
-    def subscribe(self, topic_filter: str, receive: Callable[[Heard], None]) -> None:
-        """Subscribe at QoS 1; ``receive`` is called with each message, which is acknowledged after it."""
+    def subscribe(self, topic_filter: str, receive: Callable[[Heard], None], *, qos: Qos = 1) -> asyncio.Future[int]:
+        """Subscribe; ``receive`` is called with each message, which is acknowledged after it. Gives the broker's reason
+        code; without a connection none comes."""
+        answer: asyncio.Future[int] = self._loop.create_future()
+
+        def on_subscribe(_client: Any, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Any) -> None:
+            if not answer.done():
+                answer.set_result(codes[0].value)
+
         if self._sock is not None:
             self._client.on_message = lambda _client, _data, message: receive(_heard(message))
-            self._client.subscribe(topic_filter, qos=1)
+            self._client.on_subscribe = on_subscribe
+            self._client.subscribe(topic_filter, qos=qos)
             self._watch_writes()
+        return answer
 
     def publish(
         self, topic: str, payload: bytes, *, qos: Qos = 1, retain: bool = False, properties: Properties | None = None

@@ -6,4 +6,5 @@ trial/               ``gateway trial``
 verify/              compares the ledger topic with Kafka
 explain.py           ``gateway explain``: the way of one message through the data path's own parts
 explain_command.py   ``gateway explain --command``: the way of one command through the dispatcher
+send_command.py      writes commands to their Kafka topic and follows their statuses
 """

@@ -208,7 +208,7 @@ def test_wait_shows_each_status_and_ends_with_the_outcome(
 
 
 def test_wait_ends_without_a_gateway(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.cli.device_commands.send._MARGIN_S", 0.0)
+    monkeypatch.setattr("gateway.tools.send_command._MARGIN_S", 0.0)
     status, text = desk.run("send", "pump-7", "--expires", "1s", "--wait")
     assert status == ExitStatus.INCOMPLETE
     assert "No terminal status came within 2 s. Does a gateway with these settings run?" in " ".join(text.split())

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from aiokafka.protocol.commit import OffsetCommitRequest
@@ -12,11 +13,11 @@ from confluent_kafka.admin import AdminClient
 from bridge.commands.ports import Committed, PartitionListener
 from bridge.errors import RefusedError, UnreachableError
 from bridge.kafka import group as group_module
-from bridge.kafka.group import GroupMember, remove_members
+from bridge.kafka.group import GroupMember, delete_group, remove_members
 from config.settings import KafkaSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_backend import kafka_settings
-from tests.brokers.topics import add_partitions, create_topic, delete_before, produce
+from tests.brokers.topics import add_partitions, consumer_groups, create_topic, delete_before, produce
 from tests.group_port import GroupPort, Member, running
 from tests.waiting import until
 
@@ -83,6 +84,22 @@ async def test_a_member_that_does_not_read_is_put_out_and_comes_back(
         assert member.told[-1][0] == "lost"
         member.reading = asyncio.create_task(member._read())
         await member.owns(1)
+
+
+async def test_a_group_is_deleted_when_its_last_member_has_left(backend: KafkaGroupBackend) -> None:
+    topic = await backend.topic()
+    delete = partial(delete_group, backend.settings, "gateway-test", backend.name)
+    member = Member(backend, "one", topic)
+    async with running(member):
+        await member.owns(1)
+        await member.group.commit({(topic, 0): Committed(0, "")})
+        with pytest.raises(UnreachableError, match=r"did not delete group .*NonEmptyGroup"):
+            await delete()
+    await backend.remove("one")
+    assert backend.name in consumer_groups(backend.bootstrap)
+    await delete()
+    assert backend.name not in consumer_groups(backend.bootstrap)
+    await delete()
 
 
 async def test_a_frozen_coordinator_costs_the_membership_and_it_comes_back(

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from bridge.kafka.group import delete_group
 from config.errors import ExitStatus
 from gateway.cli.main import main
 from gateway.local.embedded.kafka import KafkaCluster
@@ -115,6 +116,109 @@ def test_every_message_comes_through_and_nothing_is_left(
         while (message := client.receive()).payload != b"mark":
             came.append(message)
         assert not [one for one in came if one.topic.startswith("gateway-trial/") or result["run"] in one.topic], came
+
+
+def command_tables(**changes: object) -> dict[str, object]:
+    """Settings with an entry whose devices answer, and one whose devices do not."""
+    ways = {"device": "${topic[1]}", "metadata_headers": ["topic", "properties", "device"]}
+    common = {"secret": "s" * 32, "settle": "0s", "answer_timeout": "1s"}
+    return {
+        "routes": [
+            {"name": "answers", "filters": ["devices/+/res/#"], "topic": "answers", **ways},
+            {"name": "acked", "filters": ["acked/+"], "topic": "acked", **ways},
+        ],
+        "commands": [
+            {"name": "switches", "topics": ["commands"], "status_topic": "statuses", "answers": "answers",
+             "mqtt_topic": "devices/${device}/req/${subject}/${id}", **common},
+            {"name": "plain", "topics": ["plain"], "status_topic": "plain-statuses", "delivered_by": "acked",
+             "confirm": "delivered", "mqtt_topic": "plain/${device}", **common},
+        ],
+        **changes,
+    }  # fmt: skip
+
+
+def test_commands_reach_devices_of_the_trial_alone_and_nothing_is_left(
+    kafka: KafkaCluster,
+    make_mosquitto: Callable[..., Mosquitto],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    broker = make_mosquitto()
+    file = tmp_path / "gateway.toml"
+    file.write_text(to_toml(command_tables()))
+    before = Traces.now(kafka.bootstrap)
+    topics = topic_names(kafka.bootstrap)
+    arguments = ("--mqtt", f"mqtt://127.0.0.1:{broker.port}", "--kafka", kafka.bootstrap, "-n", "50", "--config")
+    with Client(broker.port) as real:
+        for topic in ("devices/#", "plain/#", "mark"):
+            real.subscribe(topic)
+        status, result = trial(capsys, *arguments, str(file), "--commands", "45")
+        real.publish("mark", b"mark")
+        assert real.receive().payload == b"mark", "no command of a trial reaches a real device"
+    assert (status, result["delivered"], result["left_behind"]) == (ExitStatus.OK, 50, [])
+    switches, plain = result["commands"]
+    for one, outcome in ((switches, "succeeded"), (plain, "sent")):
+        account = one["account"]
+        assert account["finished"] == {outcome: 45}
+        assert (account["written"], account["received"], one["missing"], one["stalled"]) == (45, 45, 0, "")
+        assert 0 < one["to_device"]["p50"] <= one["to_device"]["p99"] < DEADLINE_S
+        assert 0 < one["to_sent"]["p50"] < DEADLINE_S
+    assert switches["account"]["answers"] == 45
+    assert switches["to_device"]["highest"] < switches["to_succeeded"]["highest"]
+    assert (plain["to_succeeded"], plain["account"]["answers"]) == (None, 0)
+    assert switches["not_judged"] == []
+    assert [text.split()[0] for text in plain["not_judged"]] == ["deliveries"], "what is not claimed is said"
+    assert Traces.now(kafka.bootstrap) == before
+    assert not {"commands", "statuses", "plain", "plain-statuses", "answers", "acked"} & (
+        topic_names(kafka.bootstrap) - topics
+    ), "the topics of the settings are not touched"
+
+
+def allow_reading_alone(bootstrap: str, *, allowed: bool) -> None:
+    """Whether a trial's consumer groups may be used and not be deleted."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    resource = (ResourceType.GROUP, "trial-", ResourcePatternType.PREFIXED, "User:*", "*")
+    rules = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
+    rule = AclBinding(*resource, AclOperation.READ, AclPermissionType.ALLOW)
+    for future in (admin.create_acls([rule]) if allowed else admin.delete_acls([rules])).values():
+        future.result(DEADLINE_S)
+    wait_until(lambda: bool(admin.describe_acls(rules).result(DEADLINE_S)) is allowed, "the broker knows its rights")
+
+
+async def test_an_unanswered_command_is_missing_and_a_group_that_stays_is_named(
+    backend: KafkaBackend, make_mosquitto: Callable[..., Mosquitto], tmp_path: Path
+) -> None:
+    """With MQTT 3.1.1. The broker keeps the answers of half of the devices from the gateway."""
+    answered = [f"topic read gateway-trial/+/commands/+/res/d0{number}/#" for number in range(5)]
+    acl = ["user gateway", "topic write gateway-trial/#", "topic read gateway-trial/+/+/+", *answered]
+    acl += ["user device", "topic readwrite gateway-trial/#", ""]
+    broker = make_mosquitto(users={"gateway": "right", "device": "secret"}, acl="\n".join(acl))
+    (tmp_path / "secret").write_text("secret\n")
+    kafka = {
+        "bootstrap_servers": [backend.cluster.sasl_bootstrap],
+        "security": "SASL_PLAINTEXT",
+        "sasl": {"username": "gateway", "password": "gateway-secret"},
+    }
+    mqtt = {"username": "gateway", "password": "right", "protocol": "3.1.1"}
+    tables = command_tables(kafka=kafka, mqtt={**mqtt, "addresses": [f"mqtt://127.0.0.1:{broker.port}"]})
+    tables["commands"] = tables["commands"][:1]  # type: ignore[index]
+    (tmp_path / "gateway.toml").write_text(to_toml(tables))
+    arguments = ["-n", "20", "--commands", "10", "--publisher-username", "device", "--publisher-password-file"]
+    await asyncio.to_thread(allow_reading_alone, backend.cluster.bootstrap, allowed=True)
+    try:
+        done = await asyncio.to_thread(
+            run_gateway, "trial", "--config", "gateway.toml", *arguments, "secret", cwd=tmp_path
+        )
+    finally:
+        await asyncio.to_thread(allow_reading_alone, backend.cluster.bootstrap, allowed=False)
+    assert done.returncode == ExitStatus.MISSING_MESSAGES, done.stderr
+    assert "MISSING: 5 commands of 'switches'" in done.stdout
+    assert "5 succeeded, 5 timed_out" in done.stdout
+    (group,) = Traces.now(backend.cluster.bootstrap).groups
+    assert f"LEFT BEHIND: consumer group {group}: Kafka does not let us delete group {group}." in done.stderr
+    assert f"kafka-consumer-groups.sh --bootstrap-server {backend.cluster.sasl_bootstrap} --delete" in done.stderr
+    await delete_group(backend.settings, "test", group)
+    assert not Traces.now(backend.cluster.bootstrap).groups
 
 
 async def test_where_no_topic_may_be_made_one_that_is_there_keeps_the_records(

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 from config.errors import ExitStatus
-from gateway.local.demo.commanded import CommandAccount, examine_commands, render_commands
+from gateway.devices.commanded import CommandAccount, examine_commands, render_commands
 from gateway.local.demo.commander import _orders
 
 COMMANDS = [(f"commands/0:{number}", b"{}") for number in range(6)]

@@ -1,15 +1,26 @@
 """The parts of a trial that decide: what is taken away and what is told, the marks, the account, the settings."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
+from bridge.commands.status_reading import read_status
+from bridge.dead_letters.reading import LoggedRecord, Place
+from config.commands import CommandSettings
 from config.errors import ExitStatus
 from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
 from gateway.cli.main import main
 from gateway.cli.trial import _text
-from gateway.tools.trial.account import Moments, Percentiles, TrialResult, percentiles
+from gateway.tools.trial.account import (
+    CommandMoments,
+    CommandResult,
+    Moments,
+    Percentiles,
+    TrialResult,
+    percentiles,
+)
 from gateway.tools.trial.cleanup import Cleanup
 from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
 
@@ -106,6 +117,144 @@ def test_what_is_not_tried_is_said_and_is_nothing_left_behind() -> None:
     assert "  Commands to devices were not tried." in told.splitlines()
     assert told.endswith("nothing is left behind.")
     assert "not tried" not in _text(result())
+
+
+# --- commands
+
+
+def told(moments: CommandMoments, number: int, status: str, at_ns: int, *, terminal: bool = True) -> None:
+    """A status of the command whose record has that offset."""
+    fields = {
+        "id": str(number), "command": f"c/0:{number}", "route": "r", "device": "d", "status": status, "attempt": 1,
+        "terminal": terminal, "at_ms": 0, "deadline_ms": 0, "reason": "it is old" if status == "expired" else None,
+    }  # fmt: skip
+    record = LoggedRecord(Place("s", 0, number), 0, b"", json.dumps(fields).encode(), [])
+    found = read_status(record)
+    assert found is not None
+    moments.told(number, found, record.value or b"", at_ns)
+
+
+def tried(*outcomes: str, is_answered: bool = True, unheard: tuple[int, ...] = ()) -> CommandMoments:
+    """Commands that were written at 1,000 ns, reached their device at 2,000, and ended so at 5,000; "" for never."""
+    moments = CommandMoments(len(outcomes), is_answered=is_answered)
+    for number, outcome in enumerate(outcomes):
+        moments.wrote(number, Place("c", 0, number), 1000)
+        if number not in unheard:
+            moments.received(number, 2000)
+        if is_answered:
+            told(moments, number, "sent", 3000, terminal=False)
+        if outcome:
+            told(moments, number, outcome, 5000)
+    return moments
+
+
+def judged(moments: CommandMoments, stalled: str = "") -> CommandResult:
+    return moments.result("switches", 1, (), stalled)
+
+
+def test_commands_that_their_devices_answered_are_well() -> None:
+    moments = tried("succeeded", "succeeded")
+    moments.answers = 2
+    one = judged(moments)
+    assert moments.is_complete
+    assert (one.exit_status, one.missing, one.account.finished) == (ExitStatus.OK, 0, {"succeeded": 2})
+    assert (one.to_device, one.to_sent, one.to_succeeded) == tuple(
+        Percentiles(*[ns / 1e9] * 3) for ns in (1e3, 2e3, 4e3)
+    )
+    assert one.account.answers == 2
+
+
+def test_without_answers_a_command_ends_as_sent() -> None:
+    one = judged(tried("sent", is_answered=False))
+    assert (one.exit_status, one.expected, one.to_succeeded) == (ExitStatus.OK, "sent", None)
+
+
+def test_every_other_end_is_missing_and_named() -> None:
+    moments = tried("succeeded", "timed_out", "expired", "timed_out", "")
+    assert moments.has_ended(-1)
+    assert moments.has_ended(3)
+    assert not moments.has_ended(4)
+    assert not moments.is_complete
+    one = judged(moments, "Nothing happened.")
+    assert one.exit_status is ExitStatus.MISSING_MESSAGES
+    assert one.faults == {"timed_out": 2, "expired: it is old": 1, "without a last status": 1}
+    assert one.account.under_way == 1
+    text = _text(result(commands=(one,)))
+    assert "missing" in text
+    assert "2 timed_out, 1 expired: it is old" in text
+    assert text.endswith("MISSING: 4 commands of 'switches' did not reach a device, or did not end as succeeded.")
+    assert "arrived" not in text
+
+
+def test_a_word_that_no_device_confirms_counts_for_nothing() -> None:
+    moments = tried("sent", "sent", is_answered=False, unheard=(1,))
+    assert not moments.is_complete, "it may still come"
+    assert judged(moments).faults == {"sent, and no device has it": 1}
+    assert judged(moments).exit_status is ExitStatus.MISSING_MESSAGES
+
+
+def test_two_last_statuses_contradict_each_other_and_a_late_one_does_not() -> None:
+    moments = tried("succeeded")
+    told(moments, 0, "timed_out", 6000)
+    one = judged(moments)
+    assert one.exit_status is ExitStatus.MISSING_MESSAGES
+    assert "CONTRADICTING: 1 commands of 'switches'" in _text(result(commands=(one,)))
+
+
+def test_copies_are_counted_and_allowed() -> None:
+    moments = tried("succeeded")
+    moments.received(0, 9000)
+    one = judged(moments)
+    assert (one.exit_status, one.account.copies, one.account.received) == (ExitStatus.OK, 1, 1)
+    assert one.to_device == Percentiles(1e-6, 1e-6, 1e-6), "the first one counts"
+
+
+def test_commands_that_were_not_written_are_not_green() -> None:
+    one = CommandMoments(3, is_answered=True).result("switches", 1, ("presence: none",), "no group")
+    assert (one.exit_status, one.missing) == (ExitStatus.INCOMPLETE, 0)
+    text = _text(result(commands=(one,)))
+    assert "  Trouble: no group" in text
+    assert "  Not judged: presence: none." in text
+    assert text.endswith("Only 0 of 3 commands of 'switches' were written; none of these is missing.")
+    assert result(commands=(one,)).exit_status is ExitStatus.INCOMPLETE
+
+
+def test_an_entry_keeps_its_ways_and_gets_names_of_its_own() -> None:
+    one = CommandSettings(
+        name="switches", topics=("commands", "more"), status_topic="statuses", group="theirs", answers="answers",
+        mqtt_topic="devices/${device}/req/${subject}/${id}", delivered_by="acked", confirm="delivered",
+        release="delivered", presence="births", rate=5.0, max_payload_bytes=1,
+    )  # fmt: skip
+    plan = TrialPlan(run="1a2b3c4d", prefix="a/b", entries=(one, one.model_copy(update={"name": "loose", "qos": 0})))
+    settings = plan.settings(Settings(), Path("/nowhere"))
+    switches, loose = settings.commands
+    assert switches.topics == ("gateway-trial-1a2b3c4d-switches-commands",)
+    assert switches.mqtt_topic == "a/b/1a2b3c4d/commands/switches/req/devices/${device}/req/${subject}/${id}"
+    assert (switches.group, switches.rate, switches.answers) == ("", 5.0, "answers-0")
+    assert (switches.delivered_by, switches.presence, switches.confirm, switches.release) == (
+        None,
+        None,
+        "sent",
+        "sent",
+    )
+    assert switches.max_payload_bytes >= len(plan.mark(99_999))
+    assert loose.answers is None, "of a message of QoS 0 no answer is awaited"
+    assert [text.split()[0] for text in plan.commands()[0].not_judged] == ["deliveries", "presence:"]
+    trial, answers = settings.routes
+    assert trial.filters == ("a/b/1a2b3c4d/0/+",), "no command comes back by it"
+    assert answers.filters == ("a/b/1a2b3c4d/commands/switches/res/+/#",)
+    assert answers.device == "${topic[6]}", "the level after res"
+    assert all(topic.name.startswith("gateway-trial-1a2b3c4d") for topic in settings.kafka.topics.declare)
+    names = {topic.name for topic in settings.kafka.topics.declare}
+    assert names == {
+        plan.kafka_topic,
+        *switches.topics,
+        *loose.topics,
+        answers.topic,
+        switches.status_topic,
+        loose.status_topic,
+    }
+    assert "--action" not in TrialPlan(run="r", publisher=("u", "p"), entries=(one,)).missing_right("u", "publish")
 
 
 def test_exit_statuses() -> None:

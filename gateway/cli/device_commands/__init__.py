@@ -1,7 +1,6 @@
 """``gateway command``: commands to devices, and what became of them.
 
 command.py    ``gateway command``: its arguments
-send.py       ``gateway command send``: writes a command to its Kafka topic, and follows its statuses
 statuses.py   reads the status topics without a group, for ``list`` and ``show``
 text.py       commands and their statuses as text and JSON
 """

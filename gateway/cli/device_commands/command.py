@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bridge.dead_letters.reading import Place
     from config.commands import CommandSettings
     from config.settings import Settings
-    from gateway.cli.device_commands.send import Draft, Sending
+    from gateway.tools.send_command import Draft, Sending
 
 _LIST_LIMIT: Final = 50
 _UNFULFILLED: Final = int(ExitStatus.UNFULFILLED)
@@ -150,7 +150,7 @@ def _send(arguments: argparse.Namespace) -> int:
 
 
 def _draft(arguments: argparse.Namespace) -> Draft:
-    from gateway.cli.device_commands.send import Draft
+    from gateway.tools.send_command import Draft
 
     if arguments.payload is not None and arguments.payload_file is not None:
         raise UsageError("Give PAYLOAD or --payload-file, but only one of them.")
@@ -177,8 +177,8 @@ async def _send_one(
     arguments: argparse.Namespace, settings: Settings, commands: CommandSettings, draft: Draft
 ) -> ExitStatus:
     from bridge.commands.reading import BadCommandError
-    from gateway.cli.device_commands.send import Sending
     from gateway.components.outward import kafka_login
+    from gateway.tools.send_command import Sending
 
     async with kafka_login(settings.kafka) as login:
         try:

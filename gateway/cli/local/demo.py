@@ -95,10 +95,10 @@ def _run(arguments: argparse.Namespace) -> int:
     import signal
 
     _require_extra(spark=arguments.spark, auth=arguments.auth)
+    from gateway.devices.commanded import render_commands
     from gateway.local.demo.account import render
     from gateway.local.demo.alerts import render_loop
     from gateway.local.demo.chaos import MIN_DURATION_S, render_chaos
-    from gateway.local.demo.commanded import render_commands
     from gateway.local.demo.options import DemoOptions
 
     if arguments.chaos and arguments.duration < MIN_DURATION_S:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from config.error_words import words
-from gateway.local.demo.commanded import CommandAccount, examine_commands
+from gateway.devices.commanded import CommandAccount, examine_commands
 from gateway.local.demo.options import ALERTS_TOPIC, COMMANDS_TOPIC, PARTITIONS, STATUSES_TOPIC
 from gateway.local.demo.records import ReadBackError
 

@@ -13,11 +13,11 @@ from gateway.local.demo.options import LAKE
 from gateway.local.runtime.cache import cache_directory
 
 if TYPE_CHECKING:
+    from gateway.devices.commanded import CommandAccount
     from gateway.local.demo.access import AccessCounts
     from gateway.local.demo.account import Account
     from gateway.local.demo.alerts import Loop
     from gateway.local.demo.chaos import ChaosResult
-    from gateway.local.demo.commanded import CommandAccount
     from gateway.local.demo.watchdog import Standstill
 
 _PAGE = "demo-report.html"

@@ -1,16 +1,21 @@
-"""The account of a trial's messages: counts, order, latencies. Decides without I/O."""
+"""The account of a trial's messages and commands: counts, order, latencies. Decides without I/O."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bridge.commands.model import Status
 from config.errors import ExitStatus
 from gateway.devices.account import Arrival, Tally
+from gateway.devices.commanded import CommandAccount, examine_commands
 
 if TYPE_CHECKING:
+    from bridge.commands.status_reading import StatusView
+    from bridge.dead_letters.reading import Place
     from gateway.tools.trial.cleanup import Leftover
 
 
@@ -76,6 +81,119 @@ class Moments:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What became of the commands of one entry. Each should reach its device and end as ``expected``: ``missing`` ones
+    did not. ``account`` is by the records in Kafka and the devices' own counts. Latencies begin when the command is
+    written to Kafka, and end when the device has it, and when its status is read back."""
+
+    name: str
+    qos: int
+    expected: str
+    wanted: int
+    account: CommandAccount
+    missing: int
+    faults: Mapping[str, int]
+    """The missing ones, by what is wrong with them."""
+    to_device: Percentiles | None
+    to_sent: Percentiles | None
+    to_succeeded: Percentiles | None
+    not_judged: tuple[str, ...] = ()
+    """What the entry has and the trial does not look at, and why."""
+    stalled: str = ""
+    """What went wrong beside, or why it ended early; empty if it did not."""
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        if self.missing or self.account.exit_status is ExitStatus.MISSING_MESSAGES:
+            return ExitStatus.MISSING_MESSAGES
+        return ExitStatus.INCOMPLETE if self.stalled or self.account.written < self.wanted else ExitStatus.OK
+
+
+class CommandMoments:
+    """The times of each command's steps, by its number, in monotonic nanoseconds, and its outcome."""
+
+    def __init__(self, commands: int, *, is_answered: bool) -> None:
+        self._wanted = commands
+        self._expected = Status.SUCCEEDED if is_answered else Status.SENT
+        self._written: dict[int, tuple[Place, int]] = {}
+        self._received: dict[int, int] = {}
+        self._statuses: dict[int, dict[Status, int]] = {}
+        self._outcomes: dict[int, StatusView] = {}
+        self._told: list[tuple[str, bytes]] = []
+        self.copies = 0
+        self.answers = 0
+        """Those that the MQTT broker has acknowledged."""
+
+    def wrote(self, number: int, place: Place, began_ns: int) -> None:
+        """Note that Kafka has a command."""
+        self._written[number] = place, began_ns
+
+    def received(self, number: int, now_ns: int) -> None:
+        """Note that the device has it, perhaps again."""
+        self.copies += number in self._received
+        self._received.setdefault(number, now_ns)
+
+    def told(self, number: int, status: StatusView, value: bytes, now_ns: int) -> None:
+        """Note a status; ``value`` is its record's."""
+        self._told.append((str(status.record), value))
+        self._statuses.setdefault(number, {}).setdefault(status.status, now_ns)
+        if status.is_terminal and not status.is_late:
+            self._outcomes[number] = status
+
+    @property
+    def ended(self) -> int:
+        """How many have a last status."""
+        return len(self._outcomes)
+
+    def has_ended(self, number: int) -> bool:
+        """Whether this one has a last status; true of numbers below 0."""
+        return number < 0 or number in self._outcomes
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more can come: all have ended, and the device has those that are said to have reached it."""
+        return self.ended == self._wanted and all(
+            number in self._received for number, status in self._outcomes.items() if status.status is self._expected
+        )
+
+    def result(self, name: str, qos: int, not_judged: tuple[str, ...], stalled: str) -> CommandResult:
+        """The account."""
+        account = examine_commands(((str(place), b"") for place, _ in self._written.values()), self._told)
+        faults = Counter(fault for number in sorted(self._written) if (fault := self._fault(number)))
+        return CommandResult(
+            name=name,
+            qos=qos,
+            expected=str(self._expected),
+            wanted=self._wanted,
+            account=account.with_devices(received=len(self._received), copies=self.copies, answers=self.answers),
+            missing=faults.total(),
+            faults=dict(faults),
+            to_device=self._since_written(self._received),
+            to_sent=self._since_written(self._moments(Status.SENT)),
+            to_succeeded=self._since_written(self._moments(Status.SUCCEEDED)),
+            not_judged=not_judged,
+            stalled=stalled,
+        )
+
+    def _fault(self, number: int) -> str:
+        """What is wrong with a command; empty if nothing is."""
+        outcome = self._outcomes.get(number)
+        if outcome is None:
+            return "without a last status"
+        if outcome.status is not self._expected:
+            return f"{outcome.status}: {outcome.reason}" if outcome.reason else str(outcome.status)
+        return "" if number in self._received else f"{outcome.status}, and no device has it"
+
+    def _moments(self, status: Status) -> dict[int, int]:
+        return {number: found[status] for number, found in self._statuses.items() if status in found}
+
+    def _since_written(self, moments_ns: dict[int, int]) -> Percentiles | None:
+        return percentiles(
+            [at - self._written[number][1] for number, at in moments_ns.items() if number in self._written]
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult:
     """The account. Counts are of messages; ``duplicates`` are records beyond the first of a message. Latencies begin
     when the publisher writes the message. ``missing``: acknowledged to the publisher (QoS 0: sent), and not read
@@ -111,6 +229,7 @@ class TrialResult:
     untried: str = ""
     """What the settings have and the trial does not try, as a sentence."""
     missing_examples: tuple[int, ...] = ()
+    commands: tuple[CommandResult, ...] = ()
     left_behind: list[Leftover] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -120,8 +239,9 @@ class TrialResult:
 
     @property
     def exit_status(self) -> ExitStatus:
-        if self.missing:
+        commands = {one.exit_status for one in self.commands}
+        if self.missing or ExitStatus.MISSING_MESSAGES in commands:
             return ExitStatus.MISSING_MESSAGES
-        if self.left_behind or self.stalled or self.sent < self.wanted:
+        if self.left_behind or self.stalled or self.sent < self.wanted or ExitStatus.INCOMPLETE in commands:
             return ExitStatus.INCOMPLETE
         return ExitStatus.OK

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
+from config.commands import CommandSettings
 from config.settings import (
     DeadLetterSettings,
     HttpSettings,
@@ -34,6 +35,27 @@ MIN_SIZE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
+class TrialCommands:
+    """One ``[[commands]]`` as a trial runs it, the route of its answers, and sentences about what is not judged."""
+
+    settings: CommandSettings
+    answers: RouteSettings | None
+    not_judged: tuple[str, ...]
+
+    def topics(self, partitions: int) -> tuple[TopicSettings, ...]:
+        """Its Kafka topics."""
+        one = self.settings
+        retention = max(one.expiry, one.status_retention)
+        names = {one.topics[0]: "delete", one.status_topic: "compact,delete"}
+        if self.answers is not None:
+            names[self.answers.topic] = "delete"
+        return tuple(
+            TopicSettings(name=name, partitions=partitions, retention=retention, cleanup_policy=policy)
+            for name, policy in names.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TrialPlan:
     """One run. ``run`` is eight hexadecimal digits, which are part of all its names."""
 
@@ -53,6 +75,10 @@ class TrialPlan:
     timeout_s: float = 300.0
     publisher: tuple[str, str] | None = field(default=None, repr=False)
     """User name and password of the publisher, if they are not the gateway's."""
+    commands_each: int = 200
+    """Commands of each entry."""
+    entries: tuple[CommandSettings, ...] = ()
+    """The ``[[commands]]`` to try."""
 
     @property
     def instance(self) -> str:
@@ -69,10 +95,11 @@ class TrialPlan:
 
     def missing_right(self, username: str | None, action: Literal["publish", "subscribe"]) -> str:
         """Sentences about the rule that gives ``username`` the refused right. If publisher and gateway are one user, it
-        needs both rights."""
+        needs both rights; with commands each of the two does."""
         named = "NAME" if username is None else username
-        only = "" if self.publisher is None else f" --action {action}"
-        right = "all" if self.publisher is None else action
+        needs_both = self.publisher is None or bool(self.entries)
+        only = "" if needs_both else f" --action {action}"
+        right = "all" if needs_both else action
         return (
             f"A rule of gateway auth serve that allows it: gateway auth acl add allow '{self.prefix}/#' "
             f"--username {shlex.quote(named)}{only} --first. In EMQX's acl.conf: "
@@ -102,6 +129,8 @@ class TrialPlan:
         )
         kafka = base.kafka.model_copy(update={"client_id": "${instance}-${worker}", "topics": self.topics()})
         filters = tuple(f"{self.prefix}/{self.run}/{lane}/+" for lane in range(self.lanes(mqtt)))
+        commands = self.commands()
+        answers = [one.answers for one in commands if one.answers is not None]
         return Settings(
             instance=self.instance,
             workers=0,
@@ -109,7 +138,8 @@ class TrialPlan:
             mqtt=mqtt,
             kafka=kafka,
             flow=base.flow,
-            routes=(RouteSettings(name="trial", filters=filters, topic=self.kafka_topic, qos=self.qos),),
+            routes=(RouteSettings(name="trial", filters=filters, topic=self.kafka_topic, qos=self.qos), *answers),
+            commands=tuple(one.settings for one in commands),
             dead_letter=DeadLetterSettings(topic=self.dead_letter_topic),
             ledger=LedgerSettings(topic=""),
             http=HttpSettings(port=0),
@@ -118,10 +148,52 @@ class TrialPlan:
         )
 
     def topics(self) -> TopicsSettings:
-        """Settings to create the Kafka topic. The worker itself creates none."""
+        """Settings to create the Kafka topics. The worker itself creates none."""
         if self.topic is not None:
             return TopicsSettings()
-        return TopicsSettings(declare=(TopicSettings(name=self.kafka_topic, partitions=self.partitions),))
+        messages = TopicSettings(name=self.kafka_topic, partitions=self.partitions)
+        commands = (topic for one in self.commands() for topic in one.topics(self.partitions))
+        return TopicsSettings(declare=(messages, *commands))
+
+    def commands(self) -> tuple[TrialCommands, ...]:
+        """The entries with topics and a group of the trial's own. Everything else stays, but for what only the user's
+        own topics have."""
+        return tuple(self._tried(number, one) for number, one in enumerate(self.entries))
+
+    def _tried(self, number: int, one: CommandSettings) -> TrialCommands:
+        topic, below = f"{self.kafka_topic}-{one.name}", f"{self.prefix}/{self.run}/commands/{one.name}"
+        answers = None
+        if one.answers is not None and one.qos:
+            device = f"${{topic[{below.count('/') + 2}]}}"
+            answers = RouteSettings(
+                name=f"answers-{number}", filters=(f"{below}/res/+/#",), topic=f"{topic}-answers", key=device,
+                device=device, metadata_headers=("topic", "properties", "device"),
+            )  # fmt: skip
+        not_judged = []
+        if one.delivered_by is not None:
+            not_judged.append("deliveries (delivered_by): EMQX's rule reports those of your own topics alone")
+        if one.presence is not None:
+            not_judged.append("presence: no births of the trial's devices are published")
+        settings = one.model_copy(
+            update={
+                "topics": (f"{topic}-commands",),
+                "status_topic": f"{topic}-statuses",
+                "group": "",
+                "mqtt_topic": f"{below}/req/{one.mqtt_topic}",
+                "response_topic": f"{below}/res/${{device}}",
+                "answers": None if answers is None else answers.name,
+                "delivered_by": None,
+                "presence": None,
+                "confirm": "sent",
+                "release": "sent" if one.release == "delivered" else one.release,
+                "max_payload_bytes": max(one.max_payload_bytes, MIN_SIZE),
+            }
+        )
+        return TrialCommands(settings, answers, tuple(not_judged))
+
+    def mark(self, number: int) -> bytes:
+        """The payload of a command: a message's mark alone."""
+        return _HEAD.format(run=self.run, number=number).encode()
 
     def payload(self, number: int) -> bytes:
         """The payload of a message: its mark, then random-looking hexadecimal digits up to the size. These compress to

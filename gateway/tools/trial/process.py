@@ -45,6 +45,7 @@ class Subject:
         self._stopping = False
         self._clean = False  # it has reported that everything is drained and ended
         self.batch_bytes = 0
+        self.commands: dict[str, tuple[int, str]] = {}  # by entry: partitions that are open, and what keeps others shut
         self._cpu_at_start_s = 0.0
         self.cpu_s: float | None = None
 
@@ -123,6 +124,8 @@ class Subject:
                 self._ready.set_result(said["cpu_s"])
             case "stored":
                 self._stored(said["batches"])
+            case "commands":
+                self.commands = {name: (open_, problem) for name, open_, problem in said["entries"]}
             case "cpu":
                 if not self._cpu.done():
                     self._cpu.set_result(said["cpu_s"])

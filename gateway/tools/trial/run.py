@@ -1,4 +1,4 @@
-"""One trial: create the topic, publish, run the gateway, read back, account, remove everything."""
+"""One trial: create the topics, publish, run the gateway, read back, try commands, account, remove everything."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bridge.errors import RefusedError, TopicMissingError, UnreachableError
 from bridge.kafka.connection import cluster_id
+from bridge.kafka.group import SESSION_S, delete_group, remove_members
 from bridge.kafka.reader import TopicReader
 from bridge.kafka.topics import Topics
 from config.values.addresses import parse_mqtt_address
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bridge.dead_letters.reading import LoggedRecord
     from bridge.kafka.login import KafkaLogin
     from config.settings import Settings
+    from gateway.tools.trial.account import CommandResult
     from gateway.tools.trial.cleanup import Cleanup
 
 _STALL_S = 10.0  # longest time without a record read back while messages are under way
@@ -38,10 +40,6 @@ _LOST_S = 1.0  # a QoS 0 message that is not back by then counts as lost, so tha
 _DELETE_S = 30.0
 _TAKE_OVER_S = 5.0
 _EXAMPLES = 5
-_UNTRIED_COMMANDS = (
-    "Commands to devices were not tried: they need a consumer group, which a trial does not leave behind. "
-    "gateway doctor checks [[commands]]; gateway command send --wait sends one."
-)
 
 
 class _Nobody:
@@ -80,7 +78,7 @@ class Trial:
             await cluster_id(
                 settings.kafka, f"{plan.instance}-admin", login
             )  # raises with the reason if Kafka is unreachable
-            await self._topic(settings, login)
+            await self._topics(settings, login)
             reader = await stack.enter_async_context(
                 TopicReader(settings.kafka, f"{plan.instance}-witness", (plan.kafka_topic,), login)
             )
@@ -96,11 +94,12 @@ class Trial:
             try:
                 seconds, stalled = await self._flow(publisher, subject, witness)
                 await subject.measure()
+                commands = await self._try_commands(settings, login, way, subject)
                 await self._stop(subject, way)
             finally:
                 witness.cancel()
                 await asyncio.gather(witness, return_exceptions=True)
-        return self._result(publisher, subject, seconds, stalled)
+        return self._result(publisher, subject, seconds, stalled, commands)
 
     # --- resources, each with its undo step
 
@@ -113,7 +112,7 @@ class Trial:
         self._cleanup.add(f"folder {folder}", undo, command=f"rm -r {folder}")
         return folder
 
-    async def _topic(self, settings: Settings, login: KafkaLogin) -> None:
+    async def _topics(self, settings: Settings, login: KafkaLogin) -> None:
         plan = self._plan
         if plan.topic is not None:
             self._notes.append(
@@ -122,26 +121,31 @@ class Trial:
             return
         self._progress(f"creating topic {plan.kafka_topic}")
         topics = Topics(settings.kafka, f"{plan.instance}-admin", login)
-        servers = ",".join(settings.kafka.bootstrap_servers)
-        self._cleanup.add(
-            f"Kafka topic {plan.kafka_topic}",
-            partial(self._remove, settings),
-            command=f"kafka-topics.sh --bootstrap-server {servers} --delete --topic {plan.kafka_topic}",
-            patience_s=_DELETE_S + 5.0,
-        )
-        try:
-            await topics.create([plan.kafka_topic])
-        except RefusedError as error:
-            self._cleanup.forget_last()
-            raise RefusedError(f"{error} Or name a topic that is there already: --topic.") from error
+        for topic in settings.kafka.topics.declare:
+            self._cleanup.add(
+                f"Kafka topic {topic.name}",
+                partial(self._remove, settings, topic.name),
+                command=f"kafka-topics.sh {self._servers} --delete --topic {topic.name}",
+                patience_s=_DELETE_S + 5.0,
+            )
+            try:
+                await topics.create([topic.name])
+            except RefusedError as error:
+                self._cleanup.forget_last()
+                raise RefusedError(f"{error} Or name a topic that is there already: --topic.") from error
         await self._listed(settings, login)
 
+    @property
+    def _servers(self) -> str:
+        return f"--bootstrap-server {','.join(self._base.kafka.bootstrap_servers)}"
+
     async def _listed(self, settings: Settings, login: KafkaLogin) -> None:
-        """Wait until every broker knows the topic."""
+        """Wait until every broker knows the topics."""
+        names = [topic.name for topic in settings.kafka.topics.declare]
         deadline = time.monotonic() + _DELETE_S
         while True:
             try:
-                async with TopicReader(settings.kafka, self._plan.instance, (self._plan.kafka_topic,), login) as reader:
+                async with TopicReader(settings.kafka, self._plan.instance, names, login) as reader:
                     await reader.ends()
                     return
             except (TopicMissingError, UnreachableError):
@@ -149,12 +153,34 @@ class Trial:
                     raise
             await asyncio.sleep(0.1)
 
-    async def _remove(self, settings: Settings) -> None:
-        """Delete the topic. Uses a login of its own, because the trial's has ended."""
+    async def _remove(self, settings: Settings, topic: str) -> None:
+        """Delete a topic. Uses a login of its own, because the trial's has ended."""
         async with kafka_login(settings.kafka) as login:
-            await Topics(settings.kafka, f"{self._plan.instance}-admin", login).remove(
-                [self._plan.kafka_topic], _DELETE_S
+            await Topics(settings.kafka, f"{self._plan.instance}-admin", login).remove([topic], _DELETE_S)
+
+    def _groups(self, settings: Settings) -> None:
+        """Have the consumer groups deleted that the gateway makes for commands."""
+        if not settings.commands:
+            return
+        from gateway.components.commanding import group_name
+
+        for one in settings.commands:
+            group = group_name(settings, one)
+            self._cleanup.add(
+                f"consumer group {group}",
+                partial(self._delete, settings, group),
+                command=f"kafka-consumer-groups.sh {self._servers} --delete --group {group}",
+                patience_s=SESSION_S + 10.0,
             )
+
+    async def _delete(self, settings: Settings, group: str) -> None:
+        """Delete a consumer group. Of a gateway that was killed its member is still there."""
+        from gateway.components.commanding import link_client_id
+
+        client_id = f"{self._plan.instance}-admin"
+        async with kafka_login(settings.kafka) as login:
+            await remove_members(settings.kafka, client_id, group, [link_client_id(settings)], login)
+            await delete_group(settings.kafka, client_id, group, login)
 
     async def _publisher(self, way: Way) -> Publisher:
         self._progress(f"connecting to {way.address}")
@@ -175,6 +201,7 @@ class Trial:
 
     async def _subject(self, settings: Settings, way: Way, folder: Path) -> Subject:
         self._progress("starting the gateway")
+        self._groups(settings)
         subject = Subject(settings, folder / "gateway.log", self._batches.extend)
         expiry_s = settings.mqtt.session_expiry.total_seconds()
         self._cleanup.add(
@@ -258,7 +285,7 @@ class Trial:
             if records:
                 self._take(records)
                 publisher.moved.set()
-            if loop.time() - said_s > 0.5:
+            if loop.time() - said_s > 0.5 and self._moments.tally.distinct < self._plan.messages:
                 said_s = loop.time()
                 self._progress(f"{publisher.sent:,} published, {self._moments.tally.distinct:,} read back")
 
@@ -276,9 +303,27 @@ class Trial:
                 offsets.append(record.place.offset)
                 numbers.append(number)
 
+    # --- commands
+
+    async def _try_commands(
+        self, settings: Settings, login: KafkaLogin, way: Way, subject: Subject
+    ) -> list[CommandResult]:
+        """Try each ``[[commands]]``, one after the other."""
+        entries = self._plan.commands()
+        if not entries:
+            return []
+        from gateway.tools.trial.commands import CommandTrial
+
+        return [
+            await CommandTrial(self._plan, entry, settings, login, way, self._progress).run(subject)
+            for entry in entries
+        ]
+
     # --- result
 
-    def _result(self, publisher: Publisher, subject: Subject, seconds: float, stalled: str) -> TrialResult:
+    def _result(
+        self, publisher: Publisher, subject: Subject, seconds: float, stalled: str, commands: list[CommandResult]
+    ) -> TrialResult:
         plan, moments, tally = self._plan, self._moments, self._moments.tally
         self._attribute()
         missing = moments.missing()
@@ -308,8 +353,15 @@ class Trial:
             missing_examples=tuple(missing[:_EXAMPLES]),
             left_behind=self._cleanup.left,
             notes=self._notes,
-            untried=_UNTRIED_COMMANDS if self._base.commands else "",
+            commands=tuple(commands),
+            untried=self._untried(),
         )
+
+    def _untried(self) -> str:
+        if self._plan.entries or not self._base.commands:
+            return ""
+        why = "their topics cannot be made (--topic)" if self._plan.topic is not None else "--commands 0"
+        return f"Commands to devices were not tried: {why}. gateway command send --wait sends one."
 
     def _attribute(self) -> None:
         """Note when Kafka acknowledged each message: batches have offsets, and the records read back have numbers."""

@@ -1,8 +1,9 @@
 """The trial's gateway: the real worker, in a process of its own (``python -m gateway.tools.trial.subject``).
 
 The first line on standard input has its settings with secrets. It writes JSON lines: ``ready``, ``stored`` for batches
-that Kafka has, ``failed`` with a sentence, ``stopped`` with its cost. A line ``stop``, or the end of standard input
-(when the parent ends), makes it retire: it unsubscribes, drains, and ends its MQTT sessions.
+that Kafka has, ``commands`` when it begins or ceases to send these, ``failed`` with a sentence, ``stopped`` with its
+cost. A line ``stop``, or the end of standard input (when the parent ends), makes it retire: it unsubscribes, drains,
+and ends its MQTT sessions.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ class _TrialWorker(Worker):
     def __init__(self, settings: Settings, stop: StopRequest) -> None:
         self.stored: list[tuple[int, int, int, int]] = []  # partition, first offset, records, monotonic nanoseconds
         self.sent_bytes = 0
+        self._messages = settings.routes[0].topic
         super().__init__(settings, stop)
         self.kafka.counts.listeners.append(self._note)
 
     def _note(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
+        if batch.slot.topic != self._messages:
+            return  # devices' answers
         self.stored.append((partition, offset, batch.count, now_ns))
         self.sent_bytes += batch.builder.size()
 
@@ -98,9 +102,13 @@ async def _obey(commands: asyncio.StreamReader, stop: StopRequest) -> None:
 
 
 async def _report(worker: _TrialWorker) -> None:
+    said: list[tuple[str, int, str]] = []
     while True:
         await asyncio.sleep(_REPORT_S)
         _say_stored(worker)
+        if worker.commanding is not None and (entries := worker.commanding.openings()) != said:
+            said = entries
+            _say("commands", entries=entries)
 
 
 def _say_stored(worker: _TrialWorker) -> None:

@@ -1,4 +1,4 @@
-"""``gateway command send``: writes a command to its Kafka topic, and follows its statuses."""
+"""Writes commands to their Kafka topic and follows their statuses, for ``gateway command send`` and ``trial``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from bridge.commands.plan import CommandPlan
 from bridge.commands.reading import CONTENT_TYPE, read_request
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bridge.commands.status_reading import StatusView
     from bridge.kafka.login import KafkaLogin
     from config.commands import CommandSettings
-    from config.settings import Settings
+    from config.settings import KafkaSettings, Settings
 
 _MARGIN_S: Final = 15.0  # for the gateway to write the last status
 _CLOSE_S: Final = 1.0
@@ -65,49 +65,44 @@ def _bytes(argument: str) -> bytes:
     return argument.encode(errors="surrogateescape")  # the bytes of the shell; those that are no UTF-8 are refused
 
 
-class Sending:
-    """Sends one command. Raises BadCommandError for one that would become a dead letter."""
+class CommandWriter:
+    """Writes commands to the first topic of their entry; ``async with`` connects and closes it. Raises
+    TopicMissingError, UnreachableError, RefusedError, or another of bridge.errors."""
 
-    def __init__(self, settings: Settings, commands: CommandSettings, draft: Draft, login: KafkaLogin) -> None:
-        self._settings, self._commands, self._login = settings, commands, login
-        self.record = draft.record(commands, time.time_ns() // 1_000_000)
-        plan = CommandPlan.from_settings(commands)
-        self.request = read_request(self.record, plan, self.record.timestamp_ms)
-        left_s = (self.request.deadline_ms - self.record.timestamp_ms) / 1000
-        self.patience_s = left_s + commands.answer_timeout.total_seconds() + _MARGIN_S
-        # A transactional name of its own is not needed, but a client id that no worker has.
-        self._client_id = f"{settings.instance}-command-{secrets.token_hex(3)}"
+    def __init__(self, settings: KafkaSettings, client_id: str, commands: CommandSettings, login: KafkaLogin) -> None:
+        self._settings, self._commands = settings, commands
+        self._producer = KafkaProducer(settings, client_id, commands.topics[:1], login=login)
 
-    async def write(self) -> Place:
-        """Write the record; returns its place. Raises TopicMissingError, UnreachableError, RefusedError, or another
-        of bridge.errors."""
-        topic, record = self.record.place.topic, self.record
-        producer = KafkaProducer(self._settings.kafka, self._client_id, [topic], login=self._login)
-        await producer.start()
-        try:
-            count = producer.partition_count(topic)
-            if count is None:
-                raise TopicMissingError(
-                    f"Kafka has no topic {topic} (commands {self._commands.name!r}). The gateway's start creates or "
-                    "checks it; or is this another Kafka?"
-                )
-            assert record.key is not None
-            partition = partition_for(record.key, count)
-            offset = await self._deliver(producer, topic, partition)
-            return Place(topic, partition, offset)
-        finally:
-            await producer.close(patience_s=_CLOSE_S)
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        return self
 
-    async def _deliver(self, producer: KafkaProducer, topic: str, partition: int) -> int:
-        record, loop = self.record, asyncio.get_running_loop()
-        patience_s = self._settings.kafka.delivery_timeout.total_seconds()
+    async def __aexit__(self, *_error: object) -> None:
+        await self._producer.close(patience_s=_CLOSE_S)
+
+    async def write(self, record: LoggedRecord) -> Place:
+        """Write a record of Draft; returns its place."""
+        topic = record.place.topic
+        count = self._producer.partition_count(topic)
+        if count is None:
+            raise TopicMissingError(
+                f"Kafka has no topic {topic} (commands {self._commands.name!r}). The gateway's start creates or "
+                "checks it; or is this another Kafka?"
+            )
+        assert record.key is not None
+        partition = partition_for(record.key, count)
+        return Place(topic, partition, await self._deliver(record, partition))
+
+    async def _deliver(self, record: LoggedRecord, partition: int) -> int:
+        producer, loop = self._producer, asyncio.get_running_loop()
+        patience_s = self._settings.delivery_timeout.total_seconds()
         until_s = loop.time() + patience_s
         while True:
             builder = producer.create_batch(compressed=False)
             builder.append(0, record.timestamp_ms, record.key, record.value, record.headers)
             builder.close(1)
             try:
-                answer = producer.send(topic, partition, builder)
+                answer = producer.send(record.place.topic, partition, builder)
             except LeaderMissingError:
                 if loop.time() > until_s:
                     raise
@@ -123,6 +118,25 @@ class Sending:
             if (error := producer.failure(answer)) is not None:
                 raise error
             return answer.result()
+
+
+class Sending:
+    """Sends one command. Raises BadCommandError for one that would become a dead letter."""
+
+    def __init__(self, settings: Settings, commands: CommandSettings, draft: Draft, login: KafkaLogin) -> None:
+        self._settings, self._commands, self._login = settings, commands, login
+        self.record = draft.record(commands, time.time_ns() // 1_000_000)
+        plan = CommandPlan.from_settings(commands)
+        self.request = read_request(self.record, plan, self.record.timestamp_ms)
+        left_s = (self.request.deadline_ms - self.record.timestamp_ms) / 1000
+        self.patience_s = left_s + commands.answer_timeout.total_seconds() + _MARGIN_S
+        # A transactional name of its own is not needed, but a client id that no worker has.
+        self._client_id = f"{settings.instance}-command-{secrets.token_hex(3)}"
+
+    async def write(self) -> Place:
+        """Write the record; returns its place. Raises as CommandWriter."""
+        async with CommandWriter(self._settings.kafka, self._client_id, self._commands, self._login) as writer:
+            return await writer.write(self.record)
 
     async def written_and_followed(self) -> AsyncIterator[Place | StatusView]:
         """Write the record, then follow its statuses to the terminal one: yields its place, then each status. Ends

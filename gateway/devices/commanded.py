@@ -1,4 +1,4 @@
-"""What became of the commands, by their records and the status topic. Decides without I/O."""
+"""What became of commands, by their records and the status topic. Decides without I/O."""
 
 from __future__ import annotations
 
