@@ -11,8 +11,13 @@ ARG BASE=docker.io/library/python:3.12-slim-bookworm
 
 # Packages are gathered as wheels, every one checked against its locked hash; then the environment is made from those
 # wheels alone (--no-index). Only the environment is copied on: no pip, no cache, no compiler.
+#
+# The gateway's own wheel has its data path compiled; --build-arg COMPILE=false leaves it in Python, and needs no compiler.
 FROM ${BASE} AS packages
 WORKDIR /build
+ARG COMPILE=true
+RUN if [ "$COMPILE" = true ] && ! command -v gcc; then \
+        apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; fi
 COPY requirements/build.txt requirements/core.txt requirements/
 COPY deploy/wheelhouse/ wheelhouse/
 ARG PIP_NO_INDEX=
@@ -24,14 +29,15 @@ RUN python3 -m venv /opt/build \
 RUN python3 -m venv --without-pip /opt/gateway \
     && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --find-links wheels --no-deps \
         --require-hashes --requirement requirements/core.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY config/ config/
 COPY bridge/ bridge/
 COPY auth/ auth/
 COPY streaming/ streaming/
 COPY gateway/ gateway/
 COPY docs/runbook.md docs/
-RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir own . \
+RUN HATCH_BUILD_HOOK_ENABLE_CUSTOM=$COMPILE \
+    /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir own . \
     && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --no-deps own/*.whl
 COPY deploy/healthcheck.py deploy/kubernetes/pre_stop.py /opt/gateway/
 

@@ -41,6 +41,10 @@ test chaos: export PYTHONDONTWRITEBYTECODE =
 test: ready ## Runs every test; formatting, lint, types and import contracts are among them
 	@$(python) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder $(ARGS)
 
+.PHONY: test-compiled
+test-compiled: ready ## Runs tests on the compiled data path: ARGS="tests/unit/test_mqtt_ingest.py -x"
+	@$(python) -m tests.compiled $(ARGS)
+
 .PHONY: chaos
 chaos: ready ## Runs the failure tests in their long form
 	@CHAOS=full $(python) -m pytest tests/chaos tests/lake tests/integration/test_image.py $(ARGS)

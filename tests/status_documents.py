@@ -35,7 +35,7 @@ def quiet() -> dict[str, Any]:
         "instance_id": "b7c2e1f0a4d94f0a9a0c5d1b7e6f2a10",
         "worker": 0,
         "last_shutdown": "clean",
-        "versions": {"gateway": "0.1.0", "python": "3.11.2", "paho": "2.2.0", "aiokafka": "0.14.0"},
+        "versions": {"gateway": "0.1.0", "python": "3.11.2", "paho": "2.2.0", "aiokafka": "0.14.0", "build": "pure"},
         "kafka": {
             "cluster_id": "bXF0dC1rYWZrYS1nYXRldw",
             "incarnation": 1,

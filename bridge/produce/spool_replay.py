@@ -32,13 +32,14 @@ AHEAD_BYTES: Final = 4 << 20  # a partition with more in memory does not read un
 SMALL_BYTES: Final = 32 * 1024  # smaller batches are joined when they are read
 
 
-class Replayed(Span):
-    """Batches of one read of a partition. They are removed from the disk once Kafka has them."""
+class Replayed:
+    """Batches of one read of a partition, in a span. They are removed from the disk once Kafka has them.
+
+    No subclass of ``Span``: that may be compiled, and then a class in Python cannot extend it."""
 
     __slots__ = ("ids", "messages", "queue", "size")
 
-    def __init__(self, replay: Replay, queue: PartitionQueue, ids: Sequence[int], messages: int) -> None:
-        super().__init__(replay.settle)  # without a reference to the span, which would be a cycle for the collector
+    def __init__(self, queue: PartitionQueue, ids: Sequence[int], messages: int) -> None:
         self.queue = queue
         self.ids = ids
         self.messages = messages
@@ -70,7 +71,7 @@ class Replay:
         # Its records were acknowledged to MQTT when they were on disk.
         self.accumulator = Accumulator(self._create_batch, _no_span, links.partitions)
         self._wanted: deque[PartitionQueue] = deque()
-        self._spans: set[Replayed] = set()
+        self._spans: dict[Span, Replayed] = {}
         self._unsettled: Counter[PartitionQueue] = Counter()  # number of unsettled spans by queue
         self.problem: str | None = None  # why nothing can be read at the moment
         self._held_back: set[PartitionQueue] = set()  # queues that wait for memory
@@ -99,7 +100,7 @@ class Replay:
     def messages(self) -> int:
         """Messages that were read back and are not settled."""
         # Without those whose dead letters are in the spool, which another row counts.
-        return sum(span.messages - span.spooled for span in self._spans)
+        return sum(replayed.messages - span.spooled for span, replayed in self._spans.items())
 
     def taken(self, route: str) -> int:
         """Messages of a route that were read back so far."""
@@ -118,10 +119,10 @@ class Replay:
         """Whether all rows that were read back are removed from the disk."""
         return not self._spans
 
-    def hold(self, queue: PartitionQueue, ids: Sequence[int], messages: int) -> Replayed:
+    def hold(self, queue: PartitionQueue, ids: Sequence[int], messages: int) -> Span:
         """Make a span for batches on disk that are in memory too."""
-        span = Replayed(self, queue, ids, messages)
-        self._spans.add(span)
+        span = Span(self.settle)
+        self._spans[span] = Replayed(queue, ids, messages)
         self._unsettled[queue] += 1
         return span
 
@@ -131,17 +132,18 @@ class Replay:
         A row stays on disk until Kafka takes its dead letters."""
         if not self._unsettled[queue]:
             return 0
-        return max((row_id for span in self._spans if span.queue is queue for row_id in span.ids), default=0)
+        rows = (row_id for replayed in self._spans.values() if replayed.queue is queue for row_id in replayed.ids)
+        return max(rows, default=0)
 
-    def settle(self, span: Replayed) -> None:
+    def settle(self, span: Span) -> None:
         """Remove the rows of a span: Kafka has its batches, or the disk has their dead letters."""
-        self._spans.discard(span)
-        self._unsettled[span.queue] -= 1
+        replayed = self._spans.pop(span)
+        self._unsettled[replayed.queue] -= 1
         self._links.ledger.delivered += span.stored
         self._links.ledger.dead_lettered += span.dead
         if self._may_remove:
-            self._links.store.remove(span.queue.topic, span.queue.partition, span.ids)
-        self._bytes -= span.size
+            self._links.store.remove(replayed.queue.topic, replayed.queue.partition, replayed.ids)
+        self._bytes -= replayed.size
         self.settled.set()
         if self._held_back:
             held_back, self._held_back = self._held_back, set()
@@ -244,6 +246,7 @@ class Replay:
         else:
             builders = self._merge(rows)
         batches = []
+        size = 0
         for builder, messages, unfinished in builders:
             batch = Batch(slot, builder, opened_ns)
             batch.count = messages + len(unfinished)
@@ -255,9 +258,10 @@ class Replay:
             slot.messages += messages
             span.pending += 1
             self.accumulator.buffered_bytes += batch.size
-            span.size += batch.size
+            size += batch.size
             batches.append(batch)
-        self._bytes += span.size
+        self._spans[span].size = size
+        self._bytes += size
         return batches
 
     def _merge(self, rows: list[StoredBatch]) -> list[tuple[BatchBuilder, int, list[int]]]:

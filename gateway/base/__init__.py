@@ -1,5 +1,6 @@
 """Parts that every process uses: logs, metrics, life cycle, memory. Nothing here talks to MQTT or Kafka.
 
+build.py             which build runs: compiled or pure
 command_metrics.py   metrics of commands to devices
 group_plan.py        which groups of MQTT sessions a worker has, by its settings, and their client ids
 instruments.py       counters, gauges and histograms that cost the data path next to nothing

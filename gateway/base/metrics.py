@@ -27,6 +27,7 @@ from bridge.errors import (
 )
 from bridge.interceptors import OUTCOMES as INTERCEPT_OUTCOMES
 from bridge.wire import LEDGER_TERMS, DeadLetterReason
+from gateway.base.build import build
 from gateway.base.command_metrics import CommandMetrics
 from gateway.base.group_plan import group_plans, session_names
 from gateway.base.instruments import MetricSet, counter, gauge, histogram
@@ -98,11 +99,12 @@ _LEDGER_TERMS: Final = tuple(term for term in LEDGER_TERMS if term != "in_flight
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """What runs: the gateway, Python, and the two client libraries that its seams rest on."""
+    """What runs: the gateway and its build, Python, and the two client libraries that its seams rest on."""
     named = {"gateway": "mqtt-kafka-gateway", "paho-mqtt": "paho-mqtt", "aiokafka": "aiokafka"}
     return {
         **{name: metadata.version(package) for name, package in named.items()},
         "python": platform.python_version(),
+        "build": build(),
     }
 
 
@@ -122,8 +124,8 @@ class ProcessMetrics(MetricSet):
     build_info = gauge("gateway_build_info",
         "Always 1; the labels say what runs.",
         "none",
-        unit="info", labels=("version", "python"),
-        fixed=((metadata.version("mqtt-kafka-gateway"), platform.python_version()),))
+        unit="info", labels=("version", "python", "build"),
+        fixed=((metadata.version("mqtt-kafka-gateway"), platform.python_version(), build()),))
     # fmt: on
 
     def __init__(self, label_values: Mapping[str, Sequence[str]]) -> None:

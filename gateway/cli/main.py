@@ -40,7 +40,9 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_unused: Any, **_also: Any) -> None:
         from importlib.metadata import version
 
-        print(f"gateway {version('mqtt-kafka-gateway')}")
+        from gateway.base.build import build
+
+        print(f"gateway {version('mqtt-kafka-gateway')} ({build()})")
         parser.exit()
 
 

@@ -205,7 +205,7 @@ def test_a_crash_is_told_and_an_orderly_stop_is_not(make_case: MakeCase) -> None
     assert [session["client_id"] for session in document["sessions"]] == [f"gateway-0-{n}" for n in range(4)]
     assert {session["window"] for session in document["sessions"]} == {32}
     assert document["kafka"]["incarnation"] == 1
-    assert {"gateway", "python", "paho-mqtt", "aiokafka"} == document["versions"].keys()
+    assert {"gateway", "python", "paho-mqtt", "aiokafka", "build"} == document["versions"].keys()
     stopped(gateway)
 
 

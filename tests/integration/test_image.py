@@ -30,7 +30,17 @@ from tests.chaos.harness import FULL
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTEXT = ["Dockerfile", ".dockerignore", "requirements", "deploy", "pyproject.toml", "README.md", "LICENSE", "docs"]
+CONTEXT = [
+    "Dockerfile",
+    ".dockerignore",
+    "requirements",
+    "deploy",
+    "pyproject.toml",
+    "hatch_build.py",
+    "README.md",
+    "LICENSE",
+    "docs",
+]
 PACKAGES = ["config", "bridge", "auth", "streaming", "gateway"]
 NEEDED = {"buildah": "buildah", "debootstrap": "debootstrap", "unshare": "util-linux", "setpriv": "util-linux"}
 MESSAGES = 500
@@ -111,11 +121,12 @@ class Base:
 
 @pytest.fixture(scope="module")
 def base(work: Path, buildah: Buildah) -> Base:
-    """A Debian with Python as a base image: what ``python:slim`` is, made from packages."""
+    """A Debian with Python as a base image: what ``python:slim`` is, made from packages. With a compiler: the build has
+    no network to fetch one."""
     name, mirror = debian()
     tree = work / "debian"
     # In a mount namespace of its own: whatever it mounts while unpacking is gone with it.
-    make = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv", name, tree, mirror]
+    make = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv,python3-dev,gcc", name, tree, mirror]
     run("unshare", "--mount", *make)
     python = (tree / "usr/bin/python3").readlink().name.removeprefix("python")
     container = buildah("from", "scratch")
@@ -213,6 +224,7 @@ def test_the_image_carries_the_gateway_and_nothing_to_build_with(tree: Path) -> 
 def test_the_command_answers(container: str, buildah: Buildah, configuration: dict[str, Any]) -> None:
     told = buildah("run", "--isolation", "chroot", container, "--", *configuration["Entrypoint"], "--version")
     assert told.startswith("gateway ")
+    assert told.endswith(" (compiled)")
 
 
 # Runs the rest of its arguments in the tree, as compose runs the service: nothing writable but /tmp and the volume, the

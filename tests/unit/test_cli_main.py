@@ -27,7 +27,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+    assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S* \((pure|compiled)\)\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--nonsense"], ["run", "extra"]])

@@ -193,7 +193,8 @@ def test_settings_that_are_limits_are_shown() -> None:
 def test_the_build_and_the_process_are_shown() -> None:
     found = samples(Metrics(SETTINGS))
     [labels] = [dict(labels) for name, labels in found if name == "gateway_build_info"]
-    assert set(labels) == {"version", "python"}
+    assert set(labels) == {"version", "python", "build"}
+    assert labels["build"] in {"pure", "compiled"}
     assert found["process_cpu_seconds_total", frozenset()] > 0
     assert found["process_resident_memory_bytes", frozenset()] > 1 << 20
 
