@@ -2,12 +2,15 @@
 between real brokers."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests.brokers.mosquitto import missing
 from tests.compiled import build_wheel, make_tree, run_tests
 
 pytestmark = pytest.mark.slow
@@ -28,6 +31,10 @@ LONG = "every_prefix or TestHistories"
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = os.environ.get("CC") or str(sysconfig.get_config_var("CC"))
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if shutil.which(compiler.split()[0]) is None or not headers.exists():
+        missing(f"compiling needs {compiler} and {headers} (Debian: apt-get install gcc python3-dev)")
     folder = tmp_path_factory.mktemp("compiled")
     built = build_wheel(folder / "wheel")
     assert built.returncode == 0, built.stdout + built.stderr
