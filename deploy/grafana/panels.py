@@ -289,7 +289,8 @@ PROCESS: Final = Row(
                                           " - time())", "{{credential}}"),), "s", least=None,
               empty="no certificate or token is shown here"),
         Panel("Versions",
-              (q("count by (version, python) (gateway_build_info{<G>})", "{{version}} on Python {{python}}"),)),
+              (q("count by (version, python, build) (gateway_build_info{<G>})",
+                 "{{version}} {{build}} on Python {{python}}"),)),
     ),
     closed=True,
 )  # fmt: skip
