@@ -4,8 +4,9 @@
 #   docker build --target auth .            the same with what `gateway auth` needs: password hashes, other users' stores
 #   docker build --target stream .          the same with Java, pyspark, Spark's Kafka source and Delta Lake
 #
-# Without a network: put the wheels of requirements/build.txt and core.txt into deploy/wheelhouse/ and build the gateway
-# with --build-arg PIP_NO_INDEX=1. BASE may be any Debian-like image with Python 3.11 or newer and its venv module.
+# Without a network: put the wheels of requirements/build.txt, compile.txt and core.txt into deploy/wheelhouse/ and build
+# the gateway with --build-arg PIP_NO_INDEX=1. BASE may be any Debian-like image with Python 3.11 or newer, its venv module
+# and, to compile, its headers.
 ARG BASE=docker.io/library/python:3.12-slim-bookworm
 
 
@@ -18,12 +19,14 @@ WORKDIR /build
 ARG COMPILE=true
 RUN if [ "$COMPILE" = true ] && ! command -v gcc; then \
         apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; fi
-COPY requirements/build.txt requirements/core.txt requirements/
+COPY requirements/build.txt requirements/compile.txt requirements/core.txt requirements/
 COPY deploy/wheelhouse/ wheelhouse/
 ARG PIP_NO_INDEX=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_FIND_LINKS=/build/wheelhouse PIP_ROOT_USER_ACTION=ignore
 RUN python3 -m venv /opt/build \
     && /opt/build/bin/pip install --require-hashes --requirement requirements/build.txt \
+    && if [ "$COMPILE" = true ]; then \
+        /opt/build/bin/pip install --require-hashes --requirement requirements/compile.txt; fi \
     && /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --wheel-dir wheels \
         --requirement requirements/core.txt
 RUN python3 -m venv --without-pip /opt/gateway \

@@ -32,6 +32,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     ),
     "requirements/streaming.txt": ("pyproject.toml", "--extra", "streaming", "--constraint", "requirements/dev.txt"),
     "requirements/auth.txt": ("pyproject.toml", "--extra", "auth", "--constraint", "requirements/dev.txt"),
+    "requirements/compile.txt": ("requirements/compile.in", "--constraint", "requirements/dev.txt"),
     "requirements/core.txt": ("pyproject.toml", "--constraint", "requirements/dev.txt"),
 }
 

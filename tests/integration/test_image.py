@@ -151,7 +151,7 @@ def context(work: Path, base: Base) -> Path:
     download += ["--only-binary", ":all:", "--python-version", base.python, "--implementation", "cp"]
     for platform in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"):
         download += ["--platform", f"{platform}_{os.uname().machine}"]
-    for lock in ("build.txt", "auth.txt"):  # the second holds all of core.txt
+    for lock in ("build.txt", "compile.txt", "auth.txt"):  # the last holds all of core.txt
         download += ["--requirement", str(context / "requirements" / lock)]
     run(*download, "--dest", context / "deploy" / "wheelhouse")
     return context

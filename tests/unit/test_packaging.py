@@ -118,7 +118,7 @@ def test_what_builds_the_project_is_locked() -> None:
         assert requirement.specifier.contains(version(pin), prereleases=True), f"build.txt has {pin}, wanted is {text}"
 
 
-@pytest.mark.parametrize("lock", ["core.txt", "streaming.txt", "demo.txt", "build.txt"])
+@pytest.mark.parametrize("lock", ["core.txt", "streaming.txt", "demo.txt", "build.txt", "compile.txt"])
 def test_production_runs_the_versions_that_were_tested(lock: str) -> None:
     tested = {**pins(REQUIREMENTS / "build.txt"), **pins(REQUIREMENTS / "dev.txt")}
     differing = {
