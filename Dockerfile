@@ -55,7 +55,7 @@ RUN groupadd --gid 10001 gateway \
 COPY --from=packages /opt/gateway /opt/gateway
 # Python's images come without the bytecode of its own library, and nobody may write it later: each start would compile.
 RUN PYTHONDONTWRITEBYTECODE= /opt/gateway/bin/python3 -c \
-    "import gateway.base.lean, gateway.cli.main, gateway.cli.service.run, gateway.worker.worker, gateway.supervisor.supervisor, gateway.supervisor.member, prometheus_client.exposition, aiohttp.web, encodings.utf_8_sig"
+    "import gateway.base.lean, gateway.cli.main, gateway.cli.service.run, gateway.worker.worker, gateway.supervisor.supervisor, gateway.supervisor.member, prometheus_client.exposition, encodings.utf_8_sig"
 ENV PATH=/opt/gateway/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

@@ -1,8 +1,6 @@
 """The service that EMQX asks about logins and topics: its HTTP side, metrics, and process. ``auth`` decides.
 
-connection.py     one connection of EMQX's: requests in, answers out in the order of the requests
 dialect.py        reads the bodies of EMQX's questions
-http1.py          parses HTTP/1.1 requests
 listener.py       EMQX's port: a bounded number of connections, and TLS with renewable certificates
 metrics.py        the metrics of ``gateway auth serve``; docs/metrics.md prints them with the gateway's own
 operator.py       answers on the operator's port: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``

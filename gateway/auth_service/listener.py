@@ -20,7 +20,7 @@ from gateway.http.server import HttpPortError, listening_socket
 if TYPE_CHECKING:
     import ssl
 
-    from gateway.auth_service.connection import Connection
+    from gateway.http.connection import Connection
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from config.settings import AuthSettings
 
 # Module names, and the packages that have them.
-_ALWAYS: Final = {"argon2": "argon2-cffi", "bcrypt": "bcrypt", "httptools": "httptools"}
+_ALWAYS: Final = {"argon2": "argon2-cffi", "bcrypt": "bcrypt"}
 _BACKENDS: Final = {
     "jwt": {"jwt": "PyJWT", "cryptography": "cryptography"},
     "postgresql": {"asyncpg": "asyncpg"},

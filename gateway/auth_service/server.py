@@ -1,8 +1,8 @@
 """Answers EMQX: ``POST /authn`` and ``POST /authz``, each with a 200 and an explicit result, each in time.
 
-The operator's port uses aiohttp's server, this one does not. aiohttp handles one request of a connection at a time: ten
-pipelined logins for a silent backend would take ten times the answer time-out, longer than EMQX waits. It also has no
-time-out for a head or a body, and no limit for connections. This server takes a third of its CPU.
+Not with aiohttp's server, which handles one request of a connection at a time: ten pipelined logins for a silent
+backend would take ten times the answer time-out, longer than EMQX waits. It also has no time-out for a head or a body,
+and no limit for connections. This server takes a third of its CPU.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import structlog
 
 from bridge.fresh_secret import fresh
 from config.values.grammar import nanoseconds
-from gateway.auth_service.connection import Connection, Exchange
 from gateway.auth_service.dialect import DENY, Dialect, UnreadableError
 from gateway.auth_service.listener import Listener
 from gateway.auth_service.metrics import RESULTS
+from gateway.http.connection import Connection, Exchange
 
 if TYPE_CHECKING:
     import ssl
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from auth.model import LoginRequest
     from auth.ports import AccessDecisions
     from config.settings import AuthSettings
-    from gateway.auth_service.http1 import Head, Refusal, Request
     from gateway.auth_service.metrics import AuthMetrics
     from gateway.base.instruments import Cell
+    from gateway.http.http1 import Head, Refusal, Request
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 

@@ -7,33 +7,32 @@ A worker without a supervisor has one, and so have a supervisor and the access s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from config.errors import ExitStatus, GatewayError
 from gateway.http.answers import PATHS, Answer, Answers, json_answer
+from gateway.http.connection import Connection, Exchange
 from gateway.http.guard import Guard, Question, Verdict
 from gateway.http.tls import TlsContext
 
 if TYPE_CHECKING:
-    import ssl
-
-    from aiohttp import web
-
     from config.settings import HttpSettings
+    from gateway.http.http1 import Head, Refusal, Request
     from gateway.http.page import Document
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _LINGER_S: Final = 0.5  # a stop waits so long for answers under way; none takes more than milliseconds
 _CONNECTIONS: Final = 100  # beyond them the oldest is closed: whoever can reach the port cannot use up the descriptors
-_HANDSHAKE_S: Final = 10.0
-_KEEPALIVE_S: Final = 75.0  # longer than scrapes are apart
 
 PAGES: Final = ("/", "/runbook")
 _READING: Final = ("GET", "HEAD")
@@ -62,13 +61,10 @@ class HttpPortError(GatewayError):
 
 
 class HttpServer:
-    """A component that answers on ``http.host`` and ``http.port``, or on the settings that ``names`` names.
-
-    The import of aiohttp takes 0.4 s. So :meth:`start` opens the port, which shows whether it is taken, and imports
-    aiohttp in a thread while other components start. Requests wait in the socket's queue meanwhile.
-    """
+    """A component that answers on ``http.host`` and ``http.port``, or on the settings that ``names`` names."""
 
     name: Final = "http"
+    read_timeout_s: float = 10.0  # for a handshake, for a request, and for the peer to read its answer
 
     def __init__(
         self,
@@ -88,7 +84,11 @@ class HttpServer:
         self._paths = (*PAGES, *PATHS) if page else PATHS
         self._pages: dict[str, Document | None] = {}
         self._socket: socket.socket | None = None
-        self._serving: asyncio.Task[_Site] | None = None
+        self._accepting: asyncio.Server | None = None
+        self._connections: dict[Connection, None] = {}  # the oldest first
+        self._responding: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+        self._stopping = False
 
     @property
     def port(self) -> int:
@@ -108,88 +108,109 @@ class HttpServer:
         self._guard = Guard(settings, self._names[0])
 
     async def start(self) -> None:
-        """Opens the port and returns; the first answer comes when aiohttp is loaded.
+        """Opens the port.
 
         Raises:
             HttpPortError: the port is taken, not permitted, or the host is none of this machine's.
             ConfigError: a file of ``http.tls`` cannot be used.
         """
+        import prometheus_client.exposition  # noqa: F401 - or the first scrape would hold up the event loop for it
+
         context = None if self._tls is None else TlsContext(self._tls, "http.tls", optional=True).following()
         try:
             self._socket = await listening_socket(self._host, self._port)
         except (OSError, UnicodeError) as error:
             raise HttpPortError(self._host, self._port, error, self._names) from error
-        self._serving = asyncio.create_task(self._serve(self._socket, context), name="http")
-        self._serving.add_done_callback(_report_failure)
+        loop = asyncio.get_running_loop()
+        self._accepting = await loop.create_server(
+            lambda: Connection(self, loop),
+            sock=self._socket,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else self.read_timeout_s,
+        )
         _log.info("http_listening", url=self.url)
-
-    async def answering(self) -> None:
-        """Returns when requests are answered, or when that has failed, which the log says."""
-        if self._serving is not None:
-            await asyncio.wait({self._serving})
 
     async def stop(self, deadline_ns: int) -> None:
         """Finishes the answers under way, for half a second at most, and closes the port."""
-        serving, self._serving = self._serving, None
+        self._stopping = True
+        if self._accepting is not None:
+            self._accepting.close()
+            self._accepting = self._socket = None
+        for connection in list(self._connections):
+            connection.end()
+        if self._connections:
+            left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s + _LINGER_S):
+                    await self._empty.wait()
+        for connection in list(self._connections):
+            connection.abort()
+        for task in self._responding:
+            task.cancel()
+
+    # ---- as Site: called by connections ----
+
+    def opened(self, connection: Connection) -> None:
+        """As ``Site`` defines it."""
+        if len(self._connections) >= _CONNECTIONS:
+            next(iter(self._connections)).abort()
+            _log.warning("http_connections_many", limit=_CONNECTIONS, consequence="the oldest is closed", repeat_key="")
+        self._connections[connection] = None
+        self._empty.clear()
+        if self._stopping:  # its handshake ended during the stop
+            connection.end()
+
+    def lost(self, connection: Connection) -> None:
+        """As ``Site`` defines it."""
+        self._connections.pop(connection, None)
+        if not self._connections:
+            self._empty.set()
+
+    def timed_out(self, *, writing: bool) -> None:
+        """As ``Site`` defines it. The peer's slowness harms nobody else."""
+
+    def wanted(self, head: Head) -> bool:  # noqa: ARG002 - as Site defines it
+        """As ``Site`` defines it: a body is never read."""
+        return False
+
+    def refuse(self, refusal: Refusal) -> bytes:
+        """As ``Site`` defines it."""
+        return _encode(_sentence(refusal.status, f"This is no request: {refusal.reason}."), {}, last=True)
+
+    def respond(self, connection: Connection, request: Request) -> Exchange:
+        """As ``Site`` defines it."""
+        exchange = Exchange(connection)
+        task = asyncio.create_task(self._respond(exchange, connection, request.head), name="http answer")
+        self._responding.add(task)
+        task.add_done_callback(self._responding.discard)
+        return exchange
+
+    async def _respond(self, exchange: Exchange, connection: Connection, head: Head) -> None:
         try:
-            if serving is not None:
-                await self._close(serving, deadline_ns)
-        finally:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
+            answer, headers = await self._answer(connection, head)
+        except Exception:  # noqa: BLE001 - the port goes on
+            _log.exception("http_defect", repeat_key="")
+            answer, headers = _sentence(500, "This answer failed; the log of the gateway says why."), {}
+        last = self._stopping or not head.keep_alive
+        exchange.answer(_encode(answer, headers, last=last, bare=head.method == b"HEAD"))
 
-    async def _close(self, serving: asyncio.Task[_Site], deadline_ns: int) -> None:
-        if not serving.done():
-            serving.cancel()
-            await asyncio.wait({serving})
-        if serving.cancelled() or serving.exception():
-            return
-        left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
-        cleaning = asyncio.create_task(serving.result().stop(), name="http cleanup")
-        # It closes the listening socket first and waits for answers last, so what is cut off is the waiting.
-        await asyncio.wait({cleaning}, timeout=left_s + _LINGER_S)
-        cleaning.cancel()
-
-    async def _serve(self, listening: socket.socket, context: ssl.SSLContext | None) -> _Site:
-        aiohttp_web = await asyncio.to_thread(_import_libraries)
-        application = aiohttp_web.Application()
-        application.router.add_route("*", "/{path:.*}", self._respond)
-        runner: web.AppRunner = aiohttp_web.AppRunner(
-            application,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=_LINGER_S,
-            keepalive_timeout=_KEEPALIVE_S,
-        )
-        await runner.setup()
-        site = _Site(runner)
-        await site.start(listening, context)
-        return site
-
-    async def _respond(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        answer, headers = await self._answer(request)
-        headers = {**_HEADERS, "Content-Type": answer.type, **headers}
-        return web.Response(body=answer.body.encode(), status=answer.status, headers=headers)
-
-    async def _answer(self, request: web.Request) -> tuple[Answer, Mapping[str, str]]:
+    async def _answer(self, connection: Connection, head: Head) -> tuple[Answer, Mapping[str, str]]:
         """The answer to a request, and headers of its own."""
-        path = request.path
+        path, method = _text(head.target.partition(b"?")[0]), _text(head.method)
         if path not in self._paths:
             return _sentence(404, f"There is nothing at {path[:100]}. There is: {', '.join(self._paths)}."), {}
-        if request.method not in _READING:
-            sentence = f"{path} is only read: GET or HEAD, and not {request.method[:20]}."
+        if method not in _READING:
+            sentence = f"{path} is only read: GET or HEAD, and not {method[:20]}."
             return _sentence(405, sentence), {"Allow": ", ".join(_READING)}
-        verdict = self._guard.judge(_question(request))
+        verdict = self._guard.judge(_question(path, connection, head))
         if verdict.tried:
-            _log.warning("http_token_wrong", path=path, peer=request.remote, repeat_key=request.remote)
+            peer = (connection.extra_info("peername") or ("",))[0]
+            _log.warning("http_token_wrong", path=path, peer=peer, repeat_key=peer)
         if verdict.status != 200:
             return _sentence(verdict.status, verdict.sentence), _challenge(verdict)
         if path in PAGES:
             return await self._show(path)
-        found = await self._answers.answer(path, ",".join(request.headers.getall("Accept", ())))
+        found = await self._answers.answer(path, _text(head.fields.get(b"accept", b"")))
         if verdict.terse and path == "/readyz":
             found = json_answer({"ready": found.status == 200}, status=found.status)
         return found, {}
@@ -203,53 +224,35 @@ class HttpServer:
         return Answer(200, "text/html; charset=utf-8", page.html), {"Content-Security-Policy": page.policy}
 
 
-class _Site:
-    """Accepts a runner's connections from a socket, _CONNECTIONS at a time at most."""
-
-    def __init__(self, runner: web.AppRunner) -> None:
-        assert runner.server is not None, "the runner is not set up"
-        self._runner = runner
-        self._server = runner.server
-        self._accepting: asyncio.Server | None = None
-
-    async def start(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
-        """From now on connections are answered."""
-        handshake_s = None if context is None else _HANDSHAKE_S
-        self._accepting = await asyncio.get_running_loop().create_server(
-            self._connect, sock=listening, ssl=context, ssl_handshake_timeout=handshake_s
-        )
-
-    async def stop(self) -> None:
-        """Closes the listening socket, then the connections, those with answers under way last."""
-        if self._accepting is not None:
-            self._accepting.close()
-        await self._runner.cleanup()
-
-    def _connect(self) -> asyncio.BaseProtocol:
-        open_now = self._server.connections  # in the order in which they came
-        if len(open_now) >= _CONNECTIONS:
-            open_now[0].force_close()
-            _log.warning("http_connections_many", limit=_CONNECTIONS, consequence="the oldest is closed", repeat_key="")
-        return self._server()
-
-
-def _question(request: web.Request) -> Question:
-    headers, transport = request.headers, request.transport
-    shown = headers.getall("Authorization", [])
+def _question(path: str, connection: Connection, head: Head) -> Question:
+    fields = head.fields
     return Question(
-        path=request.path,
-        host=headers.get("Host", ""),
-        # Two of them are none: a proxy in front may have looked at the other one.
-        authorization=shown[0] if len(shown) == 1 else "",
-        fetch_site=headers.get("Sec-Fetch-Site", ""),
-        fetch_dest=headers.get("Sec-Fetch-Dest", ""),
+        path=path,
+        host=_text(fields.get(b"host", b"")),
+        authorization=_text(head.authorization),
+        fetch_site=_text(fields.get(b"sec-fetch-site", b"")),
+        fetch_dest=_text(fields.get(b"sec-fetch-dest", b"")),
         # Empty unless one was asked for, shown, and verified: see TlsContext.
-        certified=transport is not None and bool(transport.get_extra_info("peercert")),
+        certified=bool(connection.extra_info("peercert")),
     )
+
+
+def _text(value: bytes) -> str:
+    """As a field's bytes are read where no encoding is agreed: so a token of any bytes compares as it was sent."""
+    return value.decode("utf-8", "surrogateescape").strip()
 
 
 def _sentence(status: int, sentence: str) -> Answer:
     return Answer(status, "text/plain; charset=utf-8", f"{sentence}\n")
+
+
+def _encode(answer: Answer, headers: Mapping[str, str], *, last: bool, bare: bool = False) -> bytes:
+    """The bytes of an answer: the ``last`` one of its connection; ``bare``, without the body."""
+    body = answer.body.encode("utf-8", "backslashreplace")
+    fields = {**_HEADERS, "Content-Type": answer.type, "Content-Length": len(body), "Date": formatdate(usegmt=True)}
+    fields |= {**headers, **({"Connection": "close"} if last else {})}
+    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}", *(f"{k}: {v}" for k, v in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + (b"" if bare else body)
 
 
 def _challenge(verdict: Verdict) -> Mapping[str, str]:
@@ -261,18 +264,6 @@ def _load_page(path: str) -> Document | None:
     from gateway.http.page import runbook, status_page
 
     return status_page() if path == "/" else runbook.runbook_page()
-
-
-def _import_libraries() -> Any:
-    import prometheus_client.exposition  # noqa: F401 - or the first scrape would hold up the event loop for it
-    from aiohttp import web
-
-    return web
-
-
-def _report_failure(serving: asyncio.Task[_Site]) -> None:
-    if not serving.cancelled() and (error := serving.exception()):
-        _log.error("http_failed", consequence="no metrics, and /readyz does not answer", exc_info=error)
 
 
 async def listening_socket(host: str, port: int, *, backlog: int = 128) -> socket.socket:

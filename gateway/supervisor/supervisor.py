@@ -93,7 +93,6 @@ class Supervisor:
             _log.info("supervisor_started", workers=count)
             self.fleet.start(count)
             operator = asyncio.create_task(self._operate(), name="operator")
-            await self._http.answering()
             memory.settle()
             waiting: set[asyncio.Future[None]] = {wanted, self.fleet.failed, operator}
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

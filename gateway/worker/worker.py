@@ -187,10 +187,6 @@ class Worker:
 
     async def _recover(self) -> None:
         """Take over what an earlier life left. Every MQTT session is recorded before the first one connects."""
-        # Importing the HTTP library takes 0.3 s of CPU: beside the first messages, a backlog of 100,000 would pay 3 µs
-        # each for it.
-        if self.http is not None:
-            await self.http.answering()
         self.mqtt.recover(self.identity)
         if self._retiring:
             self._retirement = asyncio.create_task(self._retire(), name="retire")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from config.loading.load import load
 from config.settings import Settings
-from gateway.auth_service.connection import Connection, Exchange
-from gateway.auth_service.http1 import Request
 from gateway.auth_service.process import AuthProcess
 from gateway.auth_service.server import AuthServer
 from gateway.base import logs, memory
 from gateway.base.lifecycle import StopRequest
 from gateway.base.signals import StopSignals
+from gateway.http.connection import Connection, Exchange
+from gateway.http.http1 import Request
 
 _ANSWER = b'{"result":"allow","is_superuser":false}'
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from auth.model import AccessAnswer, AccessRequest, LoginAnswer, LoginRequest
 from config.settings import AuthSettings
-from gateway.auth_service.connection import Connection
-from gateway.auth_service.http1 import Head, Request
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.server import AuthServer
+from gateway.http.connection import Connection
+from gateway.http.http1 import Head, Request
 
 _KEYS = ["username", "clientid", "password", "peerhost", "topic", "action", "qos", "retain", "groups", "attr_site", "x"]
 _TEXTS = st.text(max_size=30) | st.sampled_from(
@@ -70,7 +70,7 @@ SERVER = server()
 
 @given(st.sampled_from([b"/authn", b"/authz", b"/authn?a=b"]), _TYPES, _BODIES)
 def test_any_body_is_answered_in_words_that_emqx_knows(target: bytes, content_type: bytes, body: bytes | None) -> None:
-    head = Head(b"POST", target, len(body or b""), True, content_type, b"")
+    head = Head(b"POST", target, len(body or b""), True, content_type, b"", {})
     with structlog.testing.capture_logs() as lines:
         answer = SERVER.respond(cast("Connection", object()), Request(head, body))
     assert isinstance(answer, bytes)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth_service.http1 import HEAD_MAX, Head, Refusal, Request, RequestParser
+from gateway.http.http1 import HEAD_MAX, Head, Refusal, Request, RequestParser
 from tests.kinds import is_a
 
 HOST = b"host: a\r\n"
@@ -29,7 +29,8 @@ def test_a_request_as_emqx_sends_it() -> None:
     data = post(
         b"{}", b"content-type: application/json", b"authorization:Bearer s", b"keep-alive: timeout=30, max=1000"
     )
-    assert taken(data) == [Request(Head(b"POST", b"/authn", 2, True, b"application/json", b"Bearer s"), b"{}")]
+    head = Head(b"POST", b"/authn", 2, True, b"application/json", b"Bearer s", {b"host": b"localhost"})
+    assert taken(data) == [Request(head, b"{}")]
 
 
 def test_http_1_0_and_connection_close_end_the_connection() -> None:
@@ -62,7 +63,7 @@ def test_whether_a_request_has_begun_is_known() -> None:
         parser.feed(data[end : end + 1])
         found = parser.take()
         assert (found is None) is parser.inside, end
-    assert found == Request(Head(b"POST", b"/authn", 5, True, b"", b""), b"12345")
+    assert found == Request(Head(b"POST", b"/authn", 5, True, b"", b"", {b"host": b"localhost"}), b"12345")
 
 
 def test_a_body_that_is_not_wanted_is_not_kept() -> None:

@@ -4,9 +4,6 @@ import asyncio
 import base64
 import re
 import socket
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -291,40 +288,6 @@ async def test_several_scrapers_at_once_are_answered_over_kept_connections() -> 
         assert await asyncio.gather(*(scrape(client) for _ in range(20))) == [200] * 20
 
 
-EARLY = """
-    import asyncio, sys
-    from bridge.ledger import Ledger
-    from config.settings import HttpSettings, Settings
-    from gateway.http.answers import WorkerAnswers
-    from gateway.http.server import HttpServer
-    from gateway.base.lifecycle import Lifecycle
-    from gateway.base.metrics import Metrics
-
-    async def main():
-        settings = Settings(http=HttpSettings(port=0))
-        answers = WorkerAnswers(
-            settings, metrics=Metrics(settings), lifecycle=Lifecycle(), ledger=Ledger(lambda: 0), snapshot=lambda: None
-        )
-        server = HttpServer(settings.http, answers)
-        await server.start()
-        assert "aiohttp.web" not in sys.modules, "the start has waited for aiohttp"
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
-        assert "aiohttp.web" not in sys.modules, "too late to be early"
-        answer = await asyncio.wait_for(reader.read(), 20)
-        assert answer.startswith(b"HTTP/1.1 200"), answer
-        assert "aiohttp.web" in sys.modules
-        writer.close()
-        await server.stop(0)
-
-    asyncio.run(main())
-"""
-
-
-def test_the_start_does_not_wait_for_aiohttp_and_a_request_that_comes_early_is_answered() -> None:
-    subprocess.run([sys.executable, "-c", textwrap.dedent(EARLY)], check=True, timeout=60)
-
-
 async def test_a_stop_closes_the_port_though_a_client_keeps_its_connection() -> None:
     worker = Worker()
     async with serving(worker) as client:
@@ -366,18 +329,59 @@ async def test_a_port_that_was_closed_is_opened_again_by_the_same_process() -> N
         assert response.status == 200
 
 
-async def test_a_server_that_cannot_be_loaded_is_logged_and_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise ImportError("no aiohttp here")
+async def exchange(worker: Worker, request: bytes) -> bytes:
+    """All that the server answers, which closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.server.port)
+    writer.write(request)
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    return answer
 
-    monkeypatch.setattr("gateway.http.server._import_libraries", fail)
+
+async def test_a_defect_is_logged_and_the_port_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker()
-    with structlog.testing.capture_logs() as logs:
-        await worker.server.start()
-        async with asyncio.timeout(5):
-            while not [line for line in logs if line["event"] == "http_failed"]:  # noqa: ASYNC110 - logs have no event
-                await asyncio.sleep(0.002)
-        await worker.stop()
+    async with serving(worker) as client:
+        monkeypatch.setattr(worker, "snapshot", None)
+        with structlog.testing.capture_logs() as logs:
+            async with client.get("/status") as response:
+                assert response.status == 500
+        assert [line["event"] for line in logs] == ["http_defect"]
+        async with client.get("/healthz") as response:
+            assert response.status == 200
+
+
+async def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
+    paths = (b"/metrics", b"/nowhere", b"/healthz")
+    worker = Worker()
+    async with serving(worker):
+        requests = [b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path for path in paths]
+        requests.append(b"HEAD /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await exchange(worker, b"".join(requests))
+    assert re.findall(rb"^HTTP/1.1 (\d+) ", answer, re.MULTILINE) == [b"200", b"404", b"200", b"200"]
+    assert answer.endswith(b"Connection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"no HTTP at all\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
+    ],
+)
+async def test_what_is_no_request_is_refused_and_ends_its_connection(request_: bytes, status: bytes) -> None:
+    worker = Worker()
+    async with serving(worker):
+        assert (await exchange(worker, request_)).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_a_request_that_does_not_come_to_its_end_is_closed() -> None:
+    worker = Worker()
+    worker.server.read_timeout_s = 0.05
+    async with serving(worker):
+        assert await exchange(worker, b"GET /healthz HTTP/1.1\r\nHo") == b""
 
 
 async def test_a_taken_port_is_a_sentence_and_its_own_exit_status() -> None:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import httptools
 
 HEAD_MAX: Final = 16 << 10  # EMQX's is some 300 bytes
+_KEPT: Final = frozenset({b"accept", b"host", b"sec-fetch-dest", b"sec-fetch-site"})  # the operator's port reads them
 
 
 class Head(NamedTuple):
@@ -25,6 +26,7 @@ class Head(NamedTuple):
     keep_alive: bool
     content_type: bytes
     authorization: bytes
+    fields: dict[bytes, bytes]  # those of _KEPT; the values of one that comes twice, with a comma between
 
 
 class Request(NamedTuple):
@@ -67,6 +69,7 @@ class RequestParser:
         "_found",
         "_head",
         "_hosts",
+        "_kept",
         "_length",
         "_parser",
         "_target",
@@ -84,6 +87,7 @@ class RequestParser:
         self._target = b""
         self._length = -1
         self._hosts = 0
+        self._kept: dict[bytes, bytes] = {}
         self._fields_bytes = 0
         self._fed_bytes = 0  # bytes of reads that contained only a part of one head
         self._content_type = b""
@@ -143,6 +147,7 @@ class RequestParser:
         self._target = b""
         self._length = -1
         self._hosts = 0
+        self._kept = {}
         self._fields_bytes = 0
         self._content_type, self._authorization = b"", None
         self._expects_continue = False
@@ -158,7 +163,8 @@ class RequestParser:
         """A header field."""
         value = value or b""
         self._fields_bytes += len(name) + len(value)
-        match name.lower():
+        name = name.lower()
+        match name:
             case b"content-length":
                 self._length = int(value)  # llhttp accepts only a single number
             case b"content-type":
@@ -175,6 +181,9 @@ class RequestParser:
                 if value.strip(b" \t").lower() != b"100-continue":
                     raise _RefusedError(Refusal(417, "an expectation is unknown"))
                 self._expects_continue = True
+        if name in _KEPT:
+            earlier = self._kept.get(name)
+            self._kept[name] = value if earlier is None else b"%s,%s" % (earlier, value)
 
     def on_headers_complete(self) -> None:
         """End of the head. Decides whether to keep the body."""
@@ -197,6 +206,7 @@ class RequestParser:
             parser.should_keep_alive(),
             self._content_type,
             self._authorization or b"",
+            self._kept,
         )
         self._head = head
         self._continue_due = expects and length > 0

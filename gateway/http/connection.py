@@ -1,4 +1,4 @@
-"""One connection of EMQX: requests in, answers out in the order of the requests, each wait bounded by a timeout.
+"""One HTTP connection: requests in, answers out in the order of the requests, each wait bounded by a timeout.
 
 EMQX sends up to a hundred requests on a connection before it has an answer (``enable_pipelining``). They are handled in
 parallel. HTTP requires answers in order, so an answer that waits for a hash delays the answers behind it. Such waits
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
-from gateway.auth_service.http1 import Head, Refusal, Request, RequestParser
+from gateway.http.http1 import Head, Refusal, Request, RequestParser
 
 PIPELINED_MAX: Final = 128  # with more open requests the connection is not read; EMQX's default is 100
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -90,6 +90,10 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no answer is due."""
         return not self._waiting
+
+    def extra_info(self, name: str) -> Any:
+        """As a transport's ``get_extra_info``."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
 
     def end(self) -> None:
         """Stops reading requests, and closes after the pending answers."""
