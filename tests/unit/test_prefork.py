@@ -19,12 +19,16 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are for
 ROOT = Path(__file__).parents[2]
 FORKING = """
 import os, sys
-from gateway.supervisor.member import name_process
 from gateway.supervisor.prefork import fork_workers
 
-prepared, channel = fork_workers(3)
+def load():
+    import gateway.supervisor.member
+    if "refused" in sys.argv:
+        raise SystemExit(3)
+
+prepared, channel = fork_workers(3, load, lambda: None)
 if channel is not None:  # a worker: says who it is, and waits for the end of the channel
-    name_process()
+    sys.modules["gateway.supervisor.member"].name_process()
     comm = open("/proc/self/comm").read().strip()
     words = f"{os.getpid()} {comm} {os.getsid(0) == os.getpid()} {os.readlink('/proc/self/fd/0')}"
     channel.sendall(words.encode())
@@ -32,6 +36,7 @@ if channel is not None:  # a worker: says who it is, and waits for the end of th
     os._exit(7)
 said = [one.channel.recv(1000).decode() for one in prepared.values()]
 assert said == [f"{one.pid} gateway-worker True /dev/null" for one in prepared.values()], said
+assert "gateway.supervisor.member" not in sys.modules
 if "die" in sys.argv:
     print(*(one.pid for one in prepared.values()), flush=True)
     os.kill(os.getpid(), 9)
@@ -50,6 +55,12 @@ def forking(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_each_has_its_own_channel_and_session_and_the_name_of_a_worker() -> None:
     ran = forking()
     assert (ran.returncode, ran.stdout) == (0, "0 1 2\n"), ran.stderr
+
+
+def test_without_workers_the_supervisor_goes_on() -> None:
+    """It starts programs in their place."""
+    ran = forking("refused")
+    assert (ran.returncode, ran.stdout) == (0, "\n"), ran.stderr
 
 
 async def test_they_end_when_their_supervisor_is_killed_before_it_has_said_anything() -> None:

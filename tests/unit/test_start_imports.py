@@ -20,13 +20,15 @@ name = "telemetry"
 filters = ["devices/+/telemetry"]
 topic = "telemetry"
 """
-# Runs the command up to the fork, and prints the modules.
+# Runs the command up to the fork. Prints the modules of the supervisor, then those that a worker has as well.
 UP_TO_THE_FORK = """
 import sys
 from gateway.supervisor import prefork
 
-def stop(count):
-    import gateway.supervisor.supervisor
+def stop(count, load, meanwhile):
+    meanwhile()
+    print(*sys.modules)
+    load()
     print(*sys.modules)
     raise SystemExit(0)
 
@@ -53,8 +55,11 @@ def settings(tmp_path: Path) -> Path:
 
 
 def test_a_start_imports_no_other_command(settings: Path, tmp_path: Path) -> None:
-    modules = python(UP_TO_THE_FORK, settings, cache=tmp_path / "cache").split()
-    assert "gateway.worker.worker" in modules, "the workers would load it again, each for itself"
+    printed = python(UP_TO_THE_FORK, settings, cache=tmp_path / "cache")
+    supervisor, modules = (line.split() for line in printed.splitlines())
+    heavy = {"aiokafka", "cramjam", "gateway.worker.worker", "paho.mqtt.client"}
+    assert heavy <= set(modules), "the workers would load it again, each for itself"
+    assert not heavy & set(supervisor), "12 MiB that a supervisor does not need"
     assert "aiohttp" not in modules, "11 MiB for each process"
     assert {name for name in modules if name.startswith("gateway.cli.")} == {
         "gateway.cli.arguments",

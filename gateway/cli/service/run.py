@@ -76,12 +76,12 @@ def _run(arguments: argparse.Namespace) -> int:
         from gateway.supervisor.cpu import worker_count
 
         count = worker_count(loaded.settings)
-        _import_worker()
     if count == 0:
+        _import_worker()
         return _run_alone(loaded, lambda: _load(arguments))
     from gateway.supervisor.prefork import fork_workers
 
-    prepared, channel = fork_workers(count)
+    prepared, channel = fork_workers(count, _import_worker, _import_supervisor)
     if channel is not None:
         return _run_member(channel, "worker")
     import asyncio
@@ -127,13 +127,12 @@ def _run_member(sock: socket.socket, role: str) -> int:
     import asyncio
     import json
 
-    from gateway.base import logs, memory
+    from gateway.base import logs
     from gateway.supervisor.channel import read_first
 
-    with memory.loading():
-        if role == "successor":
-            _load_gently()
-        _import_worker()
+    if role == "successor":
+        _load_gently()
+    _import_worker()
     from config.loading.transfer import from_json
     from gateway.supervisor.member import Membership, name_process
 
@@ -158,15 +157,22 @@ def _run_member(sock: socket.socket, role: str) -> int:
 
 
 def _import_worker() -> None:
+    """What a worker needs, and the supervisor does not: 12 MiB."""
+    _import("config.loading.transfer", "gateway.worker.worker", "gateway.supervisor.member")
+
+
+def _import_supervisor() -> None:
+    _import("gateway.supervisor.supervisor")
+
+
+def _import(*modules: str) -> None:
     import importlib
 
-    for name in (
-        "config.loading.transfer",
-        "gateway.worker.worker",
-        "gateway.supervisor.member",
-        "prometheus_client.exposition",
-    ):
-        importlib.import_module(name)
+    from gateway.base import memory
+
+    with memory.loading():
+        for name in (*modules, "prometheus_client.exposition"):
+            importlib.import_module(name)
 
 
 def _load_gently() -> None:
