@@ -12,6 +12,7 @@ from config.loading.load import load
 from gateway.devices.commands import AnswerShares, Obedience
 from gateway.devices.fleet import Fleet, FleetSettings
 from gateway.devices.physics import build_fleet
+from gateway.local.demo import alerts
 from gateway.local.demo.alerts import SUBJECT, Alerts, Loop, render_loop
 from gateway.local.demo.options import FAULTY_FROM, gateway_toml
 from streaming.anomalies.detectors import SignalModel
@@ -73,6 +74,27 @@ def test_what_has_not_come_is_said_and_nothing_more() -> None:
     text = render_loop(Loop("pump-1", rig.alerts.found))
     assert "not finished      without a status" in text
     assert "pump-1 measured wrong, and Spark's alert about it had not come" in text
+
+
+def test_the_loop_is_closed_once_the_command_of_the_devices_own_alert_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(alerts, "_AFTER_S", 0.0)
+    rig = Rig()
+
+    async def work() -> None:
+        mine, other = (asyncio.create_task(rig.alerts.closed(device)) for device in ("pump-7", "pump-1"))
+        await rig.alerts.alert(record(), T0 + 8_000)
+        rig.alerts.status(status("sent", T0 + 8_150, terminal=False))
+        await asyncio.sleep(0)
+        assert not mine.done(), "the command is under way"
+        rig.alerts.status(status("succeeded", T0 + 8_200))
+        await asyncio.wait_for(mine, 30)
+        assert not other.done(), "it is another device's"
+        assert [rig.alerts.is_closed(device) for device in ("pump-7", "pump-1")] == [True, False]
+        other.cancel()
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("devices", [1, 200])

@@ -15,6 +15,8 @@ from gateway.local.demo.records import ReadBackError
 
 SUBJECT: Final = "recalibrate"
 _SHOWN: Final = 3
+_AFTER_S: Final = 3.0
+"""How long a device is watched once it has answered, so that some right readings are seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Alerts:
         self._command = command
         self._say = say
         self._found: dict[str, Alert] = {}
+        self._ended = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -132,6 +135,17 @@ class Alerts:
         """Raises what made the reading fail."""
         if self._running is not None and self._running.done() and not self._running.cancelled():
             self._running.result()
+
+    def is_closed(self, device: str) -> bool:
+        """Whether a command that an alert of the device led to has ended."""
+        return any(one.device == device and one.finished_ms is not None for one in self.found)
+
+    async def closed(self, device: str) -> None:
+        """Until it is, and some readings came after that."""
+        while not self.is_closed(device):
+            self._ended.clear()
+            await self._ended.wait()
+        await asyncio.sleep(_AFTER_S)
 
     async def end(self) -> None:
         """Take no more alerts. Safe to call at any time."""
@@ -160,6 +174,7 @@ class Alerts:
         finished_ms = said["at_ms"] if said["terminal"] else None
         self._found[alert.alert_id] = replace(alert, status=said["status"], finished_ms=finished_ms)
         if finished_ms is not None:
+            self._ended.set()
             took = _seconds(alert.measured_ms, finished_ms).strip()
             self._say(f"{alert.device}: {said['status'].replace('_', ' ')}, {took} after the reading.")
 

@@ -40,6 +40,7 @@ _CONNECT_S = 60.0
 _DRAIN_DEVICES_S = 20.0
 _DRAIN_GATEWAY_S = 30.0
 _SPARK_START_S = 180.0  # 15 s on two idle cores, over a minute on busy ones
+_ALERT_S = 60.0  # how much longer messages flow for an alert that Spark on a slow machine has not made yet
 _SPARK_STALL_S = 120.0  # how long Spark may be behind Kafka without a single new row; the first batch is the slowest
 
 
@@ -128,10 +129,11 @@ class _Demo:
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await self._guarding(stopping, left_s)
+            if self._faults is not None:
+                await self._faults.calm()
+            await self._await_alert(stopping)
         finally:
             stopping.cancel()
-        if self._faults is not None:
-            await self._faults.calm()
         self._state.flow_ended_s = time.monotonic()
 
     async def _finish(self) -> DemoResult:
@@ -320,6 +322,19 @@ class _Demo:
         while not waited.done() and (left_s := deadline_s - time.monotonic()) > 0:
             self._check()
             await asyncio.wait({waited}, timeout=min(left_s, _SCRAPE_S))
+
+    async def _await_alert(self, stopping: asyncio.Task[Any]) -> None:
+        """Until the device that measures wrong has been told to recalibrate, for some time beyond the run's own."""
+        options, device = self._options, self._devices[0]
+        if self._alerts is None or stopping.done() or options.duration_s * options.rate <= FAULTY_FROM:
+            return
+        if self._alerts.is_closed(device):
+            return
+        self._say(f"messages flow for at most {_ALERT_S:g} s more, until Spark's alert is answered; Ctrl-C ends")
+        closed = asyncio.create_task(self._alerts.closed(device))
+        stopping.add_done_callback(lambda _: closed.cancel())
+        await self._guarding(closed, _ALERT_S)
+        closed.cancel()
 
     async def _await_received(self) -> None:
         """Until the gateway has received all that was acknowledged to the devices and settled it, or gets no more."""
