@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final, NamedTuple
 
+NOT_JUDGED: Final = "not judged"
 MOST_SIGNALS: Final = 12
 MOST_MARKS: Final = 50
 """On one signal's plot."""

@@ -26,6 +26,7 @@ from streaming.report.data import (
     MOST_POINTS,
     MOST_ROWS_SHOWN,
     MOST_SIGNALS,
+    NOT_JUDGED,
     Bars,
     Finding,
     Mark,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from config.settings import StreamSettings
 
-NOT_JUDGED: Final = "not judged"
 _STRETCHES: Final = 200
 _MOST_LABELS: Final = 200
 _EVENT: Final = "(kind = 'silence' OR kind = 'stuck' OR run = 1)"

@@ -1,18 +1,17 @@
-"""A report from silver and its quarantine alone, read without Spark.
+"""A report from silver, its quarantine and the alerts of the job ``anomalies``, read without Spark.
 
-For tables that fit into memory, such as the demo's: at most :data:`MOST_ROWS` readings are drawn, the newest. Anomalies
-are found here and now, by the detectors of the job ``anomalies``.
+For tables that fit into memory, such as the demo's: at most :data:`MOST_ROWS` readings are drawn, the newest.
 """
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pandas as pd  # type: ignore[import-untyped]
 
-from streaming.anomalies.detectors import Limits, SignalModel
 from streaming.decoding.device_schemas import RESERVED
 from streaming.lake.delta_files import read_rows
 from streaming.report.data import (
@@ -20,6 +19,7 @@ from streaming.report.data import (
     MOST_MARKS,
     MOST_POINTS,
     MOST_SIGNALS,
+    NOT_JUDGED,
     Bars,
     Finding,
     Mark,
@@ -38,16 +38,24 @@ from streaming.report.data import (
 
 MOST_ROWS: Final = 500_000
 _UNITS: Final = {"temperature": "°C", "humidity": "%", "voltage": "V", "rssi": "dBm"}
-_VALUES_OF_A_SWITCH: Final = 2
 
-Alert = tuple[str, str, str, float, float]
-"""Device, signal, kind, score, time."""
+
+class _Alert(NamedTuple):
+    """Columns of the table anomalies. A silence has neither signal nor reading."""
+
+    device: str
+    signal: str | None
+    kind: str
+    score: float
+    event_time: datetime
+    value: float
 
 
 def read_silver(lake: Path, source: str) -> Report:
-    """Reads the tables, either of which may be missing. Blocks, a second or two for 100,000 readings."""
+    """Reads the tables, each of which may be missing. Blocks, a second or two for 100,000 readings."""
     rows = _newest(lake / "silver", "received_at")
-    bad = _newest(lake / "silver_quarantine", "kafka_time")
+    bad = _newest(lake / "silver_quarantine", "kafka_time", "reason")
+    found = _alerts(lake / "anomalies")
     absent = {
         "devices.state": "The job silver keeps no state of devices: gateway stream devices does.",
         "lost.audit": "The gateway's ledger was not compared with Kafka: gateway stream audit does that.",
@@ -64,11 +72,14 @@ def read_silver(lake: Path, source: str) -> Report:
     delays = rows.received_at - rows.device_time
     lost = _missing(rows)
     missing = sum(map(len, lost.values()))
-    report.signals, alerts = _anomalies(rows)
+    if found is None:
+        absent["signals.alerts"] = "The readings were not judged: gateway stream anomalies does that."
+    alerts = found or []
+    report.signals = _signals(rows, alerts)
     report.findings = [
         Finding("readings", f"{len(rows):,}"),
         Finding("devices", f"{rows.device.nunique():,}"),
-        Finding("alerts", f"{len(alerts):,}", bool(alerts)),
+        Finding("alerts", NOT_JUDGED if found is None else f"{len(alerts):,}", bool(alerts)),
         Finding("in quarantine", f"{0 if bad is None else len(bad):,}", bad is not None),
         Finding("missing numbers", f"{missing:,}", missing > 0),
         Finding("sent twice", f"{rows.duplicated(['device', 'seq']).sum():,}"),
@@ -90,23 +101,28 @@ def read_silver(lake: Path, source: str) -> Report:
             f"{len(report.signals):,} signals are drawn, those with most alerts first; at most {MOST_SIGNALS} of"
             f" {MOST_POINTS} points each."
         ),
-        "Signals of no more than two values, such as a switch, are not judged.",
+        "Alerts are those that Spark's job had found when it was stopped.",
         *([f"Older readings than the newest {MOST_ROWS:,}."] if len(rows) == MOST_ROWS else ()),
     ]
     return report
 
 
-def _newest(folder: Path, received: str) -> pd.DataFrame | None:
+def _newest(folder: Path, received: str, *more: str) -> pd.DataFrame | None:
     """The newest rows, times as seconds since 1970; None if there are none. ``received``: the column of the receive
-    time."""
-    table = read_rows(str(folder))
+    time. ``more``: the others to read; none: all."""
+    table = read_rows(str(folder), [received, *more] if more else None)
     if table is None or table.num_rows == 0:
         return None
-    kept = [name for name in table.column_names if name not in {"key", "value", "headers"}]
-    rows: pd.DataFrame = table.select(kept).sort_by([(received, "descending")])[:MOST_ROWS].to_pandas()
+    rows: pd.DataFrame = table.sort_by([(received, "descending")])[:MOST_ROWS].to_pandas()
     for name in rows.select_dtypes("datetimetz"):
         rows[name] = rows[name].dt.as_unit("us").astype("int64") / 1e6
     return rows
+
+
+def _alerts(folder: Path) -> list[_Alert] | None:
+    """None if there is no table."""
+    table = read_rows(str(folder), [*_Alert._fields])
+    return None if table is None else [_Alert(**row) for row in table.to_pylist()]
 
 
 def _missing(rows: pd.DataFrame) -> dict[str, list[int]]:
@@ -116,28 +132,23 @@ def _missing(rows: pd.DataFrame) -> dict[str, list[int]]:
     return {device: gaps for device, gaps in lost.items() if gaps}
 
 
-def _anomalies(rows: pd.DataFrame) -> tuple[list[Signal], list[Alert]]:
-    """The signals to draw, worst first, and all alerts."""
-    by_device = dict([*rows.sort_values(["event_time", "seq"]).groupby("device")])
+def _signals(rows: pd.DataFrame, alerts: Sequence[_Alert]) -> list[Signal]:
+    """The signals to draw, worst first; without alerts one signal of two devices."""
+    of: defaultdict[tuple[str, str], list[_Alert]] = defaultdict(list)
+    for alert in alerts:
+        if alert.signal is not None and alert.signal in rows:
+            of[alert.device, alert.signal].append(alert)
     numbers = rows.drop(columns=[*RESERVED.intersection(rows.columns)]).select_dtypes("number")
-    names = [name for name in numbers if numbers[name].nunique() > _VALUES_OF_A_SWITCH]
-    found: list[Alert] = []
-    marks: defaultdict[tuple[str, str], list[tuple[float, Mark]]] = defaultdict(list)
-    for device, mine in by_device.items():
-        for name in names:
-            model = SignalModel(Limits(), name)
-            for when, value in mine[["event_time", name]].dropna().itertuples(index=False):
-                verdict = model.judge(round(when * 1e6), float(value))
-                if verdict is not None and verdict.kind != "score":
-                    found.append((device, name, verdict.kind, verdict.score, when))
-                    marks[device, name].append((verdict.score, Mark(when, float(value), verdict.kind)))
-    events = Counter((device, name) for device, name, *_ in found)
+    ordered = rows.sort_values(["event_time", "seq"])
     drawn = []
-    for device, name in worst_of(events) or [(device, name) for device in [*by_device][:2] for name in names[:1]]:
-        points = _thinned(by_device[device][["event_time", name]].dropna())
-        shown = [mark for _, mark in sorted(marks[device, name], key=lambda one: -one[0])[:MOST_MARKS]]
-        drawn.append(Signal(device, name, _UNITS.get(name, ""), points, shown, alerts=events[device, name]))
-    return drawn, found
+    for device, name in worst_of({key: len(them) for key, them in of.items()}) or [
+        (device, name) for device in rows.device.unique()[:2] for name in numbers.columns[:1]
+    ]:
+        mine = sorted(of[device, name], key=lambda alert: -alert.score)
+        marks = [Mark(one.event_time.timestamp(), one.value, one.kind) for one in mine[:MOST_MARKS]]
+        points = _thinned(ordered[ordered.device == device][["event_time", name]].dropna())
+        drawn.append(Signal(device, name, _UNITS.get(name, ""), points, marks, alerts=len(mine)))
+    return drawn
 
 
 def _thinned(values: pd.DataFrame) -> list[tuple[float, float, float, float]]:
@@ -148,10 +159,10 @@ def _thinned(values: pd.DataFrame) -> list[tuple[float, float, float, float]]:
     return [*points.itertuples(index=False, name=None)]
 
 
-def _offenders(rows: pd.DataFrame, lost: Mapping[str, list[int]], alerts: Sequence[Alert]) -> Table | None:
-    alerted = Counter(device for device, *_ in alerts)
-    missing = Counter({device: len(numbers) for device, numbers in lost.items()})
+def _offenders(rows: pd.DataFrame, lost: Mapping[str, list[int]], alerts: Sequence[_Alert]) -> Table | None:
     known = rows.groupby("device").agg(type=("type", "last"), seen=("received_at", "max"))
+    alerted = Counter(alert.device for alert in alerts if alert.device in known.index)
+    missing = Counter({device: len(numbers) for device, numbers in lost.items()})
     both = alerted + missing  # a missing reading and a wrong one weigh the same
     return worst_rows(
         ("device", "type", "last reading received (UTC)", "alerts", "missing numbers"),
@@ -162,14 +173,14 @@ def _offenders(rows: pd.DataFrame, lost: Mapping[str, list[int]], alerts: Sequen
     )
 
 
-def _alert_table(alerts: Sequence[Alert]) -> Table | None:
-    groups: defaultdict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
-    for device, name, kind, score, when in alerts:
-        groups[device, name, kind].append((score, when))
+def _alert_table(alerts: Sequence[_Alert]) -> Table | None:
+    groups: defaultdict[tuple[str, str, str], list[_Alert]] = defaultdict(list)
+    for alert in alerts:
+        groups[alert.device, alert.signal or "", alert.kind].append(alert)
     return worst_rows(
         ("device", "signal", "kind", "alerts", "highest score", "last (UTC)"),
         [
-            (*key, len(them), max(score for score, _ in them), moment(max(when for _, when in them)))
+            (*key, len(them), max(it.score for it in them), moment(max(it.event_time.timestamp() for it in them)))
             for key, them in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
         ],
     )

@@ -1,6 +1,7 @@
-"""The report from silver and its quarantine, without Spark; and the one that the demo ends with."""
+"""The report from silver, its quarantine and the alerts, without Spark; and the one that the demo ends with."""
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ SILVER = pa.schema(
     [("device", pa.string()), ("type", pa.string()), ("seq", pa.int64()), ("device_time", _MOMENT),
      ("event_time", _MOMENT), ("temperature", pa.float64()), ("rssi", pa.int64()), ("message_id", pa.string()),
      ("kafka_offset", pa.int64()), ("received_at", _MOMENT), ("heating", pa.float64())]
+)  # fmt: skip
+ANOMALIES = pa.schema(
+    [("device", pa.string()), ("signal", pa.string()), ("kind", pa.string()), ("score", pa.float64()),
+     ("event_time", _MOMENT), ("value", pa.float64())]
 )  # fmt: skip
 QUARANTINE = pa.schema([("reason", pa.string()), ("value", pa.binary()), ("kafka_time", _MOMENT)])
 
@@ -56,6 +61,12 @@ def write(folder: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     write(tmp_path / "lake" / "silver", list(readings()), SILVER)
+    outlier = {"device": "room-1", "signal": "temperature", "kind": "outlier", "score": 7.0, "value": 90.0}
+    alerts = [
+        {**outlier, "event_time": BEGIN_US + 70_000_000},
+        {"device": "gone", "kind": "silence", "score": 5.0, "event_time": BEGIN_US},
+    ]
+    write(tmp_path / "lake" / "anomalies", alerts, ANOMALIES)
     return tmp_path
 
 
@@ -66,7 +77,7 @@ def test_what_the_tables_hold_is_counted(root: Path) -> None:
     assert {one.label: one.value for one in found.findings} == {
         "readings": "198",
         "devices": "2",
-        "alerts": "1",
+        "alerts": "2",
         "in quarantine": "4",
         "missing numbers": "3",
         "sent twice": "1",
@@ -77,6 +88,13 @@ def test_what_the_tables_hold_is_counted(root: Path) -> None:
     (signal,) = found.signals
     assert (signal.device, signal.name, signal.unit) == ("room-1", "temperature", "°C")
     assert [(mark.value, mark.kind) for mark in signal.marks] == [(90.0, "outlier")]
+    assert found.anomalies is not None
+    assert [row[:4] for row in found.anomalies.rows] == [
+        ("gone", "", "silence", 1),
+        ("room-1", "temperature", "outlier", 1),
+    ]
+    assert found.offenders is not None
+    assert [row[0] for row in found.offenders.rows] == ["room-0", "room-1"], "of those that silver has"
     assert found.lateness is not None
     assert list(found.lateness.values()) == [0, 98, 0, 100, 0, 0, 0, 0]
     assert found.quarantine is not None
@@ -94,6 +112,14 @@ def test_of_too_many_readings_the_newest_are_taken_and_that_is_said(
     assert found.begin_s is not None
     assert found.begin_s > BEGIN_US / 1e6 + 50
     assert found.bounds[-1] == "Older readings than the newest 50."
+
+
+def test_readings_that_no_job_has_looked_at_are_not_judged(root: Path) -> None:
+    shutil.rmtree(root / "lake" / "anomalies")
+    found = read_silver(root / "lake", "here")
+    assert {one.value for one in found.findings if one.label == "alerts"} == {"not judged"}
+    assert found.absent["signals.alerts"].startswith("The readings were not judged")
+    assert [signal.device for signal in found.signals] == ["room-1", "room-0"], "one of each is drawn"
 
 
 def test_tables_that_are_not_there_are_said(tmp_path: Path) -> None:
