@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from bridge import wire
@@ -37,12 +38,20 @@ def message_id_headers(message_id: bytes, kind: MessageIdKind) -> list[Header]:
     return [(wire.GATEWAY_MESSAGE_ID, message_id), (wire.GATEWAY_MESSAGE_ID_KIND, kind.value.encode())]
 
 
-def flag_headers(flags: int, selected: Collection[str], extra: Iterable[tuple[str, Template]]) -> list[Header]:
-    """The headers of one PUBLISH flag nibble: the ``selected`` flags that are not 0, and templates that read flags."""
-    headers = []
+@lru_cache(maxsize=64)  # routes with the same settings share them: 3 KB each
+def flag_headers(
+    selected: frozenset[str], extra: tuple[tuple[str, Template], ...] = ()
+) -> tuple[tuple[Header, ...], ...]:
+    """The headers of each of the 16 PUBLISH flag nibbles: the ``selected`` flags that are not 0, and templates that
+    read flags."""
+    return tuple(tuple(_of_flags(flags, selected, extra)) for flags in range(16))
+
+
+def _of_flags(flags: int, selected: frozenset[str], extra: tuple[tuple[str, Template], ...]) -> Iterator[Header]:
     for word, name, shift, mask in _FLAG_HEADERS:
         value = flags >> shift & mask
         if value and word in selected:
-            headers.append((name, b"%d" % value))
+            yield name, b"%d" % value
     view = MessageView("", flags)
-    return headers + [(name, template.render(view)) for name, template in extra]
+    for name, template in extra:
+        yield name, template.render(view)

@@ -81,7 +81,7 @@ class TopicPlan:
 
     def headers(self, flags: int) -> list[Header]:
         """The headers for a message with this PUBLISH flag nibble, without those of its properties: a new list."""
-        return self.base + self.route.flag_headers[flags]
+        return [*self.base, *self.route.flag_headers[flags]]
 
     def __repr__(self) -> str:
         return f"<TopicPlan {self.topic!r} by {self.route.name!r} to {self.kafka_topic!r}>"
@@ -167,7 +167,7 @@ class Route:
                 self._by_properties.append((name, template))
             else:
                 self._by_message.append((name, template))
-        self.flag_headers = tuple(flag_headers(flags, selected, by_flags) for flags in range(16))
+        self.flag_headers = flag_headers(selected, tuple(by_flags))
         core = [t for t in (self._topic, self._key, self._message_id) if t is not None]
         self.needs: frozenset[Need] = frozenset().union(*(t.needs for t in core), *(t.needs for _, t in extra))
         self.uses_properties = self._copies_properties or "properties" in self.needs
