@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from auth import passwords
@@ -87,16 +86,21 @@ class DatabaseAuthenticator(LocalUsers):
         return verdict
 
     def _find(self, request: LoginRequest) -> Found | None:
-        user = next(filter(None, starmap(self._store.find_user, asked_identities(request, self._identities))), None)
-        if self._keys_of != self._store.version:
+        store = self._store
+        user = None
+        for kind, identity in asked_identities(request, self._identities):
+            user = store.find_user(kind, identity)
+            if user is not None:
+                break
+        if self._keys_of != store.version:
             self._learn_keys()
         if user is None:
             return None
-        tenant = self._store.tenant(user.tenant) if user.tenant else None
+        tenant = store.tenant(user.tenant) if user.tenant else None
         # With the identity: all users of one import have the same revision. If a login's user is removed, and the
         # login then finds another user by its client id, the version must differ.
         revision = max(user.revision, 0 if tenant is None else tenant.revision)
-        return Found(user, tenant, hash((user.kind, user.identity, self._store.epoch + revision)))
+        return Found(user, tenant, hash((user.kind, user.identity, store.epoch + revision)))
 
     def _learn_keys(self) -> None:
         self._hasher.learn(self._store.device_keys())

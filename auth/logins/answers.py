@@ -61,14 +61,10 @@ class AnswerWriter:
         self._hand_over_rules = settings.hand_over_rules
         self._hand_over_max = settings.hand_over_max
         self._session_max_s = None if settings.session_max is None else int(settings.session_max.total_seconds())
+        self.moving: Final = self._session_max_s is not None  # whether the time of expiry depends on that of the login
         self._rules = rules
         self._acl_text = AclText(settings.hand_over_max)
         self._heads: dict[tuple[bool, str, frozenset[str]], bytes] = {}
-
-    @property
-    def moving(self) -> bool:
-        """Whether a client's time of expiry depends on when it logs in."""
-        return self._session_max_s is not None
 
     def expire_at_s(self, allow: Allow, now_s: float) -> int | None:
         """When the login ends, Unix seconds; None: never."""
@@ -95,7 +91,7 @@ class AnswerWriter:
         """The answer with its rules. Blocks as long as a read of rules. Raises BackendDownError."""
         if allow.tenant == _ABSENT or (allow.groups and allow.groups <= _NO_GROUPS):
             return Answer(problem=f"its tenant or group is called {_ABSENT!r}, which EMQX writes where there is none")
-        if any("," in group or not group for group in allow.groups):
+        if allow.groups and any("," in group or not group for group in allow.groups):
             # Editing and importing refuse such a name, but a directory or a table may have any.
             return Answer(
                 problem="one of its groups has a name with a comma, or none: EMQX would make two groups of it"

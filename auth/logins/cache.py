@@ -23,10 +23,10 @@ _SWEPT_AT_ONCE: Final = 10_000
 class LoginDigest:
     """Makes the key of a login: 16 bytes, some two microseconds."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("_keyed",)
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._keyed = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=secrets.token_bytes(_KEY_BYTES))
 
     def __call__(self, request: LoginRequest) -> bytes:
         username, clientid, password = request.username, request.clientid, request.password
@@ -36,7 +36,9 @@ class LoginDigest:
             f"{len(username)} {len(clientid)} {len(password)} {len(address)} {len(name)} "
             f"{username}{clientid}{password}{address}{name}"
         )
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES, key=self._key).digest()
+        made = self._keyed.copy()
+        made.update(text.encode("utf-8", "surrogatepass"))
+        return made.digest()
 
 
 class Remembered(Protocol):

@@ -72,8 +72,8 @@ class Lockouts:
 
     def until_ns(self, name: Hashable, now_ns: int) -> int:
         """The end of the name's lock-out; 0 without one."""
-        until_ns, _length = self._locked.get(name, (0, 0))
-        return until_ns if until_ns > now_ns else 0
+        found = self._locked.get(name)
+        return found[0] if found is not None and found[0] > now_ns else 0
 
     def failed(self, name: Hashable, now_ns: int) -> int:
         """Count a failure. Returns the length of the lock-out that it starts, in ns, else 0."""

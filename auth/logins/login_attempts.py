@@ -25,6 +25,15 @@ _LONGEST: Final = 1024
 _CLIENTID: Final = "${clientid}"
 
 
+Names = tuple[str, str, str]
+"""The keys for counting a login's failures: user, address and client id. The last is empty if it equals the first, or
+if no user is found by client ids.
+
+A client id always counts beside the user name. A user found by its client id is found with any user name, so a guesser
+would have ten more tries with each. If it counted only for unknown user names, its lock-out would tell which user names
+exist."""
+
+
 class _Lock(NamedTuple):
     """The request that locked a user, without its password, and the user's stamp at that time."""
 
@@ -45,10 +54,21 @@ class LoginAttempts:
         self._under_way: Counter[str] = Counter()  # verifications by user
         self._locks: OrderedDict[str, _Lock] = OrderedDict()
 
-    def locked(self, request: LoginRequest, now_ns: int) -> bool:
+    def names(self, request: LoginRequest) -> Names:
+        """The keys for counting this login's failures."""
+        username, clientid = request.username, request.clientid
+        user = lock_name(username, clientid)
+        also = ""
+        if self._by_clientid and username and clientid != username:
+            also = lock_name("", clientid)
+            if also == user:
+                also = ""
+        return user, bounded(request.peerhost), also
+
+    def locked(self, names: Names, now_ns: int) -> bool:
         """Whether a lock-out holds. A change of the user ends it, so that a new password works at once. Raises
         BackendDownError."""
-        user, address, also = self._names(request)
+        user, address, also = names
         locked = self.lockouts.locked(user, address, now_ns, also)
         if locked == "user":
             if self._changed(user):
@@ -71,13 +91,13 @@ class LoginAttempts:
         self._locks.pop(name, None)
         self.lockouts.forgive(name, address)
 
-    def guessing(self, request: LoginRequest) -> bool:
+    def guessing(self, names: Names) -> bool:
         """Whether so many logins of this user are being verified that their failures would lock it out. Without the
         limit 2,000 simultaneous guesses would be answered before the first one counts. It does not apply to clients
         that logged in from this address before. It does not slow a fleet with one user, because so many hashes keep all
         threads busy."""
         most = self.lockouts.failures
-        user, address, also = self._names(request)
+        user, address, also = names
         for name in (user, also):
             if name and self.lockouts.trusts(name, address):
                 return False
@@ -85,30 +105,30 @@ class LoginAttempts:
                 return True
         return False
 
-    def begin(self, request: LoginRequest) -> None:
+    def begin(self, names: Names) -> None:
         """Register a verification; call ``end`` once."""
-        user, _, also = self._names(request)
+        user, _, also = names
         self._under_way[user] += 1
         if also:
             self._under_way[also] += 1
 
-    def end(self, request: LoginRequest) -> None:
+    def end(self, names: Names) -> None:
         """Unregister a verification, with or without a verdict."""
-        user, _, also = self._names(request)
+        user, _, also = names
         for name in (user, also) if also else (user,):
             self._under_way[name] -= 1
             if not self._under_way[name]:
                 del self._under_way[name]
 
-    def failed(self, request: LoginRequest, version: int, stamp: tuple[int, ...], now_ns: int) -> None:
+    def failed(self, request: LoginRequest, names: Names, version: int, stamp: tuple[int, ...], now_ns: int) -> None:
         """Count a wrong password or token, or an unknown user, by the database of this version."""
-        user, address, also = self._names(request)
+        user, address, also = names
         begun = self.lockouts.failed(user, address, now_ns, also)
         for locked in begun:
             if locked.name != also or all(one.name != user for one in begun):  # one log line per guesser
                 self._events.locked_out(locked, request)
-            names = len(request.username) + len(request.clientid) + len(request.cert_common_name)
-            if locked.kind == "user" and names <= _LONGEST:
+            length = len(request.username) + len(request.clientid) + len(request.cert_common_name)
+            if locked.kind == "user" and length <= _LONGEST:
                 asked = replace(request, password="")
                 if locked.name != user:  # the lock is the client id's, not the user name's
                     asked = replace(asked, username="")
@@ -118,24 +138,12 @@ class LoginAttempts:
                 if len(self._locks) > _RELEASABLE:
                     self._locks.popitem(last=False)
 
-    def succeeded(self, request: LoginRequest, found: str) -> None:
+    def succeeded(self, names: Names, found: str) -> None:
         """Record a right password from this address, for the user ``found``."""
-        user, address, also = self._names(request)
+        user, address, also = names
         self.lockouts.succeeded(user, address)
         if also and lock_name(found, "") == also:
             self.lockouts.succeeded(also, address)
-
-    def _names(self, request: LoginRequest) -> tuple[str, str, str]:
-        """The keys for counting failures: user, address and client id. The last is empty if it equals the first, or if
-        no user is found by client ids.
-
-        A client id always counts beside the user name. A user found by its client id is found with any user name, so
-        a guesser would have ten more tries with each. If it counted only for unknown user names, its lock-out would
-        tell which user names exist.
-        """
-        user = lock_name(request.username, request.clientid)
-        also = lock_name("", request.clientid) if self._by_clientid and request.username else ""
-        return user, bounded(request.peerhost), "" if also == user else also
 
 
 def _finds_by_clientid(settings: AuthSettings) -> bool:

@@ -23,7 +23,7 @@ from auth.errors import BackendDownError, StoreError
 from auth.logins.answers import Answer, AnswerWriter
 from auth.logins.cache import LoginCache, LoginDigest
 from auth.logins.load_shedding import LoadShedder
-from auth.logins.login_attempts import LoginAttempts
+from auth.logins.login_attempts import LoginAttempts, Names
 from auth.logins.reasons import LOGIN_REASONS, LoginReason
 from auth.model import Allow, Ban, LoginAnswer, LoginRequest
 from auth.names import bounded
@@ -58,14 +58,6 @@ class _Verified:
     answer: LoginAnswer | None
     expires_at_ns: int
     seen: _Seen
-
-    @property
-    def weight(self) -> int:
-        """In entries of ordinary size."""
-        size = 0 if self.answer is None else len(self.answer.body)
-        if self.body is not None:
-            size += len(self.body.head) + len(self.body.tail)
-        return 1 + size // _ORDINARY
 
 
 @dataclass(slots=True)
@@ -153,14 +145,15 @@ class Logins:
         try:
             # Read before everything else: a change meanwhile must make this verdict old.
             version, ban_version = self._store.version, self._store.ban_version
-            reason = self._kept_out(key, request, now_ns)
+            names = self._attempts.names(request)
+            reason = self._kept_out(key, request, names, now_ns)
             # A wrong guess does not count against the limit: a storm at one locked name would shed all others.
             if reason == "locked_out" and self._shedder.rate_left(now_ns):
                 secret = self._chain.past_lock_out(request)
                 if secret is not None and secret.allow is not None:
                     self._shedder.admit_rate(now_ns)
                     seen = _Seen(version, ban_version, secret.stamp)
-                    return self._count(self._admit(key, request, secret, secret.allow, seen))
+                    return self._count(self._admit(key, request, names, secret, seen))
             if reason is not None:
                 return self._refuse(request, reason)
             if not self._shedder.admit_rate(now_ns):
@@ -168,17 +161,17 @@ class Logins:
             outcome = self._chain.at_once(request)
             if outcome is not None and outcome.allow is not None:
                 seen = _Seen(version, ban_version, outcome.stamp)
-                return self._count(self._admit(key, request, outcome, outcome.allow, seen))
+                return self._count(self._admit(key, request, names, outcome, seen))
             seen = _Seen(version, ban_version, self._chain.stamp(request))
-            if self._attempts.guessing(request) or not self._shedder.enter():
+            if self._attempts.guessing(names) or not self._shedder.enter():
                 return self._no_answer(request, "shed")
         except BackendDownError as error:
             self._events.store_failed(error)
             return self._no_answer(request, "backend_down")
         self.counts.in_flight = self._shedder.in_flight
-        self._attempts.begin(request)
+        self._attempts.begin(names)
         self._under_way[key] = asyncio.get_running_loop().create_task(
-            self._verify(key, request, seen), name="auth verification"
+            self._verify(key, request, names, seen), name="auth verification"
         )
         return None
 
@@ -244,8 +237,8 @@ class Logins:
                 body = self.writer.write(request, entry.allow)
                 if body.problem:
                     return False
-                self._fill(entry, body, self.writer.expire_at_s(entry.allow, self._now_s()))
-                self._verified.put(key, entry, self._now_ns(), entry.weight)
+                sent = body.body(self.writer.expire_at_s(entry.allow, self._now_s()))
+                self._remember(key, entry, body, sent, self._now_ns())
         except BackendDownError as error:
             self._events.store_failed(error)
             return True
@@ -253,19 +246,20 @@ class Logins:
         self.counts.cache_revalidated += 1
         return True
 
-    def _fill(self, entry: _Verified, body: Answer, expire_at_s: int | None) -> None:
+    def _remember(self, key: bytes, entry: _Verified, body: Answer, sent: bytes, now_ns: int) -> None:
         if self.writer.moving:
             entry.body = body
         else:
-            entry.answer = LoginAnswer("allow", body.body(expire_at_s), "cached")
+            entry.answer = LoginAnswer("allow", sent, "cached")
+        self._verified.put(key, entry, now_ns, 1 + len(sent) // _ORDINARY)
 
-    def _kept_out(self, key: bytes, request: LoginRequest, now_ns: int) -> LoginReason | None:
+    def _kept_out(self, key: bytes, request: LoginRequest, names: Names, now_ns: int) -> LoginReason | None:
         """Why a login is refused without asking the chain; None if it is not. Raises BackendDownError."""
         if self._flapping_on and self.lockouts.flapped(bounded(request.clientid), now_ns):
             return "banned"
         if self._banned(request):
             return "banned"
-        if self._attempts.locked(request, now_ns):
+        if self._attempts.locked(names, now_ns):
             return "locked_out"
         refused = self._refused.get(key, now_ns)
         if refused is not None:
@@ -285,7 +279,7 @@ class Logins:
             return True
         return store.version != seen.version and self._chain.stamp(request) != seen.stamp
 
-    async def _verify(self, key: bytes, request: LoginRequest, seen: _Seen) -> LoginAnswer:
+    async def _verify(self, key: bytes, request: LoginRequest, names: Names, seen: _Seen) -> LoginAnswer:
         """The chain's answer. Each waiter counts it, as several may wait."""
         try:
             outcome = await self._chain.ask(request)
@@ -297,9 +291,9 @@ class Logins:
                 outcome = await self._chain.ask(request)
             now_ns = self._now_ns()
             if outcome.guess:
-                self._attempts.failed(request, seen.version, seen.stamp, now_ns)
+                self._attempts.failed(request, names, seen.version, seen.stamp, now_ns)
             if outcome.allow is not None:
-                return self._admit(key, request, outcome, outcome.allow, seen)
+                return self._admit(key, request, names, outcome, seen)
             if not outcome.degraded:
                 self._refused.put(key, _Refused(now_ns + self._negative_ttl_ns, seen), now_ns)
             self._events.refused(request, outcome.reason, source=outcome.source)
@@ -312,17 +306,19 @@ class Logins:
             self._shedder.release()
             self.counts.in_flight = self._shedder.in_flight
             self._under_way.pop(key, None)
-            self._attempts.end(request)
+            self._attempts.end(names)
 
-    def _admit(self, key: bytes, request: LoginRequest, outcome: Outcome, allow: Allow, seen: _Seen) -> LoginAnswer:
+    def _admit(self, key: bytes, request: LoginRequest, names: Names, outcome: Outcome, seen: _Seen) -> LoginAnswer:
         """The answer to a login that the chain admits, not counted yet. Raises BackendDownError."""
+        allow = outcome.allow
+        assert allow is not None
         now_ns, now_s = self._now_ns(), self._now_s()
         tenant = self._store.tenant(allow.tenant) if allow.tenant else None
         if tenant is not None and not tenant.enabled:
             self._events.refused(request, "tenant_disabled", source=outcome.source)
             return self._denials["tenant_disabled"]
         limit = None if tenant is None else tenant.logins_per_second
-        if not self._shedder.admit_tenant(allow.tenant, limit, now_ns):
+        if allow.tenant and not self._shedder.admit_tenant(allow.tenant, limit, now_ns):
             self._events.refused(request, "rate_limited", source=outcome.source)
             return self._no_answers["rate_limited"]
         expire_at_s = self.writer.expire_at_s(allow, now_s)
@@ -333,17 +329,16 @@ class Logins:
         if body.problem:
             self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
             return self._denials["rules_unexpressible"]
-        self._attempts.succeeded(request, allow.user)
+        sent = body.body(expire_at_s)
+        self._attempts.succeeded(names, allow.user)
         if self._flapping_on:
             self._note_login(request.clientid, now_ns)
         if not outcome.degraded:
             life_ns = self._ttl_ns
             if allow.expires_at_s is not None:
                 life_ns = min(life_ns, int((allow.expires_at_s - now_s) * _NS))
-            entry = _Verified(allow, None, None, now_ns + life_ns, seen)
-            self._fill(entry, body, expire_at_s)
-            self._verified.put(key, entry, now_ns, entry.weight)
-        return LoginAnswer("allow", body.body(expire_at_s), outcome.reason)
+            self._remember(key, _Verified(allow, None, None, now_ns + life_ns, seen), body, sent, now_ns)
+        return LoginAnswer("allow", sent, outcome.reason)
 
     def _tenant_disabled(self, name: str) -> bool:
         tenant = self._store.tenant(name) if name else None

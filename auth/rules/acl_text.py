@@ -79,7 +79,7 @@ class AclText:
         for value in values:
             if value in shape.literals or not _ORDINARY.fullmatch(value):
                 return self._afresh(shape.rules, subject)
-        equal = tuple(values.index(value) for value in values)
+        equal = tuple(map(values.index, values))
         template = shape.templates.get(equal)
         if template is None:
             template = shape.templates[equal] = self._template(shape, equal)

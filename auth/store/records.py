@@ -67,7 +67,7 @@ def user_of(row: Sequence[Any]) -> User:
         row[2],
         row[3],
         frozenset(groups.split(",")) if groups else _NOBODY,
-        attributes_of(row[5]),
+        attributes_of(row[5]) if row[5] else _NOTHING,
         row[6] != 0,
         row[7] != 0,
         row[8],

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from auth.errors import BackendDownError, StoreError
 from auth.names import ban_name
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from auth.store.edit import Editor
     from config.settings import Settings
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 BACKEND: Final = "database"  # its name in auth.chain
 
 _READ_WAIT_S: Final = 0.05  # the event loop's longest wait for a lock; in WAL mode readers almost never wait
@@ -84,7 +84,12 @@ class Store:
         self._version = 0
         self._ban_version = 0
         self._elsewhere = 0
-        self._opened = 0  # number of opened files; each may have any versions
+        # Added to the versions of the present file, because another file may have any versions.
+        self.epoch = 0
+        # Grows with each change of users, rules and tenants that ``refresh`` finds. A ban does not change it, because
+        # that would discard the cached logins of all clients.
+        self.version = 0
+        self.ban_version = 0  # grows with each change of bans
         self._looked_ns = 0
         self._failed_ns = 0
         self.problem = ""  # why the last read failed
@@ -126,29 +131,21 @@ class Store:
         """A transaction that changes it: see ``auth.store.edit.edit``."""
         return store_edit.edit(self.path, by, wait_s=wait_s, dry_run=dry_run)
 
-    @property
-    def version(self) -> int:
-        """Grows with each change of users, rules and tenants that ``refresh`` finds. A ban does not change it, because
-        that would discard the cached logins of all clients."""
-        return self.epoch + self._version + self._elsewhere
-
     def changed_elsewhere(self) -> None:
         """Raise ``version``, after a change of users outside of the database."""
         self._elsewhere += 1
+        self._number(self._version, self._ban_version)
 
-    @property
-    def ban_version(self) -> int:
-        """Grows with each change of bans."""
-        return self.epoch + self._ban_version
-
-    @property
-    def epoch(self) -> int:
-        """An offset for the versions of the present file, because another file may have any versions."""
-        return self._opened << _EPOCH_BITS
+    def _number(self, version: int, ban_version: int) -> None:
+        self._version, self._ban_version = version, ban_version
+        self.version = self.epoch + version + self._elsewhere
+        self.ban_version = self.epoch + ban_version
 
     def refresh(self) -> bool:
         """Whether the file has changed; if so, the caches are dropped. Some 5 µs. Raises BackendDownError."""
-        return self._ask(self._look)
+        before = self.version, self.ban_version
+        self._looked_ns = 0
+        return self._ask(self._versions) != before
 
     def find_user(self, kind: str, identity: str) -> User | None:
         """The user of that kind and identity; for kind ``address`` that of the narrowest network. Raises
@@ -218,12 +215,17 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             raise StoreError(store_file.explain(self.path, error)) from error
 
-    def _ask(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a read. Raises BackendDownError; the file is opened again a second after a failure."""
-        if self._db is None and self.problem and time.monotonic_ns() - self._failed_ns < _REOPEN_NS:
+    def _ask(self, read: Callable[[*Ts], T], *args: *Ts) -> T:
+        """The result of a read, behind a check for changes if one is due. Raises BackendDownError; the file is opened
+        again a second after a failure."""
+        now_ns = time.monotonic_ns()
+        if self._db is None and self.problem and now_ns - self._failed_ns < _REOPEN_NS:
             raise BackendDownError(BACKEND, self.problem)
         try:
-            answer = read(*args, **kwargs)
+            if self._db is None or now_ns - self._looked_ns >= _LOOK_NS:
+                self._looked_ns = now_ns
+                self._look()
+            answer = read(*args)
         except (sqlite3.Error, OSError, StoreError, ValueError) as error:
             if not isinstance(error, sqlite3.Error) or not store_file.is_transient(error):
                 self._disconnect()
@@ -250,34 +252,36 @@ class Store:
             raise
         self._db = db
         self._file = (found.st_dev, found.st_ino)
-        self._data_version = self._version = self._ban_version = -1
-        self._opened += 1
+        self._data_version = -1
+        self.epoch += 1 << _EPOCH_BITS
+        self._number(-1, -1)
         self.problem = ""
         self._look()
 
-    def _look(self) -> bool:
-        """Whether anything has changed since the last look."""
-        self._looked_ns = time.monotonic_ns()
+    def _versions(self) -> tuple[int, int]:
+        return self.version, self.ban_version
+
+    def _look(self) -> None:
+        """Check the file for changes."""
         found = os.stat(self.path)  # noqa: PTH116 - half the time, many times a second
         if self._db is None or (found.st_dev, found.st_ino) != self._file:
             self._connect()  # at first, or after the file was replaced
-            return True
+            return
         db = self._ready()
         # Grows with every commit of other connections; this one only reads.
         seen = db.execute("PRAGMA data_version").fetchone()[0]
         if seen == self._data_version:
-            return False
+            return
         self._data_version = seen
         versions = dict(db.execute("SELECT key, value FROM meta").fetchall())
         changed: bool = versions["version"] != self._version
         bans_changed: bool = versions["ban_version"] != self._ban_version
-        self._version, self._ban_version = versions["version"], versions["ban_version"]
+        self._number(versions["version"], versions["ban_version"])
         if changed:
             self._forget()
         if bans_changed:
             self._ban_kinds = frozenset(self._different("kind", "bans"))
             self._ban_prefixes = self._different("prefix", "bans")
-        return changed or bans_changed
 
     def _forget(self) -> None:
         self._rules.clear()
@@ -291,12 +295,7 @@ class Store:
     def _different(self, column: str, table: str) -> list[Any]:
         return [row[0] for row in self._ready().execute(_DIFFERENT.format(column, table))]
 
-    def _look_if_due(self) -> None:
-        if self._db is None or time.monotonic_ns() - self._looked_ns >= _LOOK_NS:
-            self._look()
-
     def _find_user(self, kind: str, identity: str) -> User | None:
-        self._look_if_due()
         if kind == "address":
             for network in enclosing(identity, self._user_prefixes):
                 row = self._ready().execute(_USER, (kind, network)).fetchone()
@@ -310,7 +309,6 @@ class Store:
         return None if row is None else user_of(row)
 
     def _find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
-        self._look_if_due()
         if not self._ban_kinds:
             return None
         db = self._ready()
@@ -326,7 +324,6 @@ class Store:
         return None
 
     def _tenant(self, name: str) -> Tenant | None:
-        self._look_if_due()
         if name in self._tenants:
             self._tenants.move_to_end(name)
             return self._tenants[name]
@@ -346,7 +343,6 @@ class Store:
         return {row[0]: bytes(row[1]) for row in self._ready().execute("SELECT id, key FROM device_keys")}
 
     def _rules_for(self, subject: Subject) -> tuple[Rule, ...]:
-        self._look_if_due()
         kinds = self._rule_kinds
         if kinds == _FOR_EVERYBODY:
             if self._everybody is None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -895,6 +896,26 @@ async def test_a_device_with_a_secret_gets_in_while_all_places_are_taken(tmp_pat
     assert real.access.login_at_once(login("press-7", secret)).result == "allow"  # type: ignore[union-attr]
     assert (await real.access.login(login("person"))).result == "allow"
     await real.close()
+
+
+@pytest.mark.parametrize(("rules_each", "calls_max"), [(0, 160), (10, 610)])
+async def test_a_login_that_no_cache_knows_takes_few_calls(real: Real, rules_each: int, calls_max: int) -> None:
+    """Of functions, in Python and in C, for a device with a generated secret: 188 and 723 once."""
+    secrets = {name: real.add_device(name) for name in ("press-1", "press-2")}
+    with real.store.edit("test") as edit:
+        edit.rules.append(Rule("allow", "devices/${username}/#"))
+        for name in secrets:
+            edit.rules.extend(Rule("allow", f"{name}/{n}/#", who=(("username", name),)) for n in range(rules_each))
+    real.access.refresh()
+    first, second = (login(name, secret, clientid=name) for name, secret in secrets.items())
+    there(real.access.login_at_once(first))
+    calls: Counter[str] = Counter()
+    before = sys.getprofile()
+    sys.setprofile(lambda _frame, event, _argument: calls.update((event,)))
+    answer = real.access.login_at_once(second)
+    sys.setprofile(before)
+    assert there(answer).reason == "verified"
+    assert 0 < calls["call"] + calls["c_call"] <= calls_max, calls
 
 
 async def guess_until_locked(real: Real, name: str) -> None:
