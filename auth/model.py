@@ -63,9 +63,9 @@ class AccessRequest:
     retain: bool = False  # of a publish
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Rule:
-    """One line of an access list: first match wins.
+    """One line of an access list: first match wins. Never changed: a client's own rules are made for each login.
 
     ``who`` is one condition, or several that must all hold: pairs of kind and value. ``("all", "")`` is everybody,
     ``("address", "10.0.0.0/8")`` a network, ``("attribute", "site=berlin")`` a client attribute; ``username`` and

@@ -18,9 +18,10 @@ in a denial of everything. Topics that begin with ``$`` are not in its ``#``: EM
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-from auth.model import AccessRequest, Permission, Rule, Subject
+from auth.model import AccessRequest, Action, Permission, Rule, Subject
 from auth.rules.conditions import concerns
 from auth.rules.rules import decide
 from auth.rules.topics import covered, parse_topic, shared
@@ -31,8 +32,8 @@ from bridge.routing.filters import FilterError, validate_filter
 _SUBSCRIBE: Final = 0b000_000_111
 _PUBLISH: Final = 0b111_111_000
 _ALL: Final = _SUBSCRIBE | _PUBLISH
-# EMQX and this service take these off a request before comparing it with rules.
-_WRAPPERS: Final = ("$share/", "$queue/", "$exclusive/", "$delayed/")
+# EMQX reads the first as a mark. It and this service take the others off a request before comparing it with rules.
+_MARKS: Final = ("eq ", "$share/", "$queue/", "$exclusive/", "$delayed/")
 
 
 class _Line(NamedTuple):
@@ -100,13 +101,14 @@ def _resolved(rules: Sequence[Rule], subject: Subject) -> Iterator[tuple[Rule, s
                 yield rule, topic
 
 
-def _kinds(rule: Rule) -> int:
-    qos = 0
-    for value in rule.qos or (0, 1, 2):
-        qos |= 1 << value if 0 <= value <= 2 else 0
-    kinds = qos if "subscribe" in rule.actions else 0
-    if "publish" in rule.actions:
-        kinds |= (qos << 3 if rule.retain is not True else 0) | (qos << 6 if rule.retain is not False else 0)
+@lru_cache(maxsize=256)
+def _kinds(actions: frozenset[Action], qos: frozenset[int], retain: bool | None) -> int:
+    levels = 0
+    for value in qos or (0, 1, 2):
+        levels |= 1 << value if 0 <= value <= 2 else 0
+    kinds = levels if "subscribe" in actions else 0
+    if "publish" in actions:
+        kinds |= (levels << 3 if retain is not True else 0) | (levels << 6 if retain is not False else 0)
     return kinds
 
 
@@ -132,7 +134,7 @@ class _Writer:
         for rule, topic in _resolved(self._rules, self._subject):
             if len(self.acl) >= limit:
                 return False
-            self.add(_Line(rule.permission, topic, rule.eq, _kinds(rule)))
+            self.add(_Line(rule.permission, topic, rule.eq, _kinds(rule.actions, rule.qos, rule.retain)))
         return len(self.acl) <= limit
 
     def add(self, line: _Line) -> None:
@@ -237,7 +239,7 @@ def _wild(topic: str) -> bool:
 
 def _plain(topic: str) -> bool:
     """Whether EMQX takes this text for the same topic."""
-    if topic.startswith(("eq ", *_WRAPPERS)):
+    if topic.startswith(_MARKS):
         return False
     try:
         validate_filter(topic)

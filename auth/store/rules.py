@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from auth.errors import NotStoredError, StoreError
 from auth.model import Action, Rule
@@ -28,8 +28,8 @@ _INSERT: Final = (
 )
 _GAP: Final = 1 << 20  # between neighbours: 20 insertions in one place fit, then all rules are numbered again
 
-_PUBLISH, _SUBSCRIBE = frozenset[str]({"publish"}), frozenset[str]({"subscribe"})
-_ACTIONS: Final = (frozenset[str](), _PUBLISH, _SUBSCRIBE, _PUBLISH | _SUBSCRIBE)
+_PUBLISH, _SUBSCRIBE = frozenset[Action]({"publish"}), frozenset[Action]({"subscribe"})
+_ACTIONS: Final = (frozenset[Action](), _PUBLISH, _SUBSCRIBE, _PUBLISH | _SUBSCRIBE)
 _QOS: Final = tuple(frozenset(level for level in (0, 1, 2) if bits >> level & 1) for bits in range(8))
 
 
@@ -41,7 +41,7 @@ def rule_of(row: Sequence[Any]) -> StoredRule:
         "allow" if permission else "deny",
         topic,
         conditions,
-        cast("frozenset[Action]", _ACTIONS[actions]),
+        _ACTIONS[actions],
         eq != 0,
         _QOS[qos],
         None if retain is None else retain != 0,

@@ -32,10 +32,9 @@ def check_filter(text: str) -> str:
         raise ValueError(f"a filter is valid Unicode, which this is not at position {error.start}") from None
     if size > MAX_BYTES:
         raise ValueError(f"a filter is at most {MAX_BYTES:,} bytes long, the share group included; this has {size:,}")
-    *above, last = text.split("/")
-    if any("#" in level for level in above) or ("#" in last and last != "#"):
+    if "#" in text[:-1] or (text[-1] == "#" and text[-2:] not in {"#", "/#"}):
         raise ValueError('"#" stands alone in the last level, as in "devices/#"')
-    if any("+" in level and level != "+" for level in (*above, last)):
+    if "+" in text and any("+" in level and level != "+" for level in text.split("/")):
         raise ValueError('"+" stands alone in its level, as in "devices/+/state"')
     return text
 
