@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from config.auth import AuthSettings
 from config.commands import CommandSettings
@@ -56,12 +57,20 @@ from config.stream import StreamSettings
 from config.tls import ServerTlsSettings, TlsSettings
 from config.tokens import OAuthSettings, TokenSettings
 from config.values.grammar import Count, Duration
-from config.values.model import Table
 
 
-class Settings(Table):
+class Settings(BaseSettings):
     """All settings of a gateway. The constructor takes arguments and defaults only; ``config.loading.load.load`` reads
     the sources."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GATEWAY_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+    )
 
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "gateway"
     """Name of this gateway in client ids, its status topic, logs and metrics: 1 to 64 letters, digits, `.`, `_`, `-`;
@@ -143,3 +152,16 @@ class Settings(Table):
         """Kafka topics of the gateway itself; no route may write to them."""
         statuses = (commands.status_topic for commands in self.commands)
         return frozenset({*self.dead_letter_topics, self.ledger.topic, *statuses} - {""})
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments only: ``config.loading.load`` merges the sources itself, because it records each value's origin."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)

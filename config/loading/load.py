@@ -1,8 +1,8 @@
 """Settings from one TOML file, ``GATEWAY_*`` variables and secret files: merged, checked, each with its origin.
 
 Weakest first: defaults, the TOML file, the secrets directory, the environment, a command's own options. Tables merge
-key by key; lists and free maps (headers) replace each other whole. pydantic-settings would forget origins, stop at the
-first problem, and cost each process 1.5 MiB.
+key by key; lists and free maps (headers) replace each other whole. The source classes are those of pydantic-settings.
+The merging is ours, because pydantic-settings forgets origins and stops at the first problem.
 """
 
 import os

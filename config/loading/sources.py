@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path as FilePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, SecretStr
+from pydantic_settings import PydanticBaseSettingsSource
 
 from config.loading.toml_lines import line_numbers
 from config.origins import Origin, Problem, SecretFile
@@ -24,6 +25,9 @@ from config.removed import REMOVED
 from config.schema import PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
 from config.settings import Settings
 from config.values.secret_files import FileSecret, read_secret
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 RESERVED = {
     "GATEWAY_CACHE": "folder where the embedded brokers of laptop and tests keep what they downloaded",
@@ -52,11 +56,20 @@ class Layer:
     doubtful: set[Path] = field(default_factory=set)
 
 
-class LayerSource(ABC):
-    """A source of settings that keeps the origin of each value."""
+class LayerSource(PydanticBaseSettingsSource):
+    """A settings source that keeps the origin of each value. A call returns only the values."""
 
     def __init__(self) -> None:
+        super().__init__(Settings)
         self.layer = Layer()
+
+    def __call__(self) -> dict[str, Any]:
+        return self.layer.values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The value of one top-level field, for pydantic-settings' interface."""
+        del field
+        return self.layer.values.get(field_name), field_name, False
 
     @abstractmethod
     def origin(self, path: Path) -> Origin | None:
