@@ -34,6 +34,7 @@ from gateway.base.instruments import MetricSet, counter, gauge, histogram
 from gateway.base.lookout_metrics import LookoutMetrics
 from gateway.base.machine_facts import SOCKET_STATES
 from gateway.base.reload_state import ReloadMetrics
+from gateway.base.vitals import LATENCIES
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -89,7 +90,6 @@ _SEND_FAILURES: Final[tuple[tuple[type[Exception], str, str], ...]] = (  # the m
     (Exception, "other", "false"),
 )
 
-LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 _INTERCEPT_TIMES: Final = (
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1,
 )  # fmt: skip

@@ -20,6 +20,8 @@ INTERVAL_S: Final = 1.0
 STALL_NS: Final = 500_000_000
 BLOCKED_NS: Final = SECOND_NS
 MINUTE_NS: Final = 60 * SECOND_NS
+# The bounds of the histograms of times, in seconds.
+LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
 class Stalls:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.base.machine_facts import descriptors, memory, sockets
-from gateway.base.metrics import LATENCIES
-from gateway.base.vitals import latency, quantile
+from gateway.base.vitals import LATENCIES, latency, quantile
 from gateway.health.kafka import broker_health, broker_silence_ns, partition_health
 from gateway.health.model import (
     BrokerView,

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Final
 
 from gateway.base.machine_facts import CpuWaits, cpu_waits
-from gateway.base.metrics import LATENCIES, Metrics
-from gateway.base.vitals import SECOND_NS, Lasting, Rates, Stalls, Vitals
+from gateway.base.metrics import Metrics
+from gateway.base.vitals import LATENCIES, SECOND_NS, Lasting, Rates, Stalls, Vitals
 from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, BudgetView, CpuView, PaceView
 
 NOW_NS: Final = 20 * SECOND_NS

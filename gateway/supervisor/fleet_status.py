@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.base.metrics import LATENCIES
 from gateway.base.problem import Problem
-from gateway.base.vitals import latency
+from gateway.base.vitals import LATENCIES, latency
 
 if TYPE_CHECKING:
     from gateway.supervisor.slot import Slot

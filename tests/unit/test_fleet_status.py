@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.base.metrics import LATENCIES
+from gateway.base.vitals import LATENCIES
 from gateway.supervisor.fleet_status import merged, worker_problem
 from tests import status_documents
 

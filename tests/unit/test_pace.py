@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from config.settings import RouteSettings, Settings
 from gateway.base.lifecycle import State
 from gateway.base.machine_facts import CpuWaits
-from gateway.base.metrics import LATENCIES, Metrics
+from gateway.base.metrics import Metrics
 from gateway.base.problem import Problem
 from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
-from gateway.base.vitals import Vitals, quantile
+from gateway.base.vitals import LATENCIES, Vitals, quantile
 from gateway.health import pace
 from gateway.health.measured import PRESSURE, STARVED
 from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, CpuView, HealthLimits, HealthSnapshot

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.base.instruments import Histogram
-from gateway.base.metrics import LATENCIES
-from gateway.base.vitals import Lasting, Rates, Stalls, Vitals, Window, quantile
+from gateway.base.vitals import LATENCIES, Lasting, Rates, Stalls, Vitals, Window, quantile
 from tests.kinds import there
 from tests.waiting import until
 

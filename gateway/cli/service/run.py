@@ -64,9 +64,11 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gateway.base import lean, memory  # noqa: F401 - lean works by being imported
+    from gateway.base import memory
 
     memory.use_one_arena()
+    with memory.loading():
+        from gateway.base import lean  # noqa: F401 - it works by being imported
     if arguments.channel is not None:
         import socket
 
