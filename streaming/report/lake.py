@@ -105,10 +105,11 @@ class _Lake:
             self.report.absent[f"{section}.{name}"] = f"There is no table {name} yet: gateway stream {job} writes it."
             return None
         rows = table.read()
+        # The column itself is compared: by a function of it no file would be passed over.
         if when is not None and self.since_s is not None:
-            rows = rows.where(_seconds(when) >= self.since_s)
+            rows = rows.where(F.col(when) >= _timestamp(self.since_s))
         if when is not None and self.until_s is not None:
-            rows = rows.where(_seconds(when) < self.until_s)
+            rows = rows.where(F.col(when) < _timestamp(self.until_s))
         if self.device is not None and "device" in rows.columns:
             rows = rows.where(F.col("device") == self.device)
         return rows
@@ -146,6 +147,10 @@ class _Lake:
 def _only(rows: DataFrame) -> Row:
     (row,) = rows.collect()
     return row
+
+
+def _timestamp(at_s: float) -> Column:
+    return F.timestamp_micros(F.lit(round(at_s * 1e6)))
 
 
 def _seconds(column: str) -> Column:

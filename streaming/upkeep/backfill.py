@@ -107,8 +107,8 @@ def _days(first: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]
 
 
 def _between(column: str, since: datetime, until: datetime) -> Column:
-    at = F.unix_millis(column)
-    return (at >= F.lit(int(_ms(since)))) & (at < F.lit(int(_ms(until))))
+    # The column itself is compared: by a function of it no file would be passed over.
+    return (F.col(column) >= F.lit(since)) & (F.col(column) < F.lit(until))
 
 
 def _moment(ms: int) -> datetime:

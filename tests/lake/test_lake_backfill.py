@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError
 from config.settings import KafkaSettings, Settings, StreamSettings
@@ -104,6 +105,16 @@ async def test_without_bronze_it_comes_from_kafka(
         said = capsys.readouterr().out
         assert "from Kafka: 4 readings" in said
         assert f"{new} of them new in silver" in said
+
+
+def test_files_of_another_time_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    write_bronze(spark, settings, 12)  # all of one day
+    bronze = f"{settings.stream.lake.path}/bronze"
+    later = lake_tables.bronze(spark, settings.stream).withColumn("timestamp", F.expr("timestamp + INTERVAL 6 HOURS"))
+    later.write.format("delta").mode("append").save(bronze)
+    records, _ = backfill.records_between(spark, settings, FIRST, FIRST + timedelta(minutes=30))
+    assert len(records.inputFiles()) == 1
 
 
 def test_a_stretch_that_is_none_or_too_long_is_refused(spark: SparkSession, tmp_path: Path) -> None:
