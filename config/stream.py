@@ -52,8 +52,8 @@ class StreamSettings(Table):
     """Spark's `spark.sql.shuffle.partitions`. 2 fits two cores. On a cluster, use the number of cores."""
 
     max_offsets_per_trigger: Annotated[Count, Field(ge=1, le=1_000_000_000)] = 1_000_000
-    """Most records in one micro-batch; a backlog is read in batches of this size. The job `silver` holds a batch, 500
-    bytes a record, in memory and what does not fit on disk."""
+    """Most records in one micro-batch; fewer where batches take too long. The job `silver` holds a batch, 500 bytes a
+    record, in memory and what does not fit on disk."""
 
     group: Annotated[str, Field(max_length=200, pattern=r"^[a-zA-Z0-9._-]*$")] = "gateway-stream"
     """Prefix of the consumer groups (`gateway-stream-bronze`) to which each query commits its offsets, so that Kafka's

@@ -3,7 +3,8 @@
 What stops Spark Connect, whose client has neither this JVM nor Spark's context:
 
 - the functions of this module: Hadoop's file systems (notes beside checkpoints, folders of tables), Delta's log (a
-  table's files, the marks of batches), Kafka's administration (offsets, topics, groups), the end of a local checkpoint;
+  table's files, the marks of batches), Kafka's administration (offsets, topics, groups), the end of a local checkpoint,
+  the limit of a running query's batches;
 - ``runtime.session`` starts the JVM and the context; ``runtime.driver`` watches the JVM's end;
 - the context: its pools (``run``), its cores (``kafka.source``, ``lake.delta_upkeep``), its master and
   application (``runtime.queries``, ``lake.held``);
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def classes(spark: SparkSession) -> Any:
@@ -64,6 +66,20 @@ def release(checkpointed: DataFrame) -> None:
     """Lets go of the rows that ``localCheckpoint`` kept."""
     plan: Any = checkpointed._jdf.queryExecution().analyzed()  # noqa: SLF001
     plan.rdd().unpersist(False)
+
+
+def limit_rows(spark: SparkSession, query: StreamingQuery, most: int) -> None:
+    """Has the sources of a query that read a number of records a batch read so many of them from the next batch on.
+    Spark fixes the number when a query starts, and has no other way to change it."""
+    running: Any = query._jsq.streamingQuery()  # noqa: SLF001
+    limited = classes(spark).org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(most)
+    limits = running.uniqueSources()
+    sources = limits.keysIterator()
+    while sources.hasNext():
+        source = sources.next()
+        if limits.apply(source).getClass().equals(limited.getClass()):
+            limits = limits.updated(source, limited)
+    getattr(running, "uniqueSources_$eq")(limits)
 
 
 def submitted_conf(gateway: Any) -> SparkConf:

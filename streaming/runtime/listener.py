@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from streaming.metrics import kafka_offsets
-from streaming.progress import BatchEvent, Offsets
+from streaming.progress import BatchEvent
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -32,7 +32,7 @@ class Terminated(NamedTuple):
 class ProgressListener(StreamingQueryListener):
     """Emits a line for each completed batch, keeps the metrics, and tells ``on_terminated`` of each query that ended.
 
-    ``on_offsets`` is told how far a query is in Kafka, after the batch that brought it there is in the checkpoint.
+    ``on_batch`` is told of each batch too, after it is in the checkpoint.
     Spark calls this from one thread of its own, in order, a moment after the fact.
     """
 
@@ -40,11 +40,11 @@ class ProgressListener(StreamingQueryListener):
         self,
         context: JobContext,
         on_terminated: Callable[[Terminated], None],
-        on_offsets: Callable[[str, Offsets], None] | None = None,
+        on_batch: Callable[[BatchEvent], None],
     ) -> None:
         self._context = context
         self._on_terminated = on_terminated
-        self._on_offsets = on_offsets
+        self._on_batch = on_batch
         self._names: dict[str, str] = {}
         """Query by Spark's id of it: some events carry no name."""
 
@@ -59,8 +59,7 @@ class ProgressListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 (Spark's name)
         batch = self._batch(event.progress)
         self._context.emit(batch)
-        if self._on_offsets is not None:
-            self._on_offsets(batch.query, batch.end_offsets)
+        self._on_batch(batch)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 (Spark's name)
         if (query := self._names.get(str(event.id))) is not None:

@@ -13,15 +13,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from streaming import jvm
 from streaming.errors import StreamError, UnfinishedBatchError
 from streaming.kafka.failures import explain
 from streaming.kafka.group import GroupCommitter
-from streaming.progress import StartedEvent
+from streaming.progress import BatchEvent, StartedEvent
 from streaming.runtime.listener import ProgressListener, Terminated
+from streaming.runtime.pace import Pace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +60,8 @@ _PASSING = (
     _Passing("Python worker failed to connect back", 5, "Python took more than 10 s to start, so the machine is busy"),
 )
 _LAST_REPORTS_S = 10.0
+_LEAST_LONGEST_S = 20.0
+"""Batches that are kept shorter than this cost much more for each row."""
 _ENDING_SHARE = 0.2
 """Of ``shutdown_timeout``, what is kept for ending queries, Spark and the JVM after the last batch; 5 s at the most."""
 
@@ -72,14 +76,22 @@ def run_queries(
     """
     prefix = settings.stream.group
     group = GroupCommitter(session, settings.kafka, prefix, context.metrics) if prefix else None
-    listener = ProgressListener(context, mailbox.put, None if group is None else group.offer)
-    session.streams.addListener(listener)
     running: dict[str, _Running] = {}
+
+    def finished(batch: BatchEvent) -> None:
+        if group is not None:
+            group.offer(batch.query, batch.end_offsets)
+        for one in [*running.values()]:
+            if one.query.name == batch.query and one.pace.after(batch.rows, batch.duration_ms / 1000):
+                jvm.limit_rows(session, one.query, one.pace.limit)
+
+    listener = ProgressListener(context, mailbox.put, finished)
+    session.streams.addListener(listener)
     try:
         for job in jobs:
             start = partial(job, session, settings, context)
             query = start()
-            running[str(query.id)] = _Running(query, start)
+            running[str(query.id)] = _Running(query, start, _pace(settings))
         context.emit(
             StartedEvent(
                 queries=tuple(str(one.query.name) for one in running.values()),
@@ -105,6 +117,7 @@ class _Running:
 
     query: StreamingQuery
     start: Callable[[], StreamingQuery]
+    pace: Pace
     last_batch: int | None = None
     times: int = 0
 
@@ -122,8 +135,14 @@ class _Running:
         self.times += 1
         note = f"note: {self.query.name} begins anew where it was: {passing.why}."
         print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
-        self.query = self.start()
+        self.query, self.pace = self.start(), replace(self.pace, limit=self.pace.most)
         return True
+
+
+def _pace(settings: Settings) -> Pace:
+    """A stop waits for a batch for ``shutdown_timeout``, less what ending takes; so long may a batch be."""
+    longest_s = max(_LEAST_LONGEST_S, settings.shutdown_timeout.total_seconds() * (1 - _ENDING_SHARE))
+    return Pace(settings.stream.max_offsets_per_trigger, longest_s)
 
 
 def _wait(running: dict[str, _Running], mailbox: Mailbox, settings: Settings) -> None:

@@ -8,15 +8,16 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from config.settings import KafkaSettings, SaslSettings, Settings, StreamSettings, TlsSettings
 from config.stream_jobs import LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
-from streaming import lake_tables
+from streaming import jvm, lake_tables
 from streaming.bronze import job as bronze
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError
 from streaming.job import Job, JobContext
+from streaming.kafka.source import read_records
 from streaming.runtime.queries import run_queries
 from streaming.silver import job as silver
 from tests.brokers.fixtures import MakeTopic
@@ -65,6 +66,26 @@ async def test_silver_does_not_step_over_records_that_vanished(
     assert offsets() == list(range(50))
     run(spark, chosen, silver.start, allow_data_loss=True)
     assert offsets() == [*range(50), *range(80, 100)]
+
+
+async def test_the_batches_of_a_running_query_get_another_limit(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, unique: str
+) -> None:
+    topic = await make_topic(partitions=1)
+    chosen = settings(tmp_path, topic, plain(kafka))
+    limited = chosen.stream.model_copy(update={"max_offsets_per_trigger": 100})
+    produce(kafka.bootstrap, topic, messages(range(300), base_ms(), 1))
+    records = read_records(spark, chosen.model_copy(update={"stream": limited}), allow_data_loss=False)
+    sizes = []
+
+    def take(rows: DataFrame, batch: int) -> None:
+        sizes.append(rows.count())
+        (query,) = (it for it in spark.streams.active if it.name == unique)
+        jvm.limit_rows(spark, query, 30 if batch == 0 else 1000)
+
+    writer = records.writeStream.queryName(unique).option("checkpointLocation", str(tmp_path / "here"))
+    writer.trigger(availableNow=True).foreachBatch(take).start().awaitTermination()
+    assert sizes == [100, 30, 170]
 
 
 async def test_a_topic_that_is_not_there_is_named(

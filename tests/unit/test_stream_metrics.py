@@ -35,7 +35,7 @@ def heard(*reports: Any, context: JobContext | None = None) -> tuple[ProgressLis
     events: list[Event] = []
     context = context or JobContext(events.append)
     offsets: list[Any] = []
-    listener = ProgressListener(context, offsets.append, lambda *told: offsets.append(told))
+    listener = ProgressListener(context, offsets.append, lambda batch: offsets.append((batch.query, batch.end_offsets)))
     listener.onQueryStarted(SimpleNamespace(id="1-2", name="silver"))  # type: ignore[arg-type]
     for report in reports:
         listener.onQueryProgress(SimpleNamespace(progress=report))  # type: ignore[arg-type]

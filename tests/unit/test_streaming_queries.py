@@ -7,17 +7,21 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from config.errors import ConfigError
 from config.settings import Settings
+from streaming import jvm
 from streaming.errors import KafkaUnavailableError, StreamError, UnfinishedBatchError
 from streaming.job import JobContext
 from streaming.progress import Event, StartedEvent
 from streaming.runtime.listener import Terminated
+from streaming.runtime.pace import Pace
 from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
+from tests.batch_reports import batch_report
 from tests.kinds import is_a
 
 PATIENCE_S = 10.0
@@ -133,6 +137,41 @@ def test_it_ends_when_all_queries_have(running: Running) -> None:
     running.table.end()
     assert running.ended() is None
     assert not running.table.stops
+
+
+def test_a_batch_that_took_too_long_has_the_next_ones_read_fewer_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[object, int]] = []
+    monkeypatch.setattr(jvm, "limit_rows", lambda _spark, query, most: limits.append((query, most)))
+    running = Running(shutdown_timeout="50s")
+    listener: Any = running.session.listeners[0]
+    for rows, ms in ((1_000_000, 80_000), (500_000, 40_000), (100_000, 40_000)):
+        report = batch_report(numInputRows=rows, durationMs={"triggerExecution": ms})
+        listener.onQueryProgress(SimpleNamespace(progress=report))
+    running.table.end()
+    running.windows.end()
+    assert running.ended() is None
+    assert limits == [(running.table, 500_000)], "40 s fit in shutdown_timeout, and a small batch says nothing"
+
+
+@pytest.mark.parametrize(
+    ("batches", "limits"),
+    [
+        ([(1000, 40)], [500]),
+        ([(1000, 1000), (100, 40)], [100, 100]),
+        ([(1000, 80), (250, 20), (250, 2), (500, 1), (1000, 1)], [250, 250, 500, 1000, 1000]),
+        ([(10, 60), (499, 60)], [1000, 1000]),
+    ],
+    ids=["as long as allowed", "not below 100,000", "twice at most, and never above the setting", "not full"],
+)
+def test_a_limit_follows_the_time_of_full_batches(batches: list[tuple[int, float]], limits: list[int]) -> None:
+    pace, found = Pace(1_000_000, 20.0), []
+    for thousands, seconds in batches:
+        before = pace.limit
+        assert pace.after(1000 * thousands, seconds) == (pace.limit != before)
+        found.append(pace.limit // 1000)
+    assert found == limits
+    small = Pace(20, 20.0)
+    assert not small.after(20, 60), "a smaller setting stays as it is"
 
 
 def test_a_stop_waits_for_the_batch_each_query_is_in(running: Running) -> None:
