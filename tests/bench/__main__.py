@@ -48,7 +48,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a running Kafka to use instead of an embedded one")
     parser.add_argument("--nab", type=Path, metavar="FOLDER", help="windows.json and data of the anomalies rows")
     parser.add_argument(
-        "--devices", type=int, metavar="N", help="how many the row spark-devices has (default: 100,000)"
+        "--devices", type=int, metavar="N", help="how many spark-devices and spark-gold have (default: 100,000)"
     )
     arguments = parser.parse_args(argv)
     if arguments.runs < 1:

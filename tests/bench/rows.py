@@ -13,7 +13,7 @@ from tests.bench.subject import Baseline, CommandBridge, CommandGateway, Gateway
 from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, auth_echo, auth_large, auth_mixed
 from tests.bench.workload_broker import drained, idle, live, live_with_latency, started
 from tests.bench.workload_commands import commands_live, commands_saturated, commands_waiting
-from tests.bench.workload_devices import spark_devices
+from tests.bench.workload_devices import spark_fleet
 from tests.bench.workload_growth import devices_churn, partitions_1000, routes_500, sessions_64, topics
 from tests.bench.workload_nab import anomalies_nab, nab_gaussian, nab_rolling
 from tests.bench.workload_replay import replayed
@@ -186,7 +186,8 @@ ROWS: Final = (
     Row("spark-silver-year", "as spark-silver, 100,000 records of 365 days", (), partial(spark_silver, load="days"),
         asked=True),
     Row("spark-devices", "100,000 devices with ten readings each into devices, the last five from the job's state on",
-        (), spark_devices, asked=True),
+        (), partial(spark_fleet, job="devices"), asked=True),
+    Row("spark-gold", "the same into gold", (), partial(spark_fleet, job="gold"), asked=True),
     Row("spark-steady", "5k msg/s for two minutes, publish to the row in silver", (Target("p99_s", 10),), spark_steady,
         asked=True),
     Row("spark-first-batch", "process start of silver to its first batch, jars there", (Target("seconds", 18),),

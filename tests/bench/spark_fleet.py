@@ -1,6 +1,7 @@
-"""The job ``devices`` on readings of a fleet, which are written to silver right before it starts."""
+"""A job that reads silver, on readings of a fleet that are written right before it starts."""
 
-from typing import Final
+import importlib
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -8,7 +9,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from config.settings import Settings
-from streaming.devices import job
 from streaming.job import JobContext
 from streaming.silver.schema import silver_schema
 from streaming.silver.tables import prepare_tables
@@ -41,4 +41,6 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
               for field in silver_schema(_SIGNALS))
         )  # fmt: skip
         silver.append(rows, query="fleet", batch=minute)
-    return job.start(spark, settings, context)
+    job: Any = importlib.import_module(f"streaming.{spark.conf.get(f'{FLEET}.job')}.job")
+    query: StreamingQuery = job.start(spark, settings, context)
+    return query

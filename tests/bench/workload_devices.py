@@ -1,4 +1,4 @@
-"""The job ``devices`` with many devices: what a reading costs, and what a batch reads, holds and shuffles."""
+"""Jobs that read silver with many devices: what a reading costs, and what a batch reads, holds and shuffles."""
 
 from pathlib import Path
 from typing import Final
@@ -15,16 +15,16 @@ GATEWAYS: Final = 10
 _FEW: Final = 1_000
 
 
-def spark_devices(site: Site) -> Measurement:
+def spark_fleet(site: Site, job: str) -> Measurement:
     """Ten readings of each device: five make it known, then the job is started again and takes the other five, for
-    which it loads each device from its state and merges it into the table. A third start takes five readings of each of
+    which it loads each device from its state and merges it into its table. A third start takes five readings of each of
     1,000 devices, spread over all. The figure is of the second start, from the start of the query to the end of its
     last process; the JVM is cold."""
     devices = site.devices or site.scaled(100_000)
     with site.folder() as directory:
-        new, _ = _run(site, directory, devices, 1, 0)
-        known, reads = _run(site, directory, devices, 1, MINUTES)
-        few, few_reads = _run(site, directory, devices, -(-devices // _FEW), 2 * MINUTES)
+        new, _ = _run(site, directory, job, devices, 1, 0)
+        known, reads = _run(site, directory, job, devices, 1, MINUTES)
+        few, few_reads = _run(site, directory, job, devices, -(-devices // _FEW), 2 * MINUTES)
     state = reads[-1]
     details = {
         "devices": float(devices),
@@ -41,12 +41,15 @@ def spark_devices(site: Site) -> Measurement:
         "few_shuffled_bytes": float(sum(it.shuffled_bytes for it in few_reads)),
     }
     for name, found in (("", reads), ("few_", few_reads)):
-        details[f"{name}opened"] = float(max(it.opened("devices") for it in found))
-        details[f"{name}merge_rows"] = float(max(it.rows("devices") for it in found))
+        for table, what in ((job, ""), ("silver", "silver_")):
+            details[f"{name}{what}opened"] = float(max(it.opened(table) for it in found))
+            details[f"{name}{what}rows_read"] = float(max(it.rows(table) for it in found))
     return Measurement({"rows_per_cpu_s": known.rows / known.cpu_s}, details)
 
 
-def _run(site: Site, directory: Path, devices: int, every: int, first: int) -> tuple[Finished, list[BatchReads]]:
+def _run(
+    site: Site, directory: Path, name: str, devices: int, every: int, first: int
+) -> tuple[Finished, list[BatchReads]]:
     stream = {
         "lake": {"path": str(directory / "lake")},
         "checkpoint": str(directory / "checkpoint"),
@@ -59,6 +62,7 @@ def _run(site: Site, directory: Path, devices: int, every: int, first: int) -> t
         **EVENT_LOG,
         "spark.eventLog.dir": folder.as_uri(),
         FLEET: devices,
+        f"{FLEET}.job": name,
         f"{FLEET}.every": every,
         f"{FLEET}.from": first,
     }
@@ -66,5 +70,5 @@ def _run(site: Site, directory: Path, devices: int, every: int, first: int) -> t
     with SparkJob("fleet", folder, settings, *words) as job:
         finished = job.finish()
     if finished.rows != (rows := -(-devices // every) * MINUTES):
-        raise BenchError(f"the job devices counted {finished.rows} rows of {rows} readings")
+        raise BenchError(f"the job {name} counted {finished.rows} rows of {rows} readings")
     return finished, batches(folder)
