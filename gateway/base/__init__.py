@@ -4,7 +4,7 @@ build.py             which build runs: compiled or pure
 command_metrics.py   metrics of commands to devices
 group_plan.py        which groups of MQTT sessions a worker has, by its settings, and their client ids
 instruments.py       counters, gauges and histograms that cost the data path next to nothing
-lean.py              imports libraries without what they load in vain; import it first
+lean.py              imports structlog without rich; import it first
 lifecycle.py         the life of a service: its state, the order in which its parts start, and the stop in reverse
 log_limits.py        limits a flood of log lines and reports how many were omitted
 logs.py              structured logs: an event name that never changes, plus fields
