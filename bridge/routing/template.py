@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from bridge.message import MessageView, Properties
@@ -86,10 +87,10 @@ class Template:
         )
         self.render_topic = _compile_topic(parts)
 
-    @classmethod
-    def parse(cls, text: str, *, where: str = "the template") -> Template:
+    @staticmethod
+    def parse(text: str, *, where: str = "the template") -> Template:
         """Read ``text``; ``where`` names the setting in errors. Raises TemplateError with the position."""
-        return cls(text, tuple(_parse(text, where)))
+        return _made(text, tuple(_parse(text, where)))
 
     @property
     def constant(self) -> bytes | None:
@@ -116,10 +117,15 @@ class Template:
                 )
             else:
                 parts += device.parts
-        return Template(self.text, tuple(parts))
+        return _made(self.text, tuple(parts))
 
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
+
+
+@lru_cache(maxsize=256)  # many routes have the same few templates, of 1 KB each
+def _made(text: str, parts: tuple[str | Placeholder, ...]) -> Template:
+    return Template(text, parts)
 
 
 # --- reading ---
