@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True)
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # hashing threads inherit it
-    memory.use_one_arena()
+    memory.keep_heap_small()
     settings = load(arguments.config, environ={}).settings
     logs.configure(settings.log)
     asyncio.run(_run(settings))

@@ -1,6 +1,9 @@
 """What a worker's memory settings promise."""
 
+import ctypes
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -43,3 +46,28 @@ def test_what_waits_for_the_collector_is_bounded() -> None:
 def test_what_is_alive_when_the_worker_is_ready_is_not_looked_at_again() -> None:
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects()) < 2_000
+
+
+MAPPED = """
+import ctypes
+from gateway.base import memory
+
+class Info(ctypes.Structure):
+    _fields_ = [("words", ctypes.c_size_t * 10)]
+
+def mapped():
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = Info
+    return ask().words[4]  # hblkhd: bytes in blocks of their own
+
+memory.keep_heap_small()
+bytearray(8 << 20)  # freed at once
+before = mapped()
+block = bytearray(4 << 20)
+assert mapped() - before >= 4 << 20, "it would stay in the heap when it is freed"
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="no glibc, or one before 2.33")
+def test_large_blocks_do_not_stay_in_the_heap_after_a_larger_one_was_freed() -> None:
+    subprocess.run([sys.executable, "-c", MAPPED], check=True, timeout=60)

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from gateway.base import memory
 
-    memory.use_one_arena()
+    memory.keep_heap_small()
     from config.loading.load import load
     from gateway.auth_service.requirements import require_servable
 

@@ -66,7 +66,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from gateway.base import memory
 
-    memory.use_one_arena()
+    memory.keep_heap_small()
     with memory.loading():
         from gateway.base import lean  # noqa: F401 - it works by being imported
     if arguments.channel is not None:

@@ -120,7 +120,7 @@ def _say_stored(worker: _TrialWorker) -> None:
 def main() -> int:
     """Run the worker of the first line's settings; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    memory.use_one_arena()
+    memory.keep_heap_small()
     try:
         settings = from_json(_first_line())
         logs.configure(settings.log, context={"instance": settings.instance, "worker": 0})
