@@ -33,9 +33,10 @@ _OWN: Final = frozenset({"username", "clientid", "common_name"})  # a client's o
 
 
 class _Template(NamedTuple):
-    """``pieces``: text, and numbers of values."""
+    """A text with ``%s`` for each value of ``order``, which has numbers of values."""
 
-    pieces: tuple[str | int, ...]
+    text: str
+    order: tuple[int, ...]
     entries: int
 
 
@@ -83,7 +84,7 @@ class AclText:
         template = shape.templates.get(equal)
         if template is None:
             template = shape.templates[equal] = self._template(shape, equal)
-        return "".join([values[one] if isinstance(one, int) else one for one in template.pieces]), template.entries
+        return template.text % tuple([values[number] for number in template.order]), template.entries
 
     def _known(self, rules: tuple[Rule, ...]) -> _Shape | None:
         """The shape of a client's rules; None for rules that are not cached."""
@@ -110,7 +111,8 @@ class AclText:
         rules = [replace(rule, who=EVERYBODY) for rule in shape.rules]
         text, entries = self._afresh(rules, _stand_in(values))
         split = re.split(f"({'|'.join(stand_ins)})", text) if stand_ins else [text]
-        return _Template(tuple(stand_ins.index(one) if one in stand_ins else one for one in split), entries)
+        pieces = (one.replace("%", "%%") for one in split[::2])
+        return _Template("%s".join(pieces), tuple(map(stand_ins.index, split[1::2])), entries)
 
 
 def _shape(rules: tuple[Rule, ...]) -> _Shape:

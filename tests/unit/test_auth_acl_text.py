@@ -27,6 +27,7 @@ _LEVELS = st.sampled_from(
         "+",
         "",
         "$SYS",
+        "%s%",
         "${username}",
         "${clientid}",
         "${tenant}",
