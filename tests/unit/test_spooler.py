@@ -8,10 +8,10 @@ from structlog.testing import capture_logs
 
 from bridge.errors import BridgeError, IncarnationError, PoisonedError, RefusedError
 from bridge.ports import StoredRecord
-from bridge.produce.spool_replay import Replayed
+from bridge.produce.spool_replay import SMALL_BYTES, Replayed
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, value_of
-from tests.unit.fake_kafka import DOWN, FakeKafka
+from tests.unit.fake_kafka import DOWN, FakeKafka, FakeProducer
 from tests.unit.fake_spool import FakeDisk
 from tests.unit.manual_time import in_manual_time
 from tests.unit.spool_path import SpoolPath, numbers
@@ -104,6 +104,20 @@ async def test_small_batches_of_two_qualities_that_came_in_turn_are_put_together
         assert len(sent) < 10
         for of_one in (0, 1):
             assert [number for number in numbers(kafka) if number % 2 == of_one] == list(range(of_one, 200, 2))
+
+
+async def test_a_large_batch_is_sent_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes are copied: no record of it is read, and none is written again."""
+    kafka, topic = FakeKafka.with_topic(led=False, batch_bytes=1 << 20)
+    async with SpoolPath(kafka) as path:
+        for number in range(3):
+            path.append(path.slot("t"), value_of(number, SMALL_BYTES))
+            path.flush()
+            await path.until(lambda: path.disk.messages == path.ledger.received, "it is on the disk")
+        monkeypatch.delattr(FakeProducer, "records")
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        assert numbers(kafka) == [0, 1, 2]
 
 
 async def test_a_crash_in_the_middle_of_a_replay_repeats_and_loses_nothing() -> None:
