@@ -25,6 +25,7 @@ USER_COLUMNS: Final = (
     "kind, identity, password, tenant, groups, attributes, is_superuser, disabled, expires_at_s, created_s, changed_s, "
     "revision"
 )
+LOGIN_COLUMNS: Final = "password, tenant, groups, attributes, is_superuser, disabled, expires_at_s, revision"
 TENANT_COLUMNS: Final = "name, enabled, logins_per_second, users_max, attributes, created_s, changed_s, revision"
 BAN_COLUMNS: Final = "kind, value, reason, until_s, by, created_s"
 

@@ -67,13 +67,30 @@ def user_of(row: Sequence[Any]) -> User:
         row[2],
         row[3],
         frozenset(groups.split(",")) if groups else _NOBODY,
-        attributes_of(row[5]) if row[5] else _NOTHING,
+        attributes_of(row[5]),
         row[6] != 0,
         row[7] != 0,
         row[8],
         row[9],
         row[10],
         row[11],
+    )
+
+
+def login_user_of(kind: IdentityKind, identity: str, row: Sequence[Any]) -> User:
+    """The user of a row of LOGIN_COLUMNS, without its dates: a login needs none, and each column takes time."""
+    groups = row[2]
+    return User(
+        kind,
+        identity,
+        row[0],
+        row[1],
+        frozenset(groups.split(",")) if groups else _NOBODY,
+        attributes_of(row[3]) if row[3] else _NOTHING,
+        row[4] != 0,
+        row[5] != 0,
+        row[6],
+        revision=row[7],
     )
 
 

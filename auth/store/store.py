@@ -25,8 +25,8 @@ from auth.names import ban_name
 from auth.networks import enclosing
 from auth.store import edit as store_edit
 from auth.store import file as store_file
-from auth.store.file import BAN_COLUMNS, TENANT_COLUMNS, USER_COLUMNS
-from auth.store.records import AuditEntry, StoredRule, User, ban_of, tenant_of, user_of
+from auth.store.file import BAN_COLUMNS, LOGIN_COLUMNS, TENANT_COLUMNS, USER_COLUMNS
+from auth.store.records import AuditEntry, IdentityKind, StoredRule, User, ban_of, login_user_of, tenant_of, user_of
 from auth.store.rules import OWN_KINDS, RULE_COLUMNS, rule_of
 from auth.store.values import check_identity
 from auth.store.writer import Writer
@@ -53,6 +53,7 @@ _KEPT_TEXT: Final = 512  # longest key, in characters, of cached rules and tenan
 
 # Columns are constants and values are parameters, so no client's text becomes part of a statement.
 _USER: Final = f"SELECT {USER_COLUMNS} FROM users WHERE kind = ? AND identity = ?"  # noqa: S608
+_LOGIN: Final = f"SELECT {LOGIN_COLUMNS} FROM users WHERE kind = ? AND identity = ?"  # noqa: S608
 _RULES: Final = f"SELECT {RULE_COLUMNS} FROM rules WHERE kind = ? AND value = ?"  # noqa: S608
 _TENANT: Final = f"SELECT {TENANT_COLUMNS} FROM tenants WHERE name = ?"  # noqa: S608
 _BAN: Final = f"SELECT {BAN_COLUMNS} FROM bans WHERE kind = ? AND folded = ? AND (until_s IS NULL OR until_s > ?)"  # noqa: S608
@@ -147,13 +148,15 @@ class Store:
         self._looked_ns = 0
         return self._ask(self._versions) != before
 
-    def find_user(self, kind: str, identity: str) -> User | None:
-        """The user of that kind and identity; for kind ``address`` that of the narrowest network. Raises
-        BackendDownError."""
+    def find_user(self, kind: IdentityKind, identity: str) -> User | None:
+        """The user of that kind and identity, without its dates; for kind ``address`` that of the narrowest network.
+        Raises BackendDownError."""
         return self._ask(self._find_user, kind, identity)
 
     def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
         """A present ban of client id, user name or address. Raises BackendDownError."""
+        if not self._ban_kinds and self._db is not None and time.monotonic_ns() - self._looked_ns < _LOOK_NS:
+            return None  # as in most databases
         return self._ask(self._find_ban, clientid, username, address, now_s)
 
     def tenant(self, name: str) -> Tenant | None:
@@ -295,18 +298,18 @@ class Store:
     def _different(self, column: str, table: str) -> list[Any]:
         return [row[0] for row in self._ready().execute(_DIFFERENT.format(column, table))]
 
-    def _find_user(self, kind: str, identity: str) -> User | None:
+    def _find_user(self, kind: IdentityKind, identity: str) -> User | None:
         if kind == "address":
             for network in enclosing(identity, self._user_prefixes):
-                row = self._ready().execute(_USER, (kind, network)).fetchone()
+                row = self._ready().execute(_LOGIN, (kind, network)).fetchone()
                 if row is not None:
-                    return user_of(row)
+                    return login_user_of(kind, network, row)
             return None
         try:
-            row = self._ready().execute(_USER, (kind, identity)).fetchone()
+            row = self._ready().execute(_LOGIN, (kind, identity)).fetchone()
         except UnicodeEncodeError:  # text that is no UTF-8 names nobody
             return None
-        return None if row is None else user_of(row)
+        return None if row is None else login_user_of(kind, identity, row)
 
     def _find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
         if not self._ban_kinds:
