@@ -21,7 +21,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import NumericType, StructType
 
-from config.values.window_shapes import WindowShape, step_of
+from config.values.window_shapes import WindowShape
 from streaming.lake.columns import columns
 from streaming.silver.schema import FIXED
 
@@ -123,9 +123,7 @@ def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> 
     )
 
 
-def rolled_up(
-    parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Sequence[TimeRange] | None = None
-) -> DataFrame:
+def rolled_up(parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Sequence[TimeRange]) -> DataFrame:
     """Windows put together from panes: ``window``, ``level``, ``key``, ``signal``, ``start`` (µs) and the figures.
 
     ``parts`` are panes with a column ``fresh``. A window that has a fresh pane comes out, and all its panes have to be
@@ -200,17 +198,6 @@ def panes_of_gold(gold: DataFrame, step: WindowShape) -> DataFrame:
     )
 
 
-def aggregated(rows: DataFrame, windows: Sequence[WindowShape], units: Mapping[str, str | None]) -> DataFrame:
-    """What the table is to hold if ``rows`` are all there is: the panes' own window, and ``windows``."""
-    step = step_of(tuple(windows))
-    parts = panes(rows, step)
-    longer = [shape for shape in windows if shape != step]
-    whole = parts.withColumn("window", F.lit(step.label))
-    if longer:
-        whole = whole.unionByName(rolled_up(parts.withColumn("fresh", F.expr("true")), longer))
-    return gold_rows(whole, (step, *longer), units)
-
-
 def _pane() -> Column:
     return F.xxhash64("level", "key", "start")
 
@@ -230,10 +217,8 @@ def _instances(at: Column, windows: Sequence[WindowShape]) -> Column:
     )
 
 
-def _overlapping(windows: Sequence[WindowShape], ranges: Sequence[TimeRange] | None) -> Column:
+def _overlapping(windows: Sequence[WindowShape], ranges: Sequence[TimeRange]) -> Column:
     """Whether the window ``in`` has a part of the ranges."""
-    if ranges is None:
-        return F.lit(1) == F.lit(1)
     start = F.col("in.start")
     end = start + F.get(F.array(*(F.lit(_us(shape.length)) for shape in windows)), F.col("in.number"))
     return reduce(or_, ((start < one.end) & (end > one.first) for one in ranges))

@@ -16,6 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField
 
 from config.errors import ConfigError
@@ -26,6 +27,7 @@ from streaming.gold import transforms as gold_transforms
 from streaming.gold.transforms import GOLD
 from streaming.job import JobContext
 from streaming.lake.lake import DeltaTable
+from streaming.lake.time_ranges import TimeRange
 from streaming.runtime import job_lock
 from streaming.silver.schema import PARTITIONS, silver_schema
 from streaming.upkeep import forget
@@ -165,10 +167,20 @@ def run(spark: SparkSession, settings: Settings) -> None:
     gold.start(spark, settings, JobContext(lambda _event: None)).awaitTermination()
 
 
+def aggregated(readings: DataFrame, windows: Sequence[WindowShape], units: Mapping[str, str | None]) -> DataFrame:
+    """What the table is to hold if these are all there is."""
+    step = step_of(tuple(windows))
+    longer = [shape for shape in windows if shape != step]
+    parts = gold_transforms.panes(readings, step)
+    whole = gold_transforms.rolled_up(parts.withColumn("fresh", F.lit(True)), longer, [TimeRange(0, 1 << 60)])
+    figures = parts.withColumn("window", F.lit(step.label)).unionByName(whole)
+    return gold_transforms.gold_rows(figures, (step, *longer), units)
+
+
 def test_aggregates_are_those_of_plain_python(spark: SparkSession) -> None:
     batch = readings(400, seed=1)
     shapes = [parse_window(text) for text in WINDOWS]
-    made = gold_transforms.aggregated(rows(spark, batch), shapes, {"temperature": "°C"})
+    made = aggregated(rows(spark, batch), shapes, {"temperature": "°C"})
     assert made.schema.names == gold_transforms.GOLD.names
     assert_same(table(made), expected(batch))
     units = {(it["signal"], it["unit"]) for it in made.select("signal", "unit").distinct().collect()}
@@ -180,7 +192,7 @@ def test_windows_that_are_no_multiple_of_each_other_are_put_together_from_their_
 ) -> None:
     batch = [*readings(150, seed=2), Reading("d0", "pump", None, BEGIN, 1000, 1.5, None, partition=3)]
     windows = ("10m tumbling", "45m sliding 15m")
-    made = gold_transforms.aggregated(rows(spark, batch), [parse_window(text) for text in windows], {})
+    made = aggregated(rows(spark, batch), [parse_window(text) for text in windows], {})
     assert {place[0] for place in table(made)} == {"5m tumbling", *windows}
     assert_same(table(made), expected(batch, windows))
 
