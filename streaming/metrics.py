@@ -188,22 +188,14 @@ def _number(value: float | None) -> float:
     return value if value is not None and value == value else 0.0  # noqa: PLR0124 (NaN alone differs from itself)
 
 
-class MetricsServer:
-    """An HTTP server of its own thread that gives Prometheus the metrics; ``url`` is where."""
+class Served(NamedTuple):
+    """Where Prometheus finds the metrics, and the server, whose thread ends with the process."""
 
-    def __init__(self, server: WSGIServer, thread: threading.Thread, host: str) -> None:
-        self._server, self._thread = server, thread
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{server.server_port}/metrics"
-
-    def close(self) -> None:
-        """Ends it; returns when its thread has."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    url: str
+    server: WSGIServer
 
 
-def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> MetricsServer | None:
+def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> Served | None:
     """Serves the metrics and those of the process; None where ``stream.metrics.port`` is not set.
 
     Raises ConfigError if the port cannot be had: another job of this machine has it, as a rule.
@@ -216,11 +208,12 @@ def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> MetricsSer
     ProcessCollector(registry=registry)
     registry.register(metrics)
     try:
-        server, thread = start_http_server(settings.port, settings.host, registry)
+        server, _ = start_http_server(settings.port, settings.host, registry)
     except OSError as error:
         raise ConfigError(
             f"stream.metrics.port is {settings.port}, which cannot be listened on at {settings.host}"
             f" ({error.strerror or error}). Does another job of this machine use it? Give each a port of its own"
             " (--metrics-port), 0 for any free one, or run the jobs in one process (gateway stream all)."
         ) from error
-    return MetricsServer(server, thread, settings.host)
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return Served(f"http://{shown}:{server.server_port}/metrics", server)

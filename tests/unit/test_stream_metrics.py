@@ -131,13 +131,14 @@ def test_ages_grow_until_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None
 def test_prometheus_can_read_it() -> None:
     _, context, _ = heard(batch_report())
     context.metrics.data_lost("silver", 't"\n', 12)
-    server = serve(context.metrics, StreamMetricsSettings(port=0))
-    assert server is not None
+    served = serve(context.metrics, StreamMetricsSettings(port=0))
+    assert served is not None
     try:
-        with urlopen(server.url, timeout=10) as answer:
+        with urlopen(served.url, timeout=10) as answer:
             families = {family.name: family for family in parse_text(answer.read().decode())}
     finally:
-        server.close()
+        served.server.shutdown()
+        served.server.server_close()
     assert {one.name.removesuffix("_total") for one in SERIES} <= families.keys()
     assert "process_resident_memory_bytes" in families
     lost = {sample.labels["topic"]: sample.value for sample in families["gateway_stream_data_loss_offsets"].samples}
