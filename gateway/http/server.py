@@ -33,6 +33,7 @@ _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _LINGER_S: Final = 0.5  # a stop waits so long for answers under way; none takes more than milliseconds
 _CONNECTIONS: Final = 100  # beyond them the oldest is closed: whoever can reach the port cannot use up the descriptors
+_HANDSHAKE_S: Final = 10.0
 
 PAGES: Final = ("/", "/runbook")
 _READING: Final = ("GET", "HEAD")
@@ -64,7 +65,7 @@ class HttpServer:
     """A component that answers on ``http.host`` and ``http.port``, or on the settings that ``names`` names."""
 
     name: Final = "http"
-    read_timeout_s: float = 10.0  # for a handshake, for a request, and for the peer to read its answer
+    read_timeout_s: float = 60.0  # for a request, and for the peer to read its answer: some have megabytes
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class HttpServer:
             lambda: Connection(self, loop),
             sock=self._socket,
             ssl=context,
-            ssl_handshake_timeout=None if context is None else self.read_timeout_s,
+            ssl_handshake_timeout=None if context is None else _HANDSHAKE_S,
         )
         _log.info("http_listening", url=self.url)
 
