@@ -40,7 +40,7 @@ _CONNECT_S = 60.0
 _DRAIN_DEVICES_S = 20.0
 _DRAIN_GATEWAY_S = 30.0
 _SPARK_START_S = 180.0  # 15 s on two idle cores, over a minute on busy ones
-_ALERT_S = 60.0  # how much longer messages flow for an alert that Spark on a slow machine has not made yet
+_ALERT_S = 60.0  # how long an alert may come after Spark's first rows, for which the demo waits in any case
 _SPARK_STALL_S = 120.0  # how long Spark may be behind Kafka without a single new row; the first batch is the slowest
 
 
@@ -330,10 +330,15 @@ class _Demo:
             return
         if self._alerts.is_closed(device):
             return
-        self._say(f"messages flow for at most {_ALERT_S:g} s more, until Spark's alert is answered; Ctrl-C ends")
+        self._say("messages flow on until Spark's alert is answered; Ctrl-C ends")
         closed = asyncio.create_task(self._alerts.closed(device))
         stopping.add_done_callback(lambda _: closed.cancel())
-        await self._guarding(closed, _ALERT_S)
+        deadline_s, has_rows = time.monotonic() + _SPARK_START_S, False
+        while not closed.done() and time.monotonic() < deadline_s:
+            if not has_rows and self._state.spark.rows:
+                deadline_s, has_rows = time.monotonic() + _ALERT_S, True
+                self._say(f"messages flow on for at most {_ALERT_S:g} s, until Spark's alert is answered; Ctrl-C ends")
+            await self._guarding(closed, _REFRESH_S)
         closed.cancel()
 
     async def _await_received(self) -> None:
