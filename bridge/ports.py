@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from bridge.errors import BridgeError
     from bridge.spool.record import SpoolBatch
     from bridge.spool.store import ReadResult
 
@@ -85,6 +86,9 @@ class SpoolStore(Protocol):
         """Remove delivered batches."""
 
 
+Answered = Callable[[int, BridgeError | None], None]  # receives the offset, or an error
+
+
 class Producer(Protocol):
     """One incarnation of an idempotent, acks=all producer. All methods belong to the event loop's thread."""
 
@@ -97,16 +101,19 @@ class Producer(Protocol):
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         """An empty batch. Small batches are cheaper uncompressed."""
 
-    def send(self, topic: str, partition: int, batch: BatchBuilder) -> Future[int]:
+    def hand_over(self, topic: str, partition: int, batch: BatchBuilder, answered: Answered) -> None:
         """Hand a closed batch over. At most one batch of a partition may be under way. Does not block.
 
-        Raises LeaderMissingError when nothing was handed over. The future's result is the offset of the first record
-        once all in-sync replicas have the batch, or -1 when Kafka does not say where. ``failure`` explains a failed
-        future."""
+        Raises LeaderMissingError when nothing was handed over. ``answered`` is called later, once: with the offset of
+        the first record when all in-sync replicas have the batch (-1 when Kafka does not say where), otherwise with
+        PoisonedError, TimestampError, IncarnationError or RefusedError. It must not raise. A closed producer does not
+        call it."""
+
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> Future[int]:
+        """``hand_over`` with a future, whose result is the offset. ``failure`` explains a failed future."""
 
     def failure(self, answer: Future[int]) -> BridgeError | None:
-        """The outcome of a batch whose future is done: None when Kafka has it, else PoisonedError, TimestampError,
-        IncarnationError or RefusedError."""
+        """The outcome of a batch whose future is done: None when Kafka has it, else the error."""
 
     def cluster_id(self) -> str | None:
         """The id of the cluster, which never changes; None before the start, or when the cluster has none."""

@@ -10,9 +10,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
-    from bridge.ports import Append, Headers
+    from bridge.ports import Answered, Append, Headers
 
 # Record batch format v2: where the checksum stands, what it covers, and where the producer's fields are.
 _CRC, _CRC_AT, _CHECKED_FROM = Struct(">I"), 17, 21
@@ -84,7 +82,7 @@ def _full(_number: int, _timestamp: int, _key: bytes | None, _value: bytes | Non
 class Handover:
     """A built batch that was handed over. Its sequence number stays at every attempt, except after ``renumber``."""
 
-    __slots__ = ("attempts", "batch", "data", "future", "leader", "partition", "pauses", "sequence", "topic")
+    __slots__ = ("answered", "attempts", "batch", "data", "leader", "partition", "pauses", "sequence", "topic")
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class Handover:
         batch: KafkaBatch,
         data: bytearray,
         sequence: int,
-        future: Future[int],
+        answered: Answered,
         leader: int | None,
     ) -> None:
         self.topic = topic
@@ -101,7 +99,7 @@ class Handover:
         self.batch = batch
         self.data = data
         self.sequence = sequence
-        self.future = future
+        self.answered = answered
         self.leader = leader  # at present; None: there is none
         self.attempts = 0  # requests it was in
         self.pauses = 0  # before it was sent again
@@ -128,10 +126,9 @@ def requests(handovers: list[Handover]) -> Iterator[list[Handover]]:
 class Request:
     """One request to one broker, with its batches."""
 
-    __slots__ = ("abandoned", "handovers", "leader", "sent_s")
+    __slots__ = ("handovers", "leader", "sent_s")
 
     def __init__(self, leader: int, handovers: list[Handover], sent_s: float) -> None:
         self.leader = leader
         self.handovers = handovers
         self.sent_s = sent_s
-        self.abandoned = False

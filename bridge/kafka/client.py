@@ -39,6 +39,7 @@ from config.errors import GatewayError, forget_frames
 
 if TYPE_CHECKING:
     from bridge.kafka.login import KafkaLogin
+    from bridge.kafka.session import Told
 
     Place = tuple[Any, Any]  # node and connection group
 
@@ -130,6 +131,15 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 return None
             self._put(place, connection)
             return connection
+
+    def ask(self, node_id: object, request: Any, told: Told) -> SessionConnection | None:
+        """``SessionConnection.ask`` on the connection for batches, which is returned. None without one: ``ready`` opens
+        it."""
+        connection: SessionConnection | None = self._conns.get((node_id, ConnectionGroup.DEFAULT))
+        if connection is None or not connection.connected():
+            return None
+        connection.ask(request, told)
+        return connection
 
     async def _open(self, node_id: Any) -> SessionConnection:
         """A new connection, authenticated. Raises OSError, TimeoutError and KafkaError."""

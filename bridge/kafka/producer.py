@@ -24,12 +24,13 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.client import ConnectionGroup
+from aiokafka.conn import CloseReason
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
 
@@ -50,12 +51,13 @@ from bridge.kafka.contacts import Contact, Contacts
 from bridge.kafka.error_codes import AnswerError, loses_place, outcome, translate
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.produce import Produce, named_records
-from bridge.ports import BatchBuilder, StoredRecord
+from bridge.ports import Answered, BatchBuilder, StoredRecord
 from config.error_words import words
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from bridge.certificate import Validity
+    from bridge.kafka.session import SessionConnection
     from config.settings import KafkaSettings
 
 log = structlog.get_logger("kafka")
@@ -116,7 +118,7 @@ class KafkaProducer:
         self._scheduled = False
         self._held: list[Handover] = []  # for brokers that asked for no batches
         self._release: asyncio.TimerHandle | None = None
-        self._tasks: dict[asyncio.Task[None], Request] = {}
+        self._under_way: dict[Request, SessionConnection | asyncio.Task[None] | None] = {}  # a task opens a connection
         self._refreshed_ns = 0
         self._troubles = self.contacts.troubles
         self._rights_missing = self.contacts.rights_missing
@@ -174,11 +176,14 @@ class KafkaProducer:
         client = self._client
         if client is None:
             return
+        connecting: set[asyncio.Task[None]] = set()
         if not self._closed:
             self._closed = True
             if self._ended is not None:
                 self._ended.set_result(None)
-            for task in self._tasks:
+            connecting = {way for way in self._under_way.values() if isinstance(way, asyncio.Task)}
+            self._under_way.clear()
+            for task in connecting:
                 task.cancel()
             # Bytes for a frozen broker stay in our buffers and would be sent when it resumes; only abort drops them.
             for connection in list(client.connections):
@@ -186,7 +191,7 @@ class KafkaProducer:
                     connection._writer.transport.abort()
         # Not wait_for, which would keep waiting for a close that hangs.
         closing = asyncio.get_running_loop().create_task(client.close())
-        _, unfinished = await asyncio.wait({*self._tasks, closing}, timeout=patience_s)
+        _, unfinished = await asyncio.wait({*connecting, closing}, timeout=patience_s)
         for task in unfinished:
             task.cancel()
         if closing.done() and not closing.cancelled():
@@ -203,6 +208,11 @@ class KafkaProducer:
         return KafkaBatch(self._settings.batch_bytes, self._codec if compressed else 0)
 
     def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.hand_over(topic, partition, batch, partial(_resolve, future))
+        return future
+
+    def hand_over(self, topic: str, partition: int, batch: BatchBuilder, answered: Answered) -> None:
         assert isinstance(batch, KafkaBatch)
         if self._closed:
             raise IncarnationError("The producer has been closed.")
@@ -213,10 +223,8 @@ class KafkaProducer:
         sequence = self._sequences.get(place, 0)
         data = batch.stamp(self._producer_id, self._epochs.get(place, self._epoch), sequence)
         self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pending.append(Handover(topic, partition, batch, data, sequence, future, leader))
+        self._pending.append(Handover(topic, partition, batch, data, sequence, answered, leader))
         self._schedule()
-        return future
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._closed:
@@ -243,10 +251,7 @@ class KafkaProducer:
                     self._release = loop.call_later(left_ns / 1e9, self._send_held)
                 continue
             for together in requests(handovers):
-                request = Request(leader, together, loop.time())
-                task = loop.create_task(self._deliver(request))
-                self._tasks[task] = request
-                task.add_done_callback(self._tasks.pop)
+                self._transmit(Request(leader, together, loop.time()))
 
     def _send_later(self, handover: Handover) -> None:
         self._live().force_metadata_update()
@@ -268,32 +273,59 @@ class KafkaProducer:
         for handover in held:
             self._send_again(handover)
 
-    async def _deliver(self, request: Request) -> None:
-        leader, handovers = request.leader, request.handovers
+    def _transmit(self, request: Request) -> None:
+        """Send a request, over the standing connection or a new one."""
+        leader = request.leader
         topics: dict[str, list[tuple[int, bytearray]]] = {}
-        for handover in handovers:
-            handover.attempts += 1
+        for handover in request.handovers:
             topics.setdefault(handover.topic, []).append((handover.partition, handover.data))
-        client, transport = self._live(), None
+        question = Produce(None, -1, self._broker_timeout_ms, list(topics.items()))
         self.contacts.asked(leader)
+        self._under_way[request] = None
         try:
-            if await client.ready(leader):
-                transport = client._conns[leader, ConnectionGroup.DEFAULT]._writer.transport
-            response = await client.send(leader, Produce(None, -1, self._broker_timeout_ms, list(topics.items())))
-        except kafka_errors.KafkaError as error:
-            self._undelivered(request, error, transport)
+            connection = self._live().ask(leader, question, partial(self._answered, request))
+        except Exception as error:  # noqa: BLE001 - the other requests of this turn go on
+            self._answered(request, None, error)
             return
-        except asyncio.CancelledError:
-            if not request.abandoned or self._closed:
-                raise
-            self._undelivered(request, _LeaderMovedError(), transport)
+        if connection is None:
+            self._under_way[request] = asyncio.get_running_loop().create_task(self._connect(request))
             return
-        except Exception as error:
-            # A defect. Without this line the batches would wait for the delivery timeout.
-            log.exception("produce_defect", broker=leader)
-            for handover in handovers:
+        self._under_way[request] = connection
+        for handover in request.handovers:
+            handover.attempts += 1
+
+    async def _connect(self, request: Request) -> None:
+        """Open the connection that a request needs, and send the request."""
+        error: Exception = kafka_errors.NodeNotReadyError()
+        try:
+            if await self._live().ready(request.leader):
+                if request in self._under_way:
+                    self._transmit(request)
+                return
+        except Exception as failed:  # noqa: BLE001 - no task awaits this one
+            error = failed
+        self._answered(request, None, error)
+
+    def _answered(self, request: Request, response: Any, error: BaseException | None) -> None:
+        """Take the answer to a request, or its failure. Without effect if the request was abandoned."""
+        if request not in self._under_way:
+            return
+        del self._under_way[request]
+        if error is None:
+            try:
+                self._take_answer(request, response)
+            except Exception as defect:  # noqa: BLE001 - told below
+                error = defect
+        if isinstance(error, kafka_errors.KafkaError):
+            self._undelivered(request, error)
+        elif error is not None:
+            # Without this line the batches would wait for the delivery timeout.
+            log.error("produce_defect", broker=request.leader, exc_info=error)
+            for handover in request.handovers:
                 self._settle(handover, kafka_errors.KafkaError(repr(error)))
-            return
+
+    def _take_answer(self, request: Request, response: Any) -> None:
+        leader = request.leader
         self.contacts.answered(leader, written=True)
         throttled_ms = getattr(response, "throttle_time_ms", None)
         if throttled_ms:
@@ -301,7 +333,7 @@ class KafkaProducer:
             if self._on_throttle is not None:
                 self._on_throttle(throttled_ms)
         answers = {(topic, answer[0]): answer[1:] for topic, partitions in response.topics for answer in partitions}
-        for handover in handovers:
+        for handover in request.handovers:
             code, offset, *more = answers.get((handover.topic, handover.partition), (-1, -1))
             if outcome(code) == "stored":
                 if self._troubles:
@@ -309,16 +341,11 @@ class KafkaProducer:
                     self._rights_missing.discard(handover.topic)
                 if self._begun_anew:
                     self._begun_anew.discard((handover.topic, handover.partition))
-                if not handover.future.done():
-                    handover.future.set_result(offset)
+                handover.answered(offset, None)
             else:
                 self._settle(handover, AnswerError(code, named_records(more, handover.batch.record_count())))
 
-    def _undelivered(self, request: Request, error: kafka_errors.KafkaError, transport: Any) -> None:
-        if transport is not None:
-            # The client has closed it, or never will; a closed one still sends what is in its buffer, once a frozen
-            # broker reads again: perhaps long after the next incarnation has gone on.
-            transport.abort()
+    def _undelivered(self, request: Request, error: kafka_errors.KafkaError) -> None:
         forget_frames(error)  # they have the batches
         text = words(error)
         if isinstance(error, kafka_errors.NodeNotReadyError):
@@ -333,19 +360,24 @@ class KafkaProducer:
         """Abandon a request to a broker that no longer leads one of its partitions and is silent: frozen or cut off.
 
         The request would last until its time-out, although the new leader is known. Records that the old leader still
-        appends do not count: it is fenced, and truncates its log to the new leader's when it returns."""
+        appends do not count: it is fenced, and truncates its log to the new leader's when it returns. The connection is
+        closed: otherwise the broker would get what is in its buffer once it reads again, perhaps long after the next
+        incarnation has gone on."""
         before_s = asyncio.get_running_loop().time() - _ABANDON_AFTER_S
-        for task, request in self._tasks.items():
+        for request, way in list(self._under_way.items()):
             if request.sent_s < before_s and any(
                 self._leader(handover.topic, handover.partition) not in {request.leader, None}
                 for handover in request.handovers
             ):
-                request.abandoned = True
-                task.cancel()
+                self._answered(request, None, _LeaderMovedError())
+                if isinstance(way, asyncio.Task):
+                    way.cancel()
+                elif way is not None:
+                    way.close(CloseReason.CONNECTION_BROKEN)
 
     def _settle(self, handover: Handover, error: kafka_errors.KafkaError) -> None:
-        """Send a batch again after a retriable error; otherwise end its future with the failure."""
-        if self._closed or handover.future.done():
+        """Send a batch again after a retriable error; otherwise report the failure."""
+        if self._closed:
             return
         if outcome(error) == "retry":
             reason = translate(error, handover.topic)
@@ -382,7 +414,7 @@ class KafkaProducer:
                 # An earlier attempt may have been stored: given to other records, its numbers would make Kafka take
                 # those for a repetition, acknowledge and drop them.
                 failure = IncarnationError(f"Rejected after an attempt without answer: {failure}")
-        handover.future.set_exception(failure)
+        handover.answered(-1, failure)
 
     def _begin_anew(self, place: tuple[str, int]) -> bool:
         """Number a partition's batches from 0 again, in a new epoch (KIP-360). False when there is no later epoch.
@@ -513,3 +545,12 @@ class KafkaProducer:
         self._abandon_moved()
         if self._held:
             self._send_held()  # other brokers may lead its partitions now
+
+
+def _resolve(future: asyncio.Future[int], offset: int, error: BridgeError | None) -> None:
+    if future.done():
+        return  # cancelled by who waits
+    if error is None:
+        future.set_result(offset)
+    else:
+        future.set_exception(error)

@@ -11,17 +11,21 @@ aiokafka's connection lacks three things of SASL, each pinned by a test with a r
 
 It also lacks quotas (KIP-219). A broker answers at once with the time for which it will not read from this connection.
 The time-out of later requests begins when the broker reads again.
+
+And it is dear where answers are small: a task reads frames, another one and a timer wait for each answer, and each is a
+turn of the event loop. Here the bytes of an answer are cut into frames as they arrive, and ``ask`` needs no task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 
 from bridge.certificate import Validity, shown_by
@@ -30,6 +34,9 @@ from bridge.kafka.login import ShownToken
 if TYPE_CHECKING:
     from bridge.ports import Credential
 
+Told = Callable[[Any, BaseException | None], None]  # receives an answer, or an error
+
+_SIZE = Struct(">i")
 _PRODUCE = 0
 _MUTES_SINCE = 6  # the version of Produce with KIP-219; older brokers wait before they answer
 _CHALLENGE_ANSWER = b"\x01"  # a client's answer to a refusal, after which the broker sends an error (RFC 7628, 3.2.3)
@@ -53,7 +60,11 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         self._patience_s: float = options.get("request_timeout_ms", 40_000) / 1000  # of a request
         self._stands = False
         self._muted_until_s = 0.0  # by the loop's clock
-        self._limits: set[asyncio.Timeout] = set()  # of the requests under way
+        self._limits: set[asyncio.Timeout] = set()  # of the requests of ``send``
+        self._asked: dict[asyncio.Future[Any], tuple[Told, float]] = {}  # of ``ask``, oldest first, with their times
+        self._limit: asyncio.TimerHandle | None = None  # of the oldest of these
+        self._rest = bytearray()  # the beginning of a frame
+        self._wanted = 0  # bytes that ``_rest`` must have before it is looked at again
 
     @property
     def muted_s(self) -> float:
@@ -64,6 +75,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
     async def connect(self) -> Any:
         made = await super().connect()
         self._stands, self._request_timeout = True, None
+        self._reader.feed_data = self._feed  # nothing is under way; the task that reads only learns of the end
         return made
 
     def close(self, reason: Any = None, exc: Any = None) -> Any:
@@ -73,7 +85,47 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         closed = super().close(reason, exc)
         if writer is not None:
             writer.transport.abort()
+        if self._limit is not None:
+            self._limit.cancel()
+        for answer in list(self._asked):
+            self._tell(answer)
         return closed
+
+    def ask(self, request: Any, told: Told) -> None:
+        """Send a request. ``told`` gets its answer, or None and the error, as soon as it is there. Does not block.
+
+        A request without answer for too long ends with RequestTimedOutError, and its connection ends. Raises
+        KafkaConnectionError."""
+        if self._writer is None:
+            raise kafka_errors.KafkaConnectionError(f"No connection to broker at {self._host}:{self._port}")
+        question, number = request.prepare(self._versions), self._next_correlation_id()
+        header = question.build_request_header(correlation_id=number, client_id=self._client_id).encode()
+        body = question.encode()
+        self._writer.writelines((_SIZE.pack(len(header) + len(body)), header, body))
+        answer = self._loop.create_future()
+        self._requests.append((number, question, answer))
+        self._asked[answer] = told, self._loop.time()
+        if self._limit is None:
+            self._limit = self._loop.call_later(self._patience_s, self._look_at_oldest)
+
+    def _tell(self, answer: asyncio.Future[Any]) -> None:
+        told, _ = self._asked.pop(answer, (None, 0))
+        if told is not None:
+            error = answer.exception()
+            told(answer.result() if error is None else None, error)
+
+    def _look_at_oldest(self) -> None:
+        """End the connection if its oldest request is overdue. One timer serves all requests: nearly all are answered
+        long before."""
+        self._limit = None
+        for answer, (_, asked_s) in self._asked.items():
+            left_s = max(asked_s, self._muted_until_s) + self._patience_s - self._loop.time()
+            if left_s > 0:
+                self._limit = self._loop.call_later(left_s, self._look_at_oldest)
+            else:
+                answer.set_exception(kafka_errors.RequestTimedOutError())
+                self.close(CloseReason.CONNECTION_TIMEOUT)
+            return
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
         if not self._stands:
@@ -90,6 +142,27 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         finally:
             self._limits.discard(limit)
 
+    def _feed(self, data: bytes) -> None:
+        """Take bytes of the broker, and handle the frames that are complete."""
+        rest = self._rest
+        if rest:
+            rest += data
+            if len(rest) < self._wanted:
+                return
+            data = bytes(rest)
+            rest.clear()
+        at, size = 0, len(data)
+        while size >= at + 4 and self._writer is not None:
+            end = at + 4 + int.from_bytes(data[at : at + 4])
+            if end > size:
+                self._wanted = end - at
+                rest += data[at:]
+                return
+            self._handle_frame(data[at + 4 : end])
+            at = end
+        self._wanted = 4
+        rest += data[at:]
+
     def _handle_frame(self, frame: bytes) -> None:
         answer = self._requests[0][2]
         super()._handle_frame(frame)
@@ -98,6 +171,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         throttle_ms = getattr(answer.result(), "throttle_time_ms", 0)
         if throttle_ms > 0 and self._versions.get(_PRODUCE, (0, 0))[1] >= _MUTES_SINCE:
             self._mute(throttle_ms / 1000)
+        self._tell(answer)
 
     def _mute(self, seconds: float) -> None:
         self._muted_until_s = max(self._muted_until_s, self._loop.time() + seconds)

@@ -21,12 +21,12 @@ The event loop's thread owns everything here.
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import structlog
@@ -238,20 +238,17 @@ class Sender:
         batch.attempts += 1
         queue.in_flight = batch
         try:
-            future = producer.send(queue.topic, queue.partition, batch.builder)
+            producer.hand_over(queue.topic, queue.partition, batch.builder, partial(self._answer, queue, batch))
         except BridgeError as error:
             self._failed(queue, batch, error)
-            return
-        future.add_done_callback(functools.partial(self._answer, queue, batch))
 
-    def _answer(self, queue: PartitionQueue, batch: Batch, future: asyncio.Future[int]) -> None:
+    def _answer(self, queue: PartitionQueue, batch: Batch, offset: int, error: BridgeError | None) -> None:
         try:
-            error = self.producer.failure(future)
-            self._take_answer(queue, batch, error, future.result() if error is None else -1)
-        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partition would stop
-            self._fatal(error)
+            self._take_answer(queue, batch, offset, error)
+        except Exception as defect:  # noqa: BLE001 - the loop would only log it, and the partition would stop
+            self._fatal(defect)
 
-    def _take_answer(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None, offset: int) -> None:
+    def _take_answer(self, queue: PartitionQueue, batch: Batch, offset: int, error: BridgeError | None) -> None:
         if queue.in_flight is not batch:
             return  # rebuilt meanwhile, so this late answer is ignored
         if queue in self._failures:

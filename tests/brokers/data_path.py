@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from bridge.errors import BridgeError
 from bridge.ledger import Ledger
-from bridge.ports import BatchBuilder, Headers, StoredRecord
+from bridge.ports import Answered, BatchBuilder, Headers, Producer, StoredRecord
 from bridge.produce.batch import Batch, Span
 from bridge.produce.partitions import Partitions
 from bridge.produce.pipeline import Pipeline, PipelineHooks
@@ -82,7 +82,20 @@ class MemoryBatch:
         raise AssertionError("nothing is spooled here")
 
 
-class MemoryProducer:
+class HandsOver:
+    """``bridge.ports.Producer.hand_over`` by a producer's futures."""
+
+    def hand_over(self, topic: str, partition: int, batch: BatchBuilder, answered: Answered) -> None:
+        producer = cast(Producer, self)
+
+        def tell(answer: asyncio.Future[int]) -> None:
+            error = producer.failure(answer)
+            answered(answer.result() if error is None else -1, error)
+
+        producer.send(topic, partition, batch).add_done_callback(tell)
+
+
+class MemoryProducer(HandsOver):
     """``bridge.ports.Producer`` on lists. ``log`` is every record in the order Kafka took them."""
 
     def __init__(self, batch_bytes: int) -> None:

@@ -10,7 +10,6 @@ import psutil
 import pytest
 from aiokafka.client import ConnectionGroup
 from aiokafka.errors import RequestTimedOutError
-from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
@@ -18,6 +17,7 @@ from bridge.errors import IncarnationError, PoisonedError, TimestampError, Unrea
 from bridge.kafka.batch import KafkaBatch
 from bridge.kafka.connection import cluster_id
 from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.session import Told
 from bridge.ports import Producer, StoredRecord
 from bridge.wire import DeadLetterReason
 from tests.brokers.kafka_backend import KafkaBackend
@@ -56,17 +56,38 @@ def wrap_send(producer: Producer, around: Callable[[Any, int], Any]) -> None:
     assert isinstance(producer, KafkaProducer)
     client = producer._client
     assert client is not None
-    send = client.send
-    count = 0
+    ask, count = client.ask, 0
+    tasks: set[asyncio.Task[None]] = set()
 
-    async def wrapped(node: int, request: object, **options: Any) -> object:
+    def wrapped(node: int, request: object, told: Told) -> object:
         nonlocal count
-        if not isinstance(request, ProduceRequest):
-            return await send(node, request, **options)
+        way = client._conns.get((node, ConnectionGroup.DEFAULT))
+        if way is None or not way.connected():
+            return None
         count += 1
-        return await around(lambda: send(node, request, **options), count)
 
-    client.send = wrapped
+        async def send() -> object:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            ask(node, request, lambda *outcome: answer.set_result(outcome))
+            response, error = await answer
+            if error is not None:
+                raise error
+            return response
+
+        async def run(number: int) -> None:
+            try:
+                response = await around(send, number)
+            except Exception as error:  # noqa: BLE001 - whatever the test wants
+                told(None, error)
+            else:
+                told(response, None)
+
+        task = asyncio.create_task(run(count))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return way
+
+    client.ask = wrapped  # type: ignore[assignment, method-assign]
 
 
 def losing_answers(*lost: int) -> Callable[[Any, int], Any]:

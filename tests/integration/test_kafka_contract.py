@@ -27,11 +27,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.protocol.produce import ProduceRequest
 
 from bridge.errors import BridgeError, ReplicasMissingError
 from bridge.kafka.batch import REQUEST_BYTES
 from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.session import Told
 from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
 from tests.brokers.secured import SecuredKafka
 from tests.brokers.topics import delete_topics
@@ -139,14 +139,13 @@ async def test_batches_for_a_broker_travel_in_requests_of_bounded_size(
     async with running(backend.producer([topic], batch_bytes=1 << 19)) as producer:
         assert isinstance(producer, KafkaProducer)
         assert producer._client is not None
-        send = producer._client.send
+        ask = producer._client.ask
 
-        async def noting(node: int, request: Any, **options: Any) -> Any:
-            if isinstance(request, ProduceRequest):
-                sizes.append(sum(len(data) for _, many in request._topics for _, data in many))
-            return await send(node, request, **options)
+        def noting(node: int, request: Any, told: Told) -> object:
+            sizes.append(sum(len(data) for _, many in request._topics for _, data in many))
+            return ask(node, request, told)
 
-        monkeypatch.setattr(producer._client, "send", noting)
+        monkeypatch.setattr(producer._client, "ask", noting)
         answers = [producer.send(topic, n, fill(producer.create_batch(compressed=False), large)) for n in range(12)]
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*answers)

@@ -26,6 +26,7 @@ from bridge.errors import (
 )
 from bridge.ports import BatchBuilder, Headers, StoredRecord
 from bridge.wire import DeadLetterReason
+from tests.brokers.data_path import HandsOver
 
 RETRY_BACKOFF_S = 0.1
 HEADER_BYTES = 61  # of an empty batch, as Kafka's format has it
@@ -259,7 +260,7 @@ class FakeKafka:
             request.answer.set_exception(error)
 
 
-class FakeProducer:
+class FakeProducer(HandsOver):
     """One incarnation (``bridge.ports.Producer``)."""
 
     def __init__(self, kafka: FakeKafka, number: int, topics: Iterable[str]) -> None:

@@ -1,10 +1,13 @@
-"""A broker that will not read for a while (KIP-219): requests to it get as much longer."""
+"""A connection to a broker: answers as their bytes arrive, silence, and a broker that will not read for a while
+(KIP-219): requests to it get as much longer."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.produce import ProduceResponse_v8
 
 from bridge.errors import IncarnationError, UnreachableError
@@ -62,3 +65,67 @@ async def test_the_failure_of_an_answer_is_none_of_a_stored_batch() -> None:
     assert producer.failure(stored) is None
     assert producer.failure(failed) is failed.exception()
     assert isinstance(producer.failure(ended), IncarnationError)
+
+
+def standing() -> SessionConnection:
+    """A connection whose transport is a mock."""
+    connection = SessionConnection("localhost", 9092, request_timeout_ms=PATIENCE_S * 1000)
+    connection._versions = {0: (0, 8)}
+    connection._reader = connection._writer = connection._read_task = Mock()
+    return connection
+
+
+def ask(connection: SessionConnection, told: list[Any]) -> None:
+    connection.ask(Produce(None, -1, 5_000, []), lambda answer, error: told.append(error or answer.throttle_time_ms))
+
+
+def frame(number: int, throttle_ms: int = 0) -> bytes:
+    answer = number.to_bytes(4, "big") + ProduceResponse_v8([], throttle_ms).encode()
+    return len(answer).to_bytes(4, "big") + answer
+
+
+@pytest.mark.parametrize("piece", [1, 3, 5, 13, 1000])
+async def test_an_answer_is_told_when_its_last_byte_arrives(piece: int) -> None:
+    connection, told = standing(), list[Any]()
+    frames = [frame(number, number) for number in (1, 2, 3)]
+    for _ in frames:
+        ask(connection, told)
+    data, ends = b"".join(frames), [sum(map(len, frames[: n + 1])) for n in range(len(frames))]
+    for at in range(0, len(data), piece):
+        connection._feed(data[at : at + piece])
+        assert told == [number for number, end in enumerate(ends, 1) if end <= at + piece]
+    assert not connection._requests
+
+
+@manual_time
+@pytest.mark.parametrize("throttle_ms", [0, 5_000])
+async def test_a_request_without_answer_ends_with_its_connection(throttle_ms: int) -> None:
+    connection, first, later = standing(), list[Any](), list[Any]()
+    loop = asyncio.get_running_loop()
+    ask(connection, first)
+    await asyncio.sleep(1)
+    ask(connection, later)
+    asked_s = loop.time()
+    await asyncio.sleep(0.5)
+    ask(connection, later)
+    connection._feed(frame(1, throttle_ms))
+    overdue_s = max(asked_s, connection._muted_until_s) + PATIENCE_S
+    await asyncio.sleep(overdue_s - 0.001 - loop.time())
+    assert (first, later) == ([throttle_ms], [])
+    await asyncio.sleep(0.002)
+    assert [type(error) for error in later] == [RequestTimedOutError, KafkaConnectionError]
+    assert not connection.connected()
+    with pytest.raises(KafkaConnectionError):
+        ask(connection, later)
+
+
+@manual_time
+async def test_an_answered_request_leaves_its_connection_in_peace() -> None:
+    connection, told = standing(), list[Any]()
+    ask(connection, told)
+    connection._feed(frame(1))
+    await asyncio.sleep(3 * PATIENCE_S)
+    assert told == [0]
+    connection._reader.at_eof.return_value = False
+    assert connection.connected()
+    connection.close()

@@ -11,16 +11,17 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 from unittest.mock import Mock
 
 import pytest
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
+from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
 
 from bridge.errors import SpoolWriteError
 from bridge.kafka.batch import Handover, KafkaBatch, Request
 from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.session import Told
 from bridge.ledger import Ledger
 from bridge.produce import spooler as spooler_module
 from bridge.produce.accumulator import Accumulator
@@ -81,7 +82,7 @@ def test_an_error_that_knows_its_frame_lets_go_of_it() -> None:
 class Broker:
     """aiokafka's client with one broker that leads everything; ``outcomes`` says what becomes of each request."""
 
-    def __init__(self, *outcomes: Exception | None) -> None:
+    def __init__(self, *outcomes: KafkaError | None) -> None:
         self.cluster = ClusterMetadata()
         self.cluster.leader_for_partition = lambda _place: 1
         self.knot = self  # aiokafka's client knows its connections, and they know it
@@ -89,31 +90,23 @@ class Broker:
         self._conns: dict[Any, Any] = {}
         self.connections: list[Any] = []
 
-    async def ready(self, _node: int) -> bool:
-        return False
-
     def force_metadata_update(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    async def send(self, _node: int, request: Any) -> object:
-        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        outcome = self.outcomes.pop(0)
-        asyncio.get_running_loop().call_soon(self._answer, answer, request, outcome)
-        return await asyncio.wait_for(answer, 5)
+    def ask(self, _node: int, request: Any, told: Told) -> Self:
+        asyncio.get_running_loop().call_soon(self._answer, told, request, self.outcomes.pop(0))
+        return self
 
-    def _answer(self, answer: asyncio.Future[object], request: Any, outcome: Exception | None) -> None:
-        if outcome is not None:
-            answer.set_exception(outcome)
-        else:
-            topics = [(name, [(n, 0, 7) for n, _ in partitions]) for name, partitions in request._topics]
-            answer.set_result(SimpleNamespace(topics=topics))
+    def _answer(self, told: Told, request: Any, outcome: KafkaError | None) -> None:
+        topics = [(name, [(n, 0, 7) for n, _ in partitions]) for name, partitions in request._topics]
+        told(None if outcome is not None else SimpleNamespace(topics=topics), outcome)
 
 
 @pytest.mark.usefixtures("no_collector")
 async def test_requests_that_failed_do_not_keep_their_batches() -> None:
     producer = KafkaProducer(KafkaSettings(bootstrap_servers=("127.0.0.1:1",), retry_backoff="1ms"), "test", ())
-    failures: list[Exception | None] = []
+    failures: list[KafkaError | None] = []
     for _ in range(10):
         failures += (RequestTimedOutError(), KafkaConnectionError("gone"), None)
     producer._client = Broker(*failures)  # type: ignore[assignment]
@@ -125,7 +118,7 @@ async def test_requests_that_failed_do_not_keep_their_batches() -> None:
         del batch
         assert await asyncio.wait_for(future, 10) == 7
         del future
-    await until(lambda: not producer._tasks, "nothing is under way")
+    await until(lambda: not producer._under_way, "nothing is under way")
     await asyncio.sleep(0)
     found = alive(KafkaBatch, Handover, Request)
     assert not found, found

@@ -1,0 +1,129 @@
+"""A producer's requests: how each ends, whatever becomes of its connection. On a client in memory."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.errors import KafkaConnectionError
+
+from bridge.errors import BridgeError
+from bridge.kafka import producer as producer_module
+from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.session import Told
+from bridge.ports import BatchBuilder
+from config.settings import KafkaSettings
+from tests.unit.manual_time import in_manual_time
+
+PLACE = ("t", 0)
+
+
+class Client:
+    """Brokers that answer when the test says so, or whose connections never come about."""
+
+    def __init__(self) -> None:
+        self.cluster = ClusterMetadata()
+        self.leader = 1
+        self.cluster.leader_for_partition = lambda _place: self.leader
+        self.connectable: set[int] = {1, 2}
+        self.open: set[int] = set()
+        self.asked: list[tuple[int, Told]] = []
+        self.closed: list[int] = []
+        self.connections: list[Any] = []
+
+    def ask(self, node: int, _request: Any, told: Told) -> object:
+        if node not in self.open:
+            return None
+        self.asked.append((node, told))
+        return SimpleNamespace(close=lambda _reason: self.closed.append(node))
+
+    async def ready(self, node: int) -> bool:
+        if node not in self.connectable:
+            await asyncio.get_running_loop().create_future()
+        self.open.add(node)
+        return True
+
+    def force_metadata_update(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def answer(self, offset: int) -> None:
+        _, told = self.asked.pop(0)
+        told(SimpleNamespace(topics=[(PLACE[0], [(PLACE[1], 0, offset)])]), None)
+
+
+def batch(producer: KafkaProducer) -> BatchBuilder:
+    made = producer.create_batch(compressed=False)
+    made.append(0, 1, None, b"x", [])
+    made.close(1)
+    return made
+
+
+def started(retried: Callable[[str, BridgeError], None] | None = None) -> tuple[KafkaProducer, Client]:
+    producer = KafkaProducer(KafkaSettings(), "test", (), None, retried)
+    client = producer._client = Client()  # type: ignore[assignment]
+    assert isinstance(client, Client)
+    return producer, client
+
+
+async def test_the_answer_is_told_in_the_turn_that_brings_it() -> None:
+    producer, client = started()
+    told: list[tuple[int, BridgeError | None]] = []
+    producer.hand_over(*PLACE, batch(producer), lambda *outcome: told.append(outcome))
+    await asyncio.sleep(0.1)
+    assert [node for node, _ in client.asked] == [1], "the connection was opened for it"
+    client.answer(17)
+    assert told == [(17, None)]
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_silent_broker_is_left_when_another_leads(connected: bool) -> None:
+    errors: list[BridgeError] = []
+    producer, client = started(lambda _topic, error: errors.append(error))
+    client.open = {1, 2} if connected else {2}
+    client.connectable = {2}
+    answer = producer.send(*PLACE, batch(producer))
+    await asyncio.sleep(producer_module._ABANDON_AFTER_S / 2)
+    client.leader = 2
+    producer._refreshed(client.cluster)
+    assert not errors, "it may answer yet"
+    await asyncio.sleep(producer_module._ABANDON_AFTER_S)
+    producer._refreshed(client.cluster)
+    assert "another leader" in str(errors)
+    assert client.closed == [1] * connected, "the broker would read what waits in the connection much later"
+    await asyncio.sleep(0.1)
+    late = client.asked.pop(0)[1] if connected else None
+    client.answer(4)
+    assert await answer == 4
+    if late is not None:
+        late(None, KafkaConnectionError("closed"))
+    assert len(errors) == 1
+
+
+async def test_a_closed_producer_tells_nothing_more() -> None:
+    producer, client = started()
+    client.open = {1}
+    answer = producer.send(*PLACE, batch(producer))
+    await asyncio.sleep(0.1)
+    await producer.close(patience_s=1)
+    client.answer(3)
+    assert not answer.done()
+
+
+async def test_a_defect_in_an_answer_fails_its_batches_and_no_others() -> None:
+    producer, client = started()
+    client.open = {1}
+    bad = producer.send(*PLACE, batch(producer))
+    await asyncio.sleep(0.1)
+    _, told = client.asked.pop(0)
+    told(SimpleNamespace(topics=None), None)
+    assert isinstance(producer.failure(bad), BridgeError)
+    good = producer.send(PLACE[0], 0, batch(producer))
+    await asyncio.sleep(0.1)
+    client.answer(5)
+    assert await good == 5
+
+
+in_manual_time(globals())
