@@ -1,16 +1,26 @@
 """Settings of the worker itself: flow control, dead letters, logs."""
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from config.values.grammar import ByteCount, Count, Duration
 from config.values.model import Table
 from config.values.names import KafkaTopicName
 
+FLOW_PROFILES: Final = {
+    "low-latency": {"linger_max": "10ms", "read_pacing_max": "2ms"},
+    "balanced": {},  # the defaults of the fields
+    "economy": {"linger_max": "60ms", "read_pacing_max": "20ms"},
+}
+
 
 class FlowSettings(Table):
+    profile: Literal["low-latency", "balanced", "economy"] = "balanced"
+    """How latency is traded for CPU: the defaults of `linger_max` and `read_pacing_max`. `low-latency`: 10 ms and 2 ms;
+    `economy`: 60 ms and 20 ms. [Measured](benchmarks.md#profiles)."""
+
     linger_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=10))] = timedelta(milliseconds=20)
     """Longest time that a record waits for others in its batch. A batch leaves at once when input pauses or a window is
     full. 20 ms halves the CPU cost under load. 0 sends every read alone."""
@@ -34,6 +44,12 @@ class FlowSettings(Table):
     property_cache_entries: Annotated[Count, Field(ge=1, le=100_000_000)] = 10_000
     """Sets of MQTT 5 properties, up to 512 bytes each, cached as headers for each route. Properties that differ in
     every message gain nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_profile(cls, given: Any) -> Any:
+        profile = given.get("profile") if isinstance(given, dict) else None
+        return {**FLOW_PROFILES[profile], **given} if profile in tuple(FLOW_PROFILES) else given
 
 
 class DeadLetterSettings(Table):

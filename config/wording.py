@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from config.origins import DEFAULT, Origin, Problem
 from config.schema import Field, Path, find
+from config.service import FLOW_PROFILES
 from config.settings import Settings
 from config.values.grammar import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_PROFILE = ("flow", "profile")  # gives other settings their defaults
 _LONGEST = 60  # characters of a value that a message repeats
 
 
@@ -34,6 +37,9 @@ def origin_of(path: Path, origins: Mapping[Path, Origin]) -> Origin:
     field = find(Settings, path)
     if field is not None and field.kind == "table" and path[-1] == field.name:
         return _inside(path, origins)
+    chosen = origins.get(_PROFILE)
+    if chosen is not None and path[:-1] == _PROFILE[:-1] and any(path[-1] in one for one in FLOW_PROFILES.values()):
+        return replace(chosen, place=f"{chosen}, by flow.profile")
     parent = find(Settings, path[:-1])
     if isinstance(path[-1], int) or (parent is not None and parent.kind == "map"):
         return origin_of(path[:-1], origins)

@@ -11,6 +11,7 @@ from config.errors import ExitStatus
 from config.loading.load import load
 from config.loading.reference import reference
 from config.loading.show import as_data, as_text
+from config.service import FLOW_PROFILES, FlowSettings
 from tests.command_line import Cli
 
 RICH = """
@@ -94,6 +95,26 @@ def test_each_value_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
     assert facts["metadata_headers = []"] == "gateway.toml:28"
     assert facts['retention = "7d"'] == "gateway.toml:16"
     assert facts["qos = 1"] == "default"
+
+
+def test_a_profile_gives_defaults_and_what_is_written_wins(tmp_path: Path, cli: Cli) -> None:
+    write(f'{ROUTE}[flow]\nprofile = "economy"\nread_pacing_max = "7ms"\n', tmp_path)
+    loaded = load(environ={})
+    lines = as_text(loaded).splitlines()
+    (linger,) = (line for line in lines if line.startswith("linger_max = "))
+    assert linger.split("  # ")[0].strip() == f'linger_max = "{FLOW_PROFILES["economy"]["linger_max"]}"'
+    assert linger.endswith("# gateway.toml:6, by flow.profile")
+    (pacing,) = (line for line in lines if line.startswith("read_pacing_max = "))
+    assert (pacing.split("  # ")[0].strip(), pacing.split("  # ")[1]) == ('read_pacing_max = "7ms"', "gateway.toml:7")
+    assert cli("config", "check").out.startswith("note: flow.profile = economy: flow.linger_max = ")
+    assert load(environ={"GATEWAY_FLOW__PROFILE": "balanced"}).settings.flow.linger_max == FlowSettings().linger_max
+
+
+def test_each_profile_trades_more_latency_for_cpu_than_the_one_before() -> None:
+    fast, middle, thrifty = (FlowSettings(profile=name) for name in ("low-latency", "balanced", "economy"))
+    assert middle == FlowSettings()
+    assert fast.read_pacing_max < middle.read_pacing_max < thrifty.read_pacing_max
+    assert fast.linger_max < middle.linger_max < thrifty.linger_max
 
 
 def test_the_same_for_programs(tmp_path: Path) -> None:
