@@ -17,6 +17,7 @@ What has bitten and must stay true:
     routing/          from an MQTT topic to a Kafka topic, key and headers
     spool/            the spool on disk
     backoff.py        pauses before the next attempt (exponential, capped, spread), and time-outs that brokers get
+    beat.py           common moments for what is looked at every so often
     certificate.py    when a client certificate ends, read from its file
     errors.py         the data path's branch of the error tree
     fresh_secret.py   a secret as its file has it now

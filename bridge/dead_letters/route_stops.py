@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from bridge.beat import until_beat_s
 from config.values.grammar import format_duration
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class RouteStops:
     async def _run(self) -> None:
         try:
             while True:
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(until_beat_s(TICK_S))
                 self.tick()
         except Exception as error:  # noqa: BLE001 - nobody waits for the task: it would only be logged, at the end
             self._failed(error)

@@ -17,6 +17,7 @@ from typing import Protocol
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.beat import until_beat_s
 from bridge.errors import BridgeError
 
 log = structlog.get_logger("kafka")
@@ -149,7 +150,7 @@ class TopicWatch:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(until_beat_s(self._interval_s))
             missing = self.look()
             if missing and self._creator is not None and self._now_ns() >= self._not_before_ns:
                 await self._create(self._creator, missing)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import structlog
 
 from bridge.backoff import KafkaPauses
+from bridge.beat import until_beat_s
 from bridge.errors import (
     BridgeError,
     IncarnationError,
@@ -505,7 +506,7 @@ class Sender:
     async def _watch_deadlines(self) -> None:
         """Replace the producer when a batch has no answer within the delivery timeout."""
         while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
+            await asyncio.sleep(until_beat_s(WATCH_INTERVAL_S))
             if self._state is not SenderState.SENDING:
                 continue
             late_ns = self._clock_ns() - self._policy.delivery_timeout_ns

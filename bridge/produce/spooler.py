@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
+from bridge.beat import until_beat_s
 from bridge.errors import SpoolFullError, SpoolWriteError
 from bridge.produce.batch import Batch, OnDisk
 from bridge.produce.partitions import Backlog, BacklogState, PartitionQueue
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("spool")
 
 LOOK_INTERVAL_S: Final = 0.1  # between two checks for stalled partitions; spool.after is a second
+IDLE_INTERVAL_S: Final = 0.5  # the same while no record waits
 WRITE_BYTES: Final = 4 << 20  # limit of one append, unless one batch is larger; a slow disk commits this in some 40 ms
 RETRY_S: Final = 1.0  # after a write that failed
 SLOW_NS: Final = 250_000_000  # a longer write is slow if Kafka needs less than half of its time
@@ -246,7 +248,8 @@ class Spooler:
         if self._closed:
             return
         now_ns = self._clock_ns()
-        for queue in self._links.partitions.queues.values() if self._policy.takes else ():
+        waiting = [queue for queue in self._links.partitions.queues.values() if queue.has_records]
+        for queue in waiting if self._policy.takes else ():
             if queue not in self._spooling and self._late(queue, now_ns) and self._takes_any(queue):
                 if queue.backlog is None:
                     self._episodes.begin(queue.topic, queue.partition, now_ns)
@@ -256,7 +259,10 @@ class Spooler:
             self.pump()
         except Exception as error:  # noqa: BLE001 - the loop would only log it, and spooling would stop
             self._links.fatal(error)
-        self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL_S, self._look)
+        # A record that comes before an idle look is at most half of ``spool.after`` old there.
+        idle_s = max(LOOK_INTERVAL_S, min(IDLE_INTERVAL_S, self._policy.after_ns / 2e9))
+        wait_s = until_beat_s(LOOK_INTERVAL_S if waiting else idle_s)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
 
     def _late(self, queue: PartitionQueue, now_ns: int) -> bool:
         """Whether a partition's batches that are only in memory must go to the disk."""

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, o
 
 import structlog
 
+from bridge.beat import until_beat_s
+
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
@@ -321,7 +323,7 @@ class EventLoopProbe:
             self._timer = None
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        due_s = loop.time() + self._interval_s
+        due_s = loop.time() + until_beat_s(self._interval_s)
         self._timer = loop.call_at(due_s, self._observe, loop, due_s)
 
     def _observe(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:

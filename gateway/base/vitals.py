@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from bridge.beat import until_beat_s
+
 if TYPE_CHECKING:
     from gateway.base.instruments import Histogram
 
@@ -181,9 +183,10 @@ class Vitals:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(INTERVAL_S, self._look)
+        wait_s = until_beat_s(INTERVAL_S)
+        self._timer = loop.call_later(wait_s, self._look)
         now_ns = time.monotonic_ns()
-        self.stalls.tick(now_ns, now_ns + round(INTERVAL_S * 1e9))
+        self.stalls.tick(now_ns, now_ns + round(wait_s * 1e9))
         try:
             for look in self.looks:
                 look(now_ns)

@@ -44,7 +44,7 @@ def watch_of(
     cluster: Cluster, *, creates: bool = False, failed: Callable[[BaseException], None] = lambda _error: None
 ) -> TopicWatch:
     watch = TopicWatch(
-        lambda: cluster, cluster if creates else None, lambda: cluster.refreshed_ns * 10**9, failed, interval_s=0.0
+        lambda: cluster, cluster if creates else None, lambda: cluster.refreshed_ns * 10**9, failed, interval_s=0.001
     )
     watch.pin(cluster.topics)
     return watch
@@ -200,7 +200,7 @@ async def test_a_defect_is_not_swallowed() -> None:
 
     cluster = Broken(telemetry=1)
     defects: list[BaseException] = []
-    watch = TopicWatch(lambda: cluster, None, lambda: 0, defects.append, interval_s=0.0)
+    watch = TopicWatch(lambda: cluster, None, lambda: 0, defects.append, interval_s=0.001)
     watch.pin(["telemetry"])
     cluster.renew()
     await run_until(watch, Cluster(), lambda: defects)
@@ -212,7 +212,7 @@ def test_a_number_of_an_earlier_life_is_used_and_told_to_nobody() -> None:
     cluster = Cluster(telemetry=12)
     told: list[tuple[str, int]] = []
     watch = TopicWatch(
-        lambda: cluster, None, lambda: 0, lambda _error: None, interval_s=0.0,
+        lambda: cluster, None, lambda: 0, lambda _error: None, interval_s=0.001,
         pinned=lambda topic, count: told.append((topic, count)),
     )  # fmt: skip
     watch.preset("telemetry", 6)
