@@ -23,11 +23,11 @@ class FlowSettings(Table):
 
     linger_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=10))] = timedelta(milliseconds=20)
     """Longest time that a record waits for others in its batch. A batch leaves at once when input pauses or a window is
-    full. 20 ms halves the CPU cost under load. 0 sends every read alone."""
+    full. 0 sends every read alone."""
 
     read_pacing_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=1))] = timedelta(milliseconds=6)
-    """Longest pause between two reads of a socket under load. It joins many reads and halves the CPU cost. It must not
-    exceed `linger_max`."""
+    """Longest pause between two reads of a socket; at high rates as long as between batches. It must not exceed
+    `linger_max`."""
 
     memory_bytes: Annotated[ByteCount, Field(ge=1 << 20, le=1 << 40)] = 32 * 1024 * 1024
     """Bytes of messages that a worker may hold. Above it reading pauses. 32 MiB is one second of traffic at full rate.

@@ -258,7 +258,7 @@ class Connection:
             if messages > share:
                 self.pace_ns = max(SHORTEST_PACE_NS, self.pace_ns * share // messages)
             else:
-                self.pace_ns = min(flow.pacing_ns, self.pace_ns + (self.pace_ns >> 2))
+                self.pace_ns = min(flow.longest_pace_ns(size), self.pace_ns + (self.pace_ns >> 2))
             if since_ns < 2 * flow.pacing_ns:
                 flow.pace(self)
         flow.took(messages, size, pressed=pressed)

@@ -1,8 +1,8 @@
 """Decides when the sessions of a group are read, flushed and paused.
 
 At low rates a single message is flushed at once. Under load each wake-up and each partition batch costs as much as
-about twenty messages. So busy sessions are read on a common tick (``flow.read_pacing_max``), and flushes are up to
-``flow.linger_max`` apart.
+about twenty messages. So flushes are up to ``flow.linger_max`` apart, and busy sessions are read on a common tick: with
+the flushes, or every ``flow.read_pacing_max`` if that is longer.
 
 Three things come before the rhythm: a window that is half full, a span that has grown large, and memory. A broker stops
 sending at a full window (EMQX's default is 32).
@@ -27,6 +27,7 @@ RATE_AT_SHORTEST = (
     4_000  # messages/s up to which flushes are as close as reads; beyond it they move apart in proportion
 )
 SHORTEST_PACE_NS = 500_000
+LARGE_READ_BYTES = 16 * 1024  # beyond it less is saved by larger reads
 HELD_LOOK_S = 0.02
 IDLE_TICKS = 3  # a session without input for so many ticks goes back to the event loop's reader
 
@@ -195,6 +196,11 @@ class Flow:
             self._flush_or_wait()
         if self._accumulator.buffered_bytes > self._memory_bytes and not self.paused:
             self.pause()
+
+    def longest_pace_ns(self, size: int) -> int:
+        """The longest pause after a read of ``size`` bytes. Messages wait for the flush, so reads need not be closer
+        than flushes, unless they are large."""
+        return max(self.pacing_ns, self.rhythm.linger_ns * LARGE_READ_BYTES // max(size, LARGE_READ_BYTES))
 
     def pace(self, session: Paced) -> None:
         """Read this session on the tick instead of in the event loop's reader."""

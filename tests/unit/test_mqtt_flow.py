@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.produce.batch import Span
-from gateway.mqtt.flow import Flow, Rhythm
+from gateway.mqtt.connection import BUSY_READ_BYTES
+from gateway.mqtt.flow import LARGE_READ_BYTES, Flow, Rhythm
 from tests.brokers.data_path import MemoryPath, make_settings
+from tests.brokers.rig import make_rig
 from tests.waiting import until
 
 MS = 1_000_000
@@ -122,6 +124,28 @@ async def test_a_paced_session_is_read_on_the_tick_and_waited_for_again_when_it_
         reads = session.reads
         await asyncio.sleep(0.02)
         assert session.reads == reads, "no tick without a session that is paced"
+
+
+async def test_reads_are_as_far_apart_as_flushes_while_they_are_small() -> None:
+    async with path(linger_max="20ms", read_pacing_max="5ms") as it:
+        flow = it.flow
+        assert flow.longest_pace_ns(1) == 5 * MS
+        flow.rhythm.linger_ns = 20 * MS  # as at a high rate
+        assert flow.longest_pace_ns(1) == flow.longest_pace_ns(LARGE_READ_BYTES) == 20 * MS
+        assert flow.longest_pace_ns(2 * LARGE_READ_BYTES) == 10 * MS
+        assert flow.longest_pace_ns(BUSY_READ_BYTES) == 5 * MS, "larger reads would gain nothing"
+
+
+async def test_a_busy_session_is_read_with_the_flushes() -> None:
+    """15,000 messages a second: read three times between two flushes, they would be decoded no sooner than they leave,
+    at three times the wake-ups."""
+    async with make_rig(window=1000, flow={"linger_max": "20ms", "read_pacing_max": "1ms"}) as rig:
+        rig.path.flow.rhythm.adopt(20 * MS, 20 * MS)
+        packet_id = 0
+        while rig.connection.pace_ns <= 10 * MS:
+            packet_id += 1
+            assert packet_id < 500, "the pause between reads has not grown"
+            rig.send(rig.publish("devices/1", qos=1, packet_id=packet_id))
 
 
 async def test_a_session_that_leaves_is_forgotten_by_the_tick() -> None:
