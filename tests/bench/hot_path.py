@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from bridge.kafka.batch import KafkaBatch
-from bridge.ports import BatchBuilder
+from bridge.ports import Answered, BatchBuilder
 from bridge.produce.batch import Span
 from gateway.mqtt.ingest import Ingest
 from tests.bench.payloads import DEVICES, PROPERTIES, build_stream, device_topic
@@ -31,12 +31,10 @@ class _Producer(MemoryProducer):
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         return KafkaBatch(self._batch_bytes, 0)
 
-    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[int]:
+    def hand_over(self, topic: str, partition: int, batch: BatchBuilder, answered: Answered) -> None:
         assert isinstance(batch, KafkaBatch)
         batch.stamp(1, 0, 0)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        answer.set_result(0)
-        return answer
+        asyncio.get_running_loop().call_soon(answered, 0, None)
 
 
 class _Session:
@@ -94,7 +92,7 @@ async def _measure(rounds: int) -> dict[str, float]:
     }
     partitions = {device_topic(device): device % 12 for device in range(DEVICES)}
     path = MemoryPath(make_settings(mqtt={"protocol": "5"}))
-    path.producer = _Producer(path.settings.kafka.batch_bytes)
+    path.sender.producer = _Producer(path.settings.kafka.batch_bytes)
     found: dict[str, list[float]] = {name: [] for name in READS}
     async with path:
         session = _Session(path.ingest())
