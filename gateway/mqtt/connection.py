@@ -91,6 +91,7 @@ class Connection:
         self._in_spans = 0  # packet ids handed to spans and not released
         self._released2 = 0  # QoS 2 ids released
         self._to_send: list[bytes] = []
+        self._unsent = 0  # packet ids in it
         self._half_window = max(1, window // 2)
         self._most_unacked = 0
         self._read_ns = time.monotonic_ns()
@@ -246,7 +247,7 @@ class Connection:
         now_ns = self._accumulator.now_ns
         since_ns, self._read_ns = now_ns - self._read_ns, now_ns
         self.idle_ticks = 0
-        unacked = self.unacked
+        unacked = self.unacked + self._unsent
         # Half of the announced window, or of the level at which the broker has stopped before (3.1.1 announces none).
         pressed = unacked >= self._half_window or unacked == self._most_unacked > 1
         self._most_unacked = max(self._most_unacked, unacked)
@@ -310,6 +311,7 @@ class Connection:
             return
         self._in_spans -= len(ids) + len(ids2)
         self.acknowledged += len(ids) + len(ids2)
+        self._unsent += len(ids) + len(ids2)
         if ids:
             self._to_send.append(b"@\x02" + b"@\x02".join(ids))  # PUBACK
         if ids2:
@@ -339,6 +341,7 @@ class Connection:
         if self._to_send:
             self._stream.write(b"".join(self._to_send))
             self._to_send.clear()
+            self._unsent = 0
         if self.stopping:
             self._settled.set()
         if self._is_over_limit and self.unacked <= self._limit // 2:
@@ -495,6 +498,7 @@ class Connection:
             return
         self.stopping = True
         self._flow.remove(self)
+        self.send_acknowledgements()
         self._stream.write(DISCONNECT_AND_END if end_session else DISCONNECT)
         self._loop.add_reader(self._stream.fileno(), self._discard)
         await asyncio.wait({self.ended}, timeout=FAREWELL_S)

@@ -123,10 +123,11 @@ class Rig:
         return packets.split(self._received)
 
     async def settle(self) -> None:
-        """Flush what was read, and let every callback run that is due."""
+        """Flush what was read, let every callback run that is due, and write acknowledgements that wait for a tick."""
         self.path.flow.flush()
         for _ in range(5):
             await asyncio.sleep(0)
+        self.connection.send_acknowledgements()
 
 
 def make_rig(

@@ -250,6 +250,40 @@ async def test_a_flush_is_written_out_once_whatever_the_number_of_spans() -> Non
         it.check()
 
 
+async def test_acknowledgements_of_paced_sessions_leave_together_and_never_stay() -> None:
+    async with path(linger_max="20ms", read_pacing_max="20ms") as it:
+        flow, session = it.flow, Paced(it.flow)
+        flow.add(session)
+        flow.completed(Span())
+        await asyncio.sleep(0)
+        assert session.written == 1, "a message that comes alone is acknowledged at once"
+        flow.pace(session)
+        flow.completed(Span())
+        await asyncio.sleep(0)
+        assert session.written == 2, "so are a few"
+        flow.rhythm.messages = 1000
+        flow.rhythm.flushed(flow.rhythm.flushed_ns + 20 * MS)
+        began = time.monotonic()
+        for _ in range(3):
+            flow.completed(Span())
+            await asyncio.sleep(0.002)
+        if time.monotonic() - began < 0.02:  # otherwise the machine stood still
+            assert session.written == 2
+        await until(lambda: session.written > 2, "they are written")
+        flow.completed(Span())
+        flow.took(1, 1, pressed=True)
+        assert session.written >= 4, "the broker waits for them"
+        before = session.written
+        flow.completed(Span())
+        session.idle_ticks = 100
+        await until(lambda: session.written > before, "no tick follows")
+        flow.pace(session)
+        before = session.written
+        flow.completed(Span())
+        flow.stop_reading()
+        await until(lambda: session.written > before, "reading has stopped")
+
+
 async def test_messages_wait_for_company_no_longer_than_the_linger() -> None:
     async with path(linger_max="40ms", read_pacing_max="40ms") as it:
         append(it, b"first")
