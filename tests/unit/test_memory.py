@@ -71,3 +71,32 @@ assert mapped() - before >= 4 << 20, "it would stay in the heap when it is freed
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="no glibc, or one before 2.33")
 def test_large_blocks_do_not_stay_in_the_heap_after_a_larger_one_was_freed() -> None:
     subprocess.run([sys.executable, "-c", MAPPED], check=True, timeout=60)
+
+
+REUSED = """
+import random
+import resource
+import socket
+from aiokafka.codec import zstd_encode
+from gateway.base import memory
+
+memory.keep_heap_small()
+words = [random.randbytes(6).hex().encode() for _ in range(500)]
+batch = b" ".join(random.choices(words, k=20_000))[:256 << 10]
+ours, theirs = socket.socketpair()
+for size in (2 << 10, 10 << 10, 100 << 10, 256 << 10):
+    for number in range(60):
+        if number == 20:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        zstd_encode(batch[:size])
+        theirs.send(b"x")
+        ours.recv(256 << 10)
+    each = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 40
+    assert each < 10, f"{each:g} new pages for a batch of {size} bytes and a read"
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="no glibc, or one before 2.33")
+def test_reads_and_compression_take_no_new_pages_each_time() -> None:
+    """They cost more than the compression."""
+    subprocess.run([sys.executable, "-c", REUSED], check=True, timeout=60)
