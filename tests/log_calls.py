@@ -1,6 +1,7 @@
 """The log lines that the sources write: event, level and fields, read from the calls."""
 
 import ast
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ FOLDERS = ("auth", "bridge", "config", "gateway", "streaming")
 MADE = {"{name}_done": ("reload_done", "restart_done"), "{name}_failed": ("reload_failed", "restart_failed")}
 _LEVELS = {name: name for name in ("debug", "info", "warning", "error", "critical")} | {"exception": "error"}
 _NOT_SHOWN = {"repeat_key"}
+_CALL = re.compile(rf"\.(?:{'|'.join(_LEVELS)})\(")
 
 
 @dataclass
@@ -34,7 +36,10 @@ def events() -> dict[str, Event]:
 
 
 def _read(path: Path, found: dict[str, Event]) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    if not _CALL.search(text):
+        return  # most files have none, and to parse them takes long
+    for node in ast.walk(ast.parse(text)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
         logger = ast.unparse(node.func.value)

@@ -55,6 +55,7 @@ def test_restarted_under_load(rules: Rules, rate: int, make_case: MakeCase) -> N
     case = make_case(rules, rate=rate)
     gateway = case.gateway
     load_for(case, SECONDS)
+    restarts_s: list[float] = []
     with Gap(case.bootstrap, case.topic) as gap:
         for _ in range(3 if FULL else 2):
             load_for(case, SECONDS)
@@ -65,8 +66,9 @@ def test_restarted_under_load(rules: Rules, rate: int, make_case: MakeCase) -> N
             assert stopped["clean"]
             assert "imbalance 0" in stopped["ledger"]
             gateway.start()
+            restarts_s.append(time.monotonic() - began)
         load_for(case, SECONDS)
-    assert gap.longest_s < 5, "the only gateway, stopped and started again by whoever runs it"
+    assert gap.longest_s < max(restarts_s) + 2, "records flow as soon as it is up, however fast this machine starts it"
     case.finish(copies=0, ordered=rules.strategy == "hash_clientid")
 
 

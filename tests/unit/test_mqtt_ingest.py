@@ -214,7 +214,8 @@ def good_packets(*, v5: bool) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("v5", [False, True])
 async def test_every_prefix_and_every_single_byte_changed_is_taken_awaited_or_malformed(v5: bool) -> None:
-    """Also as the first packet of several: then what is read beyond its end is the next one's bytes."""
+    """Those with one bit changed also as the first packet of several: then what is read beyond its end is the next
+    one's bytes."""
     after = packets.publish("devices/2", b"after", qos=1, packet_id=8, properties=b"" if v5 else None)
     verdicts = defaultdict(int)
     async with MemoryPath(make_settings(mqtt={"protocol": "5" if v5 else "3.1.1"}, routes=[WITH_QOS])) as path:
@@ -224,7 +225,7 @@ async def test_every_prefix_and_every_single_byte_changed_is_taken_awaited_or_ma
                 good[:at] + bytes((byte,)) + good[at + 1 :] + behind
                 for at in range(min(len(good), 60))
                 for byte in range(256)
-                for behind in (b"", after)
+                for behind in ((b"", after) if (byte ^ good[at]).bit_count() < 2 else (b"",))
             ]
             for data in prefixes + changed:
                 ingest = path.ingest()
