@@ -118,7 +118,8 @@ def site(
         finally:
             stop.set()
             living.join()
-            stream.close()
+            stream.server.shutdown()
+            stream.server.server_close()
 
 
 def spark_job() -> StreamMetrics:

@@ -1,6 +1,5 @@
 """When each broker answered last, and who is to be asked."""
 
-import asyncio
 import socket
 import ssl
 from unittest.mock import Mock
@@ -179,11 +178,13 @@ async def test_a_right_that_is_missing_is_known_to_the_next_producer() -> None:
     contacts = Contacts()
     settings = KafkaSettings(bootstrap_servers=("127.0.0.1:1",))
     first, second = (KafkaProducer(settings, "test", (), contacts=contacts) for _ in range(2))
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    handover = Handover("denied", 0, Mock(), bytearray(), 0, future, 1)
+    answered = Mock()
+    handover = Handover("denied", 0, Mock(), bytearray(), 0, answered, 1)
     handover.attempts = 2  # the first one's connection broke
     first._settle(handover, AnswerError(29, None))  # TOPIC_AUTHORIZATION_FAILED
-    assert isinstance(future.exception(), RefusedError)
+    ((offset, error), _) = answered.call_args
+    assert offset == -1
+    assert isinstance(error, RefusedError)
     second._client = Mock()
     second._client.cluster.unauthorized_topics = set()
     assert second.refuses("denied")
@@ -197,6 +198,6 @@ async def test_a_batch_without_a_connection_hides_not_why_there_is_none() -> Non
     producer.contacts.listed([(1, "kafka-1", 9093)])
     producer.contacts.failed(1, ConnectionRefusedError(111, "Connect call failed"))
     error = NodeNotReadyError("Attempt to send a request to node which is not ready (node id 1).")
-    producer._undelivered(Mock(leader=1, handovers=[]), error, None)
+    producer._undelivered(Mock(leader=1, handovers=[]), error)
     contact = there(producer.contacts.get(1))
     assert (contact.problem, contact.refuses) == ("connection refused", True)
