@@ -251,6 +251,8 @@ class KafkaProducer:
                     self._release = loop.call_later(left_ns / 1e9, self._send_held)
                 continue
             for together in requests(handovers):
+                for handover in together:
+                    handover.attempts += 1
                 self._transmit(Request(leader, together, loop.time()))
 
     def _send_later(self, handover: Handover) -> None:
@@ -291,8 +293,6 @@ class KafkaProducer:
             self._under_way[request] = asyncio.get_running_loop().create_task(self._connect(request))
             return
         self._under_way[request] = connection
-        for handover in request.handovers:
-            handover.attempts += 1
 
     async def _connect(self, request: Request) -> None:
         """Open the connection that a request needs, and send the request."""

@@ -12,8 +12,8 @@ aiokafka's connection lacks three things of SASL, each pinned by a test with a r
 It also lacks quotas (KIP-219). A broker answers at once with the time for which it will not read from this connection.
 The time-out of later requests begins when the broker reads again.
 
-And it is dear where answers are small: a task reads frames, another one and a timer wait for each answer, and each is a
-turn of the event loop. Here the bytes of an answer are cut into frames as they arrive, and ``ask`` needs no task.
+It also costs much where answers are small: a task reads frames, another one and a timer wait for each answer, and each
+is a turn of the event loop. Here the bytes of an answer are cut into frames as they arrive, and ``ask`` needs no task.
 """
 
 from __future__ import annotations

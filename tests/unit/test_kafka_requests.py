@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError
 
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, RefusedError
 from bridge.kafka import producer as producer_module
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.session import Told
@@ -28,6 +28,7 @@ class Client:
         self.leader = 1
         self.cluster.leader_for_partition = lambda _place: self.leader
         self.connectable: set[int] = {1, 2}
+        self.refuses_login = False
         self.open: set[int] = set()
         self.asked: list[tuple[int, Told]] = []
         self.closed: list[int] = []
@@ -40,6 +41,8 @@ class Client:
         return SimpleNamespace(close=lambda _reason: self.closed.append(node))
 
     async def ready(self, node: int) -> bool:
+        if self.refuses_login:
+            raise AuthenticationFailedError
         if node not in self.connectable:
             await asyncio.get_running_loop().create_future()
         self.open.add(node)
@@ -100,6 +103,24 @@ async def test_a_silent_broker_is_left_when_another_leads(connected: bool) -> No
     if late is not None:
         late(None, KafkaConnectionError("closed"))
     assert len(errors) == 1
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["never sent", "sent, and the answer lost"])
+async def test_a_refused_login_frees_the_sequence_numbers_of_a_batch_that_was_never_sent(lost: bool) -> None:
+    """Kafka may have stored the one that was sent: with its numbers other records would be taken for a repetition."""
+    producer, client = started()
+    client.open = {1} if lost else set()
+    client.refuses_login = True
+    answer = producer.send(*PLACE, batch(producer))
+    await asyncio.sleep(0.1)
+    epoch = producer._epoch
+    if lost:
+        client.open.clear()
+        client.asked.pop(0)[1](None, KafkaConnectionError("lost"))
+        await asyncio.wait({answer}, timeout=60)
+    assert isinstance(answer.exception(), RefusedError)
+    assert producer._sequences[PLACE] == 0
+    assert (producer._epochs.get(PLACE, epoch) == epoch) is not lost, "numbers that are free again, or a new epoch"
 
 
 async def test_a_closed_producer_tells_nothing_more() -> None:
