@@ -40,12 +40,18 @@ async def create_topic(
     assignments: dict[int, list[int]] | None = {} if replication == -1 else None
     topic = NewTopic(name, partitions, replication, assignments, dict(config or {}))
     async with admin_client(bootstrap) as admin:
-        answer = await admin.create_topics([topic])
-        refused = [error for error in answer.topic_errors if error[1] != 0]
-        assert not refused, f"Kafka refused topic {name}: {refused}"
         async with asyncio.timeout(_DEADLINE_SECONDS):
+            while refused := await _refusals(admin, topic):
+                # On a busy machine the controller may miss a broker's heartbeats for a moment.
+                assert all("fenced" in str(why) for *_, why in refused), f"Kafka refused topic {name}: {refused}"
+                await asyncio.sleep(_POLL_SECONDS)
             while not await _led(admin, name, partitions):  # noqa: ASYNC110 - Kafka tells only who asks
                 await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _refusals(admin: AIOKafkaAdminClient, topic: NewTopic) -> list[tuple[Any, ...]]:
+    answer = await admin.create_topics([topic])
+    return [error for error in answer.topic_errors if error[1] != 0]
 
 
 async def _led(admin: AIOKafkaAdminClient, name: str, partitions: int) -> bool:
