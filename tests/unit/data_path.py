@@ -18,7 +18,7 @@ from bridge.produce.sender import SenderPolicy
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
 from gateway.mqtt.properties import parse_properties
-from tests.unit.fake_kafka import FakeKafka
+from tests.unit.fake_kafka import FakeKafka, FakeTopic
 from tests.unit.manual_time import ManualLoop
 
 DEAD_LETTERS = "dead-letters"
@@ -240,6 +240,7 @@ class Path(AnyPath):
         self.kafka = kafka = FakeKafka("t") if kafka is None else kafka
         if DEAD_LETTERS not in kafka.topics:
             kafka.topic(DEAD_LETTERS)
+        self.letters = kafka.topics[DEAD_LETTERS]
         super().__init__(
             lambda: kafka.make_producer(kafka.topics if topics is None else topics),
             loop.time_ns,
@@ -247,6 +248,10 @@ class Path(AnyPath):
             max_record_bytes=max_record_bytes,
             routes=routes,
         )
+
+    @property
+    def topic(self) -> FakeTopic:
+        return self.kafka.topics["t"]
 
 
 class TopicFinder:

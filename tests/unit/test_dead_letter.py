@@ -43,16 +43,14 @@ def original_headers(records: list[StoredRecord]) -> list[tuple[str, bytes | Non
 
 
 async def test_a_message_that_never_became_a_record_is_buried_and_released() -> None:
-    kafka = FakeKafka()
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
+    async with Path() as path:
         bury(path, b"payload", headers=[("mqtt.topic", b"x")], kafka_topic="t")
         assert path.balanced()
         await path.drained()
         assert path.owner.released == [b"0"]
         assert path.ledger.dead_lettered == 1
         assert path.dead == [DeadLetterReason.MISSING_VALUE]
-    (record,) = dead.records()
+    (record,) = path.letters.records()
     assert (record.key, record.value) == (b"k", b"payload")
     assert list(record.headers) == [
         ("mqtt.topic", b"x"),
@@ -69,17 +67,15 @@ async def test_a_message_that_never_became_a_record_is_buried_and_released() -> 
 
 @pytest.mark.parametrize("count", [1, 2, 50])
 async def test_many_in_one_read_are_all_released_with_the_healthy_around_them(count: int) -> None:
-    kafka, topic = FakeKafka.with_topic(batch_bytes=2000)
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
+    async with Path(FakeKafka("t", batch_bytes=2000)) as path:
         for number in range(count):
             path.append(path.slot("t"), b"%d" % number)
             bury(path, b"bad %d" % number)
             assert path.balanced()
         await path.drained()
         assert len(path.owner.released) == 2 * count
-    assert topic.values() == [b"%d" % n for n in range(count)]
-    assert dead.values() == [b"bad %d" % n for n in range(count)]
+    assert path.topic.values() == [b"%d" % n for n in range(count)]
+    assert path.letters.values() == [b"bad %d" % n for n in range(count)]
 
 
 async def test_one_buried_for_an_older_span_holds_that_span_and_goes_without_a_flush() -> None:
@@ -104,13 +100,11 @@ async def test_one_buried_for_an_older_span_holds_that_span_and_goes_without_a_f
 
 
 async def test_a_tombstone_stays_one() -> None:
-    kafka = FakeKafka()
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
+    async with Path() as path:
         bury(path, None)
         bury(path, b"")
         await path.drained()
-    assert dead.values() == [None, b""]
+    assert path.letters.values() == [None, b""]
 
 
 @pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES, 1_000_000])
@@ -174,12 +168,10 @@ async def test_a_key_as_large_as_a_payload_is_left_out_and_the_partition_is_its_
 
 
 async def test_the_sentence_of_an_error_is_cut_to_a_length_and_stays_text() -> None:
-    kafka = FakeKafka()
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
+    async with Path() as path:
         bury(path, b"x", error=BridgeError("é" * 100_000))
         await path.drained()
-    said = dict(dead.records()[0].headers)[wire.DLQ_ERROR]
+    said = dict(path.letters.records()[0].headers)[wire.DLQ_ERROR]
     assert said is not None
     assert set(said.decode()) == {"é"}
     assert len(said) <= 4000
@@ -259,14 +251,12 @@ async def test_a_refused_record_says_of_its_message_what_can_be_known_for_sure(
 
 async def test_parts_say_which_message_they_are_of() -> None:
     """Parts of two workers may lie between each other, with one key: nothing else tells them apart."""
-    kafka = FakeKafka()
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka, max_record_bytes=1_000_000) as path:
+    async with Path(max_record_bytes=1_000_000) as path:
         bury(path, b"." * 2 * PART_BYTES)
         bury(path, b"." * 2 * PART_BYTES)
         bury(path, b"small")
         await path.drained()
-    ids = [dict(record.headers).get(wire.DLQ_PART_ID) for record in dead.records()]
+    ids = [dict(record.headers).get(wire.DLQ_PART_ID) for record in path.letters.records()]
     assert ids[0] == ids[1] != ids[2] == ids[3]
     assert ids[4] is None
 

@@ -1,6 +1,7 @@
 """A topic's bytes lead to the right slot, key and headers; what cannot go there is parked, buried or left out."""
 
 import asyncio
+from typing import Self
 
 import pytest
 
@@ -91,6 +92,13 @@ class Rig(TopicFinder):
         path.took(b"%d" % path.ledger.received)
         assert path.balanced(), path.ledger
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            await self.done()
+
     async def done(self) -> None:
         self.path.flush()
         await self.path.drained()
@@ -125,8 +133,7 @@ async def test_a_message_gets_its_route_s_topic_key_partition_and_headers() -> N
 
 
 async def test_a_topic_is_settled_once_for_each_flag_nibble() -> None:
-    async with Path() as path:
-        rig = Rig(path)
+    async with Path() as path, Rig(path) as rig:
         matched: list[str] = []
         match = rig.router.match
         rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
@@ -134,14 +141,11 @@ async def test_a_topic_is_settled_once_for_each_flag_nibble() -> None:
             for flags in (QOS0, QOS1, QOS1 | DUP, QOS2 | RETAIN):
                 rig.take(b"devices/1", flags=flags)
         assert matched == ["devices/1"] * 4
-        await rig.done()
     assert len(path.kafka.topics["t"].records()) == 40
 
 
 async def test_properties_are_parsed_once_for_each_content_and_route() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
-        rig = Rig(path, properties=10)
+    async with Path() as path, Rig(path, properties=10) as rig:
         for number in range(40):
             rig.take(b"devices/1", b"%d" % number, properties=b"n=%d" % (number % 5))
         assert rig.parsed == [b"n=%d" % n for n in range(5)]
@@ -149,16 +153,14 @@ async def test_properties_are_parsed_once_for_each_content_and_route() -> None:
             rig.take(b"devices/1", b"", properties=b"m=%d" % number)
         extras = next(iter(rig.dispatcher._extras.values()))
         assert len(extras) <= 10
-        await rig.done()
-    seen = [headers_of(record) for record in topic.records()]
+    seen = [headers_of(record) for record in path.topic.records()]
     assert [h.get("mqtt.user.n") for h in seen[:40]] == [b"%d" % (n % 5) for n in range(40)]
     assert [h.get("mqtt.user.m") for h in seen[40:]] == [b"%d" % n for n in range(25)]
 
 
 async def test_no_more_topics_are_remembered_than_allowed_and_those_in_use_stay() -> None:
     kafka = FakeKafka("t", 3)
-    async with Path(kafka) as path:
-        rig = Rig(path, cache_entries=100)
+    async with Path(kafka) as path, Rig(path, cache_entries=100) as rig:
         matched: list[str] = []
         match = rig.router.match
         rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
@@ -169,14 +171,12 @@ async def test_no_more_topics_are_remembered_than_allowed_and_those_in_use_stay(
             held = sum(map(len, rig.dispatcher.caches)) + sum(map(len, rig.dispatcher._older))
             assert held <= 100
         assert len([topic for topic in matched if "busy" in topic]) == 10
-        await rig.done()
     assert len(kafka.topics["t"].records()) == 11_000
 
 
 async def test_as_many_topics_as_there_are_entries_are_routed_once_also_after_others_came_and_went() -> None:
     kafka = FakeKafka("t", 3)
-    async with Path(kafka) as path:
-        rig = Rig(path, cache_entries=100)
+    async with Path(kafka) as path, Rig(path, cache_entries=100) as rig:
         matched: list[str] = []
         match = rig.router.match
         rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
@@ -196,7 +196,6 @@ async def test_as_many_topics_as_there_are_entries_are_routed_once_also_after_ot
         matched.clear()
         take_in_turn(b"last", 100, 5)
         assert not matched
-        await rig.done()
 
 
 async def test_long_topics_and_properties_are_not_remembered_but_delivered() -> None:
@@ -204,28 +203,23 @@ async def test_long_topics_and_properties_are_not_remembered_but_delivered() -> 
     kafka = FakeKafka(batch_bytes=1 << 20)
     kafka.topic("t", 3)
     long = b"devices/" + b"x" * REMEMBERED_BYTES
-    async with Path(kafka) as path:
-        rig = Rig(path)
+    async with Path(kafka) as path, Rig(path) as rig:
         for number in range(20):
             rig.take(long + b"%d" % number)
             rig.take(b"devices/short", properties=b"n=" + b"y" * REMEMBERED_BYTES + b"%d" % number)
         dispatcher = rig.dispatcher
         assert [topic for cache in dispatcher.caches for topic in cache] == [b"devices/short"]
         assert [len(extras) for extras in dispatcher._extras.values()] == [0]
-        await rig.done()
     assert len(kafka.topics["t"].records()) == 40
 
 
 async def test_records_without_a_key_share_batches_that_take_partitions_in_turn() -> None:
-    kafka, topic = FakeKafka.with_topic(3)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"key": ""})
+    async with Path(FakeKafka("t", 3)) as path, Rig(path, {"key": ""}) as rig:
         for number in range(9):
             rig.take(b"devices/%d" % number, b"%d" % number)
             await path.drained()
-        await rig.done()
-    assert [len(partition.log) for partition in topic.partitions] == [3, 3, 3]
-    assert {record.key for record in topic.records()} == {None}
+    assert [len(partition.log) for partition in path.topic.partitions] == [3, 3, 3]
+    assert {record.key for record in path.topic.records()} == {None}
 
 
 # --- the slow way -----------------------------------------------------------------------------------------------------
@@ -233,67 +227,57 @@ async def test_records_without_a_key_share_batches_that_take_partitions_in_turn(
 
 async def test_fast_and_slow_messages_of_a_partition_keep_their_order() -> None:
     """Two routes, one by topic alone and one by payload, write to one partition in the order of receipt of each."""
-    kafka, topic = FakeKafka.with_topic(batch_bytes=600)
     routes = (
         {"name": "slow", "filters": ["devices/+/slow"], "key": "${payload.id}"},
         {"name": "fast", "filters": ["devices/#"]},
     )
-    async with Path(kafka) as path:
-        rig = Rig(path, *routes)
+    async with Path(FakeKafka("t", batch_bytes=600)) as path, Rig(path, *routes) as rig:
         for number in range(50):
             rig.take(b"devices/1/slow", b'{"id": "a", "n": %d}' % number)
             rig.take(b"devices/1/fast", b"%d" % number)
             if number % 9 == 0:
                 path.flush()
                 await asyncio.sleep(0.001)
-        await rig.done()
-    slow = [record.value for record in topic.records() if record.key == b"a"]
-    fast = [record.value for record in topic.records() if record.key != b"a"]
+    slow = [record.value for record in path.topic.records() if record.key == b"a"]
+    fast = [record.value for record in path.topic.records() if record.key != b"a"]
     assert slow == [b'{"id": "a", "n": %d}' % n for n in range(50)]
     assert fast == [b"%d" % n for n in range(50)]
 
 
 async def test_delivery_ids_count_on_from_message_to_message() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
-        rig = Rig(path, {"metadata_headers": ["message_id"]})
+    async with Path() as path, Rig(path, {"metadata_headers": ["message_id"]}) as rig:
         for _ in range(3):
             rig.take(b"devices/1")
-        await rig.done()
-    assert [headers_of(r)[wire.GATEWAY_MESSAGE_ID] for r in topic.records()] == [b"gw-0-0:1:%d" % n for n in (1, 2, 3)]
+    assert [headers_of(r)[wire.GATEWAY_MESSAGE_ID] for r in path.topic.records()] == [
+        b"gw-0-0:1:%d" % n for n in (1, 2, 3)
+    ]
 
 
 # --- left out ---------------------------------------------------------------------------------------------------------
 
 
 async def test_what_no_route_wants_is_counted_as_filtered_and_acknowledged() -> None:
-    async with Path() as path:
-        rig = Rig(path)
+    async with Path() as path, Rig(path) as rig:
         rig.take(b"elsewhere/1")
         rig.take(b"gateways/gw/status")
         rig.take(b"elsewhere/1")  # also once it is remembered
         path.flush()
         assert path.owner.released == [b"0", b"1", b"2"]
-        await rig.done()
     assert rig.filtered == [("", NO_ROUTE), ("", STATUS), ("", NO_ROUTE)]
     assert path.ledger.filtered == 3
 
 
 async def test_a_copy_of_a_message_that_is_held_is_counted_as_a_copy() -> None:
-    kafka = FakeKafka()
-    async with Path(kafka) as path:
-        rig = Rig(path)
+    async with Path() as path, Rig(path) as rig:
         rig.dispatcher.note_copy()
         path.took(b"copy")
         assert path.balanced()
-        await rig.done()
     assert (path.ledger.copies, path.ledger.filtered) == (1, 0)
 
 
 @pytest.mark.parametrize("topic", [b"", b"a/+", b"#", b"a\0b", b"\xff", b"\xed\xa0\x80"])
 async def test_a_topic_name_that_mqtt_forbids_is_an_error_on_both_ways(topic: bytes) -> None:
-    kafka = FakeKafka()
-    async with Path(kafka) as path:
+    async with Path() as path:
         rig = Rig(path)
         with pytest.raises(TopicNameError, match="The broker sent a topic name"):
             rig.dispatcher.entry(QOS1, topic)
@@ -306,14 +290,10 @@ async def test_a_topic_name_that_mqtt_forbids_is_an_error_on_both_ways(topic: by
 
 
 async def test_a_message_with_nowhere_to_go_is_buried_with_all_that_is_known_of_it() -> None:
-    kafka = FakeKafka()
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"topic": "t-${property.site}", "metadata_headers": []})
+    async with Path() as path, Rig(path, {"topic": "t-${property.site}", "metadata_headers": []}) as rig:
         rig.take(b"devices/1", b"payload", QOS2 | RETAIN, b"other=1")
-        await rig.done()
-        assert path.dead == [DeadLetterReason.MISSING_VALUE]
-    (record,) = dead.records()
+    assert path.dead == [DeadLetterReason.MISSING_VALUE]
+    (record,) = path.letters.records()
     headers = headers_of(record)
     assert (record.key, record.value) == (b"devices/1", b"payload")
     assert headers[wire.MQTT_TOPIC] == b"devices/1"
@@ -331,29 +311,23 @@ async def test_a_message_with_nowhere_to_go_is_buried_with_all_that_is_known_of_
 async def test_a_buried_message_says_which_device_it_is_from_where_its_route_can_tell(
     template: str, device: bytes | None
 ) -> None:
-    kafka = FakeKafka()
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"topic": "t-${property.site}", "device": template})
+    async with Path() as path, Rig(path, {"topic": "t-${property.site}", "device": template}) as rig:
         rig.take(b"devices/1", b"payload", properties=b"id=d7")
-        await rig.done()
-    assert headers_of(dead.records()[0]).get(wire.GATEWAY_DEVICE) == device
+    assert headers_of(path.letters.records()[0]).get(wire.GATEWAY_DEVICE) == device
 
 
 @pytest.mark.parametrize("fast", [True, False])
 async def test_a_payload_beyond_the_limit_is_buried_with_its_key_and_meant_topic(fast: bool) -> None:
-    kafka, topic = FakeKafka.with_topic()
-    dead = kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
+    async with Path() as path:
         rig = Rig(path, {"key": "${topic[1]}", "metadata_headers": ["topic"] if fast else ["received"]})
         rig.take(b"devices/1", b"." * 4096)
         rig.take(b"devices/1", b"." * 4097)
         rig.take(b"devices/1", b"small")
         await rig.done()
         assert path.dead == [DeadLetterReason.TOO_LARGE]
-    assert [len(value or b"") for value in topic.values()] == [4096, 5]
-    assert b"".join(value or b"" for value in dead.values()) == b"." * 4097
-    record = dead.records()[0]
+    assert [len(value or b"") for value in path.topic.values()] == [4096, 5]
+    assert b"".join(value or b"" for value in path.letters.values()) == b"." * 4097
+    record = path.letters.records()[0]
     assert record.key == b"1"
     headers = headers_of(record)
     assert headers[wire.DLQ_KAFKA_TOPIC] == b"t"
@@ -369,8 +343,7 @@ async def test_a_payload_beyond_the_limit_is_buried_with_its_key_and_meant_topic
 async def test_messages_for_a_topic_not_known_yet_wait_in_order_and_then_go_the_fast_way() -> None:
     kafka = FakeKafka(batch_bytes=500)
     topic = kafka.topic("t-oslo", 3)
-    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
-        rig = Rig(path, {"topic": "t-${topic[1]}"})
+    async with Path(kafka, topics=[DEAD_LETTERS]) as path, Rig(path, {"topic": "t-${topic[1]}"}) as rig:
         for number in range(30):
             rig.take(b"devices/oslo/%d" % (number % 4), b"%d" % number)
             path.flush()
@@ -382,7 +355,6 @@ async def test_messages_for_a_topic_not_known_yet_wait_in_order_and_then_go_the_
         assert path.owner.released == [b"%d" % n for n in range(30)]
         rig.take(b"devices/oslo/0", b"30")
         assert rig.dispatcher.caches[QOS1][b"devices/oslo/0"][0] is not None  # fast from now on
-        await rig.done()
     for device in range(4):
         values = [r.value for r in topic.records() if r.key == b"devices/oslo/%d" % device]
         assert values == [b"%d" % n for n in (*range(device, 30, 4), *([30] if device == 0 else []))]
@@ -390,24 +362,20 @@ async def test_messages_for_a_topic_not_known_yet_wait_in_order_and_then_go_the_
 
 async def test_messages_that_come_while_others_wait_queue_behind_them() -> None:
     """The topic becomes known before the wait is over: what comes then may not overtake."""
-    kafka = FakeKafka()
-    async with Path(kafka, topics=[DEAD_LETTERS, "t-new"]) as path:
-        rig = Rig(path, {"topic": "t-${topic[1]}"})
+    async with Path(topics=[DEAD_LETTERS, "t-new"]) as path, Rig(path, {"topic": "t-${topic[1]}"}) as rig:
         rig.answers.append(UnreachableError("not now"))
         rig.take(b"devices/new", b"0")
-        topic = kafka.topic("t-new")
+        topic = path.kafka.topic("t-new")
         await path.until(lambda: path.partition_count("t-new") == 1, "known")
         rig.take(b"devices/new", b"1")
         rig.take(b"devices/new", b"2")
-        await rig.done()
     assert topic.values() == [b"0", b"1", b"2"]
 
 
 async def test_a_parked_message_holds_back_the_spans_behind_its_own() -> None:
     kafka = FakeKafka("t-there")
     kafka.topic("t-new")
-    async with Path(kafka, topics=[DEAD_LETTERS, "t-there"]) as path:
-        rig = Rig(path, {"topic": "t-${topic[1]}"})
+    async with Path(kafka, topics=[DEAD_LETTERS, "t-there"]) as path, Rig(path, {"topic": "t-${topic[1]}"}) as rig:
         rig.answers.extend([UnreachableError("not now")] * 5)
         rig.take(b"devices/new")
         path.flush()
@@ -416,8 +384,7 @@ async def test_a_parked_message_holds_back_the_spans_behind_its_own() -> None:
         await path.until(lambda: kafka.topics["t-there"].values() == [b"x"], "stored")
         await asyncio.sleep(LOCATE_RETRY_S)
         assert path.owner.released == []
-        await rig.done()
-        assert path.owner.released == [b"0", b"1"]
+    assert path.owner.released == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("error", [UnreachableError("away"), RefusedError("no right to see it")])
@@ -426,15 +393,13 @@ async def test_a_topic_that_cannot_be_asked_for_now_is_asked_for_again_and_nothi
 ) -> None:
     kafka = FakeKafka()
     topic = kafka.topic("t-new")
-    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
-        rig = Rig(path, {"topic": "t-${topic[1]}"})
+    async with Path(kafka, topics=[DEAD_LETTERS]) as path, Rig(path, {"topic": "t-${topic[1]}"}) as rig:
         rig.answers.extend([error] * 20)
         rig.take(b"devices/new")
         begun_s = asyncio.get_running_loop().time()
-        await rig.done()
-        waited_s = asyncio.get_running_loop().time() - begun_s
-        assert 20 * LOCATE_RETRY_S <= waited_s <= 30 * LOCATE_RETRY_S
-        assert path.dead == []
+    waited_s = asyncio.get_running_loop().time() - begun_s
+    assert 20 * LOCATE_RETRY_S <= waited_s <= 30 * LOCATE_RETRY_S
+    assert path.dead == []
     assert topic.values() == [b"x"]
 
 
@@ -464,16 +429,13 @@ async def test_messages_for_a_topic_that_does_not_exist_are_buried_as_they_were(
 
 async def test_the_bytes_of_parked_messages_count_headers_and_all() -> None:
     kafka = FakeKafka("t-new")
-    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
-        rig = Rig(path, {"topic": "t-${topic[1]}"})
+    async with Path(kafka, topics=[DEAD_LETTERS]) as path, Rig(path, {"topic": "t-${topic[1]}"}) as rig:
         rig.take(b"devices/new", b"p" * 1000, properties=b"name=" + b"v" * 5000)
         assert path.accumulator.buffered_bytes >= 6000
-        await rig.done()
 
 
 async def test_a_defect_while_a_topic_is_located_is_told_not_silent() -> None:
-    kafka = FakeKafka()
-    async with Path(kafka) as path:
+    async with Path() as path:
         rig = Rig(path, {"topic": "t-${topic[1]}"})
         defect = RuntimeError("a defect")
         rig.answers.append(defect)
@@ -486,8 +448,7 @@ async def test_a_defect_while_a_topic_is_located_is_told_not_silent() -> None:
 
 
 async def test_a_close_gives_up_waiting_and_acknowledges_nothing_parked() -> None:
-    kafka = FakeKafka()
-    async with Path(kafka) as path:
+    async with Path() as path:
         rig = Rig(path, {"topic": "t-${topic[1]}"})
         rig.answers.extend([UnreachableError("away")] * 100)
         rig.take(b"devices/new")

@@ -5,7 +5,7 @@ import gc
 import json
 import random
 import tracemalloc
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -174,6 +174,13 @@ class Rig:
         assert path.balanced(), path.ledger
         return packet_id
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            await self.done()
+
     async def done(self, *account: int) -> None:
         self.path.flush()
         await self.path.drained()
@@ -207,8 +214,7 @@ async def test_a_record_that_passes_is_what_it_would_have_been_without() -> None
     plain, passed = kafka.topic("p", 3), kafka.topic("t", 3)
     everything = [(b"d/1", QOS1, b"a=1"), (b"d/2", QOS2 | RETAIN, b""), (b"d/1", QOS0, b"b=2"), (b"d/1", QOS1, b"a=1")]
     for route, interceptors in (("p", ()), ("t", ({"use": "filter", "expression": "True"},))):
-        async with Path(kafka) as path:
-            rig = Rig(path, *interceptors, topic=route, key="${topic}")
+        async with Path(kafka) as path, Rig(path, *interceptors, topic=route, key="${topic}") as rig:
             for number, (topic, flags, properties) in enumerate(everything):
                 if interceptors:
                     rig.take({"n": number}, topic, flags, properties)
@@ -221,40 +227,36 @@ async def test_a_record_that_passes_is_what_it_would_have_been_without() -> None
 
 
 async def test_a_changed_record_goes_where_its_new_key_belongs() -> None:
-    kafka, topic = FakeKafka.with_topic(4)
-    async with Path(kafka) as path:
+    async with Path(FakeKafka("t", 4)) as path:
         rig = Rig(path, {"use": "mask", "method": "redact", "key": True, "fields": ["a"]})
         for number in range(8):
             rig.take({"a": number}, b"d/%d" % number)
         await rig.done(8, 0, 0)
-    assert sorted(len(partition.log) for partition in topic.partitions) == [0, 0, 0, 8]
-    assert {(record.key, record.value) for record in topic.records()} == {(b"***", b'{"a":"***"}')}
+    assert sorted(len(partition.log) for partition in path.topic.partitions) == [0, 0, 0, 8]
+    assert {(record.key, record.value) for record in path.topic.records()} == {(b"***", b'{"a":"***"}')}
 
 
 async def test_a_dropped_message_is_filtered_with_its_reason_and_acknowledged() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": "filter", "expression": "json.n % 2 == 0", "reason": "odd"})
+    async with Path() as path, Rig(path, {"use": "filter", "expression": "json.n % 2 == 0", "reason": "odd"}) as rig:
         for number in range(10):
             rig.take({"n": number}, flags=QOS1 if number < 5 else QOS2)
         await rig.done(5, 5, 0)
         assert rig.filtered == [("route", "odd")] * 5
         (chain,) = rig.chains
         assert chain.filtered == [0, 2, 3]
-    assert topic.values() == [b'{"n": %d}' % number for number in range(0, 10, 2)]
+    assert path.topic.values() == [b'{"n": %d}' % number for number in range(0, 10, 2)]
 
 
 @pytest.mark.parametrize("key", ["${payload.id}", ""])
 async def test_routes_whose_templates_need_the_message_are_intercepted_too(key: str) -> None:
-    kafka, topic = FakeKafka.with_topic(2)
-    async with Path(kafka) as path:
+    async with Path(FakeKafka("t", 2)) as path:
         rig = Rig(path, {"use": "fields", "remove": ["id"]}, key=key, metadata_headers=["message_id", "received"])
         rig.take({"id": "x", "v": 1})
         rig.take({"id": "y", "v": 2})
         await rig.done()
-    assert sorted(value or b"" for value in topic.values()) == [b'{"v":1}', b'{"v":2}']
-    assert {record.key for record in topic.records()} == ({b"x", b"y"} if key else {None})
-    ids = sorted(dict(record.headers)[wire.GATEWAY_MESSAGE_ID] or b"" for record in topic.records())
+    assert sorted(value or b"" for value in path.topic.values()) == [b'{"v":1}', b'{"v":2}']
+    assert {record.key for record in path.topic.records()} == ({b"x", b"y"} if key else {None})
+    ids = sorted(dict(record.headers)[wire.GATEWAY_MESSAGE_ID] or b"" for record in path.topic.records())
     assert len(set(ids)) == 2
     assert all(one.startswith(b"gw-0-0:1:") for one in ids)
 
@@ -262,46 +264,38 @@ async def test_routes_whose_templates_need_the_message_are_intercepted_too(key: 
 async def test_only_an_empty_payload_is_a_tombstone_and_only_where_asked() -> None:
     for route, empty in (({"empty_payload": "tombstone"}, None), ({}, b"")):
         kafka, topic = FakeKafka.with_topic()
-        async with Path(kafka) as path:
-            rig = Rig(path, {"use": "headers", "add": {"a": "b"}}, **route)
+        async with Path(kafka) as path, Rig(path, {"use": "headers", "add": {"a": "b"}}, **route) as rig:
             rig.take(b"")
             rig.take(b"7")
-            await rig.done()
         assert topic.values() == [empty, b"7"]
 
 
 async def test_what_an_interceptor_spoils_is_its_own_record() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": f"{HERE}:Spoiler"})
+    async with Path() as path, Rig(path, {"use": f"{HERE}:Spoiler"}) as rig:
         for properties in (b"", b"a=1", b"", b"a=1"):
             rig.take({}, properties=properties)
-        await rig.done()
-    assert [len(record.headers) for record in topic.records()] == [2, 3, 2, 3]
+    assert [len(record.headers) for record in path.topic.records()] == [2, 3, 2, 3]
 
 
 async def test_topics_and_properties_beyond_the_caches_are_settled_again() -> None:
-    kafka, topic = FakeKafka.with_topic(3)
-    async with Path(kafka) as path:
+    async with Path(FakeKafka("t", 3)) as path:
         rig = Rig(path, {"use": "filter", "expression": "properties.p == topic"}, cache_entries=4)
         for number in range(60):
             name = f"d/{number % 7}"
             rig.take({"n": number}, name.encode(), properties=f"p={name}".encode())
         await rig.done(60, 0, 0)
-    assert len(topic.records()) == 60
+    assert len(path.topic.records()) == 60
 
 
 async def test_a_timestamp_that_kafka_would_refuse_becomes_the_receive_time_and_is_counted() -> None:
     """Devices whose clocks are wrong: an hour ahead is what Kafka takes, and a past of any age."""
-    kafka, topic = FakeKafka.with_topic()
     hour, year_2100 = RECEIVED_MS + 3_600_000, 4_102_444_800_000
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": f"{HERE}:Timed"})
+    async with Path() as path, Rig(path, {"use": f"{HERE}:Timed"}) as rig:
         rig.take([year_2100])
         rig.take([7, hour, hour + 1])
         await rig.done(2, 0, 0)
         assert rig.dispatcher.clamped == 2
-    records = topic.records()
+    records = path.topic.records()
     assert [record.timestamp_ms for record in records] == [RECEIVED_MS, 7, hour, RECEIVED_MS]
     said = [dict(record.headers).get(wire.GATEWAY_TIMESTAMP_MS) for record in records]
     assert said == [b"%d" % year_2100, None, None, b"%d" % (hour + 1)]
@@ -323,8 +317,7 @@ async def test_a_failed_record_goes_where_its_policy_says(
 ) -> None:
     kafka = FakeKafka()
     topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": f"{HERE}:Hostile", "on_error": policy})
+    async with Path(kafka) as path, Rig(path, {"use": f"{HERE}:Hostile", "on_error": policy}) as rig:
         for value in (b"a", b"raise", b"none", b"b"):
             rig.take(value, properties=b"p=1")
         await rig.done(*account)
@@ -355,24 +348,20 @@ async def test_a_part_of_a_wrong_type_goes_where_the_policy_says_and_nothing_of_
     for policy in ("dead_letter", "drop", "pass"):
         kafka = FakeKafka()
         topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-        async with Path(kafka) as path:
-            rig = Rig(path, {"use": f"{HERE}:WrongType", "on_error": policy}, **route)
+        async with Path(kafka) as path, Rig(path, {"use": f"{HERE}:WrongType", "on_error": policy}, **route) as rig:
             for one in (b"a", value, b"b", value):
                 rig.take(one, properties=b"k=1")
-            await rig.done()
-            where = "dead_letter" if how == " in place" else policy
-            assert rig.account() == {"dead_letter": (2, 0, 2), "drop": (2, 2, 0), "pass": (4, 0, 0)}[where]
+        where = "dead_letter" if how == " in place" else policy
+        assert rig.account() == {"dead_letter": (2, 0, 2), "drop": (2, 2, 0), "pass": (4, 0, 0)}[where]
         assert topic.values() == ([b"a", value, b"b", value] if where == "pass" else [b"a", b"b"])
         assert [record.value for record in dead.records()] == ([value] * 2 if where == "dead_letter" else [])
 
 
 async def test_what_has_an_obvious_meaning_is_taken_as_that() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": f"{HERE}:Loose"})
+    async with Path() as path, Rig(path, {"use": f"{HERE}:Loose"}) as rig:
         rig.take(b"x")
         await rig.done(1, 0, 0)
-    (record,) = topic.records()
+    (record,) = path.topic.records()
     assert record == StoredRecord(1_700_000_000_000, b"k", b"x", [("a", b"b")])
     assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
 
@@ -380,8 +369,7 @@ async def test_what_has_an_obvious_meaning_is_taken_as_that() -> None:
 async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failures_like_others() -> None:
     kafka = FakeKafka()
     topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": f"{HERE}:Rude"})
+    async with Path(kafka) as path, Rig(path, {"use": f"{HERE}:Rude"}) as rig:
         for value in (b"a", b"untold", b"reason", b"b"):
             rig.take(value)
         await rig.done(2, 0, 2)
@@ -391,8 +379,7 @@ async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failu
 
 
 async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
+    async with Path() as path:
         rig = Rig(path, {"use": f"{HERE}:Hostile", "on_error": "stop"})
         rig.take(b"before")
         path.flush()
@@ -401,7 +388,7 @@ async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
         path.flush()
         rig.take(b"behind")
         path.flush()
-        await path.until(lambda: len(topic.records()) == 3, "stored")
+        await path.until(lambda: len(path.topic.records()) == 3, "stored")
         await path.until(lambda: path.owner.released == [b"0"], "released")
         assert path.held == 3
         (error,) = rig.failed
@@ -411,48 +398,44 @@ async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
         path.ledger.returned += path.accumulator.returned(path.owner)
         assert path.balanced()
         assert path.held == 0
-    assert topic.values() == [b"before", b"beside", b"behind"]
+    assert path.topic.values() == [b"before", b"beside", b"behind"]
 
 
 # --- one to several ---------------------------------------------------------------------------------------------------
 
 
 async def test_it_is_acknowledged_when_the_last_of_its_records_is_durable() -> None:
-    kafka, topic = FakeKafka.with_topic(3)
-    async with Path(kafka) as path:
-        rig = Rig(path, SPLIT)
+    async with Path(FakeKafka("t", 3)) as path, Rig(path, SPLIT) as rig:
         elements = keys_apart(3, 3)
         for stuck in range(3):
-            before = len(topic.records())
-            topic.partitions[stuck].has_leader = False
+            before = len(path.topic.records())
+            path.topic.partitions[stuck].has_leader = False
             rig.take(elements)
             path.flush()
-            await path.until(lambda before=before: len(topic.records()) == before + 2, "two of three")
+            await path.until(lambda before=before: len(path.topic.records()) == before + 2, "two of three")
             await asyncio.sleep(1)
             assert len(path.owner.released) == stuck
             assert path.held == 1
-            topic.partitions[stuck].has_leader = True
+            path.topic.partitions[stuck].has_leader = True
             await path.until(lambda stuck=stuck: len(path.owner.released) == stuck + 1, "all three")
         await rig.done(3, 0, 0)
 
 
 async def test_some_dropped_of_several_leave_a_delivered_message_and_all_dropped_a_filtered_one() -> None:
-    kafka, topic = FakeKafka.with_topic(3)
-    async with Path(kafka) as path:
+    async with Path(FakeKafka("t", 3)) as path:
         rig = Rig(path, {"use": "split"}, {"use": "filter", "expression": "json > 1"})
         rig.take([1, 2, 3])
         rig.take([0, 1])
         rig.take([])
         await rig.done(1, 2, 0)
         assert rig.filtered == [("route", "filter"), ("route", "empty_array")]
-    assert topic.values() == [b"2", b"3"]
+    assert path.topic.values() == [b"2", b"3"]
 
 
 async def test_a_large_array_of_small_elements_is_not_too_large_but_a_large_element_is() -> None:
     kafka = FakeKafka()
     topic, dead = kafka.topic("t", 3), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": "split"})
+    async with Path(kafka) as path, Rig(path, {"use": "split"}) as rig:
         rig.take(["x" * 2000] * 4)
         rig.take(["small", "x" * 5000])
         await rig.done(1, 0, 1)
@@ -493,16 +476,14 @@ async def test_several_records_that_wait_for_their_topics_are_one_message(
 ) -> None:
     kafka = FakeKafka()
     topic, new, dead = kafka.topic("t"), kafka.topic("new", 3), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka, topics=["t", DEAD_LETTERS]) as path:
-        rig = Rig(path, {"use": f"{HERE}:Fan"})
+    async with Path(kafka, topics=["t", DEAD_LETTERS]) as path, Rig(path, {"use": f"{HERE}:Fan"}) as rig:
         for _ in range(3):
             rig.take({"to": to})
             path.flush()
         assert path.held == 3
         await asyncio.sleep(0.05)
         assert path.owner.released == []
-        await rig.done()
-        assert rig.account() == tuple(3 * one for one in account)
+    assert rig.account() == tuple(3 * one for one in account)
     assert tuple(len(one.records()) for one in (topic, new, dead)) == tuple(3 * one for one in counts)
 
 
@@ -586,14 +567,12 @@ async def test_a_remembered_topic_takes_a_kilobyte_or_so_however_many_there_are(
 async def test_long_topics_and_properties_are_not_remembered() -> None:
     kafka = FakeKafka(batch_bytes=1 << 20)
     kafka.topic("t", 3)
-    async with Path(kafka) as path:
-        rig = Rig(path, {"use": "filter", "expression": "True"})
+    async with Path(kafka) as path, Rig(path, {"use": "filter", "expression": "True"}) as rig:
         for number in range(20):
             rig.take({"n": 1}, b"d/" + b"x" * REMEMBERED_BYTES + b"%d" % number)
             rig.take({"n": 1}, b"d/short", properties=b"n=" + b"y" * REMEMBERED_BYTES + b"%d" % number)
         assert list(rig.dispatcher._known) == [b"d/short"]
         assert not rig.dispatcher._properties
-        await rig.done()
     assert len(kafka.topics["t"].records()) == 40
 
 

@@ -313,8 +313,7 @@ async def test_a_defect_while_looking_is_told() -> None:
 @manual_time
 async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_they_are_let_go() -> None:
     """They become several records or none, in the spans they came in; a span of which nothing is left is durable."""
-    kafka, topic = FakeKafka.with_topic(3)
-    async with Path(kafka) as path:
+    async with Path(FakeKafka("t", 3)) as path:
         rig = InterceptedRig(path, {"use": "split", "path": "r", "key": "n"})
         rig.take({"r": [{"n": "before"}]})  # known to the intercepted lane
         path.flush()
@@ -328,13 +327,13 @@ async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_t
         path.flush()
         await asyncio.sleep(1)
         assert rig.dispatcher.holding.messages("route") == 31
-        assert len(topic.records()) == 1
+        assert len(path.topic.records()) == 1
         assert path.balanced(), path.ledger
         rig.dispatcher.release("route")
         await path.until(lambda: not rig.dispatcher.holding, "all let go")
         await rig.done()
         rig.chains.close()
-    written = {(record.key or b"").decode() for record in topic.records()}
+    written = {(record.key or b"").decode() for record in path.topic.records()}
     assert written == {"before", *(f"{n}-{part}" for n in range(30) for part in range(n % 4))}
     assert (path.ledger.delivered, path.ledger.filtered) == (23, 9)
     assert path.owner.released == [b"%d" % n for n in range(32)], "in MQTT order"
@@ -343,9 +342,8 @@ async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_t
 @manual_time
 async def test_held_messages_wait_behind_their_new_route_when_routes_change() -> None:
     """Otherwise a later message of their topic would pass them."""
-    kafka, topic = FakeKafka.with_topic()
     first, second = {"name": "first", "filters": ["devices/#"]}, {"name": "second", "filters": ["sites/#"]}
-    async with Path(kafka) as path:
+    async with Path() as path:
         rig = Rig(path, first, second)
         holding = rig.dispatcher.holding
         for route in ("first", "second"):
@@ -363,7 +361,7 @@ async def test_held_messages_wait_behind_their_new_route_when_routes_change() ->
         await path.until(lambda: "second" not in holding, "all released")
         path.flush()
         await asyncio.sleep(1)
-        assert topic.values() == [b"1", b"3"]
+        assert path.topic.values() == [b"1", b"3"]
         rig.dispatcher.release("first")
         await rig.done()
 

@@ -302,19 +302,18 @@ async def test_a_close_that_comes_with_an_answer_ends_a_replacement(steps: int) 
 
 
 async def test_no_answer_within_the_delivery_timeout_replaces_the_incarnation() -> None:
-    kafka, topic = FakeKafka.with_topic()
     policy = SenderPolicy(delivery_timeout_ns=30_000_000_000, settle_ns=1_000_000_000)
-    async with Path(kafka, policy=policy) as path:
-        kafka.latency_s = lambda: 1e6
+    async with Path(policy=policy) as path:
+        path.kafka.latency_s = lambda: 1e6
         path.send(b"x")
-        kafka.latency_s = lambda: 0.005
+        path.kafka.latency_s = lambda: 0.005
         await asyncio.sleep(29)
         assert path.observer.incarnations == [1]
         await path.until(lambda: path.observer.incarnations == [1, 2], "replaced", within_s=3)
         await path.drained()
         (error,) = path.observer.failed
         assert str(error) == "No answer for t/0 within kafka.delivery_timeout (30 s)."
-    assert topic.values() == [b"x"]
+    assert path.topic.values() == [b"x"]
 
 
 async def test_an_answer_that_comes_before_the_batch_is_rebuilt_is_believed() -> None:
@@ -476,16 +475,14 @@ async def test_a_partition_without_a_leader_keeps_its_batch_until_it_has_one() -
 
 async def test_a_topic_that_metadata_has_lost_waits_and_is_asked_for() -> None:
     """A replaced producer may not know a topic that was located through its predecessor."""
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
+    async with Path(topics=[DEAD_LETTERS]) as path:
         path.send(b"x")
         await path.drained(within_s=3)
-    assert topic.values() == [b"x"]
+    assert path.topic.values() == [b"x"]
 
 
 async def test_a_leader_lost_between_metadata_and_handover_costs_nothing() -> None:
     """LeaderMissingError at the handover: nothing was sent, no sequence number used, no incarnation lost."""
-    kafka, topic = FakeKafka.with_topic(batch_bytes=100)
     send = FakeProducer.send
     raised = 0
 
@@ -496,26 +493,25 @@ async def test_a_leader_lost_between_metadata_and_handover_costs_nothing() -> No
             raise LeaderMissingError("gone")
         return send(self, *args)  # type: ignore[arg-type]
 
-    async with Path(kafka) as path:
+    async with Path(FakeKafka("t", batch_bytes=100)) as path:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(FakeProducer, "send", failing)
             for number in range(12):  # several batches, so that one put back has followers to stand before
                 path.append(path.slot("t"), value_of(number))
             await path.drained(within_s=3)
-    assert topic.values() == [value_of(n) for n in range(12)]
+    assert path.topic.values() == [value_of(n) for n in range(12)]
     assert path.observer.incarnations == [1]
 
 
 async def test_a_leader_that_stays_away_costs_incarnations_of_the_delivery_timeout_and_loses_nothing() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
+    async with Path() as path:
         path.send(b"x")
-        topic.partitions[0].has_leader = False
+        path.topic.partitions[0].has_leader = False
         await asyncio.sleep(1000)
         assert path.observer.incarnations == [1, 2]  # the second does not get the batch while nobody leads
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await path.drained(within_s=3)
-    assert topic.values() == [b"x"]
+    assert path.topic.values() == [b"x"]
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
@@ -523,53 +519,50 @@ async def test_a_leader_that_stays_away_costs_incarnations_of_the_delivery_timeo
 
 async def test_a_broker_that_wants_no_batches_gets_none_and_loses_nothing_for_it() -> None:
     """Longer than any time-out of ours: it is no failure, and what waits goes in order when the time is over."""
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
+    async with Path() as path:
         path.send(value_of(0))
         await path.drained(within_s=3)
-        kafka.held_until_ns = path.clock_ns() + 300 * S
+        path.kafka.held_until_ns = path.clock_ns() + 300 * S
         for number in range(1, 10):
             path.send(value_of(number))
             await asyncio.sleep(30)
-        assert topic.values() == [value_of(0)]
+        assert path.topic.values() == [value_of(0)]
         assert path.observer.failed == []
         await asyncio.sleep(30)
         await path.drained(within_s=3)
-    assert topic.values() == [value_of(n) for n in range(10)]
+    assert path.topic.values() == [value_of(n) for n in range(10)]
     assert (path.observer.incarnations, path.observer.failed) == ([1], [])
 
 
 async def test_the_delivery_timeout_of_what_is_under_way_begins_when_the_broker_reads_again() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
-        kafka.freeze()
+    async with Path() as path:
+        path.kafka.freeze()
         path.send(b"x")
-        kafka.held_until_ns = path.clock_ns() + 300 * S
+        path.kafka.held_until_ns = path.clock_ns() + 300 * S
         delivery_s = POLICY.delivery_timeout_ns / 1e9
         await asyncio.sleep(300 + delivery_s - 2)
         assert path.observer.incarnations == [1]
         await asyncio.sleep(4)
         assert len(path.observer.failed) == 1, "then it counts"
-        kafka.thaw()
+        path.kafka.thaw()
         await path.drained(within_s=30)
-    assert set(topic.values()) == {b"x"}
+    assert set(path.topic.values()) == {b"x"}
 
 
 async def test_what_the_spool_has_waits_for_a_quota_like_the_rest() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with SpoolPath(kafka) as path:
-        kafka.held_until_ns = path.clock_ns() + 60 * S
+    async with SpoolPath() as path:
+        path.kafka.held_until_ns = path.clock_ns() + 60 * S
         path.feed(0, 5)
         await asyncio.sleep(5)
         assert path.spooler.messages() == 5, "the disk may have what a quota keeps waiting"
         assert len(path.owner.released) == 5
         path.feed(5, 5)
         await asyncio.sleep(50)
-        assert topic.values() == []
+        assert path.topic.values() == []
         await asyncio.sleep(6)
         await path.drained(within_s=3)
         assert path.balanced()
-    assert topic.values() == [value_of(n) for n in range(10)]
+    assert path.topic.values() == [value_of(n) for n in range(10)]
 
 
 # --- the start --------------------------------------------------------------------------------------------------------
@@ -628,14 +621,13 @@ async def test_close_in_the_middle_of_a_replacement_s_start_leaves_no_producer_b
 
 
 async def test_nothing_is_sent_after_the_close() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path:
+    async with Path() as path:
         pass
     slot = path.slot("t")
     path.append(slot, b"x")
     path.flush()
     await asyncio.sleep(10)
-    assert topic.values() == []
+    assert path.topic.values() == []
     assert path.held == 1
 
 

@@ -138,22 +138,20 @@ async def test_a_partition_that_answers_no_is_not_silent() -> None:
 
 
 async def test_a_partition_whose_rights_are_gone_takes_nothing() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with Path(kafka) as path, looking(path) as looks:
+    async with Path() as path, looking(path) as looks:
         following = await feed_for(path, 2)
-        topic.reject = lambda _records: RefusedError("Kafka refused Write on t.")
+        path.topic.reject = lambda _records: RefusedError("Kafka refused Write on t.")
         await feed_for(path, 20, first=following)
         assert looks.silent_s("t") >= 18
-        topic.reject = None
+        path.topic.reject = None
         await path.drained()
         assert looks.silent_s("t") == 0
 
 
 async def test_one_silent_partition_makes_no_other_silent() -> None:
-    kafka, topic = FakeKafka.with_topic(3)
-    async with Path(kafka) as path, looking(path) as looks:
+    async with Path(FakeKafka("t", 3)) as path, looking(path) as looks:
         following = await feed_for(path, 3, partitions=3)
-        topic.partitions[1].has_leader = False
+        path.topic.partitions[1].has_leader = False
         await path.sender.producer.refresh_metadata()
         await feed_for(path, 20, first=following, partitions=3)
         assert looks.silent_s("t", 1) > 18
@@ -161,7 +159,7 @@ async def test_one_silent_partition_makes_no_other_silent() -> None:
         queue = path.sender.partitions.queues["t", 1]
         assert queue.messages() >= 66
         assert queue.bytes() > queue.messages() * len(value_of(0))
-        topic.partitions[1].has_leader = True
+        path.topic.partitions[1].has_leader = True
         await path.sender.producer.refresh_metadata()
         await path.drained()
 

@@ -276,14 +276,13 @@ async def test_what_is_on_disk_gets_its_turn_beside_what_only_kafka_acknowledges
 
 @pytest.mark.parametrize("after_ns", [0, S])
 async def test_a_refused_partition_is_spooled_in_order_while_it_is_tried(after_ns: int) -> None:
-    kafka, topic = FakeKafka.with_topic()
-    async with SpoolPath(kafka, after_ns=after_ns) as path:
-        topic.reject = lambda _records: RefusedError("not authorised")
+    async with SpoolPath(after_ns=after_ns) as path:
+        path.topic.reject = lambda _records: RefusedError("not authorised")
         await path.feed_slowly(0, 100, 5, every_s=0.2)
         await path.until(lambda: len(path.owner.released) == 100, "by the disk")
-        topic.reject = None
+        path.topic.reject = None
         await path.drained()
-        assert numbers(kafka) == list(range(100))
+        assert numbers(path.kafka) == list(range(100))
 
 
 in_manual_time(globals())

@@ -43,9 +43,8 @@ async def test_a_frozen_kafka_is_spooled_after_a_second_acknowledged_and_deliver
 
 
 async def test_what_is_spooled_goes_before_what_comes_while_it_is_replayed() -> None:
-    kafka, topic = FakeKafka.with_topic(batch_bytes=400)
-    async with SpoolPath(kafka) as path:
-        topic.partitions[0].has_leader = False
+    async with SpoolPath(FakeKafka("t", batch_bytes=400)) as path:
+        path.topic.partitions[0].has_leader = False
         await path.sender.producer.refresh_metadata()
         count = 0
         for _ in range(40):
@@ -53,29 +52,28 @@ async def test_what_is_spooled_goes_before_what_comes_while_it_is_replayed() -> 
             count += 7
             await asyncio.sleep(0.1)
         assert path.held == count == path.disk.messages
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         for _ in range(200):
             path.feed(count, 7)
             count += 7
             await asyncio.sleep(0.02)
             assert path.balanced()
         await path.drained()
-        assert numbers(kafka) == list(range(count))
+        assert numbers(path.kafka) == list(range(count))
         assert path.accumulator.partitions.queue("t", 0).backlog is None, "live traffic did not keep it spooling"
 
 
 async def test_what_went_through_the_disk_does_not_wait_for_the_collector() -> None:
-    kafka, topic = FakeKafka.with_topic(batch_bytes=400)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(FakeKafka("t", batch_bytes=400)) as path:
         gc.collect()
         gc.disable()
         elsewhere = alive(Replayed)  # what a test before this one left, a failed one with its frames above all
         try:
-            topic.partitions[0].has_leader = False
+            path.topic.partitions[0].has_leader = False
             await path.feed_slowly(0, 70, 7, every_s=0.3)
             assert path.held == 70 == path.disk.messages
             assert alive(Replayed) > elsewhere, "the first stayed in memory"
-            topic.partitions[0].has_leader = True
+            path.topic.partitions[0].has_leader = True
             await path.drained()
             assert alive(Replayed) <= elsewhere + 1, "that of the batch whose deadline was looked at last"
         finally:
