@@ -89,12 +89,14 @@ def read_yaml(file: Path) -> Any:
     return yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
+@functools.cache
 def rules(kind: str) -> list[dict[str, Any]]:
     """Every rule with the key ``alert`` or ``record``."""
     groups = [group for file in RULE_FILES for group in read_yaml(file)["groups"]]
     return [rule for group in groups for rule in group["rules"] if kind in rule]
 
 
+@functools.cache
 def known_series() -> dict[str, frozenset[str]]:
     """Every series there can be, with the labels it has beside those of the scrape."""
     known = dict(FOREIGN)

@@ -6,6 +6,7 @@ first, as they take longest. The busy ones come last and have the machine, two f
 send thousands of messages a second through everything, or look at it by the second.
 """
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -49,8 +50,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        path = item.path.relative_to(TESTS).as_posix()
+    @functools.cache
+    def place(file: Path) -> int:
+        path = file.relative_to(TESTS).as_posix()
         return next(rank for rank, begin in enumerate(ORDER) if re.match(begin, path))
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
