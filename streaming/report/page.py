@@ -11,55 +11,9 @@ from typing import Final
 
 from config.errors import ConfigError
 from streaming.report import plots
-from streaming.report.data import MOST_MARKS, Finding, Report, Signal, Table, moment
+from streaming.report.data import MOST_MARKS, Cell, Finding, Report, Signal, Table, moment
 
-_CSS: Final = """
-:root {
-  color-scheme: light dark;
-  --page: #fff; --ink: #1d2329; --faint: #c3c9cf; --soft: #59636e; --alarm: #c4183c; --band: #3b76c42e;
-  --c0: #2867b5; --c1: #c26a00; --c2: #2b8a5a; --c3: #8a4fbf;
-  --c4: #b8447a; --c5: #0b8494; --c6: #7a6a1b; --c7: #6b747d;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --page: #14181d; --ink: #e3e7eb; --faint: #4a535c; --soft: #a3adb7; --alarm: #ff7a90; --band: #7fb2f53d;
-    --c0: #7fb2f5; --c1: #f0a44a; --c2: #6fcf9b; --c3: #c59bf0;
-    --c4: #f08fbb; --c5: #5fc9d6; --c6: #d6c46a; --c7: #a3adb7;
-  }
-}
-@media print {
-  :root { --ink: #000; --faint: #bbb; --soft: #444; }
-  figure, tr, .findings { break-inside: avoid; }
-  h2 { break-after: avoid; }
-  main { max-width: none; padding: 0; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; line-height: 1.2; }
-h2 { font-size: 1.2rem; margin: 2.25rem 0 .5rem; border-bottom: 1px solid var(--faint); padding-bottom: .25rem; }
-h3 { font-size: 1rem; margin: 0; }
-p { margin: .35rem 0; }
-.soft, figcaption p { color: var(--soft); }
-.findings { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr));
-  gap: .75rem; margin: 1rem 0; padding: 0; }
-.findings div { border: 1px solid var(--faint); border-radius: .4rem; padding: .5rem .75rem; }
-.findings dt { color: var(--soft); font-size: .85rem; }
-.findings dd { margin: 0; font-size: 1.3rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-.findings .bad { border-color: var(--alarm); }
-.findings .bad dd { color: var(--alarm); }
-figure { margin: 1.25rem 0; }
-figure svg { width: 100%; height: auto; display: block; font-family: inherit; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--faint); vertical-align: top; }
-th { color: var(--soft); font-weight: 600; }
-td { white-space: nowrap; }
-td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
-td.number, th.number { text-align: right; white-space: nowrap; }
-.absent { border-left: 3px solid var(--faint); padding: .25rem .75rem; color: var(--soft); }
-"""
+_STYLE: Final = Path(__file__).with_name("page.css")
 
 _BAD: Final = ' class="bad"'
 _NUMBER: Final = ' class="number"'
@@ -67,11 +21,11 @@ _NUMBER: Final = ' class="number"'
 
 def render(report: Report) -> str:
     """The page. Draws the plots, which takes about a tenth of a second each."""
-    body = "\n".join(_body(report))
+    body, style = "\n".join(_body(report)), _STYLE.read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Stream report, {_moment(report.made_at_s)}</title>\n<style>{_CSS}</style>\n</head>\n"
+        f"<title>Stream report, {_moment(report.made_at_s)}</title>\n<style>\n{style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
@@ -199,38 +153,38 @@ def _throughput(report: Report) -> Iterator[str]:
 def _figure(title: str, look_for: str, svg: str) -> str:
     if not svg:
         return ""
-    labelled = svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
-    return (
-        f"<figure>\n<figcaption><h3>{escape(title)}</h3><p>{escape(look_for)}</p></figcaption>\n{labelled}\n</figure>"
-    )
+    return _captioned(title, look_for, svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1))
+
+
+def _captioned(title: str, look_for: str, shown: str) -> str:
+    caption = f"<figcaption><h3>{escape(title)}</h3><p>{escape(look_for)}</p></figcaption>"
+    return f"<figure>\n{caption}\n{shown}\n</figure>"
 
 
 def _table(title: str, look_for: str, table: Table | None) -> str:
     if table is None:
         return ""
-    numeric = [
-        any(isinstance(row[at], int | float) for row in table.rows)
-        and all(row[at] is None or isinstance(row[at], int | float) for row in table.rows)
-        for at in range(len(table.columns))
-    ]
+    columns = [[value for value in values if value is not None] for values in zip(*table.rows, strict=True)]
+    numeric = [bool(values) and all(isinstance(value, int | float) for value in values) for values in columns]
 
-    def cell(tag: str, at: int, value: str | float | None) -> str:
-        return f"<{tag}{_NUMBER if numeric[at] else ''}>{escape(_value(value))}</{tag}>"
+    def row(tag: str, values: Sequence[Cell]) -> str:
+        marks = (_NUMBER if is_number else "" for is_number in numeric)
+        return "".join(
+            f"<{tag}{mark}>{escape(_value(value))}</{tag}>" for mark, value in zip(marks, values, strict=True)
+        )
 
-    head = "".join(cell("th", at, name) for at, name in enumerate(table.columns))
-    rows = "\n".join(f"<tr>{''.join(cell('td', at, value) for at, value in enumerate(row))}</tr>" for row in table.rows)
-    of = (
-        ""
-        if table.total is None or table.total <= len(table.rows)
-        else f" {len(table.rows):,} of {table.total:,} rows."
-    )
-    return (
-        f"<figure>\n<figcaption><h3>{escape(title)}</h3><p>{escape(look_for)}{of}</p></figcaption>\n"
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>\n</figure>'
+    rows = "\n".join(f"<tr>{row('td', values)}</tr>" for values in table.rows)
+    if table.total is not None and table.total > len(table.rows):
+        look_for += f" {len(table.rows):,} of {table.total:,} rows."
+    return _captioned(
+        title,
+        look_for,
+        f'<div class="scroll"><table><thead><tr>{row("th", table.columns)}</tr></thead>\n'
+        f"<tbody>{rows}</tbody></table></div>",
     )
 
 
-def _value(value: str | float | None) -> str:
+def _value(value: Cell) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
