@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,6 +87,17 @@ def add_arguments(parser: ArgumentParser, job: str) -> None:
     )
 
 
+def add_jars(parser: ArgumentParser) -> None:
+    """Adds what ``gateway stream`` tells the process that it becomes."""
+    parser.add_argument(
+        "--jars",
+        type=lambda paths: [Path(path) for path in paths.split(os.pathsep) if path],
+        default=[],
+        metavar="PATHS",
+        help=f"jars of Spark's Kafka source, separated by {os.pathsep!r}",
+    )
+
+
 def _lake_jobs(text: str) -> tuple[str, ...]:
     names = {name.strip() for name in text.split(",") if name.strip()}
     if unknown := sorted(names.difference(LAKE_JOBS)):
@@ -124,24 +136,3 @@ def parse_spark_conf(pairs: list[str]) -> dict[str, str]:
             raise ConfigError(f"--conf {pair!r} is no property of Spark: write spark.NAME=VALUE.")
         conf[name] = value
     return conf
-
-
-def to_argv(arguments: Namespace) -> list[str]:
-    """The options again as words of a command line, for another process."""
-    words = [] if arguments.config is None else ["--config", str(arguments.config)]
-    for name in ("master", "lake__path", "checkpoint"):
-        if (value := getattr(arguments, name, None)) is not None:
-            words += [f"--{name.removesuffix('__path')}", value]
-    if arguments.metrics__port is not None:
-        words += ["--metrics-port", str(arguments.metrics__port)]
-    for topic in arguments.topics or ():
-        words += ["--topic", topic]
-    if hasattr(arguments, "jobs"):
-        words += ["--jobs", ",".join(arguments.jobs)]
-    for pair in arguments.conf:
-        words += ["--conf", pair]
-    if arguments.available_now:
-        words.append("--available-now")
-    if arguments.allow_data_loss:
-        words.append("--allow-data-loss")
-    return words

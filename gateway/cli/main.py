@@ -54,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Moves MQTT messages from EMQX into Apache Kafka without losing an acknowledged one.",
         epilog=_EPILOG,
     )
+    parser.set_defaults(words=words[1:])  # for a command that becomes another process
     parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # A start after a crash should be fast, so it imports its own command alone.

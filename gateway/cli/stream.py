@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import json
 import os
 import sys
 from pathlib import Path
@@ -84,18 +83,10 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     java_home = ensure_java().spark_home()
     jars = os.pathsep.join(map(str, resolve("spark")))
     # -P and PYTHONPATH: the job is the one beside us, whatever folder or module of that name the working directory has.
-    module, told = _module(arguments)
+    module = "streaming.run" if hasattr(arguments, "job") else "streaming.upkeep.tool"
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "JAVA_HOME": str(java_home), "PYTHONPATH": path}
-    return [sys.executable, "-P", "-m", module, *told, "--jars", jars], environment
-
-
-def _module(arguments: argparse.Namespace) -> tuple[str, list[str]]:
-    """What to run, and what it is told: a job has a command line of its own, for spark-submit; a tool takes ours."""
-    if hasattr(arguments, "job"):
-        return "streaming.run", [arguments.job, *_options().to_argv(arguments)]
-    told = {name: value for name, value in vars(arguments).items() if name not in {"run", "tool", "command"}}
-    return "streaming.upkeep.tool", [arguments.tool, "--arguments", json.dumps(told, default=str)]
+    return [sys.executable, "-P", "-m", module, *arguments.words, "--jars", jars], environment
 
 
 def _options() -> Any:

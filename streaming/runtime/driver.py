@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -106,9 +105,7 @@ def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int
     """Runs ``jobs`` until all end by themselves or a signal comes. Returns the exit status, or ends by the signal."""
     parser = argparse.ArgumentParser(prog=f"python -m streaming.run {name}", description=f"The Spark job {name}.")
     options.add_arguments(parser, name)
-    parser.add_argument(
-        "--jars", default="", metavar="PATHS", help=f"jars of Spark's Kafka source, separated by {os.pathsep!r}"
-    )
+    options.add_jars(parser)
     arguments = parser.parse_args(argv)
     emit = _Printer()
     signals = _Signals()
@@ -130,8 +127,7 @@ def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int
             metrics_url=None if served is None else served.url,
             begun_s=_PROCESS_START_S,
         )
-        jars = [Path(path) for path in arguments.jars.split(os.pathsep) if path]
-        spark = start_spark(settings, jars, conf)
+        spark = start_spark(settings, arguments.jars, conf)
         try:
             signals.install()
             signals.running()
