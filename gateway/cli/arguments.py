@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
     from config.loading.load import Loaded
-    from config.settings import LogSettings
+    from config.settings import LogSettings, Settings
 
 _Result = TypeVar("_Result")
 _Number = TypeVar("_Number", int, float)
@@ -23,24 +24,6 @@ class UsageError(GatewayError):
     """Arguments that do not go together, or name nothing."""
 
     exit_status = ExitStatus.USAGE
-
-
-def complete(
-    parser: argparse.ArgumentParser,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    json: str = "print one JSON object instead of text",
-    config: str = "the gateway's settings",
-) -> None:
-    """Give a command its function, which returns the exit status, ``--json`` and ``--config``. An option with an empty
-    text is left out."""
-    parser.set_defaults(run=run)
-    if json:
-        parser.add_argument("--json", action="store_true", help=json)
-    if config:
-        parser.add_argument(
-            "--config", type=Path, metavar="FILE", help=f"{config} (default: $GATEWAY_CONFIG, then ./gateway.toml)"
-        )
 
 
 def add_number(
@@ -65,6 +48,19 @@ def load_noted(path: Path | None, *, overrides: Mapping[str, Any] | None = None)
     if loaded.all_defaults:
         mention(loaded.all_defaults)
     return loaded
+
+
+def with_settings(
+    run: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, int]],
+) -> Callable[[argparse.Namespace], int]:
+    """A command that runs with the settings of ``--config``, under ``quiet``."""
+
+    @functools.wraps(run)
+    def command(arguments: argparse.Namespace) -> int:
+        settings = load_noted(arguments.config).settings
+        return run_quietly(run(arguments, settings), settings.log)
+
+    return command
 
 
 def positive(text: str) -> int:

@@ -12,11 +12,11 @@ _COMMANDS = ("serve", "init", "user", "acl", "ban", "tenant", "forget", "explain
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth`` to the command's parser."""
-    actions = commands.add_parser(
+    actions = commands.group(
         "auth",
-        help="the service that EMQX asks who may do what",
-        description="The service that EMQX asks who may connect, publish and subscribe, and its users and rules.",
-    ).add_subparsers(metavar="COMMAND", required=True)
+        "the service that EMQX asks who may do what",
+        "The service that EMQX asks who may connect, publish and subscribe, and its users and rules.",
+    )
     for name in _COMMANDS:
         module = f"gateway.cli.access.{name}"
         if importlib.util.find_spec(module) is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, ExitStatus
 from config.extras import how_to_install
-from gateway.cli.arguments import complete
+from gateway.cli.parser import Commands
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
@@ -18,41 +18,25 @@ if TYPE_CHECKING:
     from config.loading.load import Loaded
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway config`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "config",
-        help="check, show or explain the settings",
-        description="Check the settings, show them with their origins, print the reference. Connects to nothing.",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    check = parsers.add_parser(
-        "check",
-        help="check all settings and exit",
-        description="Read and check all settings as a start would, without connecting to anything. "
-        f"Ends with status {int(ExitStatus.CONFIG)} and every problem when something is wrong.",
+        "check, show or explain the settings",
+        "Check the settings, show them with their origins, print the reference. Connects to nothing.",
     )
+    check = parsers.verb("check", _check, "check all settings and exit", json="")
     check.add_argument(
         "--for", dest="purpose", choices=("run", "stream", "auth"), default="run", help="what is to be started"
     )
-    complete(check, _check, json="")
-
-    show = parsers.add_parser(
-        "show",
-        help="print every setting with where it came from",
-        description="Print every setting in effect with where it came from. Secrets are masked.",
-    )
-    complete(show, _show, json="print one JSON object instead of TOML")
-
-    reference = parsers.add_parser(
-        "reference",
-        help="print the configuration reference as Markdown",
-        description="Print the configuration reference, docs/configuration.md, as Markdown.",
-    )
-    complete(reference, _reference, json="", config="")
+    json = "print one JSON object instead of TOML"
+    parsers.verb("show", _show, "print every setting with where it came from", json=json)
+    parsers.verb("reference", _reference, "print the configuration reference as Markdown", json="", config="")
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    """Read and check all settings as a start would, without connecting to anything. Ends with status 78 and every
+    problem when something is wrong."""
     from config.loading.load import load
 
     try:
@@ -208,6 +192,7 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    """Print every setting in effect with where it came from. Secrets are masked."""
     from config.loading.load import load
     from config.loading.show import as_data, as_text
 
@@ -227,6 +212,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _reference(arguments: argparse.Namespace) -> int:
+    """Print the configuration reference, docs/configuration.md, as Markdown."""
     del arguments
     from config.loading.reference import reference
 

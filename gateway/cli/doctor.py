@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from config.errors import ConfigError, ExitStatus
-from gateway.cli.arguments import between, complete, login, run_quietly
+from gateway.cli.arguments import between, login, run_quietly
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import progress
 from gateway.tools.doctor.model import GROUPS, Report, Severity
 
@@ -19,36 +20,23 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH: Final = 120
 _SCHEMA: Final = 1  # of --json; raised when a field changes its meaning or goes
+_EPILOG: Final = """\
+examples:
+  gateway doctor --config gateway.toml
+  gateway doctor --only kafka --json
+  gateway doctor --device-user sensor-1 --device-password-file sensor-1.password
+
+exit status: 0 no failure; of all failures the first of: 78 bad settings, 77 a server refuses the gateway or admits a
+client that it must refuse, 69 a server cannot be reached or a partition has no leader, 1 anything else. With --strict a
+warning ends with 1. docs/doctor.md has every check and its rights.
+"""
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway doctor`` to the command's parser."""
-    parser = commands.add_parser(
-        "doctor",
-        help="find problems: settings, MQTT, Kafka, this machine",
-        description=(
-            "Checks the settings, this machine, each MQTT address and each Kafka broker. For each problem it reports "
-            "the measured value and the repair. It takes half a minute at most, also when nothing answers. It changes "
-            "nothing: its MQTT clients have their own client ids and clean sessions, and unsubscribe at once; Kafka's "
-            "leaders get a batch that they must refuse. With a running gateway it lists that one's problems first."
-        ),
-        epilog=(
-            "examples:\n  gateway doctor --config gateway.toml\n  gateway doctor --only kafka --json\n"
-            "  gateway doctor --device-user sensor-1 --device-password-file sensor-1.password\n\n"
-            "exit status: 0 no failure; of all failures the first of: 78 bad settings, 77 a server refuses the "
-            "gateway or admits a client that it must refuse, 69 a server cannot be reached or a partition has no "
-            "leader, 1 anything else. With --strict a warning ends with 1. docs/doctor.md has every check and its "
-            "rights."
-        ),
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=tuple(GROUPS),
-        default=[],
-        metavar="GROUP",
-        help=f"look at this group alone (repeat for several): {', '.join(GROUPS)}",
-    )
+    parser = commands.verb("doctor", _run, "find problems: settings, MQTT, Kafka, this machine", _EPILOG)
+    text = f"look at this group alone (repeat for several): {', '.join(GROUPS)}"
+    repeated(parser, "--only", "GROUP", text, choices=tuple(GROUPS))
     parser.add_argument(
         "--timeout",
         type=between(0.1, 6.0),
@@ -56,22 +44,21 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="longest wait for each answer (default: 5, at most 6); a slower server counts as frozen",
     )
-    parser.add_argument("--strict", action="store_true", help="a warning fails too: status 1")
-    parser.add_argument(
-        "--group",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="also look whether this consumer group's coordinator answers (repeat for several)",
-    )
+    flag(parser, "--strict", "a warning fails too: status 1")
+    text = "also look whether this consumer group's coordinator answers (repeat for several)"
+    repeated(parser, "--group", "NAME", text)
     parser.add_argument(
         "--device-user", metavar="NAME", help="a device's MQTT user, to see whether it may SUBSCRIBE to #"
     )
     parser.add_argument("--device-password-file", type=Path, metavar="FILE", help="file with that user's password")
-    complete(parser, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Checks the settings, this machine, each MQTT address and each Kafka broker. For each problem it reports the
+    measured value and the repair. It takes half a minute at most, also when nothing answers. It changes nothing: its
+    MQTT clients have their own client ids and clean sessions, and unsubscribe at once; Kafka's leaders get a batch that
+    they must refuse. With a running gateway it lists that one's problems first.
+    """
     from config.loading.load import load
     from gateway.tools.doctor.model import exit_status
 

@@ -7,11 +7,12 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, ExitStatus
 from config.prose import lines_of, width_of
-from gateway.cli.arguments import UsageError, complete
+from gateway.cli.arguments import UsageError
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import shown, tell
 
 if TYPE_CHECKING:
@@ -41,21 +42,13 @@ exit status: 0 everything has a counterpart, 5 something has not (LOST in the re
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway import`` and its commands."""
-    kinds = commands.add_parser(
-        "import",
-        help="turn EMQX's Kafka actions or a Telegraf configuration into settings",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    ).add_subparsers(required=True, metavar="SOURCE")
-    emqx = kinds.add_parser(
-        "emqx",
-        help="rules, actions and connectors from EMQX's REST API, as JSON",
-        description="Rules, actions (kafka_producer) and connectors of EMQX 5.4 to 5.10, or bridges of 5.0 to 5.3, as "
-        "GET /api/v5/rules, /actions, /connectors and /bridges answer, in any number of files.",
-        epilog=_EPILOG,
-    )
+    text = "turn EMQX's Kafka actions or a Telegraf configuration into settings"
+    kinds = commands.group("import", text, _DESCRIPTION, _EPILOG, metavar="SOURCE", config="")
+    json = "print one JSON object: settings (the TOML text) and findings"
+    text = "rules, actions and connectors from EMQX's REST API, as JSON"
+    emqx = kinds.verb("emqx", _emqx, text, _EPILOG, json=json)
     emqx.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON; - is standard input")
     emqx.add_argument("--mqtt", metavar="URL", help="EMQX's address, as the gateway will reach it")
     emqx.add_argument(
@@ -63,22 +56,19 @@ def add_parser(commands: Any) -> None:
         metavar="TEMPLATE",
         help="where a message names its device, such as '${topic[1]}': takes the place of ${clientid}",
     )
-    telegraf = kinds.add_parser(
-        "telegraf",
-        help="a TOML file with inputs.mqtt_consumer and outputs.kafka",
-        description="A Telegraf configuration with [[inputs.mqtt_consumer]] and [[outputs.kafka]].",
-        epilog=_EPILOG,
-    )
+    text = "a TOML file with inputs.mqtt_consumer and outputs.kafka"
+    telegraf = kinds.verb("telegraf", _telegraf, text, _EPILOG, json=json)
     telegraf.add_argument("files", nargs=1, type=Path, metavar="FILE", help="TOML; - is standard input")
-    for command, run in ((emqx, _emqx), (telegraf, _telegraf)):
+    for command in (emqx, telegraf):
         command.add_argument(
             "-o", "--output", type=Path, metavar="FILE", help="write the settings there (default: standard output)"
         )
-        command.add_argument("--force", action="store_true", help="overwrite that file if it is there")
-        complete(command, run, json="print one JSON object: settings (the TOML text) and findings", config="")
+        flag(command, "--force", "overwrite that file if it is there")
 
 
 def _emqx(arguments: argparse.Namespace) -> int:
+    """Rules, actions (kafka_producer) and connectors of EMQX 5.4 to 5.10, or bridges of 5.0 to 5.3, as GET
+    /api/v5/rules, /actions, /connectors and /bridges answer, in any number of files."""
     import json
 
     from gateway.tools.migration.emqx import import_emqx, read_emqx
@@ -97,6 +87,7 @@ def _emqx(arguments: argparse.Namespace) -> int:
 
 
 def _telegraf(arguments: argparse.Namespace) -> int:
+    """A Telegraf configuration with [[inputs.mqtt_consumer]] and [[outputs.kafka]]."""
     from gateway.tools.migration.telegraf import import_telegraf
 
     (file,) = arguments.files

@@ -3,15 +3,11 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from config.errors import ConfigError, ExitStatus
-from gateway.cli.arguments import UsageError, complete
+from gateway.cli.arguments import UsageError
+from gateway.cli.parser import Commands
 
-_DESCRIPTION = """\
-Write a settings file with which `gateway run` starts: the brokers, one route, and topics that are made at the start.
-Connects to nothing, and overwrites nothing.
-"""
 _EPILOG = """\
 examples:
   gateway init
@@ -41,11 +37,9 @@ key = "${{device}}"
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway init`` to the command's parser."""
-    parser = commands.add_parser(
-        "init", help="write a settings file to begin with", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    parser = commands.verb("init", _run, "write a settings file to begin with", _EPILOG, json="", config="")
     parser.add_argument(
         "file", nargs="?", type=Path, default=Path("gateway.toml"), metavar="FILE", help="default: %(default)s"
     )
@@ -69,10 +63,11 @@ def add_parser(commands: Any) -> None:
         "--filter", default="devices/+/telemetry", metavar="FILTER", help="MQTT topics to bridge (default: %(default)s)"
     )
     parser.add_argument("--topic", default="telemetry", metavar="TOPIC", help="Kafka topic (default: %(default)s)")
-    complete(parser, _run, json="", config="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Write a settings file with which `gateway run` starts: the brokers, one route, and topics that are made at the
+    start. Connects to nothing, and overwrites nothing."""
     if arguments.password_file is not None and arguments.username is None:
         raise UsageError("--password-file needs --username.")
     text = _text(arguments)

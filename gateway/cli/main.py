@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.set_defaults(words=words[1:])  # for a command that becomes another process
     parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_commands()
     # A start after a crash should be fast, so it imports its own command alone.
     for name in [name for name in _COMMANDS if command_of(name) in words[:1]] or _COMMANDS:
         if importlib.util.find_spec(f"gateway.cli.{name}") is None:

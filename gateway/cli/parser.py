@@ -1,10 +1,12 @@
-"""The parser of every command: help that fits the terminal, and errors with the usage of their command."""
+"""The parser of every command: its options, help that fits the terminal, and errors with the usage of their command."""
 
 import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from config.prose import fitted, lines_of
@@ -49,10 +51,10 @@ class _Formatter(argparse.HelpFormatter):
                 prose.append(line)
         return "\n".join(lines + self._filled(prose, width, indent))
 
-    def _format_usage(self, *arguments: Any, **named: Any) -> str:
+    def _format_usage(self, usage: str | None, actions: Iterable[argparse.Action], *more: Any) -> str:
         """As the base class's, within the terminal's width also for a group of options."""
         lines: list[str] = []
-        for line in super()._format_usage(*arguments, **named).splitlines():
+        for line in super()._format_usage(usage, _in_order(actions), *more).splitlines():
             start = "" if line.startswith("usage") or len(line) <= self._width else " " * 8
             lines += (
                 [line] if len(line) <= self._width else lines_of(line.strip(), self._width, first=start, later=" " * 8)
@@ -86,6 +88,14 @@ class _Formatter(argparse.HelpFormatter):
     def _split_lines(self, text: str, width: int) -> list[str]:
         return lines_of(" ".join(text.split()), width)
 
+    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        super().add_arguments(_in_order(actions))
+
+
+def _in_order(actions: Iterable[argparse.Action]) -> list[argparse.Action]:
+    """The options of all commands come last."""
+    return sorted(actions, key=lambda one: one.dest in {"json", "config"})
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose subcommands are of its class. Wrong arguments end the process with status 2, the usage of that
@@ -95,11 +105,12 @@ class Parser(argparse.ArgumentParser):
         named.setdefault("formatter_class", _Formatter)
         super().__init__(*arguments, **named)
 
-    def add_subparsers(self, **named: Any) -> Any:
-        """As the base class's, under the heading that all groups have."""
-        if named.get("metavar") == "COMMAND":
-            named.setdefault("title", "commands")
-        return super().add_subparsers(**named)
+    def add_commands(self, metavar: str = "COMMAND") -> "Commands":
+        """Make this the parser of a group, whose commands are to be added."""
+        title = f"{metavar.lower()}s"
+        made: Any = self.add_subparsers(action=Commands, title=title, metavar=metavar, required=True)
+        assert isinstance(made, Commands)
+        return made
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -143,6 +154,64 @@ class Parser(argparse.ArgumentParser):
             else:
                 told.append(f"{one!r} is one argument too many")
         return "; ".join(told)
+
+
+class Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001 - what add_subparsers makes
+    """The commands of a group."""
+
+    config = "the gateway's settings"  # help of its commands' --config
+
+    def group(
+        self,
+        name: str,
+        text: str,
+        description: str,
+        epilog: str = "",
+        *,
+        metavar: str = "COMMAND",
+        config: str = config,
+    ) -> "Commands":
+        """Add a command that has commands of its own."""
+        parser: Parser = self.add_parser(name, help=text, description=description, epilog=epilog)
+        commands = parser.add_commands(metavar)
+        commands.config = config
+        return commands
+
+    def verb(
+        self,
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        text: str,
+        epilog: str = "",
+        *,
+        json: str = "print one JSON object instead of text",
+        config: str | None = None,
+    ) -> Parser:
+        """Add a command. ``run`` takes its arguments and returns the exit status; its docstring describes the command,
+        ``text`` where it has none. ``json`` and ``config`` are the help of these options, which an empty one leaves
+        out."""
+        first, _, rest = (run.__doc__ or f"{text[0].upper()}{text[1:]}.").partition("\n")
+        parser: Parser = self.add_parser(
+            name, help=text, description=f"{first}\n{textwrap.dedent(rest)}", epilog=epilog
+        )
+        parser.set_defaults(run=run)
+        if json:
+            flag(parser, "--json", json)
+        config = self.config if config is None else config
+        if config:
+            text = f"{config} (default: $GATEWAY_CONFIG, then ./gateway.toml)"
+            parser.add_argument("--config", type=Path, metavar="FILE", help=text)
+        return parser
+
+
+def flag(to: argparse._ActionsContainer, name: str, text: str) -> None:
+    """Add an option without a value."""
+    to.add_argument(name, action="store_true", help=text)
+
+
+def repeated(to: argparse._ActionsContainer, name: str, metavar: str, text: str, **more: Any) -> None:
+    """Add an option that may be given several times: a list of its values."""
+    to.add_argument(name, action="append", default=[], metavar=metavar, help=text, **more)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

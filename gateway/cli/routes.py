@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import complete, load_noted
+from gateway.cli.arguments import load_noted
+from gateway.cli.parser import Commands, flag
 
 if TYPE_CHECKING:
     import argparse
@@ -27,38 +28,22 @@ settings cannot be read
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway routes`` to the command's parser."""
-    actions = commands.add_parser(
+    actions = commands.group(
         "routes",
-        help="list the routes; find those that are never reached, overlap or break order",
-        description="Shows and checks the routes in the settings. Connects to nothing, changes nothing.",
-    ).add_subparsers(metavar="COMMAND", required=True)
-
-    listing = actions.add_parser(
-        "list",
-        help="the routes in the order they are tried",
-        description="The routes in the order they are tried, with what each subscribes to and where it writes.",
+        "list the routes; find those that are never reached, overlap or break order",
+        "Shows and checks the routes in the settings. Connects to nothing, changes nothing.",
     )
-    complete(listing, _list)
-
-    lint = actions.add_parser(
-        "lint",
-        help="routes that are never reached, topics that come twice, keys that break order",
-        description=(
-            "Finds likely mistakes in the routes: routes and filters that are never reached, topics that two routes "
-            "ask for or EMQX delivers twice, templates without a value for some topics, keys that put all records "
-            "into one partition or one device into several. Each finding has an MQTT topic as an example, for "
-            "`gateway explain TOPIC`. Findings are certain, but may be intended."
-        ),
-        epilog=_LINT_EPILOG,
-    )
-    lint.add_argument("--all", action="store_true", help="also findings that are mostly intended")
-    lint.add_argument("--strict", action="store_true", help="end with status 1 for a warn as well: for a pipeline")
-    complete(lint, _lint)
+    actions.verb("list", _list, "the routes in the order they are tried")
+    text = "routes that are never reached, topics that come twice, keys that break order"
+    lint = actions.verb("lint", _lint, text, _LINT_EPILOG)
+    flag(lint, "--all", "also findings that are mostly intended")
+    flag(lint, "--strict", "end with status 1 for a warn as well: for a pipeline")
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """The routes in the order they are tried, with what each subscribes to and where it writes."""
     from gateway.cli.table import print_json, say, table, tell
 
     settings = load_noted(arguments.config).settings
@@ -108,6 +93,10 @@ def _row(settings: Settings, route: RouteSettings) -> dict[str, Any]:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
+    """Finds likely mistakes in the routes: routes and filters that are never reached, topics that two routes ask for or
+    EMQX delivers twice, templates without a value for some topics, keys that put all records into one partition or one
+    device into several. Each finding has an MQTT topic as an example, for `gateway explain TOPIC`. Findings are
+    certain, but may be intended."""
     from bridge.routing.lint import lint
     from gateway.cli.table import print_json, say, tell
 

@@ -10,6 +10,7 @@ from typing import Any
 from config.errors import ConfigError
 from config.extras import how_to_install
 from gateway.cli.arguments import load_noted
+from gateway.cli.parser import Commands
 
 _EXAMPLES = """\
 examples:
@@ -22,18 +23,12 @@ Spark's log go to standard error. SIGTERM or Ctrl-C finishes the batch first; a 
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway stream`` to the command's parser."""
-
-    parser = commands.add_parser("stream", help="run a Spark job", description="Run a Spark job on what is in Kafka.")
-    jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True)
+    jobs = commands.group("stream", "run a Spark job", "Run a Spark job on what is in Kafka.", metavar="JOB")
     for name, does in _options().JOBS.items():
-        job = jobs.add_parser(
-            name,
-            help=does,
-            description=f"Spark job: {does}.",
-            epilog=_EXAMPLES.format(name=name),
-        )
+        examples = _EXAMPLES.format(name=name)
+        job = jobs.add_parser(name, help=does, description=f"Spark job: {does}.", epilog=examples)
         _options().add_arguments(job, name)
         job.set_defaults(run=_run, job=name)
     from streaming.upkeep.tool_options import TOOLS, add_tool_arguments

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import GatewayError, sentence
-from gateway.cli.arguments import UsageError, add_number, between, complete, login, run_quietly, topic_prefix
+from gateway.cli.arguments import UsageError, add_number, between, login, run_quietly, topic_prefix
+from gateway.cli.parser import Commands
 from gateway.cli.table import counted, mention, progress, tell
 
 if TYPE_CHECKING:
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
     from gateway.tools.trial.plan import TrialPlan
 
 _MOST_BYTES = 4 << 30
-_DESCRIPTION = """\
-Sends N marked messages to your MQTT broker, which the real gateway brings to your Kafka. It reads them back with a
-consumer of its own and accounts for each: missing, duplicates, order, rate, latency, bytes, CPU. Then it tries each
-[[commands]] of the settings: it writes commands to Kafka for devices of its own, which answer where the entry has
-answers, and accounts for each by the status topic and the devices.
-
-It has its own client ids, shared subscription group, consumer groups, MQTT topics below gateway-trial/, Kafka topics
-and temporary folder. It removes all of them at the end, also after Ctrl-C and after a failure. Anything left is named,
-with the command to remove it. It retains nothing, and touches no other topic, group or device. At most 500 messages
-are under way (--ahead).
-"""
 _EPILOG = """\
 examples:
   gateway trial --mqtt mqtt://emqx.example.com:1883 --kafka kafka-1.example.com:9092
@@ -45,14 +35,10 @@ not there, 77 a broker refuses the login or rights, 78 bad settings
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway trial`` to the command's parser."""
-    parser = commands.add_parser(
-        "trial",
-        help="send marked messages through your own brokers and account for each",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    text = "send marked messages through your own brokers and account for each"
+    parser = commands.verb("trial", _run, text, _EPILOG, config="credentials, TLS and limits")
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     parser.add_argument("--kafka", metavar="HOST:PORT[,…]", help="(default: kafka.bootstrap_servers)")
     add_number(parser, "-n", "--messages", within=(1, 5_000_000), default=10_000)
@@ -78,10 +64,19 @@ def add_parser(commands: Any) -> None:
     )
     mqtt.add_argument("--publisher-username", metavar="USER", help="a publisher other than the gateway's user")
     mqtt.add_argument("--publisher-password-file", type=Path, metavar="FILE")
-    complete(parser, _run, config="credentials, TLS and limits")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Sends N marked messages to your MQTT broker, which the real gateway brings to your Kafka. It reads them back with
+    a consumer of its own and accounts for each: missing, duplicates, order, rate, latency, bytes, CPU. Then it tries
+    each [[commands]] of the settings: it writes commands to Kafka for devices of its own, which answer where the entry
+    has answers, and accounts for each by the status topic and the devices.
+
+    It has its own client ids, shared subscription group, consumer groups, MQTT topics below gateway-trial/, Kafka
+    topics and temporary folder. It removes all of them at the end, also after Ctrl-C and after a failure. Anything left
+    is named, with the command to remove it. It retains nothing, and touches no other topic, group or device. At most
+    500 messages are under way (--ahead).
+    """
     import secrets  # takes 5 ms, so only this command imports it
 
     from config.loading.load import load

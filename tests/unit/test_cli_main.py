@@ -82,7 +82,7 @@ def test_every_help_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatc
     """Also examples, which stay lines that can be copied, and usages. No word is broken."""
     monkeypatch.setenv("COLUMNS", "80")
     parser = Parser(prog="gateway", description="A", epilog=module._EPILOG)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_commands()
     for name in module._COMMANDS:
         importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
     seen = 0

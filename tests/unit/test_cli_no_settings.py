@@ -42,7 +42,7 @@ OTHERWISE = {
 def verbs() -> Iterator[tuple[str, list[str]]]:
     """Each command with ``--config``, and the least arguments it takes."""
     parser = Parser(prog="gateway")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_commands()
     for name in module._COMMANDS:
         importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
     waiting: list[Parser] = [parser]

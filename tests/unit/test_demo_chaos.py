@@ -1,6 +1,5 @@
 """The demo's faults: when they come, what is done at each, what is seen of the spool, and how all of it is told."""
 
-import argparse
 import io
 import json
 import time
@@ -16,6 +15,7 @@ from rich.console import Console
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
 from gateway.cli.local import demo as command
+from gateway.cli.parser import Parser
 from gateway.devices.account import Tally
 from gateway.devices.outbox import DeviceLedger
 from gateway.local.demo import faults as faults_module
@@ -436,8 +436,8 @@ def test_with_faults_the_gateway_has_a_supervisor_and_one_session(tmp_path: Path
 
 
 def test_a_run_too_short_for_faults_is_refused_with_the_least_there_may_be() -> None:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
+    parser = Parser()
+    command.add_parser(parser.add_commands())
     arguments = parser.parse_args(["demo", "--chaos", "--duration", "19", "--no-spark"])
     with pytest.raises(ConfigError, match=r"--chaos with --duration 19.*20 s or more"):
         arguments.run(arguments)

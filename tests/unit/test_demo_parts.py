@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
 from gateway.cli.local import demo as command
+from gateway.cli.parser import Parser
 from gateway.devices.outbox import DeviceLedger, ledger_as_json, ledger_from_json
 from gateway.local.demo.children import Child, ChildError, in_thread
 from gateway.local.demo.latency import Latencies
@@ -253,8 +254,8 @@ def test_faults_and_an_access_service_are_not_for_one_run() -> None:
 
 
 def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
+    parser = Parser()
+    command.add_parser(parser.add_commands())
     return parser.parse_args(["demo", *words])
 
 

@@ -98,7 +98,7 @@ def test_settings_can_be_pasted(block: Block, tmp_path: Path, monkeypatch: pytes
 @cache
 def parser() -> Parser:
     made = Parser(prog="gateway")
-    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = made.add_commands()
     for name in module._COMMANDS:
         importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
     return made

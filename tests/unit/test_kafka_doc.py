@@ -10,6 +10,7 @@ import pytest
 
 from config.settings import AdminSettings
 from gateway.cli.kafka import cluster, groups, leaders, topics
+from gateway.cli.parser import Parser
 
 TEXT = (Path(__file__).parents[2] / "docs/kafka.md").read_text()
 COMMANDS = sorted(set(re.findall(r"^\$ (gateway .*)$", TEXT, re.MULTILINE)))
@@ -17,8 +18,8 @@ LISTED = re.findall(r"^    gateway (\w+) (.+)$", TEXT, re.MULTILINE)
 
 
 def parsed(command: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers()
+    parser = Parser()
+    commands = parser.add_commands()
     for module in (cluster, groups, leaders, topics):
         module.add_parser(commands)
     return parser.parse_args(shlex.split(command)[1:])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
 from gateway.cli.access import acl_check as auth_acl_check
 from gateway.cli.access import acl_files as auth_acl_files
 from gateway.cli.access.common import answer_list, database, operator, print_list
 from gateway.cli.access.rule_text import only, sentence, whom
-from gateway.cli.arguments import UsageError, complete, positive
+from gateway.cli.arguments import UsageError, positive
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import answer, shown, tell
 
 if TYPE_CHECKING:
@@ -53,17 +54,10 @@ _CONDITIONS: tuple[tuple[str, SubjectKind, str, str], ...] = (
 )
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth acl`` and its commands."""
-    parsers = commands.add_parser(
-        "acl", help="add, list, try, import and export access rules", description=_DESCRIPTION
-    ).add_subparsers(required=True, metavar="COMMAND")
-    add = parsers.add_parser(
-        "add",
-        help="add a rule",
-        description="Add a rule, at the end of the list unless told otherwise.",
-        epilog=_TOPICS,
-    )
+    parsers = commands.group("acl", "add, list, try, import and export access rules", _DESCRIPTION)
+    add = parsers.verb("add", _add, "add a rule", _TOPICS)
     add.add_argument("permission", choices=("allow", "deny"))
     add.add_argument("topic", metavar="TOPIC", help="a topic or filter; see below")
     add.add_argument(
@@ -71,25 +65,22 @@ def add_parser(commands: Any) -> None:
         choices=("publish", "subscribe", "all"),
         help="default: all, which is both; publish with --retain, which has no meaning for subscriptions",
     )
-    add.add_argument("--eq", action="store_true", help="compare the topic as text: a/# is then that filter alone")
+    flag(add, "--eq", "compare the topic as text: a/# is then that filter alone")
     add.add_argument("--qos", metavar="QOS", help="only for this QoS, or these: 0, 1, 2 or a list such as 0,1")
     add.add_argument(
         "--retain", choices=("true", "false"), help="only for messages published with, or without, the retain flag"
     )
     place = add.add_mutually_exclusive_group()
-    place.add_argument("--first", action="store_true", help="at the front of the list")
+    flag(place, "--first", "at the front of the list")
     place.add_argument("--before", type=positive, metavar="ID", help="before this rule")
     _add_conditions(add, "for clients that meet all of these (one at least)")
-    who = add.add_argument_group("or")
-    who.add_argument("--everybody", action="store_true", help="for all clients")
+    flag(add.add_argument_group("or"), "--everybody", "for all clients")
 
-    remove = parsers.add_parser("remove", help="remove rules", description="Remove all of these rules, or none.")
+    remove = parsers.verb("remove", _remove, "remove rules")
     remove.add_argument("ids", type=positive, nargs="+", metavar="ID", help="as `list` shows them")
 
-    listing = parsers.add_parser("list", help="list rules", description="List rules, in the order they are asked.")
+    listing = parsers.verb("list", _list, "list rules")
     _add_conditions(listing, "only rules with all of these conditions")
-    for command, run in ((add, _add), (remove, _remove), (listing, _list)):
-        complete(command, run)
     auth_acl_check.add_parser(parsers)
     auth_acl_files.add_parsers(parsers)
 
@@ -97,7 +88,7 @@ def add_parser(commands: Any) -> None:
 def _add_conditions(parser: argparse.ArgumentParser, title: str) -> None:
     group = parser.add_argument_group(title)
     for option, kind, metavar, text in _CONDITIONS:
-        group.add_argument(option, dest=f"who_{kind}", action="append", default=[], metavar=metavar, help=text)
+        repeated(group, option, metavar, text, dest=f"who_{kind}")
 
 
 def _conditions(arguments: argparse.Namespace) -> tuple[tuple[SubjectKind, str], ...]:
@@ -105,6 +96,7 @@ def _conditions(arguments: argparse.Namespace) -> tuple[tuple[SubjectKind, str],
 
 
 def _add(arguments: argparse.Namespace) -> int:
+    """Add a rule, at the end of the list unless told otherwise."""
     from auth.rules.files import rule_as_json
 
     rule = _rule(arguments)
@@ -163,6 +155,7 @@ def _rule(arguments: argparse.Namespace) -> Rule:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
+    """Remove all of these rules, or none."""
     ids = list(dict.fromkeys(arguments.ids))
     with database(arguments) as (_settings, store), store.edit(operator()) as editor:
         removed = editor.rules.remove(ids)
@@ -175,6 +168,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """List rules, in the order they are asked."""
     wanted = set(_conditions(arguments))
     with database(arguments) as (_settings, store):
         found = (stored for stored in store.rules() if wanted <= set(stored.rule.who))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
 from gateway.cli.access.common import add_attributes, add_client, attributes, database, login_of
 from gateway.cli.access.rule_text import sentence
-from gateway.cli.arguments import UsageError, complete
+from gateway.cli.arguments import UsageError
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import print_json, shown, tell
 
 if TYPE_CHECKING:
@@ -17,37 +18,27 @@ if TYPE_CHECKING:
     from auth.store.store import Store
     from config.auth import AuthSettings
 
-_DESCRIPTION = """\
-Says whether the rules allow a client to publish or subscribe, and which rule decides. Tenant, groups and attributes are
-those of the client's user in the database, unless they are given. Only the attributes of auth.client_attributes count,
-since EMQX sends no others. No other source of auth.chain is asked, and rules of a token are unknown: `gateway auth
-explain` has both.
-"""
-_EPILOG = """\
-exit status: 0 allowed, 77 denied, anything else: unknown
-"""
 
-
-def add_parser(parsers: Any) -> None:
+def add_parser(parsers: Commands) -> None:
     """Add the command to those of ``gateway auth acl``."""
-    parser = parsers.add_parser(
-        "test",
-        help="say whether a client may do something, and by which rule",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    status = "exit status: 0 allowed, 77 denied, anything else: unknown"
+    parser = parsers.verb("test", _run, "say whether a client may do something, and by which rule", status)
     parser.add_argument("action", choices=("publish", "subscribe"))
     parser.add_argument("topic", metavar="TOPIC", help="a topic, or the filter of a subscription")
     add_client(parser)
     parser.add_argument("--tenant", metavar="NAME", help="instead of the user's")
-    parser.add_argument("--group", dest="groups", action="append", metavar="NAME", help="instead of the user's groups")
+    repeated(parser, "--group", "NAME", "instead of the user's groups", dest="groups")
     add_attributes(parser)
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
-    parser.add_argument("--retain", action="store_true", help="it publishes a retained message")
-    complete(parser, _run)
+    flag(parser, "--retain", "it publishes a retained message")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Says whether the rules allow a client to publish or subscribe, and which rule decides. Tenant, groups and
+    attributes are those of the client's user in the database, unless they are given. Only the attributes of
+    auth.client_attributes count, since EMQX sends no others. No other source of auth.chain is asked, and rules of a
+    token are unknown: `gateway auth explain` has both.
+    """
     from auth.model import AccessRequest
     from auth.rules.files import rule_as_json
     from auth.rules.rules import decide

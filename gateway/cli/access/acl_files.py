@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
 from gateway.cli.access.common import database, new_file, operator
-from gateway.cli.arguments import complete
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import print_json, shown, tell
 
 if TYPE_CHECKING:
@@ -18,44 +18,22 @@ if TYPE_CHECKING:
     from auth.model import Rule
     from auth.rules.acl_conf import AclFile
 
-_FORMATS = ("auto", "json", "acl.conf")
-_IMPORT = """\
-Add the rules of a file at the end of the list: EMQX's acl.conf, the answer of EMQX's REST API for its built-in database
-(JSON), or an export of this command. All of them or none.
 
-A rule of acl.conf without a counterpart is printed with its line, and the file is refused: without a denial, more would
-be allowed than in EMQX. With --partial the other rules are added.
-"""
-
-
-def add_parsers(parsers: Any) -> None:
+def add_parsers(parsers: Commands) -> None:
     """Add the two commands to those of ``gateway auth acl``."""
-    import_ = parsers.add_parser(
-        "import",
-        help="add rules from a file",
-        description=_IMPORT,
-        epilog="exit status: 0 all were added, 5 some were left out (--partial), 78 the file was refused",
-    )
+    status = "exit status: 0 all were added, 5 some were left out (--partial), 78 the file was refused"
+    import_ = parsers.verb("import", _import, "add rules from a file", status)
     import_.add_argument("file", metavar="FILE", help="- is the input")
-    import_.add_argument("--replace", action="store_true", help="remove all present rules in the same step")
-    import_.add_argument("--partial", action="store_true", help="leave out rules without a counterpart")
-    import_.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
+    flag(import_, "--replace", "remove all present rules in the same step")
+    flag(import_, "--partial", "leave out rules without a counterpart")
+    flag(import_, "--dry-run", "say what would happen, and change nothing")
 
-    export = parsers.add_parser(
-        "export",
-        help="write all rules into a file",
-        description="Write all rules into a file that `import` reads.",
-        epilog="exit status: 0 all were written, 5 acl.conf cannot express some, which are comments in it",
-    )
+    status = "exit status: 0 all were written, 5 acl.conf cannot express some, which are comments in it"
+    export = parsers.verb("export", _export, "write all rules into a file", status)
     export.add_argument("file", metavar="FILE", help="a new file; - is the output")
-    for command, run in ((import_, _import), (export, _export)):
-        command.add_argument(
-            "--format",
-            choices=_FORMATS,
-            default="auto",
-            help="auto: acl.conf when the file's name ends in .conf, else json",
-        )
-        complete(command, run)
+    for command in (import_, export):
+        text = "auto: acl.conf when the file's name ends in .conf, else json"
+        command.add_argument("--format", choices=("auto", "json", "acl.conf"), default="auto", help=text)
 
 
 def _is_conf(arguments: argparse.Namespace) -> bool:
@@ -77,6 +55,12 @@ def _read(name: str) -> str:
 
 
 def _import(arguments: argparse.Namespace) -> int:
+    """Add the rules of a file at the end of the list: EMQX's acl.conf, the answer of EMQX's REST API for its built-in
+    database (JSON), or an export of this command. All of them or none.
+
+    A rule of acl.conf without a counterpart is printed with its line, and the file is refused: without a denial, more
+    would be allowed than in EMQX. With --partial the other rules are added.
+    """
     from auth.errors import ImportFormatError
     from auth.rules.acl_conf import AclFile, read_acl_conf
     from auth.rules.files import read_rules
@@ -124,6 +108,7 @@ def _say_untranslated(name: str, found: AclFile) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    """Write all rules into a file that `import` reads."""
     from auth.rules.acl_conf_writing import write_acl_conf
     from auth.rules.files import write_rules
 

@@ -1,30 +1,22 @@
 """``gateway auth audit``: the changes of the built-in database."""
 
 import argparse
-from typing import Any
 
 from gateway.cli.access.common import answer_list, database
-from gateway.cli.arguments import complete, positive
+from gateway.cli.arguments import positive
+from gateway.cli.parser import Commands
 from gateway.cli.table import shown
 
-_LIMIT = 50
 
-
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth audit``."""
-    parser = commands.add_parser(
-        "audit",
-        help="list who changed what",
-        description="List changes of users, rules, tenants and bans, the newest last. The database keeps the last "
-        "million; no password or hash is among them.",
-    )
-    parser.add_argument(
-        "--limit", type=positive, default=_LIMIT, metavar="N", help="the N newest (default: %(default)s)"
-    )
-    complete(parser, _run)
+    parser = commands.verb("audit", _run, "list who changed what")
+    parser.add_argument("--limit", type=positive, default=50, metavar="N", help="the N newest (default: %(default)s)")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """List changes of users, rules, tenants and bans, the newest last. The database keeps the last million; no password
+    or hash is among them."""
     from auth.moments import format_moment
 
     with database(arguments) as (_settings, store):

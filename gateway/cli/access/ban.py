@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.access.common import answer_list, database, moment, operator
-from gateway.cli.arguments import UsageError, complete
+from gateway.cli.arguments import UsageError
+from gateway.cli.parser import Commands
 from gateway.cli.table import answer, shown
 
 if TYPE_CHECKING:
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 _KINDS: Final = ("clientid", "username", "address")
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth ban`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "ban",
-        help="ban clients, and lift bans",
-        description="Bans by client id, user name or address. A running service takes changes at once. A connected "
-        "client stays connected until its next login.",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    add = parsers.add_parser("add", help="ban a client", description="Ban a client, or change its ban.")
-    remove = parsers.add_parser("remove", help="lift a ban", description="Lift a ban.")
+        "ban clients, and lift bans",
+        "Bans by client id, user name or address. A running service takes changes at once. A connected client stays "
+        "connected until its next login.",
+    )
+    add = parsers.verb("add", _add, "ban a client")
+    remove = parsers.verb("remove", _remove, "lift a ban")
+    parsers.verb("list", _list, "list bans")
     for command in (add, remove):
         command.add_argument("kind", choices=_KINDS, metavar="KIND", help=f"{', '.join(_KINDS)}")
         command.add_argument("value", metavar="VALUE", help='the name, or an address or network ("10.0.0.0/8")')
@@ -37,12 +38,9 @@ def add_parser(commands: Any) -> None:
     )
     add.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the list")
 
-    listing = parsers.add_parser("list", help="list bans", description="List the present bans.")
-    for command, run in ((add, _add), (remove, _remove), (listing, _list)):
-        complete(command, run)
-
 
 def _add(arguments: argparse.Namespace) -> int:
+    """Ban a client, or change its ban."""
     from auth.model import Ban
     from auth.moments import format_moment
 
@@ -62,6 +60,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """List the present bans."""
     with database(arguments) as (_settings, store):
         bans = store.bans(now_s=time.time())
         return answer_list(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from config.errors import ExitStatus
 from gateway.base.running_user import running_user
 from gateway.cli.arguments import UsageError, load_noted
+from gateway.cli.parser import flag, repeated
 from gateway.cli.table import shown, table_lines
 
 if TYPE_CHECKING:
@@ -28,32 +29,25 @@ if TYPE_CHECKING:
 _PASSWORD_BYTES: Final = 65_535
 
 
-def add_password_options(parser: argparse.ArgumentParser, *, none: bool) -> None:
+def add_password_options(parser: argparse.ArgumentParser) -> None:
     """Options for a password. None takes the password itself: everybody on the machine sees arguments."""
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument(
+    flag(
+        ways,
         "--generate",
-        action="store_true",
-        help="make a secret of 190 random bits and print it once; for devices, since it is cheap to verify",
+        "make a secret of 190 random bits and print it once; for devices, since it is cheap to verify",
     )
     ways.add_argument(
         "--password-file", type=Path, metavar="FILE", help="the password is the first line of FILE; - is the input"
     )
-    ways.add_argument("--password-stdin", action="store_true", help="the password is the first line of the input")
-    if none:
-        ways.add_argument("--no-password", action="store_true", help="no password: the user cannot log in with one")
+    flag(ways, "--password-stdin", "the password is the first line of the input")
+    flag(ways, "--no-password", "no password: the user cannot log in with one")
 
 
 def add_attributes(parser: argparse._ActionsContainer) -> None:
     """``--attribute NAME=VALUE``."""
-    parser.add_argument(
-        "--attribute",
-        dest="attributes",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a client attribute, for rules and topics; may be given several times",
-    )
+    text = "a client attribute, for rules and topics; may be given several times"
+    repeated(parser, "--attribute", "NAME=VALUE", text, dest="attributes")
 
 
 def add_client(parser: argparse._ActionsContainer) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
 from config.prose import fitted
 from gateway.cli.access.common import add_attributes, add_client, attributes, login_of, password_in
-from gateway.cli.arguments import complete, load_noted, run_quietly
+from gateway.cli.arguments import load_noted, run_quietly
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import coloured
 
 if TYPE_CHECKING:
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 _ASK_S = 2.0  # the service's operator port answers in a millisecond
-_DESCRIPTION = """\
-Says what the service decides about a client, and why: the source of auth.chain that knows it, obstacles, and the answer
-to EMQX at its login. With --topic also the rule that decides, and why earlier rules do not.
-
-The question changes and counts nothing. Without a password, each source answers as for the right password. Tokens and
-LDAP need --password-file.
-"""
 _EPILOG = """\
 examples:
   gateway auth explain --username ada --clientid press-7 --topic plant/press-7/state --action publish
@@ -35,11 +29,10 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth explain`` to the commands of ``gateway auth``."""
-    parser = commands.add_parser(
-        "explain", help="explain the decision on a client and a topic", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    parser = commands.verb("explain", _run, "explain the decision on a client and a topic", _EPILOG)
+    parser.set_defaults(usage=parser.error)
     client = parser.add_argument_group("client")
     add_client(client)
     client.add_argument(
@@ -49,18 +42,22 @@ def add_parser(commands: Any) -> None:
         "known facts", "For a client whose source cannot be asked, or to try other values."
     )
     known.add_argument("--tenant", default="", metavar="NAME")
-    known.add_argument("--group", action="append", default=[], metavar="NAME", help="may be given several times")
+    repeated(known, "--group", "NAME", "may be given several times")
     add_attributes(known)
     access = parser.add_argument_group("request")
     access.add_argument("--topic", metavar="TOPIC", help="a topic, or the filter of a subscription")
     access.add_argument("--action", choices=("publish", "subscribe"), help="needed with --topic")
     access.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
-    access.add_argument("--retain", action="store_true", help="it publishes a retained message")
-    complete(parser, _run)
-    parser.set_defaults(usage=parser.error)
+    flag(access, "--retain", "it publishes a retained message")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Says what the service decides about a client, and why: the source of auth.chain that knows it, obstacles, and the
+    answer to EMQX at its login. With --topic also the rule that decides, and why earlier rules do not.
+
+    The question changes and counts nothing. Without a password, each source answers as for the right password. Tokens
+    and LDAP need --password-file.
+    """
     from gateway.cli.access.explain_text import as_json, as_text
 
     if not (arguments.username or arguments.clientid or arguments.common_name or arguments.address):

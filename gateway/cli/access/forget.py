@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
 from gateway.cli.access.common import as_rule, database, operator
-from gateway.cli.arguments import complete
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import print_json, shown
 
 if TYPE_CHECKING:
@@ -15,24 +15,18 @@ if TYPE_CHECKING:
 
     from auth.store.forget import Forgotten
 
-_DESCRIPTION = (
-    "Remove all entries of a device in the built-in database: the user of this user name, client id or certificate "
-    "name, its rules and bans. Its name in the audit is replaced. Removed entries are overwritten in the file. "
-    "Exports, copies and EMQX's own data stay."
-)
 
-
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth forget``."""
-    parser = commands.add_parser(
-        "forget", help="erase a device: its user, rules, bans, its name in the audit", description=_DESCRIPTION
-    )
+    parser = commands.verb("forget", _run, "erase a device: its user, rules, bans, its name in the audit")
     parser.add_argument("device", metavar="DEVICE", help="the name, compared byte for byte")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
-    complete(parser, _run)
+    flag(parser, "--dry-run", "say what would be removed, and remove nothing")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Remove all entries of a device in the built-in database: the user of this user name, client id or certificate
+    name, its rules and bans. Its name in the audit is replaced. Removed entries are overwritten in the file. Exports,
+    copies and EMQX's own data stay."""
     from auth.store.forget import forget, wipe
 
     wiped = True

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import complete, load_noted
+from gateway.cli.arguments import load_noted
+from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 _MADE = ("auth.shared_secret", "mqtt.password", "emqx.api_secret")
 _STANDS_IN = "stands-in-for-a-secret-to-be-made"
-_DESCRIPTION = """\
-Makes what the service and EMQX need to run: the database of users and rules with the gateway's own user, EMQX's secret
-for the service, and first devices. Existing parts stay as they are, so the command can run before every start. The
-gateway's user gets the right to subscribe to new routes.
-"""
 _EPILOG = """\
 Secrets are made at random and written to files in DIR, each folder for one reader:
 
@@ -38,22 +34,19 @@ No other place has them: the database has hashes.
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth init`` to the command's parser."""
-    parser = commands.add_parser(
-        "init", help="make the database, first users and secrets, once", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    parser = commands.verb("init", _run, "make the database, first users and secrets, once", _EPILOG, json="")
     parser.add_argument(
         "--secrets", type=Path, metavar="DIR", help="folder for the secrets (default: auth/secrets below data_dir)"
     )
-    parser.add_argument(
+    repeated(
+        parser,
         "--device",
+        "NAME",
+        "make this device, with a secret of its own; may be given several times (default: one called device-1, when "
+        "the database has no user)",
         dest="devices",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="make this device, with a secret of its own; may be given several times (default: one called device-1, "
-        "when the database has no user)",
     )
     parser.add_argument(
         "--users",
@@ -62,10 +55,13 @@ def add_parser(commands: Any) -> None:
         help="when the database is new, add the users of this file, if it exists, in a format of `user import`, "
         "such as CSV with the first line user_id,password,is_superuser",
     )
-    complete(parser, _run, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Makes what the service and EMQX need to run: the database of users and rules with the gateway's own user, EMQX's
+    secret for the service, and first devices. Existing parts stay as they are, so the command can run before every
+    start. The gateway's user gets the right to subscribe to new routes.
+    """
     from auth.store.first_start import FirstStart
     from config.loading.load import load
 

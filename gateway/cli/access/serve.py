@@ -1,29 +1,26 @@
 """``gateway auth serve``: the service itself."""
 
 import argparse
-from typing import Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import complete
+from gateway.cli.parser import Commands
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth serve`` to the commands of ``gateway auth``."""
-    parser = commands.add_parser(
+    commands.verb(
         "serve",
-        help="answer EMQX until stopped",
-        description=(
-            "Answer EMQX's questions about logins and topics until stopped. SIGTERM finishes open answers, a second "
-            "signal ends the service at once. Changes of users, rules and bans need no restart."
-        ),
-        epilog=f"exit status: {int(ExitStatus.FAILED)} when the database cannot be used, "
-        f"{int(ExitStatus.UNAVAILABLE)} when a port is taken, {int(ExitStatus.CONFIG)} for bad "
-        "settings or missing packages, else as the signal says.",
+        _run,
+        "answer EMQX until stopped",
+        "exit status: 1 when the database cannot be used, 69 when a port is taken, 78 for bad settings or missing "
+        "packages, else as the signal says.",
+        json="",
     )
-    complete(parser, _run, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Answer EMQX's questions about logins and topics until stopped. SIGTERM finishes open answers, a second signal
+    ends the service at once. Changes of users, rules and bans need no restart."""
     from gateway.base import memory
 
     memory.keep_heap_small()

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.access.common import add_attributes, answer_list, attributes, database, operator
-from gateway.cli.arguments import UsageError, complete
+from gateway.cli.arguments import UsageError
+from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import answer, shown
 
 if TYPE_CHECKING:
@@ -16,16 +17,17 @@ if TYPE_CHECKING:
     from auth.store.store import Store
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth tenant`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "tenant",
-        help="add, change, list and remove tenants",
-        description="Tenants: groups of users with limits, attributes and rules of their own.",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    add = parsers.add_parser("add", help="add a tenant", description="Add a tenant.")
-    set_ = parsers.add_parser("set", help="change a tenant", description="Change the given values.")
+        "add, change, list and remove tenants",
+        "Tenants: groups of users with limits, attributes and rules of their own.",
+    )
+    add = parsers.verb("add", _add, "add a tenant")
+    set_ = parsers.verb("set", _set, "change a tenant")
+    remove = parsers.verb("remove", _remove, "remove a tenant without users")
+    parsers.verb("list", _list, "list tenants")
     for command in (add, set_):
         command.add_argument("name", metavar="NAME", help="its name; it can stand in topics as ${tenant}")
         command.add_argument(
@@ -35,23 +37,13 @@ def add_parser(commands: Any) -> None:
         )
         command.add_argument("--users-max", metavar="N", help='its most users; "none" is no limit')
         add_attributes(command)
-    set_.add_argument(
-        "--no-attribute", dest="without", action="append", default=[], metavar="NAME", help="take an attribute away"
-    )
+    repeated(set_, "--no-attribute", "NAME", "take an attribute away", dest="without")
     switch = set_.add_mutually_exclusive_group()
     switch.add_argument(
         "--disable", dest="enabled", action="store_false", default=None, help="let none of its users in"
     )
     switch.add_argument("--enable", dest="enabled", action="store_true", help="let its users in again")
-
-    remove = parsers.add_parser(
-        "remove", help="remove a tenant without users", description="Remove a tenant that has no users."
-    )
     remove.add_argument("name", metavar="NAME", help="the tenant")
-
-    listing = parsers.add_parser("list", help="list tenants", description="List tenants and how many users they have.")
-    for command, run in ((add, _add), (set_, _set), (remove, _remove), (listing, _list)):
-        complete(command, run)
 
 
 def _number(option: str, text: str | None, unlimited: str) -> int | None:
@@ -87,6 +79,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _set(arguments: argparse.Namespace) -> int:
+    """Change the given values."""
     limits = zip(("logins_per_second", "users_max"), _limits(arguments), strict=True)
     fields: dict[str, Any] = {name: value for name, value in limits if getattr(arguments, name) is not None}
     if arguments.enabled is not None:
@@ -104,6 +97,7 @@ def _set(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
+    """Remove a tenant that has no users."""
     with database(arguments) as (_settings, store):
         with store.edit(operator()) as editor:
             tenant = editor.tenants.remove(arguments.name)
@@ -123,6 +117,7 @@ def _as_data(tenant: Tenant) -> dict[str, Any]:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """List tenants and how many users they have."""
     with database(arguments) as (_settings, store):
         data = ({**_as_data(one), "users": store.count_users(one.name)} for one in list(store.tenants()))
         return answer_list(arguments, data, ("NAME", "USERS", "AT MOST", "LOGINS/S", "ATTRIBUTES", ""), _rows(store))

@@ -18,7 +18,8 @@ from gateway.cli.access.common import (
     password_cost,
     read_password,
 )
-from gateway.cli.arguments import UsageError, complete
+from gateway.cli.arguments import UsageError
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import answer, print_json, shown, tell
 
 if TYPE_CHECKING:
@@ -32,59 +33,45 @@ if TYPE_CHECKING:
 _KINDS: Final = ("username", "clientid", "common_name", "address")
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway auth user`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "user",
-        help="add, change, list, import and export users",
-        description="Users of the built-in database. A running service takes changes at once.",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    add = parsers.add_parser("add", help="add a user", description="Add a user: a device or a person.")
+        "add, change, list, import and export users",
+        "Users of the built-in database. A running service takes changes at once.",
+    )
+    add = parsers.verb("add", _add, "add a user")
     add.add_argument("name", metavar="NAME", help="the name it logs in with: its user name, or by --kind")
     _add_kind(add)
-    add_password_options(add, none=True)
+    add_password_options(add)
     add.add_argument("--tenant", default="", metavar="NAME", help="the tenant that it belongs to")
-    add.add_argument(
-        "--group", dest="groups", action="append", default=[], metavar="NAME", help="may be given several times"
-    )
+    repeated(add, "--group", "NAME", "may be given several times", dest="groups")
     add_attributes(add)
-    add.add_argument("--superuser", action="store_true", help="may publish and subscribe everywhere, without rules")
-    add.add_argument("--disabled", action="store_true", help="cannot log in until it is enabled")
+    flag(add, "--superuser", "may publish and subscribe everywhere, without rules")
+    flag(add, "--disabled", "cannot log in until it is enabled")
     add.add_argument(
         "--expires", default="never", metavar="WHEN", help='"30d", "2027-01-31" or "never" (default: %(default)s)'
     )
 
-    passwd = parsers.add_parser("passwd", help="give a user another password", description="Give it another password.")
+    passwd = parsers.verb("passwd", _passwd, "give a user another password")
     passwd.add_argument("name", metavar="NAME", help="the user")
     _add_kind(passwd)
-    add_password_options(passwd, none=True)
+    add_password_options(passwd)
 
-    for word, disabled in (("disable", True), ("enable", False)):
-        switch = parsers.add_parser(word, help=f"{word} users", description=f"{word.capitalize()} users.")
-        switch.add_argument("names", nargs="+", metavar="NAME", help="the users")
-        _add_kind(switch)
-        switch.set_defaults(disabled=disabled)
-        complete(switch, _switch)
+    switches = {word: parsers.verb(word, _switch, f"{word} users") for word in ("disable", "enable")}
+    for word, switch in switches.items():
+        switch.set_defaults(disabled=word == "disable")
+    for command in (*switches.values(), parsers.verb("remove", _remove, "remove users")):
+        command.add_argument("names", nargs="+", metavar="NAME", help="the users")
+        _add_kind(command)
 
-    remove = parsers.add_parser(
-        "remove",
-        help="remove users",
-        description="Remove users. Their rules and bans stay: `gateway auth forget` removes those as well.",
-    )
-    remove.add_argument("names", nargs="+", metavar="NAME", help="the users")
-    _add_kind(remove)
-
-    listing = parsers.add_parser("list", help="list users", description="List users, without secrets.")
+    listing = parsers.verb("list", _list, "list users")
     listing.add_argument("--kind", choices=_KINDS, default="", help="only those of this kind")
     listing.add_argument("--tenant", default="", metavar="NAME", help="only those of this tenant")
 
-    show = parsers.add_parser("show", help="show a user", description="Show a user, its rules and its bans.")
+    show = parsers.verb("show", _show, "show a user")
     show.add_argument("name", metavar="NAME", help="the user")
     _add_kind(show)
-
-    for command, run in ((add, _add), (passwd, _passwd), (remove, _remove), (listing, _list), (show, _show)):
-        complete(command, run)
     auth_user_files.add_parsers(parsers)
 
 
@@ -128,6 +115,7 @@ def _say_done(arguments: argparse.Namespace, sentence: str, secret: str, **facts
 
 
 def _add(arguments: argparse.Namespace) -> int:
+    """Add a user: a device or a person."""
     from auth.store.records import User
 
     expires_at_s = moment(arguments.expires)
@@ -174,6 +162,7 @@ def _switch(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
+    """Remove users. Their rules and bans stay: `gateway auth forget` removes those as well."""
     with database(arguments) as (_settings, store):
         with store.edit(operator()) as editor:
             for name in arguments.names:
@@ -194,6 +183,7 @@ def _rules_of(store: Store, kind: str, name: str) -> list[int]:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """List users, without secrets."""
     with database(arguments) as (_settings, store):
         users = store.users(kind=arguments.kind, tenant=arguments.tenant)
         head = ("KIND", "NAME", "PASSWORD", "TENANT", "GROUPS", "EXPIRES", "")
@@ -243,6 +233,7 @@ def _as_data(user: User) -> dict[str, Any]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    """Show a user, its rules and its bans."""
     import time
 
     from auth.errors import NotStoredError

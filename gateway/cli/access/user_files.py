@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from config.errors import ExitStatus
 from gateway.cli.access.common import database, new_file, operator, password_cost
-from gateway.cli.arguments import UsageError, complete
+from gateway.cli.arguments import UsageError
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import answer, mention
 
 if TYPE_CHECKING:
@@ -23,16 +24,15 @@ _ALGORITHMS: Final = ("auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt
 _EXISTING: Final = ("refuse", "keep", "overwrite")
 
 
-def add_parsers(parsers: Any) -> None:
+def add_parsers(parsers: Commands) -> None:
     """Add the two commands."""
-    import_ = parsers.add_parser(
+    import_ = parsers.verb(
         "import",
-        help="add users from a file",
-        description="Add the users of an export, or of a bootstrap file of EMQX (CSV or JSON). All of them or none: "
-        "the first error ends the import, with its line.",
-        epilog="Readable passwords (a column `password`) are hashed with argon2id before anything is stored, which "
-        "takes some 20 ms of a core each. Bare hashes (a column `password_hash`) need --algorithm; they are replaced "
-        "when their user logs in.",
+        _import,
+        "add users from a file",
+        "Readable passwords (a column `password`) are hashed with argon2id before anything is stored, which takes some "
+        "20 ms of a core each. Bare hashes (a column `password_hash`) need --algorithm; they are replaced when their "
+        "user logs in.",
     )
     import_.add_argument("file", type=Path, metavar="FILE", help="CSV, JSON, or an export")
     import_.add_argument(
@@ -67,22 +67,11 @@ def add_parsers(parsers: Any) -> None:
         help="for existing users and tenants: refuse the whole file, keep them as they are, or overwrite them "
         "(default: %(default)s)",
     )
-    what.add_argument(
-        "--replace",
-        action="store_true",
-        help="overwrite existing users, and remove all that are not in the file",
-    )
-    import_.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
+    flag(what, "--replace", "overwrite existing users, and remove all that are not in the file")
+    flag(import_, "--dry-run", "say what would happen, and change nothing")
 
-    export = parsers.add_parser(
-        "export",
-        help="write all users into a file",
-        description="Write all tenants and users into a file that `import` and auth.users_file read, with their "
-        "password hashes: keep it as secret as the database.",
-    )
+    export = parsers.verb("export", _export, "write all users into a file")
     export.add_argument("file", metavar="FILE", help="a new file, readable for you alone; - is the output")
-    complete(import_, _import)
-    complete(export, _export)
 
 
 def _form(arguments: argparse.Namespace) -> HashForm:
@@ -95,6 +84,8 @@ def _form(arguments: argparse.Namespace) -> HashForm:
 
 
 def _import(arguments: argparse.Namespace) -> int:
+    """Add the users of an export, or of a bootstrap file of EMQX (CSV or JSON). All of them or none: the first error
+    ends the import, with its line."""
     from auth.store.user_formats import read_users
     from auth.store.user_hashing import hash_entries
 
@@ -154,6 +145,8 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    """Write all tenants and users into a file that `import` and auth.users_file read, with their password hashes: keep
+    it as secret as the database."""
     from auth.store.user_formats import export_lines
 
     with database(arguments) as (_settings, store):

@@ -6,10 +6,11 @@ import contextlib
 import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import UsageError, complete, load_noted, moment, positive, run_quietly, topic_filters
+from gateway.cli.arguments import UsageError, moment, positive, topic_filters, with_settings
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import print_json, tell
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from gateway.cli.dead_letters.reader import DeadLetterReader
     from gateway.cli.dead_letters.selection import Filter, Selection
 
-LIST_LIMIT = 100
-
 
 class NotFoundError(GatewayError):
     """A dead letter that was asked for is not there."""
@@ -29,62 +28,37 @@ class NotFoundError(GatewayError):
     exit_status = ExitStatus.NOT_FOUND
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway dlq`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "dlq",
-        help="list, show and replay dead letters",
-        description="Show the dead letters of the routes in the settings, and replay them. Only a replay writes; no "
-        "command uses a consumer group.",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    listing = parsers.add_parser(
-        "list",
-        help="list dead letters, the newest last",
-        description="List dead letters, the newest last, and say how long they are kept.",
+        "list, show and replay dead letters",
+        "Show the dead letters of the routes in the settings, and replay them. Only a replay writes; no command uses a "
+        "consumer group.",
     )
+    listing = parsers.verb("list", with_settings(_list), "list dead letters, the newest last")
     _add_filters(listing)
-    listing.add_argument(
-        "--limit", type=positive, default=LIST_LIMIT, metavar="N", help="the N newest (default: %(default)s)"
-    )
+    listing.add_argument("--limit", type=positive, default=100, metavar="N", help="the N newest (default: %(default)s)")
 
-    show = parsers.add_parser(
-        "show",
-        help="show one dead letter in full",
-        description=f"Show a dead letter with all headers and its payload, parts put together. Ends with status "
-        f"{int(ExitStatus.NOT_FOUND)} when there is none (any more).",
-    )
+    show = parsers.verb("show", with_settings(_show), "show one dead letter in full")
     show.add_argument("place", metavar="[TOPIC/]PARTITION:OFFSET", help="as dlq list shows it")
-    show.add_argument("--payload", action="store_true", help="write the payload's bytes and nothing else")
+    flag(show, "--payload", "write the payload's bytes and nothing else")
 
-    replay = parsers.add_parser(
-        "replay",
-        help="send dead letters through the routes again",
-        description="Send the messages of dead letters, oldest first, through the routes and interceptors of the "
-        "present settings, and mark each once Kafka has it. A command goes back to its Kafka topic. A marked one "
-        "is not replayed again. Ends with "
-        f"status {int(ExitStatus.NOT_FOUND)} when nothing matches, {int(ExitStatus.INCOMPLETE)} when some could not be "
-        "replayed.",
-    )
+    replay = parsers.verb("replay", with_settings(_replay), "send dead letters through the routes again")
     replay.add_argument("places", nargs="*", metavar="[TOPIC/]PARTITION:OFFSET", help="these alone; or give a filter")
     _add_filters(replay)
     replay.add_argument("--limit", type=positive, metavar="N", help="the N oldest (default: all)")
-    replay.add_argument("--all", action="store_true", help="everything there is, without a filter")
-    replay.add_argument("--dry-run", action="store_true", help="only say what each would become")
-    replay.add_argument(
-        "--again", action="store_true", help="also those that were replayed before, or begun: they may be there twice"
-    )
-
-    for command, run in ((listing, _list), (show, _show), (replay, _replay)):
-        complete(command, run)
+    flag(replay, "--all", "everything there is, without a filter")
+    flag(replay, "--dry-run", "only say what each would become")
+    flag(replay, "--again", "also those that were replayed before, or begun: they may be there twice")
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("filters", "All that are given must hold; a repeated one takes either value.")
-    group.add_argument("--reason", action="append", default=[], metavar="WORD", help="dlq.reason, such as too_large")
-    group.add_argument("--route", action="append", default=[], metavar="NAME", help="of a route, or of [[commands]]")
-    group.add_argument("--topic", action="append", default=[], metavar="FILTER", help="MQTT topic filter, with + and #")
-    group.add_argument("--device", action="append", default=[], metavar="NAME", help="header gateway.device")
+    repeated(group, "--reason", "WORD", "dlq.reason, such as too_large")
+    repeated(group, "--route", "NAME", "of a route, or of [[commands]]")
+    repeated(group, "--topic", "FILTER", "MQTT topic filter, with + and #")
+    repeated(group, "--device", "NAME", "header gateway.device")
     group.add_argument("--since", type=moment, metavar="WHEN", help="received then or later: a time (UTC), or 2h ago")
     group.add_argument("--until", type=moment, metavar="WHEN", help="received before then")
 
@@ -123,15 +97,12 @@ def _place(text: str, settings: Settings) -> Place:
         raise UsageError(f"{error}.") from None
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    settings = load_noted(arguments.config).settings
-    return run_quietly(_list_all(arguments, settings, _filter(arguments)), settings.log)
-
-
-async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: Filter) -> int:
+async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
+    """List dead letters, the newest last, and say how long they are kept."""
     from gateway.cli.dead_letters import text as dlq_text
     from gateway.cli.dead_letters.selection import look_through
 
+    wanted = _filter(arguments)
     async with _reader(settings) as reader:
         selection = await look_through(reader, wanted.takes, newest=arguments.limit)
         facts = reader.facts
@@ -156,16 +127,14 @@ async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: F
     return ExitStatus.OK
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    settings = load_noted(arguments.config).settings
-    return run_quietly(_show_one(arguments, settings, _place(arguments.place, settings)), settings.log)
-
-
-async def _show_one(arguments: argparse.Namespace, settings: Settings, place: Place) -> int:
+async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Show a dead letter with all headers and its payload, parts put together. Ends with status 4 when there is none
+    (any more)."""
     from gateway.cli.dead_letters import text as dlq_text
     from gateway.cli.dead_letters.path import commands_of
     from gateway.cli.dead_letters.selection import look_through
 
+    place = _place(arguments.place, settings)
     async with _reader(settings) as reader:
         selection = await look_through(reader, lambda letter: place in letter.places)
         (light,) = _named(selection, [place])
@@ -203,24 +172,19 @@ def _named(selection: Selection, places: Sequence[Place]) -> list[DeadLetter]:
     return letters
 
 
-def _replay(arguments: argparse.Namespace) -> int:
-    from gateway.cli.dead_letters.selection import Filter
+async def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Send the messages of dead letters, oldest first, through the routes and interceptors of the present settings, and
+    mark each once Kafka has it. A command goes back to its Kafka topic. A marked one is not replayed again. Ends with
+    status 4 when nothing matches, 5 when some could not be replayed."""
+    from gateway.cli.dead_letters.replay import Outcome, ReplayRun
+    from gateway.cli.dead_letters.selection import Filter, look_through
 
-    settings, wanted = load_noted(arguments.config).settings, _filter(arguments)
+    wanted = _filter(arguments)
     if arguments.places and (wanted != Filter() or arguments.all):
         raise UsageError("Give places, or filters, or --all, but only one of them.")
     if not arguments.places and wanted == Filter() and not arguments.all:
         raise UsageError("Say which dead letters to replay: give places, a filter, or --all.")
     places = [_place(text, settings) for text in arguments.places]
-    return run_quietly(_replay_all(arguments, settings, wanted, places), settings.log)
-
-
-async def _replay_all(
-    arguments: argparse.Namespace, settings: Settings, wanted: Filter, places: Sequence[Place]
-) -> int:
-    from gateway.cli.dead_letters.replay import Outcome, ReplayRun
-    from gateway.cli.dead_letters.selection import look_through
-
     async with _reader(settings) as reader:
         named = set(places)
         selection = await look_through(

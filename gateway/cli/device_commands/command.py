@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from config.errors import ConfigError, ExitStatus, GatewayError
-from gateway.cli.arguments import UsageError, complete, duration, load_noted, moment, positive, run_quietly
+from gateway.cli.arguments import UsageError, duration, moment, positive, with_settings
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import print_json, tell
 
 if TYPE_CHECKING:
@@ -20,9 +21,14 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from gateway.tools.send_command import Draft, Sending
 
-_LIST_LIMIT: Final = 50
-_UNFULFILLED: Final = int(ExitStatus.UNFULFILLED)
-_INCOMPLETE: Final = int(ExitStatus.INCOMPLETE)
+_SEND_EPILOG: Final = """\
+examples:
+  gateway command send pump-7 '{"on": true}' --subject switch --wait
+  gateway command send pump-7 --payload-file firmware.bin --expires 1h --no-answer
+
+exit status: 0 it is written; with --wait it was sent, delivered or succeeded, as asked. 7 it failed, was rejected or
+refused, timed out, expired, or is undeliverable; 5 no terminal status came in time; 2 it could never be a command
+"""
 _STATUSES: Final = (
     "accepted", "waiting", "sent", "delivered", "in_progress", "succeeded", "rejected", "failed", "timed_out",
     "expired", "undeliverable", "refused",
@@ -35,29 +41,16 @@ class NoCommandError(GatewayError):
     exit_status = ExitStatus.NOT_FOUND
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway command`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "command",
-        help="send commands to devices, and show what became of them",
-        description="Commands to devices ([[commands]] in the settings): records of Kafka topics, which a running "
-        "gateway publishes over MQTT. Only send writes; no command uses a consumer group.",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    send = parsers.add_parser(
-        "send",
-        help="write a command to Kafka; --wait shows its statuses",
-        description="Writes a command for a device to the first Kafka topic of its [[commands]], and says where it is. "
-        "With --wait: shows each status until the terminal one. A gateway must run for that.",
-        epilog=(
-            "examples:\n"
-            "  gateway command send pump-7 '{\"on\": true}' --subject switch --wait\n"
-            "  gateway command send pump-7 --payload-file firmware.bin --expires 1h --no-answer\n\n"
-            f"exit status: 0 it is written; with --wait it was sent, delivered or succeeded, as asked. {_UNFULFILLED} "
-            "it failed, was rejected or refused, timed out, expired, or is undeliverable; "
-            f"{_INCOMPLETE} no terminal status came in time; 2 it could never be a command"
-        ),
+        "send commands to devices, and show what became of them",
+        "Commands to devices ([[commands]] in the settings): records of Kafka topics, which a running gateway "
+        "publishes over MQTT. Only send writes; no command uses a consumer group.",
     )
+    text = "write a command to Kafka; --wait shows its statuses"
+    send = parsers.verb("send", with_settings(_send), text, _SEND_EPILOG)
     send.add_argument("device", metavar="DEVICE", help="its name, which becomes the record's key")
     send.add_argument("payload", metavar="PAYLOAD", nargs="?", help="text (default: empty)")
     send.add_argument("--payload-file", metavar="FILE", help="the payload from a file, - for standard input")
@@ -71,47 +64,21 @@ def add_parser(commands: Any) -> None:
         help="whether an answer is awaited (default: settings)",
     )
     send.add_argument("--content-type", metavar="TYPE", help="content type of the payload")
-    send.add_argument("--wait", action="store_true", help="show each status until the terminal one")
+    flag(send, "--wait", "show each status until the terminal one")
     _add_name(send, "name of its [[commands]]; needed if the settings have several")
 
-    listing = parsers.add_parser(
-        "list",
-        help="list commands with their last status, the newest last",
-        description="List the commands that the status topics know, with the last status of each, the newest last. "
-        "A command that no worker has taken yet has no status.",
-    )
-    listing.add_argument("--device", action="append", default=[], metavar="NAME", help="of a device; may be repeated")
-    listing.add_argument(
-        "--status",
-        action="append",
-        default=[],
-        choices=_STATUSES,
-        metavar="STATUS",
-        help=f"with this last status: {', '.join(_STATUSES)}",
-    )
-    listing.add_argument("--open", action="store_true", help="only those that are not finished")
+    listing = parsers.verb("list", with_settings(_list), "list commands with their last status, the newest last")
+    repeated(listing, "--device", "NAME", "of a device; may be repeated")
+    repeated(listing, "--status", "STATUS", f"with this last status: {', '.join(_STATUSES)}", choices=_STATUSES)
+    flag(listing, "--open", "only those that are not finished")
     listing.add_argument("--since", type=moment, metavar="WHEN", help="with a status since then: a time (UTC), or 2h")
-    listing.add_argument(
-        "--limit",
-        type=positive,
-        default=_LIST_LIMIT,
-        metavar="N",
-        help="the N newest, at most 100,000 (default: %(default)s)",
-    )
+    text = "the N newest, at most 100,000 (default: %(default)s)"
+    listing.add_argument("--limit", type=positive, default=50, metavar="N", help=text)
     _add_name(listing)
 
-    show = parsers.add_parser(
-        "show",
-        help="show one command: its record, statuses and answers",
-        description="Show a command in full: its record, every status that Kafka still has, and the answers of its "
-        f"device. Ends with status {int(ExitStatus.NOT_FOUND)} when there is none.",
-    )
+    show = parsers.verb("show", with_settings(_show), "show one command: its record, statuses and answers")
     show.add_argument("id", metavar="ID", help="its id, or its place: TOPIC/PARTITION:OFFSET")
     _add_name(show)
-
-    complete(send, _send)
-    complete(listing, _list)
-    complete(show, _show)
 
 
 def _add_name(parser: argparse.ArgumentParser, what: str = "only those of this [[commands]]") -> None:
@@ -143,12 +110,6 @@ def the_one(settings: Settings, name: str | None) -> CommandSettings:
 # --- send ----------------------------------------------------------------------------------------------------------
 
 
-def _send(arguments: argparse.Namespace) -> int:
-    settings = load_noted(arguments.config).settings
-    commands = the_one(settings, arguments.commands)
-    return run_quietly(_send_one(arguments, settings, commands, _draft(arguments)), settings.log)
-
-
 def _draft(arguments: argparse.Namespace) -> Draft:
     from gateway.tools.send_command import Draft
 
@@ -173,13 +134,14 @@ def _draft(arguments: argparse.Namespace) -> Draft:
     )
 
 
-async def _send_one(
-    arguments: argparse.Namespace, settings: Settings, commands: CommandSettings, draft: Draft
-) -> ExitStatus:
+async def _send(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Writes a command for a device to the first Kafka topic of its [[commands]], and says where it is. With --wait:
+    shows each status until the terminal one. A gateway must run for that."""
     from bridge.commands.reading import BadCommandError
     from gateway.components.outward import kafka_login
     from gateway.tools.send_command import Sending
 
+    commands, draft = the_one(settings, arguments.commands), _draft(arguments)
     async with kafka_login(settings.kafka) as login:
         try:
             sending = Sending(settings, commands, draft, login)
@@ -231,18 +193,14 @@ async def _follow(arguments: argparse.Namespace, sending: Sending, draft: Draft)
 # --- list and show -------------------------------------------------------------------------------------------------
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    settings = load_noted(arguments.config).settings
-    return run_quietly(_list_all(arguments, settings, chosen(settings, arguments.commands)), settings.log)
-
-
-async def _list_all(
-    arguments: argparse.Namespace, settings: Settings, commands: Sequence[CommandSettings]
-) -> ExitStatus:
+async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
+    """List the commands that the status topics know, with the last status of each, the newest last. A command that no
+    worker has taken yet has no status."""
     from gateway.cli.device_commands import text
     from gateway.cli.device_commands.statuses import StatusTopics, Wanted
     from gateway.components.outward import kafka_login
 
+    commands = chosen(settings, arguments.commands)
     wanted = Wanted(tuple(arguments.device), tuple(arguments.status), arguments.open)
     async with kafka_login(settings.kafka) as login:
         found, has_all = await StatusTopics(settings, commands, login).last(wanted, arguments.since)
@@ -258,19 +216,15 @@ async def _list_all(
     return ExitStatus.OK
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    settings = load_noted(arguments.config).settings
-    return run_quietly(_show_one(arguments, settings, chosen(settings, arguments.commands)), settings.log)
-
-
-async def _show_one(
-    arguments: argparse.Namespace, settings: Settings, commands: Sequence[CommandSettings]
-) -> ExitStatus:
+async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Show a command in full: its record, every status that Kafka still has, and the answers of its device. Ends with
+    status 4 when there is none."""
     from gateway.cli.device_commands import text
     from gateway.cli.device_commands.statuses import StatusTopics
     from gateway.cli.table import bytes_data
     from gateway.components.outward import kafka_login
 
+    commands = chosen(settings, arguments.commands)
     async with kafka_login(settings.kafka) as login:
         found = await StatusTopics(settings, commands, login).find(arguments.id)
     if not found:

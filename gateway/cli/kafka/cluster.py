@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus
 from gateway.admin.model import Answers, BrokerVersion, Cluster, LogDir, Quorum, Topic, TopicPartition, Unanswered
-from gateway.cli.kafka.common import complete, connected, mention_unanswered, plural
+from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered, plural
+from gateway.cli.parser import Commands
 from gateway.cli.table import mention, print_json, say, severity, table
 from gateway.tools.doctor.wording import bytes_text
 
@@ -24,25 +25,22 @@ _LAGGING_S: Final = 10.0
 _DISK_WARN: Final = 0.15  # of a file system left
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway cluster`` and its command."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "cluster",
-        help="Kafka's brokers, controller, quorum, running reassignments",
-        description="Kafka's brokers and their state. Changes nothing.",
-        epilog="example:\n  gateway cluster describe",
-    ).add_subparsers(required=True, metavar="COMMAND")
-    describe = parsers.add_parser(
-        "describe",
-        help="everything about the cluster on one page",
-        description="Brokers with rack, address and version, the controller and the metadata quorum, partitions "
-        "without a leader or without all replicas, folders and their sizes, running reassignments and their "
-        "progress. Changes nothing. Brokers that do not answer are named and left out. Ends with status "
-        f"{int(ExitStatus.INCOMPLETE)} when one did not answer.",
-        epilog="Reassign partitions with kafka-reassign-partitions.sh (part of Kafka) or Cruise Control. "
-        "Right: Describe on the cluster.",
+        "Kafka's brokers, controller, quorum, running reassignments",
+        "Kafka's brokers and their state. Changes nothing.",
+        "example:\n  gateway cluster describe",
+        config=CONFIG,
     )
-    complete(describe, _describe)
+    parsers.verb(
+        "describe",
+        _describe,
+        "everything about the cluster on one page",
+        "Reassign partitions with kafka-reassign-partitions.sh (part of Kafka) or Cruise Control. Right: Describe on "
+        "the cluster.",
+    )
 
 
 @dataclass
@@ -63,6 +61,9 @@ class _View:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
+    """Brokers with rack, address and version, the controller and the metadata quorum, partitions without a leader or
+    without all replicas, folders and their sizes, running reassignments and their progress. Changes nothing. Brokers
+    that do not answer are named and left out. Ends with status 5 when one did not answer."""
     with connected(arguments) as (_, admin):
         view = _looked(admin)
     if arguments.json:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.cli import arguments
 from gateway.cli.arguments import UsageError, load_noted, quiet
+from gateway.cli.parser import flag
 from gateway.cli.table import mention
 
 if TYPE_CHECKING:
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import Topic, Unanswered
 
-complete = functools.partial(arguments.complete, config="the gateway's settings; [admin] says who asks Kafka")
+CONFIG: Final = "the gateway's settings; [admin] says who asks Kafka"  # help of --config
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--yes`` and ``--dry-run``."""
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    flag(parser, "--yes", "do not ask; needed where there is no terminal")
+    flag(parser, "--dry-run", "only say what would be done")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus
 from gateway.cli.arguments import duration
-from gateway.cli.kafka.common import complete, connected, mention_unanswered, plural
+from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered, plural
+from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import as_data, mention, print_json, say, severity, table, tell
 
 if TYPE_CHECKING:
@@ -25,34 +26,26 @@ _STATES: Final = {
 _WIDE: Final = 12  # members whose partitions are shown in full
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway groups`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "groups",
-        help="consumer groups: members, offsets, lag",
-        description="The readers of the gateway's records. Changes nothing. The Spark jobs show their offsets in "
-        "groups without members, gateway-stream-JOB. They start from their checkpoints (gateway stream status).",
-        epilog="examples:\n  gateway groups list\n  gateway groups describe billing --watch",
-    ).add_subparsers(required=True, metavar="COMMAND")
-    listing = parsers.add_parser(
+        "consumer groups: members, offsets, lag",
+        "The readers of the gateway's records. Changes nothing. The Spark jobs show their offsets in groups without "
+        "members, gateway-stream-JOB. They start from their checkpoints (gateway stream status).",
+        "examples:\n  gateway groups list\n  gateway groups describe billing --watch",
+        config=CONFIG,
+    )
+    listing = parsers.verb(
         "list",
-        help="every group with its state and coordinator",
-        description="Every visible group: state, kind, the broker that coordinates it and the partition of "
-        "__consumer_offsets with its offsets.",
-        epilog="States: Preparing Rebalance, Completing Rebalance, Stable, Dead, Empty (the classic ones); Assigning, "
+        _list,
+        "every group with its state and coordinator",
+        "States: Preparing Rebalance, Completing Rebalance, Stable, Dead, Empty (the classic ones); Assigning, "
         "Reconciling and NotReady besides, in groups of Kafka 4's own protocol.",
     )
-    listing.add_argument("--state", action="append", metavar="STATE", help="groups in this state; may be repeated")
-    describe = parsers.add_parser(
-        "describe",
-        help="a group's members, offsets, lag, and whether it moves",
-        description="A group's coordinator, members and, for each partition, how far it is behind: in records, and in "
-        "seconds as the age of the oldest unfinished record. A group that lags is looked at twice, to see whether a "
-        "consumer has stopped or is slow. Ends with status "
-        f"{int(ExitStatus.NOT_FOUND)} when there is no such group, {int(ExitStatus.INCOMPLETE)} when something has "
-        "stopped or is unknown.",
-        epilog="Rights: Describe on the group and its topics; Read on the topics for the lag in seconds.",
-    )
+    repeated(listing, "--state", "STATE", "groups in this state; may be repeated")
+    rights = "Rights: Describe on the group and its topics; Read on the topics for the lag in seconds."
+    describe = parsers.verb("describe", _describe, "a group's members, offsets, lag, and whether it moves", rights)
     describe.add_argument("group", metavar="GROUP")
     describe.add_argument(
         "--sample", type=duration, default=_SAMPLE_S, metavar="LENGTH",
@@ -63,11 +56,11 @@ def add_parser(commands: Any) -> None:
         "--watch", type=duration, nargs="?", const=_WATCH_S, metavar="LENGTH",
         help="look repeatedly with this pause (default: 6s), until Ctrl-C",
     )  # fmt: skip
-    complete(listing, _list)
-    complete(describe, _describe)
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """Every visible group: state, kind, the broker that coordinates it and the partition of __consumer_offsets with its
+    offsets."""
     from gateway.admin.groups import offsets_partition
 
     with connected(arguments) as (_, admin):
@@ -99,6 +92,9 @@ def _plain(name: str) -> str:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
+    """A group's coordinator, members and, for each partition, how far it is behind: in records, and in seconds as the
+    age of the oldest unfinished record. A group that lags is looked at twice, to see whether a consumer has stopped or
+    is slow. Ends with status 4 when there is no such group, 5 when something has stopped or is unknown."""
     with connected(arguments) as (_, admin):
         if arguments.watch is None:
             return _once(arguments, admin)

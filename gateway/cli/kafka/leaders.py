@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus
 from gateway.cli.kafka.common import (
+    CONFIG,
     add_change_options,
     answered_yes,
     audit_log,
-    complete,
     connected,
     plural,
     require_topics,
 )
+from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import mention, print_json, say, severity, table, tell
 
 if TYPE_CHECKING:
@@ -33,44 +34,33 @@ _SETTLE_S: Final = 10.0  # until metadata shows an election
 _POLL_S: Final = 0.2
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway leaders`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "leaders",
-        help="show which broker leads what, or elect the preferred leaders",
-        description="After a stop of a broker, others lead its partitions: it idles, and they have its load. Kafka "
-        "gives them back within five minutes (auto.leader.rebalance.enable), or at once with elect.",
-        epilog="examples:\n  gateway leaders show\n  gateway leaders elect --topic telemetry --yes",
-    ).add_subparsers(required=True, metavar="COMMAND")
-    show = parsers.add_parser(
-        "show",
-        help="partitions led by each broker, and the imbalance",
-        description="For each broker: the partitions that it leads, those that it should lead (first replicas), and "
-        "the share that others lead, as Kafka's controller computes it. Changes nothing.",
+        "show which broker leads what, or elect the preferred leaders",
+        "After a stop of a broker, others lead its partitions: it idles, and they have its load. Kafka gives them back "
+        "within five minutes (auto.leader.rebalance.enable), or at once with elect.",
+        "examples:\n  gateway leaders show\n  gateway leaders elect --topic telemetry --yes",
+        config=CONFIG,
     )
-    elect = parsers.add_parser(
-        "elect",
-        help="give partitions back to their preferred leaders",
-        description="Elect the preferred replica of each partition where it is in sync and does not lead. It is never "
-        "an unclean election, so nothing is lost. Producers and consumers of those partitions pause for some "
-        f"milliseconds. Ends with status {int(ExitStatus.INCOMPLETE)} when some could not be elected.",
-        epilog="Right: Alter on the cluster.",
-    )
+    show = parsers.verb("show", _show, "partitions led by each broker, and the imbalance")
+    right = "Right: Alter on the cluster."
+    elect = parsers.verb("elect", _elect, "give partitions back to their preferred leaders", right)
     add_change_options(elect)
-    for command, run in ((show, _show), (elect, _elect)):
-        command.add_argument(
-            "--topic", action="append", metavar="NAME", help="this topic alone; may be repeated (default: all)"
-        )
-        complete(command, run)
+    for command in (show, elect):
+        repeated(command, "--topic", "NAME", "this topic alone; may be repeated (default: all)")
 
 
 def _topics(admin: KafkaAdmin, arguments: argparse.Namespace) -> tuple[Topic, ...]:
-    topics = admin.topics(arguments.topic)
-    require_topics(arguments.topic or (), topics)
+    topics = admin.topics(arguments.topic or None)
+    require_topics(arguments.topic, topics)
     return topics
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    """For each broker: the partitions that it leads, those that it should lead (first replicas), and the share that
+    others lead, as Kafka's controller computes it. Changes nothing."""
     from gateway.admin.leadership import leadership, not_preferred
 
     with connected(arguments) as (_, admin):
@@ -123,6 +113,9 @@ def _elsewhere(elsewhere: Sequence[tuple[TopicPartition, Partition]]) -> str:
 
 
 def _elect(arguments: argparse.Namespace) -> int:
+    """Elect the preferred replica of each partition where it is in sync and does not lead. It is never an unclean
+    election, so nothing is lost. Producers and consumers of those partitions pause for some milliseconds. Ends with
+    status 5 when some could not be elected."""
     from gateway.admin.leadership import leadership, not_preferred
 
     with connected(arguments) as (settings, admin):

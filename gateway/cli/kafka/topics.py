@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 from config.errors import ExitStatus
 from gateway.cli.arguments import duration
 from gateway.cli.kafka.common import (
+    CONFIG,
     add_change_options,
     answered_yes,
     audit_log,
-    complete,
     connected,
     mention_unanswered,
     plural,
     require_topics,
 )
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, print_json, say, severity, table, tell
 
 if TYPE_CHECKING:
@@ -31,63 +32,40 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 60.0
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway topics`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "topics",
-        help="list, describe, plan, make, grow or delete Kafka topics",
-        description="Kafka's topics, and the topics of this gateway's settings. list, describe and plan change "
-        "nothing. apply and delete change Kafka after a question and write to admin.audit_file.",
-        epilog="examples:\n  gateway topics plan\n  gateway topics apply --yes\n  gateway topics describe telemetry\n"
+        "list, describe, plan, make, grow or delete Kafka topics",
+        "Kafka's topics, and the topics of this gateway's settings. list, describe and plan change nothing. apply and "
+        "delete change Kafka after a question and write to admin.audit_file.",
+        "examples:\n  gateway topics plan\n  gateway topics apply --yes\n  gateway topics describe telemetry\n"
         "  gateway topics delete old-topic",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    listing = parsers.add_parser(
-        "list",
-        help="every topic with its partitions and replicas",
-        description="Every visible topic: partitions, replicas, and how many have no leader or lack replicas. "
-        "Changes nothing.",
+        config=CONFIG,
     )
-    listing.add_argument("--internal", action="store_true", help="Kafka's own topics too (__consumer_offsets, …)")
+    listing = parsers.verb("list", _list, "every topic with its partitions and replicas")
+    flag(listing, "--internal", "Kafka's own topics too (__consumer_offsets, …)")
 
-    describe = parsers.add_parser(
-        "describe",
-        help="a topic's partitions, leaders and configuration",
-        description="Each partition with its leader, replicas and in-sync replicas, and the topic's own settings. "
-        f"Changes nothing. Ends with status {int(ExitStatus.NOT_FOUND)} when a topic does not exist.",
-    )
+    describe = parsers.verb("describe", _describe, "a topic's partitions, leaders and configuration")
     describe.add_argument("topics", nargs="+", metavar="TOPIC")
 
-    planning = parsers.add_parser(
+    planning = parsers.verb(
         "plan",
-        help="what apply would do",
-        description="Compare the topics that the settings name (routes, dead letters, ledger, kafka.topics.declare) "
-        "with Kafka, and say what apply would do. Kafka is asked whether the rights suffice; nothing is changed.",
-        epilog="kafka.topics.partitions and .replication are for new topics. An existing topic grows only when "
+        _plan,
+        "what apply would do",
+        "kafka.topics.partitions and .replication are for new topics. An existing topic grows only when "
         "kafka.topics.declare names it with its partitions.",
     )
-    planning.add_argument(
-        "--check",
-        action="store_true",
-        help=f"end with status {int(ExitStatus.INCOMPLETE)} when something is to be done",
-    )
+    flag(planning, "--check", "end with status 5 when something is to be done")
 
-    applying = parsers.add_parser(
+    applying = parsers.verb(
         "apply",
-        help="create and change Kafka's topics by the settings",
-        description="Do the steps of plan, and return when every broker shows them. A repetition is harmless: after an "
-        "interruption, or a controller's failure, it does the remaining steps. Ends with status "
-        f"{int(ExitStatus.INCOMPLETE)} when a step is not done.",
-        epilog="Partitions cannot be removed; replication is changed by kafka-reassign-partitions.sh or Cruise "
-        "Control. Rights: Create and Alter on the topics, AlterConfigs for settings.",
+        _apply,
+        "create and change Kafka's topics by the settings",
+        "Partitions cannot be removed; replication is changed by kafka-reassign-partitions.sh or Cruise Control. "
+        "Rights: Create and Alter on the topics, AlterConfigs for settings.",
     )
-    deleting = parsers.add_parser(
-        "delete",
-        help="delete topics with all their records",
-        description="Delete topics, and return when no broker shows them any more. This cannot be undone. Ends with "
-        f"status {int(ExitStatus.NOT_FOUND)} when a topic does not exist, {int(ExitStatus.INCOMPLETE)} when a broker "
-        "still shows one, or shows it again.",
-    )
+    deleting = parsers.verb("delete", _delete, "delete topics with all their records")
     deleting.add_argument("topics", nargs="+", metavar="TOPIC")
     for command in (applying, deleting):
         add_change_options(command)
@@ -95,15 +73,13 @@ def add_parser(commands: Any) -> None:
             "--timeout", type=duration, default=_TIMEOUT_S, metavar="LENGTH",
             help="longest time for retries and for the brokers to show it (default: 60s)",
         )  # fmt: skip
-    runs = {listing: _list, describe: _describe, planning: _plan, applying: _apply, deleting: _delete}
-    for command, run in runs.items():
-        complete(command, run)
 
 
 # --- looking ---
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """Every visible topic: partitions, replicas, and how many have no leader or lack replicas. Changes nothing."""
     with connected(arguments) as (_, admin):
         topics = [topic for topic in admin.topics() if arguments.internal or not topic.internal]
     if arguments.json:
@@ -138,6 +114,8 @@ def _health(topic: Topic) -> Any:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
+    """Each partition with its leader, replicas and in-sync replicas, and the topic's own settings. Changes nothing.
+    Ends with status 4 when a topic does not exist."""
     with connected(arguments) as (_, admin):
         topics = admin.topics(arguments.topics)
         missing = sorted(set(arguments.topics) - {topic.name for topic in topics})
@@ -202,6 +180,8 @@ def _ids(numbers: Iterable[int]) -> str:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    """Compare the topics that the settings name (routes, dead letters, ledger, kafka.topics.declare) with Kafka, and
+    say what apply would do. Kafka is asked whether the rights suffice; nothing is changed."""
     from gateway.admin.topic_apply import look, refusals
     from gateway.admin.topic_plan import wanted_topics
 
@@ -253,6 +233,8 @@ def _step_data(step: Step) -> dict[str, Any]:
 
 
 def _apply(arguments: argparse.Namespace) -> int:
+    """Do the steps of plan, and return when every broker shows them. A repetition is harmless: after an interruption,
+    or a controller's failure, it does the remaining steps. Ends with status 5 when a step is not done."""
     from gateway.admin.topic_apply import apply, look, refusals
     from gateway.admin.topic_plan import wanted_topics
 
@@ -302,6 +284,8 @@ def _say_applied(result: Any, audit: Any) -> None:
 
 
 def _delete(arguments: argparse.Namespace) -> int:
+    """Delete topics, and return when no broker shows them any more. This cannot be undone. Ends with status 4 when a
+    topic does not exist, 5 when a broker still shows one, or shows it again."""
     from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
     from gateway.admin.errors import AdminError
     from gateway.admin.topic_apply import delete

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, ExitStatus
 from config.extras import require
-from gateway.cli.arguments import add_number, complete
+from gateway.cli.arguments import add_number
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from gateway.local.demo.options import DemoOptions
     from gateway.local.demo.result import DemoResult
 
-_DESCRIPTION = """\
-Starts a real Kafka broker and a real MQTT broker on free ports of this machine, the gateway between them, simulated
-devices that publish telemetry, and Spark jobs that write it to the tables
-bronze, silver, gold and anomalies. Ends with an account of every message.
-
-It needs only Python: brokers, and Java if it is missing, are downloaded once. Nothing keeps running.
-"""
 _EPILOG = """\
 The account counts by the devices' own names and sequence numbers, read back from Kafka and from silver. The exit
 status is 0 if no acknowledged message is missing, 3 if one is, 5 if some are not in silver yet because Spark was too
@@ -64,14 +58,10 @@ _NEEDED_WITH_AUTH = {"argon2": "argon2-cffi"}
 _NEEDED_WITH_SPARK = {"pyspark": "pyspark", "pyarrow": "pyarrow", "deltalake": "deltalake"}
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway demo`` to the command's parser."""
-    parser = subparsers.add_parser(
-        "demo",
-        help="run the whole path on this machine and account for every message",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    text = "run the whole path on this machine and account for every message"
+    parser = commands.verb("demo", _run, text, _EPILOG, json="print the account as one JSON object", config="")
     flow = "how long messages flow"
     add_number(parser, "--duration", within=(1.0, 86_400.0), default=60.0, metavar="S", what=flow)
     add_number(parser, "--devices", within=(1, 10_000), default=200, what="simulated devices")
@@ -79,17 +69,18 @@ def add_parser(subparsers: Any) -> None:
     add_number(parser, "--rate", within=(0.01, 100.0), default=1.0, metavar="R", what=each)
     parser.add_argument("--seed", type=int, default=1, help="seed of the devices' measurements (default: 1)")
     parser.add_argument("--no-spark", dest="spark", action="store_false", help="without the Spark job")
-    parser.add_argument(
-        "--chaos", action="store_true", help="kill the gateway and freeze Kafka meanwhile, beside a plain bridge"
-    )
-    parser.add_argument(
-        "--auth", action="store_true", help="let the MQTT broker ask the access service; a secret for every device"
-    )
+    flag(parser, "--chaos", "kill the gateway and freeze Kafka meanwhile, beside a plain bridge")
+    flag(parser, "--auth", "let the MQTT broker ask the access service; a secret for every device")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave data and logs in DIR instead of removing them")
-    complete(parser, _run, json="print the account as one JSON object", config="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Starts a real Kafka broker and a real MQTT broker on free ports of this machine, the gateway between them,
+    simulated devices that publish telemetry, and Spark jobs that write it to the tables bronze, silver, gold and
+    anomalies. Ends with an account of every message.
+
+    It needs only Python: brokers, and Java if it is missing, are downloaded once. Nothing keeps running.
+    """
     import asyncio
     import json
     import signal

@@ -6,10 +6,11 @@ import argparse
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import between, complete
+from gateway.cli.arguments import between
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
@@ -18,61 +19,31 @@ if TYPE_CHECKING:
 _KAFKA_PORT, _MQTT_PORT = 9092, 1883  # the settings' defaults: a gateway finds them without any settings
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway dev`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "dev",
-        help="run the embedded brokers in the background",
-        description="Runs a real Kafka and a real MQTT broker on this machine, without Docker or root. "
-        "They are bound to 127.0.0.1 and downloaded once. Each project, which is the current folder, has brokers of "
-        "its own; --name takes those of another.",
-    ).add_subparsers(required=True, metavar="COMMAND")
-
-    up = parsers.add_parser(
-        "up",
-        help="start the brokers, or print their addresses",
-        description="Start both brokers in the background and print their addresses. "
-        "When they run already, the addresses are printed and nothing is changed. They take Kafka's port "
-        f"{_KAFKA_PORT} and MQTT's port {_MQTT_PORT}, or free ones where these are taken.",
+        "run the embedded brokers in the background",
+        "Runs a real Kafka and a real MQTT broker on this machine, without Docker or root. They are bound to 127.0.0.1 "
+        "and downloaded once. Each project, which is the current folder, has brokers of its own; --name takes those of "
+        "another.",
+        config="",
     )
-    up.add_argument(
-        "--kafka-port",
-        type=between(0, 65_535),
-        metavar="PORT",
-        help=f"Kafka's port, 0 for any free one (default: {_KAFKA_PORT}, or a free one when that is taken)",
-    )
-    up.add_argument(
-        "--mqtt-port",
-        type=between(0, 65_535),
-        metavar="PORT",
-        help=f"the MQTT broker's port, 0 for any free one (default: {_MQTT_PORT}, or a free one when that is taken)",
-    )
+    up = parsers.verb("up", _up, "start the brokers, or print their addresses")
+    for option, whose, port in (("kafka", "Kafka", _KAFKA_PORT), ("mqtt", "the MQTT broker", _MQTT_PORT)):
+        text = f"{whose}'s port, 0 for any free one (default: {port}, or a free one when that is taken)"
+        up.add_argument(f"--{option}-port", type=between(0, 65_535), metavar="PORT", help=text)
     up.add_argument("--nodes", type=int, default=1, choices=range(1, 6), metavar="N", help="Kafka nodes (default: 1)")
     up.add_argument(
         "--data", type=Path, metavar="DIR", help="keep Kafka's data here (default: it ends with the brokers)"
     )
-    up.add_argument(
-        "--auth",
-        action="store_true",
-        help="let the MQTT broker ask an access service (gateway auth serve)",
-    )
-
-    down = parsers.add_parser("down", help="stop the brokers", description="Stop the brokers that 'up' started.")
-
-    status = parsers.add_parser(
-        "status",
-        help="print the addresses of the brokers",
-        description="Print the addresses of the brokers that 'up' started, and the brokers of other projects. "
-        "Exit status 1 when they do not run, or one of them has ended.",
-    )
-
+    flag(up, "--auth", "let the MQTT broker ask an access service (gateway auth serve)")
+    down = parsers.verb("down", _down, "stop the brokers", json="")
+    status = parsers.verb("status", _status, "print the addresses of the brokers")
     for command in (up, down, status):
         command.add_argument(
             "--name", type=_name, metavar="NAME", help="the brokers of this name (default: those of the current folder)"
         )
-    complete(up, _up, config="")
-    complete(down, _down, json="", config="")
-    complete(status, _status, config="")
 
 
 def _name(text: str) -> str:
@@ -82,6 +53,8 @@ def _name(text: str) -> str:
 
 
 def _up(arguments: argparse.Namespace) -> int:
+    """Start both brokers in the background and print their addresses. When they run already, the addresses are printed
+    and nothing is changed. They take Kafka's port 9092 and MQTT's port 1883, or free ones where these are taken."""
     from config.extras import require
 
     needed = {"jpype": "JPype1"} | ({"argon2": "argon2-cffi"} if arguments.auth else {})
@@ -127,6 +100,7 @@ def _or_free(port: int | None, default: int) -> int | None:
 
 
 def _down(arguments: argparse.Namespace) -> int:
+    """Stop the brokers that 'up' started."""
     from gateway.local.embedded.dev import down
 
     name = _brokers_name(arguments)
@@ -139,6 +113,8 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    """Print the addresses of the brokers that 'up' started, and the brokers of other projects. Exit status 1 when they
+    do not run, or one of them has ended."""
     from gateway.local.embedded.dev import find
 
     name = _brokers_name(arguments)

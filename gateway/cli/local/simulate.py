@@ -7,19 +7,19 @@ import json
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
 from gateway.cli.arguments import (
     UsageError,
     add_number,
     between,
-    complete,
     duration,
     load_noted,
     run_quietly,
     topic_prefix,
 )
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import counted, progress, tell
 
 if TYPE_CHECKING:
@@ -45,17 +45,6 @@ _ANSWERS = {
     "late": "share that is answered after 45 s",
     "silent": "share that is done and never answered",
 }
-_DESCRIPTION = """\
-Simulates devices: each has an MQTT connection of its own and publishes JSON telemetry of a small physical model to
-devices/NAME/telemetry at the broker of the settings, for --duration or until Ctrl-C. Then it reports the published and
-acknowledged readings (device and seq), to compare them with those that arrived.
-
-With --commands they also subscribe to their commands, devices/NAME/req/#, obey and answer them (MQTT 5): {"every": 5}
-makes a device publish one reading of five; every other command is answered with 200.
-
-It leaves no retained message, will or session. The broker and everything behind it has the load, so
-the command asks first when the broker is on another machine.
-"""
 _EPILOG = """\
 examples:
   gateway simulate --devices 50 --rate 2 --duration 1m
@@ -67,14 +56,9 @@ exit status: 0 everything was acknowledged, 5 not everything was, 69 no broker, 
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway simulate`` to the command's parser."""
-    parser = commands.add_parser(
-        "simulate",
-        help="simulate many devices, with faults on request",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    parser = commands.verb("simulate", _run, "simulate many devices, with faults on request", _EPILOG)
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     add_number(parser, "--devices", within=(1, 10_000), default=10, what="1 to 10,000")
     each = "messages per second of each"
@@ -115,8 +99,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="CSV with the name and secret of each device's login (default: all as mqtt.username)",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask, also for a broker on another machine")
-    complete(parser, _run)
+    flag(parser, "--yes", "do not ask, also for a broker on another machine")
 
 
 def _length(text: str) -> float:
@@ -147,6 +130,16 @@ def _shares(text: str, names: Collection[str], what: str) -> dict[str, float]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Simulates devices: each has an MQTT connection of its own and publishes JSON telemetry of a small physical model
+    to devices/NAME/telemetry at the broker of the settings, for --duration or until Ctrl-C. Then it reports the
+    published and acknowledged readings (device and seq), to compare them with those that arrived.
+
+    With --commands they also subscribe to their commands, devices/NAME/req/#, obey and answer them (MQTT 5): {"every":
+    5} makes a device publish one reading of five; every other command is answered with 200.
+
+    It leaves no retained message, will or session. The broker and everything behind it has the load, so the command
+    asks first when the broker is on another machine.
+    """
     from config.values.addresses import parse_mqtt_address
     from gateway.devices.commands import AnswerShares
     from gateway.devices.fleet import FleetSettings

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gateway.cli.arguments import UsageError, complete, load_noted, moment, run_quietly
+from gateway.cli.arguments import UsageError, load_noted, moment, run_quietly
+from gateway.cli.parser import Commands
 from gateway.cli.table import progress
 
 if TYPE_CHECKING:
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
 
 _SLACK_MS = 60_000  # the longest time between the stamps of two bridges for one message
 _GRACE_MS = 10_000  # the other bridge may still write younger messages
-_DESCRIPTION = """\
-Compares two topics that should have the same messages: --left is the present one (the old bridge's), --right its
-replacement. Reports messages that are on one side only, differ or are there twice, and whether each device's messages
-have the same order. Only reads, without a consumer group. Payloads are compared by digests and not shown.
-
-Both topics are read once, into a temporary file: 150 bytes for each record, 20,000,000 records a side at most. It needs
-some 150 MiB of memory.
-"""
 _EPILOG = """\
 examples:
   gateway compare --left emqx.telemetry --right telemetry --since 1h
@@ -41,11 +34,9 @@ recent, or without the identity of --by), 69 Kafka or a topic is missing, 77 Kaf
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway compare`` to the command's parser."""
-    parser = commands.add_parser(
-        "compare", help="compare two Kafka topics: the old bridge's and ours", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    parser = commands.verb("compare", _run, "compare two Kafka topics: the old bridge's and ours", _EPILOG)
     parser.add_argument("--left", required=True, metavar="TOPIC", help="the present topic")
     parser.add_argument("--right", required=True, metavar="TOPIC", help="its replacement")
     parser.add_argument(
@@ -60,7 +51,6 @@ def add_parser(commands: Any) -> None:
             f"--{side}-config", type=Path, metavar="FILE", help="settings for that Kafka, with its login"
         )
         group.add_argument(f"--{side}-field", metavar="FIELD", help="JSON field of the value that holds the payload")
-    complete(parser, _run)
 
 
 def _identity(text: str) -> Identity:
@@ -73,6 +63,13 @@ def _identity(text: str) -> Identity:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Compares two topics that should have the same messages: --left is the present one (the old bridge's), --right its
+    replacement. Reports messages that are on one side only, differ or are there twice, and whether each device's
+    messages have the same order. Only reads, without a consumer group. Payloads are compared by digests and not shown.
+
+    Both topics are read once, into a temporary file: 150 bytes for each record, 20,000,000 records a side at most. It
+    needs some 150 MiB of memory.
+    """
     from gateway.tools.migration.identity import Reader
 
     sides: dict[Side, tuple[str, Settings, Reader]] = {}

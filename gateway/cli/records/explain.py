@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError, ExitStatus, GatewayError
-from gateway.cli.arguments import UsageError, complete, positive
+from gateway.cli.arguments import UsageError, positive
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 
 _LISTENS_S: Final = 1.0
 _PATIENCE_S: Final = 3.0  # for a Kafka that does not answer; only the partition needs it
-_DESCRIPTION: Final = """\
-Shows the way of an MQTT message by the settings: its subscription, its route and why earlier routes do not take it,
-each interceptor's result, and the record: Kafka topic, key, partition, headers; or the dead letter, with its reason.
-The message goes through the gateway's own code. Nothing is published or written, and no MQTT broker is asked. Kafka is
-asked for the number of partitions, unless --partitions or --offline is given.
-
-With --command: the way of a command from Kafka to a device: MQTT topic and properties, expiry, what is awaited, and
-which route brings it.
-"""
 _EPILOG: Final = """\
 examples:
   gateway explain devices/pump-7/telemetry
@@ -49,14 +41,10 @@ the command has expired, 2 wrong arguments, 78 bad settings
 _OWN: Final = ("content_type", "response_topic", "correlation_data", "message_expiry", "payload_format")
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway explain`` to the command's parser."""
-    parser = commands.add_parser(
-        "explain",
-        help="show the way of a message: route, interceptors, topic, key, partition, headers",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    text = "show the way of a message: route, interceptors, topic, key, partition, headers"
+    parser = commands.verb("explain", _run, text, _EPILOG)
     parser.add_argument("topic", metavar="TOPIC", help="the MQTT topic it is published to; with --command the device")
     parser.add_argument(
         "payload",
@@ -71,19 +59,26 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--properties", nargs="+", action="extend", default=[], metavar="PROPERTY", help="MQTT 5 properties"
     )
-    parser.add_argument("--command", action="store_true", help="explain a command to the device TOPIC")
+    flag(parser, "--command", "explain a command to the device TOPIC")
     parser.add_argument("--commands", metavar="NAME", help="name of its [[commands]], if there are several")
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=1, help="QoS it is published with (default: 1)")
-    parser.add_argument("--retain", action="store_true", help="published as retained")
+    flag(parser, "--retain", "published as retained")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--partitions", type=positive, metavar="N", help="as if every Kafka topic had N; Kafka is not asked"
     )
-    where.add_argument("--offline", action="store_true", help="do not ask Kafka; the partition is then unknown")
-    complete(parser, _run)
+    flag(where, "--offline", "do not ask Kafka; the partition is then unknown")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Shows the way of an MQTT message by the settings: its subscription, its route and why earlier routes do not take
+    it, each interceptor's result, and the record: Kafka topic, key, partition, headers; or the dead letter, with its
+    reason. The message goes through the gateway's own code. Nothing is published or written, and no MQTT broker is
+    asked. Kafka is asked for the number of partitions, unless --partitions or --offline is given.
+
+    With --command: the way of a command from Kafka to a device: MQTT topic and properties, expiry, what is awaited, and
+    which route brings it.
+    """
     from config.loading.load import load
     from gateway.tools.explain import Message, explain
 

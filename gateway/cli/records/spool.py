@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
 from gateway.base.moments import moment
-from gateway.cli.arguments import complete, load_noted, quiet
+from gateway.cli.arguments import load_noted, quiet
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import answer, print_json, table, tell
 from gateway.tools.doctor.wording import bytes_text
 
@@ -29,48 +30,27 @@ class SpoolCommandError(GatewayError):
     """A command that the spool's state does not allow."""
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway spool`` and its commands."""
-    parsers = commands.add_parser(
+    parsers = commands.group(
         "spool",
-        help="show, export or import batches that wait on disk for Kafka",
-        description="Batches that a worker keeps on disk until Kafka takes them.",
-    ).add_subparsers(required=True, metavar="COMMAND")
+        "show, export or import batches that wait on disk for Kafka",
+        "Batches that a worker keeps on disk until Kafka takes them.",
+    )
+    status = parsers.verb("status", _status, "the stored batches by partition")
+    text = "read every batch and check it; the gateway must be stopped. Ends with status 3 when one cannot be read"
+    flag(status, "--verify", text)
 
-    status = parsers.add_parser(
-        "status",
-        help="the stored batches by partition",
-        description="Show the stored batches by partition, also while the gateway runs.",
-    )
-    status.add_argument(
-        "--verify",
-        action="store_true",
-        help="read every batch and check it; the gateway must be stopped. Ends with status "
-        f"{int(ExitStatus.MISSING_MESSAGES)} when one cannot be read",
-    )
-
-    export = parsers.add_parser(
-        "export",
-        help="copy everything into a file",
-        description="Copy all stored batches into a file that another gateway can import. The gateway must be stopped.",
-    )
+    export = parsers.verb("export", _export, "copy everything into a file")
     export.add_argument("file", type=Path, metavar="FILE", help="a new file")
-    export.add_argument(
-        "--remove", action="store_true", help="empty the spool once the file is durable; else both may deliver"
-    )
+    flag(export, "--remove", "empty the spool once the file is durable; else both may deliver")
 
-    import_ = parsers.add_parser(
-        "import",
-        help="store the batches of an export",
-        description="Store the batches of an export behind the present ones. The gateway must be stopped. A file is "
-        "imported once; a second import continues an interrupted one.",
-    )
+    import_ = parsers.verb("import", _import, "store the batches of an export")
     import_.add_argument("file", type=Path, metavar="FILE", help="an export")
     import_.add_argument("--from-instance", metavar="NAME", help="the other instance of the export, to confirm it")
 
-    for command, run in ((status, _status), (export, _export), (import_, _import)):
+    for command in (status, export, import_):
         command.add_argument("--worker", type=int, metavar="N", help="the worker whose spool it is (default: worker)")
-        complete(command, run)
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
@@ -82,6 +62,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    """Show the stored batches by partition, also while the gateway runs."""
     from bridge.spool.inspect import inspect, unreadable
 
     settings, folder = _load(arguments)
@@ -169,6 +150,7 @@ def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    """Copy all stored batches into a file that another gateway can import. The gateway must be stopped."""
     from gateway.cli.records import spool_file
 
     settings, folder = _load(arguments)
@@ -199,6 +181,8 @@ def _empty(store: Store) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
+    """Store the batches of an export behind the present ones. The gateway must be stopped. A file is imported once; a
+    second import continues an interrupted one."""
     from gateway.cli.records.spool_file import ExportFile
 
     settings, folder = _load(arguments)

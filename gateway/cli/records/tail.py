@@ -6,10 +6,11 @@ import argparse
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import UsageError, complete, load_noted, moment, positive, run_quietly, topic_filters
+from gateway.cli.arguments import UsageError, load_noted, moment, positive, run_quietly, topic_filters
+from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from gateway.cli.records.tail_selection import TailFilter
 
-_DESCRIPTION = """\
-Shows records of Kafka topics while they arrive, until Ctrl-C: time, partition and offset, MQTT topic, device (or key),
-size, how long the record took from the gateway's receipt to here, and the payload.
-
-PAYLOADS ARE SHOWN. Payloads and topics are printed in a form that a terminal does not obey. Only reads: it uses no
-consumer group and commits nothing.
-"""
 _EPILOG = """\
 examples:
   gateway tail                                     all routes of ./gateway.toml
@@ -37,15 +31,15 @@ size. Records without such a field are not shown; their number is reported at th
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway tail`` to the command's parser."""
-    parser = commands.add_parser(
-        "tail", help="show records in Kafka as they arrive, payloads included", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    json = "one JSON object per line: everything in the record"
+    text = "show records in Kafka as they arrive, payloads included"
+    parser = commands.verb("tail", _run, text, _EPILOG, json=json)
     which = parser.add_argument_group("which topics (all routes' where none is named)")
-    which.add_argument("--topic", action="append", default=[], metavar="T", help="a Kafka topic; may be repeated")
-    which.add_argument("--route", action="append", default=[], metavar="R", help="the Kafka topic of a route")
-    which.add_argument("--dead-letters", action="store_true", help="the dead-letter topics, with the reasons")
+    repeated(which, "--topic", "T", "a Kafka topic; may be repeated")
+    repeated(which, "--route", "R", "the Kafka topic of a route")
+    flag(which, "--dead-letters", "the dead-letter topics, with the reasons")
     start = parser.add_argument_group(
         "from where (what arrives from now on, unless told)"
     ).add_mutually_exclusive_group()
@@ -56,25 +50,14 @@ def add_parser(commands: Any) -> None:
         metavar="PLACE",
         help="'beginning', or [TOPIC/]PARTITION:OFFSET for that partition alone",
     )
-    parser.add_argument("--no-follow", action="store_true", help="end where the topics end now")
+    flag(parser, "--no-follow", "end where the topics end now")
     filters = parser.add_argument_group("filters", "All given filters must hold; of a repeated one, any value.")
-    filters.add_argument("--key", action="append", default=[], metavar="TEXT", help="the record's key")
-    filters.add_argument(
-        "--device",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="header gateway.device; the key where there is none",
-    )
-    filters.add_argument(
-        "--mqtt-topic", action="append", default=[], metavar="FILTER", help="MQTT filter, with + and #"
-    )
-    filters.add_argument(
-        "--header", action="append", default=[], type=_header, metavar="K=V", help="a header and value"
-    )
+    repeated(filters, "--key", "TEXT", "the record's key")
+    repeated(filters, "--device", "NAME", "header gateway.device; the key where there is none")
+    repeated(filters, "--mqtt-topic", "FILTER", "MQTT filter, with + and #")
+    repeated(filters, "--header", "K=V", "a header and value", type=_header)
     filters.add_argument("--where", metavar="EXPR", help="an expression over the message; see below")
     parser.add_argument("-n", "--limit", type=positive, metavar="N", help="end after N records that were shown")
-    complete(parser, _run, json="one JSON object per line: everything in the record")
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -85,6 +68,12 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Shows records of Kafka topics while they arrive, until Ctrl-C: time, partition and offset, MQTT topic, device (or
+    key), size, how long the record took from the gateway's receipt to here, and the payload.
+
+    PAYLOADS ARE SHOWN. Payloads and topics are printed in a form that a terminal does not obey. Only reads: it uses no
+    consumer group and commits nothing.
+    """
     settings = load_noted(arguments.config).settings
     topics = _topics(arguments, settings)
     wanted = _filter(arguments)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
-from gateway.cli.arguments import complete, duration, load_noted, moment, run_quietly
+from gateway.cli.arguments import duration, load_noted, moment, run_quietly
+from gateway.cli.parser import Commands
 from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
@@ -18,28 +19,17 @@ if TYPE_CHECKING:
     from gateway.tools.verify.before import Before
     from gateway.tools.verify.check import Span, Verdict
 
+_EPILOG = """\
+exit status: 0 everything is there, 3 records are missing or the ledger does not balance, or a command has no terminal
+status or two, 6 nothing is missing but not everything could be judged (no ledger in the span, an incomplete one, a
+partition without a leader, an MQTT session that the broker lost, statuses that are deleted). EMQX's drops do not change
+it
+"""
 
-def add_parser(commands: Any) -> None:
+
+def add_parser(commands: Commands) -> None:
     """Add ``gateway verify`` to the command's parser."""
-    parser = commands.add_parser(
-        "verify",
-        help="compare the ledger topic with Kafka's records",
-        description=(
-            "Reads the ledger topic (ledger.topic) and every topic it names. Compares, record by record, what Kafka "
-            "acknowledged to this gateway with what Kafka has. Only reads, without a consumer group. It takes the time "
-            "of reading the topics: give a span for large ones. With emqx.url it also reports the messages that EMQX "
-            "dropped for the gateway's sessions, since their begin.\n\n"
-            "With --commands it compares the topics of commands with their status topic instead: each command that "
-            "the consumer group's commit calls finished has one terminal status. It counts those that wait, are sent, "
-            "or are not read yet."
-        ),
-        epilog=(
-            "exit status: 0 everything is there, 3 records are missing or the ledger does not balance, or a command "
-            "has no terminal status or two, 6 nothing is missing but not everything could be judged (no ledger "
-            "in the span, an incomplete one, a partition without a leader, an MQTT session that the broker lost, "
-            "statuses that are deleted). EMQX's drops do not change it"
-        ),
-    )
+    parser = commands.verb("verify", _run, "compare the ledger topic with Kafka's records", _EPILOG)
     parser.add_argument(
         "--since",
         type=moment,
@@ -55,10 +45,17 @@ def add_parser(commands: Any) -> None:
         metavar="NAME",
         help="the commands of [[commands]] instead, or of one of them; times are those of their records",
     )
-    complete(parser, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Reads the ledger topic (ledger.topic) and every topic it names. Compares, record by record, what Kafka
+    acknowledged to this gateway with what Kafka has. Only reads, without a consumer group. It takes the time of reading
+    the topics: give a span for large ones. With emqx.url it also reports the messages that EMQX dropped for the
+    gateway's sessions, since their begin.
+
+    With --commands it compares the topics of commands with their status topic instead: each command that the consumer
+    group's commit calls finished has one terminal status. It counts those that wait, are sent, or are not read yet.
+    """
     import logging
 
     from gateway.tools.verify.report import as_json, as_text

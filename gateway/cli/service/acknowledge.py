@@ -2,30 +2,23 @@
 
 import argparse
 import time
-from typing import Any
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import complete, load_noted
+from gateway.cli.arguments import load_noted
+from gateway.cli.parser import Commands
 from gateway.cli.table import tell
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway acknowledge`` to the command's parser."""
-    parser = commands.add_parser(
-        "acknowledge",
-        help="end the problem session-lost",
-        description=(
-            "Shows the MQTT sessions that the broker lost, of all workers of data_dir, and notes there that they are "
-            "acknowledged: the problem session-lost and its alert end. The losses stay in the ledger topic, and "
-            "gateway verify reports them. A later loss is a new problem. Without this command the problem ends after "
-            "24 h."
-        ),
-        epilog="exit status: 0 acknowledged, 4 there was nothing to acknowledge",
-    )
-    complete(parser, _run, json="")
+    status = "exit status: 0 acknowledged, 4 there was nothing to acknowledge"
+    commands.verb("acknowledge", _run, "end the problem session-lost", status, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Shows the MQTT sessions that the broker lost, of all workers of data_dir, and notes there that they are
+    acknowledged: the problem session-lost and its alert end. The losses stay in the ledger topic, and gateway verify
+    reports them. A later loss is a new problem. Without this command the problem ends after 24 h."""
     from gateway.data_dir.lost_sessions import acknowledge, read_losses
 
     settings = load_noted(arguments.config).settings

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import complete, load_noted, run_quietly
+from gateway.cli.arguments import load_noted, run_quietly
+from gateway.cli.parser import Commands
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
@@ -14,33 +15,20 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway identity`` to the command's parser."""
-    actions = commands.add_parser(
+    actions = commands.group(
         "identity",
-        help="show or change the owner of the data directory",
-        description=(
-            "A data directory belongs to one instance, one place on a disk and one Kafka cluster. A copy would end the "
-            "original's MQTT sessions and deliver its spool twice."
-        ),
-    ).add_subparsers(metavar="COMMAND", required=True)
-    show = actions.add_parser(
-        "show", help="print it", description="Print the identity of data_dir and of each worker slot."
+        "show or change the owner of the data directory",
+        "A data directory belongs to one instance, one place on a disk and one Kafka cluster. A copy would end the "
+        "original's MQTT sessions and deliver its spool twice.",
     )
-    adopt = actions.add_parser(
-        "adopt",
-        help="make it this instance's",
-        description=(
-            "Give data_dir to the instance and the Kafka cluster of these settings, and print the changes. Use it "
-            "after a restore from a backup, a move to another disk, or a change of the instance's name or of the "
-            "cluster. Refused while a worker runs there."
-        ),
-    )
-    complete(show, _show, json="")
-    complete(adopt, _adopt, json="")
+    actions.verb("show", _show, "print it", json="")
+    actions.verb("adopt", _adopt, "make it this instance's", json="")
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    """Print the identity of data_dir and of each worker slot."""
     from gateway.data_dir.adoption import describe
 
     settings = load_noted(arguments.config).settings
@@ -49,6 +37,9 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _adopt(arguments: argparse.Namespace) -> int:
+    """Give data_dir to the instance and the Kafka cluster of these settings, and print the changes. Use it after a
+    restore from a backup, a move to another disk, or a change of the instance's name or of the cluster. Refused while a
+    worker runs there."""
     from gateway.data_dir.adoption import adopt, require_idle
     from gateway.supervisor.place import find_supervisor
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from config.errors import ConfigError, ExitStatus
-from gateway.cli.arguments import complete
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, print_json, say, tell
 
 if TYPE_CHECKING:
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from config.loading.load import Loaded
     from gateway.base.reports import Outcome
 
-_DESCRIPTION: Final = """\
-Checks the settings here. Then the running gateway reads them again, and its workers take the changes: routes,
-interceptors, limits and credentials. No MQTT session is disconnected and no message lost; earlier messages are written
-first. All workers take the settings, or none does. Settings that need a restart are named; then nothing is changed
-unless --partial is given. docs/reload.md has the details.
-"""
 _EPILOG: Final = """\
 live: routes, interceptors, flow, dead_letter, log.level, http.overdue_after, http.token, shutdown_timeout, emqx,
 canary, spool.after, .max_bytes and .replay_max_bytes_per_second, the user and password of mqtt and kafka.sasl,
@@ -39,24 +33,20 @@ refused, and nothing was changed
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway reload`` to the command's parser."""
-    parser = commands.add_parser(
-        "reload",
-        help="have the running gateway take changed settings, without disconnecting",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="change nothing: show the differences and whether they could be taken"
-    )
-    parser.add_argument(
-        "--partial", action="store_true", help="take what can be taken live when other changes need a restart"
-    )
-    complete(parser, _run)
+    text = "have the running gateway take changed settings, without disconnecting"
+    parser = commands.verb("reload", _run, text, _EPILOG)
+    flag(parser, "--dry-run", "change nothing: show the differences and whether they could be taken")
+    flag(parser, "--partial", "take what can be taken live when other changes need a restart")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Checks the settings here. Then the running gateway reads them again, and its workers take the changes: routes,
+    interceptors, limits and credentials. No MQTT session is disconnected and no message lost; earlier messages are
+    written first. All workers take the settings, or none does. Settings that need a restart are named; then nothing is
+    changed unless --partial is given. docs/reload.md has the details.
+    """
     from config.loading.load import load
     from gateway.base.reload_plan import Wish
     from gateway.cli.config import check_run

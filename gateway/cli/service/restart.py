@@ -3,33 +3,24 @@
 import argparse
 import signal
 import time
-from typing import Any
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import complete, load_noted
+from gateway.cli.arguments import load_noted
+from gateway.cli.parser import Commands, flag
 from gateway.cli.table import tell
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway restart`` to the command's parser."""
-    parser = commands.add_parser(
-        "restart",
-        help="replace the workers one after the other",
-        description=(
-            "Replace the workers that run with these settings on this machine, one after the other. Each new one is "
-            "ready before the old one stops, so its MQTT sessions are disconnected for a fraction of a second. The "
-            "gateway keeps its settings and takes the code of an upgraded package."
-        ),
-    )
-    parser.add_argument(
-        "--reload",
-        action="store_true",
-        help="let the gateway read its settings again first; `gateway reload` changes most of them without a restart",
-    )
-    complete(parser, _run, json="")
+    parser = commands.verb("restart", _run, "replace the workers one after the other", json="")
+    text = "let the gateway read its settings again first; `gateway reload` changes most of them without a restart"
+    flag(parser, "--reload", text)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Replace the workers that run with these settings on this machine, one after the other. Each new one is ready
+    before the old one stops, so its MQTT sessions are disconnected for a fraction of a second. The gateway keeps its
+    settings and takes the code of an upgraded package."""
     from gateway.base.reload_plan import Wish
     from gateway.supervisor.running import find_running
 

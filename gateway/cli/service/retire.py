@@ -6,10 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import complete, load_noted
+from gateway.cli.arguments import load_noted
+from gateway.cli.parser import Commands
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
@@ -22,22 +23,16 @@ POLL_S = 0.05
 _GRACE_S = 5.0
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway retire`` to the command's parser."""
-    parser = commands.add_parser(
-        "retire",
-        help="stop the gateway for good: its sessions end at the broker",
-        description=(
-            "Stop all workers that run with these settings on this machine, for good: they unsubscribe, drain, and "
-            "end their MQTT sessions, so that a shared subscription sends them nothing more. For a stop with a later "
-            "start send SIGTERM: the sessions then wait. When no worker runs, this command itself takes their slots in "
-            "data_dir one after the other, drains and ends the sessions, and releases the slots."
-        ),
-    )
-    complete(parser, _run, json="")
+    commands.verb("retire", _run, "stop the gateway for good: its sessions end at the broker", json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Stop all workers that run with these settings on this machine, for good: they unsubscribe, drain, and end their
+    MQTT sessions, so that a shared subscription sends them nothing more. For a stop with a later start send SIGTERM:
+    the sessions then wait. When no worker runs, this command itself takes their slots in data_dir one after the other,
+    drains and ends the sessions, and releases the slots."""
     from gateway.data_dir.directory import holder, slots
     from gateway.supervisor.place import find_supervisor
     from gateway.supervisor.running import NotRunningError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import complete
+from gateway.cli.parser import Commands
 
 if TYPE_CHECKING:
     import socket
@@ -38,18 +38,9 @@ was acknowledged (it will be delivered again), 77 a broker refuses the login or 
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add ``gateway run`` to the command's parser."""
-    parser = commands.add_parser(
-        "run",
-        help="bridge messages until stopped",
-        description=(
-            "Bridge messages from MQTT to Kafka until stopped, in several worker processes. SIGTERM drains and keeps "
-            "the MQTT sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again and "
-            "takes the changes (as `gateway reload`, which also reports the result)."
-        ),
-        epilog=_EPILOG,
-    )
+    parser = commands.verb("run", _run, "bridge messages until stopped", _EPILOG, json="")
     parser.add_argument(
         "--workers",
         type=int,
@@ -60,10 +51,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--slot", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--channel", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--role", choices=("worker", "successor", "retiring"), help=argparse.SUPPRESS)
-    complete(parser, _run, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Bridge messages from MQTT to Kafka until stopped, in several worker processes. SIGTERM drains and keeps the MQTT
+    sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again and takes the changes
+    (as `gateway reload`, which also reports the result)."""
     from gateway.base import memory
 
     memory.keep_heap_small()
