@@ -1,6 +1,5 @@
 """Settings of the service that EMQX asks who may connect, publish and subscribe: `gateway auth serve`."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,13 +7,13 @@ from pydantic import Field, SecretStr
 
 from config.tls import ServerTlsSettings, TlsSettings
 from config.values.addresses import HttpUrlText
-from config.values.grammar import ByteCount, Count, Duration
+from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
 
 Identity = Literal["username", "clientid", "common_name", "address"]
 Host = Annotated[str, Field(min_length=1, max_length=253)]
 Name = Annotated[str, Field(min_length=1)]
-BackendTimeout = Annotated[Duration, Field(ge=timedelta(milliseconds=10), le=timedelta(seconds=4))]
+BackendTimeout = Annotated[Duration, within("10ms", "4s")]
 Algorithm = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
@@ -68,7 +67,7 @@ class AuthServerSettings(PasswordHashSettings):
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 4
     """Open connections; further queries wait."""
 
-    timeout: BackendTimeout = timedelta(seconds=1)
+    timeout: BackendTimeout = duration("1s")
     """Longest wait for an answer, connecting included. After it the backend counts as down (`auth.backend_down`)."""
 
 
@@ -160,7 +159,7 @@ class AuthLdapSettings(Table):
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 8
     """Binds at a time, one connection each; further logins wait."""
 
-    timeout: BackendTimeout = timedelta(seconds=1)
+    timeout: BackendTimeout = duration("1s")
     """Longest wait for an answer, connecting included. After it the backend counts as down (`auth.backend_down`)."""
 
 
@@ -190,10 +189,10 @@ class AuthJwtKeySettings(Table):
     tls: TlsSettings = TlsSettings()
     """TLS to `jwks_url`."""
 
-    refresh: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(hours=24))] = timedelta(minutes=5)
+    refresh: Annotated[Duration, within("10s", "1d")] = duration("5m")
     """Time between fetches of the JWK set. An unknown key id causes a fetch at once, at most every ten seconds."""
 
-    keep: Annotated[Duration, Field(ge=timedelta(seconds=0), le=timedelta(days=7))] = timedelta(hours=1)
+    keep: Annotated[Duration, within("0s", "7d")] = duration("1h")
     """How long beyond `refresh` the last JWK set stays valid when no new one can be fetched."""
 
     issuer: str | None = None
@@ -221,11 +220,11 @@ class AuthJwtSettings(Table):
     keys: tuple[AuthJwtKeySettings, ...] = ()
     """The keys, tried in this order. Required if `auth.chain` has `jwt`."""
 
-    leeway: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(minutes=5))] = timedelta(seconds=0)
+    leeway: Annotated[Duration, within("0s", "5m")] = duration("0s")
     """Allowed difference of clocks (`exp`, `nbf`). EMQX allows none. A device whose token begins this second may need
     one or two."""
 
-    lifetime_max: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=3650))] | None = None
+    lifetime_max: Annotated[Duration, within("1s", "3650d")] | None = None
     """Longest remaining life of an acceptable token. Unset: any."""
 
     acl_claim: str = "acl"
@@ -266,22 +265,22 @@ class AuthProtectionSettings(Table):
     """Wrong passwords within `failure_window` after which an address is locked out, over all users. 0: never, for
     devices behind one address (a proxy or NAT in front of EMQX)."""
 
-    failure_window: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=1)
+    failure_window: Annotated[Duration, within("1s", "1d")] = duration("1m")
     """How far back failures count. Short: slow guessing is not noticed."""
 
-    lockout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(seconds=30)
+    lockout: Annotated[Duration, within("1s", "1d")] = duration("30s")
     """Duration of the first lock-out; each further one doubles it."""
 
-    lockout_max: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] = timedelta(hours=1)
+    lockout_max: Annotated[Duration, within("1s", "7d")] = duration("1h")
     """Longest lock-out of a user or an address."""
 
     flapping_logins: Annotated[Count, Field(ge=0, le=1_000_000)] = 0
     """Logins of one client id within `flapping_window` after which it is banned for `flapping_ban`. 0: never."""
 
-    flapping_window: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=1)
+    flapping_window: Annotated[Duration, within("1s", "1d")] = duration("1m")
     """How far back logins count for `flapping_logins`."""
 
-    flapping_ban: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] = timedelta(minutes=5)
+    flapping_ban: Annotated[Duration, within("1s", "7d")] = duration("5m")
     """Duration of the ban; after it the count starts again."""
 
     tracked: Annotated[Count, Field(ge=100, le=10_000_000)] = 100_000
@@ -293,11 +292,11 @@ class AuthLimitSettings(Table):
     cache_entries: Annotated[Count, Field(ge=0, le=10_000_000)] = 200_000
     """Verified logins that are remembered, about 1.3 KiB each: a reconnect costs no hash and no query."""
 
-    cache_ttl: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=5)
+    cache_ttl: Annotated[Duration, within("0s", "1d")] = duration("5m")
     """How long a verified login is remembered. A user changed in the built-in database is forgotten at once, one in
     another backend after this time."""
 
-    negative_ttl: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=1))] = timedelta(seconds=5)
+    negative_ttl: Annotated[Duration, within("0s", "1h")] = duration("5s")
     """How long a refused login is remembered."""
 
     in_flight: Annotated[Count, Field(ge=1, le=1_000_000)] = 2000
@@ -317,9 +316,7 @@ class AuthLimitSettings(Table):
     """Largest body of a request; a larger one is answered with deny. MQTT user name and password may have 64 KiB each,
     six times that in JSON."""
 
-    read_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=1))] = timedelta(
-        seconds=5
-    )
+    read_timeout: Annotated[Duration, within("100ms", "1m")] = duration("5s")
     """Longest time for a request to arrive, for a TLS handshake, and for reading an answer; a slower connection is
     closed. Idle connections stay open."""
 
@@ -360,12 +357,10 @@ class AuthSettings(Table):
     """Answer when a backend is down and the cache does not know the login. `deny`: nobody is admitted unverified.
     `ignore`: the rest of the chain decides, then EMQX's next authenticator, which must not be more permissive."""
 
-    answer_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=50), le=timedelta(seconds=4))] = timedelta(
-        seconds=2
-    )
+    answer_timeout: Annotated[Duration, within("50ms", "4s")] = duration("2s")
     """Longest time for an answer. EMQX waits 5 s and treats a time-out as `ignore`."""
 
-    session_max: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(days=3650))] | None = None
+    session_max: Annotated[Duration, within("10s", "3650d")] | None = None
     """Longest time until a device must log in again (`expire_at`), and so until a removed user is gone. Unset: no limit
     but a token's own."""
 

@@ -1,11 +1,10 @@
 """Settings of commands: the way from Kafka topics to devices, and back to a status of each."""
 
-from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from config.values.grammar import ByteCount, Count, Duration
+from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
 from config.values.names import KafkaTopicName, placeholders
 
@@ -57,7 +56,7 @@ class CommandSettings(Table):
     """Kafka topic for the status of each command, with at least as many partitions as any of `topics`. `gateway topics
     apply`, and the start with `kafka.topics.create`, create it with `cleanup.policy=compact,delete`."""
 
-    status_retention: Annotated[Duration, Field(ge=timedelta(hours=1), le=timedelta(days=3650))] = timedelta(days=7)
+    status_retention: Annotated[Duration, within("1h", "3650d")] = duration("7d")
     """How long a status is kept: `retention.ms` of a `status_topic` that is created, or changed by `gateway topics
     apply`."""
 
@@ -89,7 +88,7 @@ class CommandSettings(Table):
     """Record header with the moment, in ms since 1970, from which the command is not sent any more. Without it: the
     record's timestamp plus `expiry`."""
 
-    expiry: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] = timedelta(minutes=1)
+    expiry: Annotated[Duration, within("1s", "7d")] = duration("1m")
     """Life of a command without `expiry_header`. A timestamp in the future counts as now."""
 
     response_required: bool = False
@@ -101,9 +100,7 @@ class CommandSettings(Table):
     answers: _RouteName | None = None
     """Name of the route that brings the devices' answers, with a `device` template and a QoS above 0."""
 
-    answer_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(days=1))] = timedelta(
-        seconds=30
-    )
+    answer_timeout: Annotated[Duration, within("100ms", "1d")] = duration("30s")
     """Longest wait for an answer, and for a delivery, from the moment of sending. Then the command is `timed_out`."""
 
     confirm: Literal["sent", "delivered"] = "sent"
@@ -148,5 +145,5 @@ class CommandSettings(Table):
     rate_per_device: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     """Commands a second that a worker sends one device at most. Unset: no limit."""
 
-    settle: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(minutes=10))] = timedelta(seconds=5)
+    settle: Annotated[Duration, within("0s", "10m")] = duration("5s")
     """Wait after connecting to the broker before commands are sent: devices need time to subscribe."""

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 from config.tls import TlsSettings
 from config.tokens import TokenSettings
 from config.values.addresses import KafkaAddressText
-from config.values.grammar import ByteCount, Count, Duration
+from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
 from config.values.names import KafkaTopicName, ReplicationFactor
 
@@ -103,27 +103,19 @@ class KafkaSettings(Table):
     """Largest payload of a record, before compression; a larger one is dead-lettered. 1,000,000 fits the broker's
     default with room for key and headers."""
 
-    request_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
-        seconds=5
-    )
+    request_timeout: Annotated[Duration, within("100ms", "10m")] = duration("5s")
     """Longest wait for a broker's answer, also the time to notice a hanging broker. Short: answers of a busy broker are
     dropped and records sent again. Long: the gap after a failure can be twice as long. The broker waits for its
     replicas for four fifths of it."""
 
-    metadata_max_age: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(hours=1))] = timedelta(
-        seconds=1
-    )
+    metadata_max_age: Annotated[Duration, within("100ms", "1h")] = duration("1s")
     """Age at which partitions and leaders are fetched again."""
 
-    delivery_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(hours=24))] = timedelta(
-        seconds=120
-    )
+    delivery_timeout: Annotated[Duration, within("100ms", "1d")] = duration("2m")
     """Longest time from closing a batch to Kafka's answer, retries included. After it the producer is replaced and the
     batch sent again: no loss, but possible duplicates. 120 s outlasts an election."""
 
-    retry_backoff: Annotated[Duration, Field(ge=timedelta(milliseconds=1), le=timedelta(minutes=1))] = timedelta(
-        milliseconds=100
-    )
+    retry_backoff: Annotated[Duration, within("1ms", "1m")] = duration("100ms")
     """First pause before Kafka is asked again. Each further pause is twice as long, spread by ± 20 %. A batch is sent
     again, and another producer is tried, after at most 1 s. A partition whose batch was refused, and a producer whose
     login was refused, wait at most 10 s."""

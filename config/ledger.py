@@ -1,11 +1,10 @@
 """Settings of the ledger topic."""
 
-from datetime import timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from config.values.grammar import Duration
+from config.values.grammar import Duration, duration, within
 from config.values.model import Table
 from config.values.names import check_kafka_topic
 
@@ -19,5 +18,5 @@ class LedgerSettings(Table):
     """Kafka topic for the counts of what Kafka acknowledged, for `gateway verify`. Gateways may share it; routes and
     dead letters must not use it. Empty: no counts, no `gateway verify`."""
 
-    interval: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=1))] = timedelta(minutes=1)
+    interval: Annotated[Duration, within("1s", "1h")] = duration("1m")
     """Time that one set of records covers, aligned to the clock. A crash leaves the last interval out of the ledger."""

@@ -1,6 +1,5 @@
 """Settings of the MQTT side."""
 
-from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
@@ -8,7 +7,7 @@ from pydantic import Field, SecretStr
 from config.tls import TlsSettings
 from config.tokens import TokenSettings
 from config.values.addresses import MqttAddressText
-from config.values.grammar import ByteCount, Count, Duration, WholeSeconds
+from config.values.grammar import ByteCount, Count, Duration, WholeSeconds, duration, within
 from config.values.model import Table
 
 
@@ -79,15 +78,11 @@ class MqttSettings(Table):
     """MQTT client id of a session, with the placeholders `${instance}`, `${worker}` and `${session}`. It must be stable
     and unique: a broker finds a persistent session by it, and ends the older of two."""
 
-    session_expiry: Annotated[WholeSeconds, Field(ge=timedelta(0), le=timedelta(seconds=0xFFFF_FFFE))] = timedelta(
-        hours=1
-    )
+    session_expiry: Annotated[WholeSeconds, within("0s", "49710d6h28m14s")] = duration("1h")
     """How long the broker keeps a session without connection (MQTT 5), in whole seconds. Short: a longer absence loses
     the queue. Long: abandoned sessions hold messages of their group."""
 
-    keepalive: Annotated[WholeSeconds, Field(ge=timedelta(seconds=1), le=timedelta(seconds=65535))] = timedelta(
-        seconds=30
-    )
+    keepalive: Annotated[WholeSeconds, within("1s", "18h12m15s")] = duration("30s")
     """Longest silence before a ping, in whole seconds. The broker closes the connection after 1.5 times this. 30 s
     finds a dead peer within a minute. Short: brief network trouble causes a reconnect. Long: a dead session holds its
     messages."""
@@ -118,21 +113,15 @@ class MqttSettings(Table):
     """Further groups of sessions, each with its own connections, windows, memory and acknowledgements, so that an alarm
     never waits behind telemetry."""
 
-    connect_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
-        seconds=10
-    )
+    connect_timeout: Annotated[Duration, within("100ms", "10m")] = duration("10s")
     """Longest time for a connection, from name resolution to CONNACK, and for SUBACK; then the next address is
     tried."""
 
-    reconnect_initial: Annotated[Duration, Field(ge=timedelta(milliseconds=10), le=timedelta(hours=1))] = timedelta(
-        seconds=0.5
-    )
+    reconnect_initial: Annotated[Duration, within("10ms", "1h")] = duration("500ms")
     """Wait before the first attempt to reconnect. While the broker is unreachable, waits double to about one second. A
     successful subscription ends those of all sessions."""
 
-    reconnect_max: Annotated[Duration, Field(ge=timedelta(milliseconds=10), le=timedelta(hours=1))] = timedelta(
-        seconds=30
-    )
+    reconnect_max: Annotated[Duration, within("10ms", "1h")] = duration("30s")
     """Longest wait between attempts when the broker refuses this session: taken over, banned, over quota, login
     refused. A broker that is unreachable, or restarted within the last 30 s, is tried about every second, because EMQX
     drops messages without subscribers."""
@@ -140,7 +129,7 @@ class MqttSettings(Table):
     reconnect_jitter: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share by which each wait varies at random, within `reconnect_max`."""
 
-    stable_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=1)
+    stable_after: Annotated[Duration, within("0s", "1d")] = duration("1m")
     """How long a connection must last before waits start from `reconnect_initial` again. 0: always."""
 
     redirect: Literal["follow", "configured", "never"] = "follow"

@@ -1,6 +1,5 @@
 """Settings for those who operate the gateway: EMQX's REST API, Kafka's administration, the canary."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +8,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from config.kafka import SaslSettings
 from config.tls import TlsSettings
 from config.values.addresses import KafkaAddressText, parse_http_url
-from config.values.grammar import Duration
+from config.values.grammar import Duration, duration, within
 from config.values.model import Table
 
 
@@ -34,10 +33,10 @@ class EmqxSettings(Table):
     api_secret: SecretStr | None = None
     """Secret of `api_key`. Required with `url`. An `api_secret_file` is read again for each request."""
 
-    interval: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=1))] = timedelta(seconds=15)
+    interval: Annotated[Duration, within("1s", "1h")] = duration("15s")
     """Time between requests; drops are noticed so much later."""
 
-    timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=1))] = timedelta(seconds=5)
+    timeout: Annotated[Duration, within("100ms", "1m")] = duration("5s")
     """Longest wait for an answer, at most `interval`; traffic does not wait. Short: a busy EMQX counts as
     unreachable."""
 
@@ -61,9 +60,7 @@ class AdminSettings(Table):
     """Credentials for these commands, if `admin.security` is set. The running gateway then needs no rights to change
     topics."""
 
-    timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
-        seconds=10
-    )
+    timeout: Annotated[Duration, within("100ms", "10m")] = duration("10s")
     """Longest wait for the answer to one request."""
 
     audit_file: Path | None = None
@@ -73,10 +70,10 @@ class AdminSettings(Table):
     """Consumer groups whose lag worker 0 measures. The user needs Describe on the groups and their topics, and Read for
     the lag in seconds. Watching takes a few small requests and about 13 MiB."""
 
-    watch_interval: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=1))] = timedelta(seconds=30)
+    watch_interval: Annotated[Duration, within("1s", "1h")] = duration("30s")
     """Time between measurements of these groups. Short: a consumer that commits less often looks stopped."""
 
-    watch_lag: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=30))] = timedelta(minutes=5)
+    watch_lag: Annotated[Duration, within("1s", "30d")] = duration("5m")
     """Age of a group's oldest unfinished record that is a problem. 5 minutes outlast a restart of the consumer."""
 
 
@@ -89,8 +86,8 @@ class CanarySettings(Table):
     """MQTT topic of the canary; its only placeholder is `${instance}`. A route must match it, best to a Kafka topic of
     its own."""
 
-    interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(hours=1))] = timedelta(seconds=10)
+    interval: Annotated[Duration, within("100ms", "1h")] = duration("10s")
     """Time between messages. 10 s finds a failure within half a minute."""
 
-    timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(hours=1))] = timedelta(seconds=15)
+    timeout: Annotated[Duration, within("100ms", "1h")] = duration("15s")
     """How long a message may take to come back before it counts as failed. 15 s outlasts an election."""

@@ -1,11 +1,10 @@
 """Settings of the worker itself: flow control, dead letters, logs."""
 
-from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from config.values.grammar import ByteCount, Count, Duration
+from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
 from config.values.names import KafkaTopicName
 
@@ -21,11 +20,11 @@ class FlowSettings(Table):
     """How latency is traded for CPU: the defaults of `linger_max` and `read_pacing_max`. `low-latency`: 10 ms and 2 ms;
     `economy`: 60 ms and 20 ms. [Measured](benchmarks.md#profiles)."""
 
-    linger_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=10))] = timedelta(milliseconds=20)
+    linger_max: Annotated[Duration, within("0s", "10s")] = duration("20ms")
     """Longest time that a record waits for others in its batch. A batch leaves at once when input pauses or a window is
     full. 0 sends every read alone."""
 
-    read_pacing_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=1))] = timedelta(milliseconds=6)
+    read_pacing_max: Annotated[Duration, within("0s", "1s")] = duration("6ms")
     """Longest pause between two reads of a socket; at high rates as long as between batches. It must not exceed
     `linger_max`."""
 
@@ -67,14 +66,14 @@ class DeadLetterSettings(Table):
     """Share of a route's messages over `over` that may become dead letters; above it the route is stopped. 0: the first
     one stops the route, once `min_messages` have come. 1: no limit."""
 
-    over: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=1)
+    over: Annotated[Duration, within("1s", "1d")] = duration("1m")
     """Period over which both limits above are taken."""
 
     min_messages: Annotated[Count, Field(ge=1, le=1_000_000_000)] = 1000
     """Messages of a route before its share is judged; if fewer came within `over`, it looks back further. Small: one
     bad device stops a quiet route."""
 
-    retry_after: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=5)
+    retry_after: Annotated[Duration, within("1s", "1d")] = duration("5m")
     """How long a stopped route waits before ten of its messages are tried. If all are good, the route continues. A
     restart tries at once."""
 

@@ -1,11 +1,10 @@
 """Settings of the spool: batches on disk while Kafka cannot take them."""
 
-from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.values.grammar import ByteCount, Duration
+from config.values.grammar import ByteCount, Duration, duration, within
 from config.values.model import Table
 
 _SPARE_BYTES = 64 << 20  # what a spool needs beside its files
@@ -16,7 +15,7 @@ class SpoolSettings(Table):
     """Whether batches that Kafka cannot take go to disk, below `data_dir`. Off: reading pauses when `flow.memory_bytes`
     is full, and the MQTT broker drops what its queue cannot hold."""
 
-    after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=1))] = timedelta(seconds=1)
+    after: Annotated[Duration, within("0s", "1h")] = duration("1s")
     """How long a partition's oldest batch waits for Kafka before the partition is spooled. 1 s is short, because EMQX
     queues only 1000 messages a session. 0 sends every batch through the disk (store and forward)."""
 

@@ -1,6 +1,5 @@
 """Settings of the Spark jobs, which run in a process of their own."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from config.stream_jobs import (
     LakeSettings,
     SilverSettings,
 )
-from config.values.grammar import Count, Duration
+from config.values.grammar import Count, Duration, duration, within
 from config.values.model import Table
 from config.values.names import KafkaTopicName
 
@@ -39,13 +38,13 @@ class StreamSettings(Table):
     topics: tuple[KafkaTopicName, ...] = ()
     """Kafka topics to read. Empty: the topics of the routes, except those made by a template."""
 
-    trigger: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(seconds=5)
+    trigger: Annotated[Duration, within("0s", "1d")] = duration("5s")
     """Time between micro-batches. 0 makes many small files."""
 
     available_now: bool = False
     """Whether to read what is there and then end, for a nightly job."""
 
-    max_ahead: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=366))] = timedelta(minutes=5)
+    max_ahead: Annotated[Duration, within("0s", "366d")] = duration("5m")
     """How far a device's clock may run ahead. Later event times become the receive time plus this."""
 
     shuffle_partitions: Annotated[Count, Field(ge=1, le=100_000)] = 2

@@ -1,17 +1,16 @@
 """Settings of each Spark job beside ``[stream]``, a table each."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from config.values.grammar import ByteCount, Count, Duration
+from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
 from config.values.names import KafkaTopicName
 from config.values.window_shapes import check_windows
 
-_Kept = Annotated[Duration, Field(ge=timedelta(days=1), le=timedelta(days=36_600))] | None
+_Kept = Annotated[Duration, within("1d", "36600d")] | None
 
 
 class RetentionSettings(Table):
@@ -49,13 +48,13 @@ class LakeSettings(Table):
     catalog: Annotated[str, Field(min_length=1)] | None = None
     """Catalog and schema that name the Delta tables (`main.iot`, `spark_catalog.default`)."""
 
-    compact_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=366))] = timedelta(days=1)
+    compact_after: Annotated[Duration, within("0s", "366d")] = duration("1d")
     """How long after a day's end `gateway stream maintain` compacts its small files."""
 
     target_file_size: Annotated[ByteCount, Field(ge=1 << 20, le=1 << 34)] = 128 << 20
     """Size of the files that compaction makes."""
 
-    vacuum_after: Annotated[Duration, Field(ge=timedelta(hours=1), le=timedelta(days=3660))] = timedelta(days=7)
+    vacuum_after: Annotated[Duration, within("1h", "3660d")] = duration("7d")
     """How long files that a Delta table no longer uses stay for readers that began earlier. Choose more than the
     longest query, batch, or lag of a reading job. Data deleted by `forget` stays until then."""
 
@@ -75,7 +74,7 @@ class SilverSettings(Table):
     """Table of the devices with the columns `device`, `type` and `site`: a folder or URL of a Delta table or Parquet
     files, or a CSV file with a header line. Changes are read. Unset: readings have no site."""
 
-    clockless_within: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=366))] = timedelta(days=7)
+    clockless_within: Annotated[Duration, within("0s", "366d")] = duration("7d")
     """Longest time between two copies of a message that count as one, for device types whose readings have no time of
     their own (`time = { received = true }` in their schema). Long: every batch reads more files."""
 
@@ -90,18 +89,18 @@ class GoldSettings(Table):
     greatest common length, at most an hour, is a window too: 1 minute by default. They cannot change after the first
     start."""
 
-    trigger: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(seconds=30)
+    trigger: Annotated[Duration, within("0s", "1d")] = duration("30s")
     """Time between micro-batches of this job. Each computes all open windows again: half the time costs twice as
     much."""
 
 
 class DevicesSettings(Table):
-    offline_after: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=366))] = timedelta(minutes=10)
+    offline_after: Annotated[Duration, within("1s", "366d")] = duration("10m")
     """Silence after which a device counts as offline, by the readings of its gateway's other devices, or by a ledger
     entry without messages, not by the wall clock. If it is shorter than the pause between two readings, every device
     flaps."""
 
-    gateway_after: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(days=366))] = timedelta(minutes=5)
+    gateway_after: Annotated[Duration, within("2s", "366d")] = duration("5m")
     """Time without readings and ledger entries after which a gateway counts as lost and its devices as unknown. Choose
     several times `ledger.interval`."""
 
@@ -112,16 +111,16 @@ class DevicesSettings(Table):
     heartbeats: bool = True
     """Whether to read `ledger.topic`, which must exist and tells a stopped gateway from one without traffic."""
 
-    gap_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=31))] = timedelta(minutes=1)
+    gap_after: Annotated[Duration, within("0s", "31d")] = duration("1m")
     """How long a missing sequence number may be late before an event `gap` is written."""
 
     flap_transitions: Annotated[Count, Field(ge=2, le=1000)] = 6
     """A device flaps when it went online and offline more often than this within `flap_window`."""
 
-    flap_window: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=31))] = timedelta(hours=1)
+    flap_window: Annotated[Duration, within("1s", "31d")] = duration("1h")
     """Time within which `flap_transitions` are counted."""
 
-    forget_after: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=3660))] = timedelta(days=30)
+    forget_after: Annotated[Duration, within("1m", "3660d")] = duration("30d")
     """Silence after which a device loses its state and its row in `devices`."""
 
     shards: Annotated[Count, Field(ge=1, le=10_000)] = 16
@@ -164,15 +163,15 @@ class AnomalySettings(Table):
     silence_factor: Annotated[float, Field(ge=1, le=1e6)] = 5.0
     """How many of its usual intervals (the 90th percentile of its last 32) a device may be silent while others send."""
 
-    min_silence: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=366))] = timedelta(minutes=2)
+    min_silence: Annotated[Duration, within("1s", "366d")] = duration("2m")
     """Least silence of a device that can be an anomaly."""
 
 
 class AuditSettings(Table):
-    settle: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=5)
+    settle: Annotated[Duration, within("0s", "1d")] = duration("5m")
     """How long after its end a minute is judged: the ledger is written once a minute, and records may be late. Later
     entries revise the judgement. Short: more revisions."""
 
-    keep: Annotated[Duration, Field(ge=timedelta(hours=1), le=timedelta(days=31))] = timedelta(days=1)
+    keep: Annotated[Duration, within("1h", "31d")] = duration("1d")
     """How long a minute is judged again when more arrives. Choose more than messages may wait in a spool. Each day
     keeps one or two rows for every minute and partition."""

@@ -1,6 +1,5 @@
 """Settings of the tokens that the gateway shows to EMQX and Kafka."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,7 +7,7 @@ from pydantic import Field, SecretStr
 
 from config.tls import TlsSettings
 from config.values.addresses import HttpUrlText
-from config.values.grammar import Duration
+from config.values.grammar import Duration, duration, within
 from config.values.model import Table
 
 
@@ -34,10 +33,10 @@ class OAuthSettings(Table):
     parameters: dict[str, str] = Field(default={}, repr=False)
     """Further fields of the form, name to value, such as `resource`. Values are treated as secrets."""
 
-    lifetime: Annotated[Duration, Field(ge=timedelta(seconds=5), le=timedelta(days=365))] = timedelta(minutes=5)
+    lifetime: Annotated[Duration, within("5s", "365d")] = duration("5m")
     """Assumed life of a token if neither the answer (`expires_in`) nor the token (`exp`) tells it."""
 
-    timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=2))] = timedelta(seconds=10)
+    timeout: Annotated[Duration, within("100ms", "2m")] = duration("10s")
     """Longest wait for an answer. The old token is used meanwhile."""
 
     tls: TlsSettings = TlsSettings()

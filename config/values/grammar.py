@@ -7,9 +7,9 @@ case-sensitive, every unit of size counts either in 1000 or in 1024, and nothing
 import re
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 DURATION_GRAMMAR = (
     'a duration is a number with a unit (us, ms, s, m, h, d), such as "20ms", "5s" or "1h30m", '
@@ -148,6 +148,17 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 WholeSeconds = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_whole_seconds)]
 """A length of time that MQTT transmits in whole seconds."""
+
+
+def within(least: str, most: str) -> Any:
+    """The bounds of a duration, both included, as people write them."""
+    return Field(ge=parse_duration(least), le=parse_duration(most))
+
+
+def duration(text: str) -> timedelta:
+    """The default of a setting, as people write it."""
+    return parse_duration(text)
+
 
 ByteCount = Annotated[int, BeforeValidator(parse_bytes)]
 """A number of bytes in a setting."""
