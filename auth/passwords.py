@@ -74,8 +74,6 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+", re.ASCII)
 
 
 class Kind(Enum):
-    """The kind of a stored password."""
-
     ARGON2 = "argon2"
     DEVICE = "device"
     BCRYPT = "bcrypt"
@@ -96,8 +94,6 @@ class UnknownKindError(ValueError):
 
 
 class Argon2Cost(NamedTuple):
-    """The cost of an argon2id hash."""
-
     memory_kib: int
     passes: int
     lanes: int = 1

@@ -44,7 +44,6 @@ class InterceptorSettings(Table):
 
     @property
     def label(self) -> str:
-        """The name in metrics and logs."""
         return self.name or self.use
 
     @property

@@ -53,7 +53,6 @@ class DatabaseAuthenticator(LocalUsers):
         return self._store.problem
 
     async def close(self) -> None:
-        """Stop renewing hashes."""
         for task in tuple(self._rehashes):
             task.cancel()
         await asyncio.gather(*self._rehashes, return_exceptions=True)

@@ -64,7 +64,6 @@ class LocalUsers(ABC):
         """The user of this login. Raises BackendDownError."""
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
-        """See ``auth.ports.Authenticator``."""
         found = self._find(request)
         if found is None:
             return Ignore(self.name)
@@ -75,7 +74,6 @@ class LocalUsers(ABC):
             return self._unreadable(found.user, error)
 
     def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
-        """See ``auth.ports.KnowingSecrets``."""
         found = self._find(request)
         stored = found.user.password if found is not None and found.user.kind in _WITH_PASSWORDS else ""
         try:

@@ -39,8 +39,6 @@ _KINDS: Final[tuple[IdentityKind, ...]] = ("username", "clientid", "common_name"
 
 
 class _Users:
-    """The users of one reading."""
-
     def __init__(self, file: UserFile, number: int, before: _Users | None) -> None:
         self.users: dict[tuple[IdentityKind, str], User] = {
             (one.user.kind, one.user.identity): _kept(one.user, one.plain) for one in file.entries
@@ -105,7 +103,6 @@ class UsersFileAuthenticator(LocalUsers):
         return self._users is not None
 
     async def close(self) -> None:
-        """Stop watching."""
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -144,13 +141,11 @@ class UsersFileAuthenticator(LocalUsers):
         return True
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
-        """See ``auth.ports.Authenticator``."""
         if self._users is None:
             raise BackendDownError(self.name, self.problem or f"{self.path} has not been read yet.")
         return await super().authenticate(request)
 
     def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
-        """See ``auth.ports.KnowingSecrets``."""
         return None if self._users is None else super().past_lock_out(request)
 
     def _find(self, request: LoginRequest) -> Found | None:

@@ -97,12 +97,10 @@ class LoginCache(Generic[E]):
             self.drop(oldest)
 
     def drop(self, key: bytes) -> None:
-        """Forget an entry, if it is there."""
         if self._entries.pop(key, None) is not None and self._heavy:
             self._extra -= self._heavy.pop(key, 0)
 
     def clear(self) -> None:
-        """Forget all of them."""
         self._entries.clear()
         self._heavy.clear()
         self._extra = 0

@@ -124,7 +124,6 @@ class Chain:
             await one.close()
 
     def down(self) -> list[str]:
-        """Names of authenticators that are down."""
         return [one.name for one in self.authenticators if not one.up]
 
     def watch(self) -> None:

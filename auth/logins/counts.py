@@ -68,11 +68,9 @@ class Counts:
         self.store_reads_failed = 0
 
     def login(self, result: Result, reason: LoginReason) -> None:
-        """Count an answered login."""
         self.logins[result] += 1
         self.login_reasons[reason] += 1
 
     def access(self, result: Result, reason: AccessReason) -> None:
-        """Count an answered access."""
         self.accesses[result] += 1
         self.access_reasons[reason] += 1

@@ -61,7 +61,6 @@ class Events:
         )
 
     def locked_out(self, locked: Locked, request: LoginRequest) -> None:
-        """Log and count a new lock-out."""
         if locked.kind == "user":
             self._counts.lockouts_user += 1
         else:
@@ -100,7 +99,6 @@ class Events:
             _log.warning("auth_store_unreadable", problem=str(error))
 
     def store_works(self) -> None:
-        """Log that the database is readable again."""
         if not self._store_works:
             self._store_works = True
             _log.info("auth_store_readable")

@@ -30,8 +30,6 @@ def _ns(length: timedelta) -> int:
 
 
 class Locked(NamedTuple):
-    """A new lock-out."""
-
     kind: Literal["user", "address"]
     name: str
     length_ns: int

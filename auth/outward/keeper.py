@@ -75,11 +75,9 @@ class Keeper:
 
     @property
     def failing(self) -> bool:
-        """See ``CredentialSource``."""
         return self._failure is not None
 
     async def current(self) -> Credential:
-        """See ``CredentialSource``."""
         held = self._good()
         if held is None:
             self._ask()
@@ -91,7 +89,6 @@ class Keeper:
         return held
 
     def watch(self, told: Callable[[Credential], None]) -> Callable[[], None]:
-        """See ``CredentialSource``."""
         self._watchers.append(told)
 
         def end() -> None:
@@ -101,7 +98,6 @@ class Keeper:
         return end
 
     def refused(self, credential: Credential) -> None:
-        """See ``CredentialSource``."""
         if self._credential is None or credential.number != self._credential.number:
             return
         if self._refused != credential.number:

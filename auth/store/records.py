@@ -59,7 +59,6 @@ def attributes_of(text: str) -> Mapping[str, str]:
 
 
 def user_of(row: Sequence[Any]) -> User:
-    """The user of a row of USER_COLUMNS."""
     groups = row[4]
     return User(
         row[0],
@@ -95,10 +94,8 @@ def login_user_of(kind: IdentityKind, identity: str, row: Sequence[Any]) -> User
 
 
 def tenant_of(row: Sequence[Any]) -> Tenant:
-    """The tenant of a row of TENANT_COLUMNS."""
     return Tenant(row[0], row[1] != 0, row[2], row[3], attributes_of(row[4]), row[5], row[6], row[7])
 
 
 def ban_of(row: Sequence[Any]) -> Ban:
-    """A row of BAN_COLUMNS."""
     return Ban(*row)

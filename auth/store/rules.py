@@ -34,7 +34,6 @@ _QOS: Final = tuple(frozenset(level for level in (0, 1, 2) if bits >> level & 1)
 
 
 def rule_of(row: Sequence[Any]) -> StoredRule:
-    """The rule of a row of RULE_COLUMNS."""
     number, position, kind, value, permission, topic, eq, actions, qos, retain, who = row
     conditions = ((kind, value),) if who is None else tuple((one[0], one[1]) for one in json.loads(who))
     rule = Rule(

@@ -28,7 +28,6 @@ class Session:
         return self._version
 
     def touch_bans(self) -> None:
-        """Mark a change of bans."""
         self._bans_touched = True
 
     def record(self, action: str, subject: str, detail: str) -> None:

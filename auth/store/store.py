@@ -66,7 +66,6 @@ _DIFFERENT: Final = (
 
 
 def database_path(settings: Settings) -> Path:
-    """The path of the built-in database."""
     return settings.auth.database.file or settings.data_dir / "auth" / "auth.sqlite3"
 
 
@@ -208,7 +207,6 @@ class Store:
         return next(self._list(f"SELECT count(*) FROM users WHERE {where}", (tenant,), lambda row: int(row[0])))  # noqa: S608
 
     def count_rules(self) -> int:
-        """Number of rules. Raises StoreError."""
         return next(self._list("SELECT count(*) FROM rules", (), lambda row: int(row[0])))
 
     def _list(self, sql: str, values: tuple[Any, ...], make: Callable[[Any], T]) -> Iterator[T]:

@@ -21,14 +21,11 @@ _REASON_BYTES: Final = 1024
 
 
 class TenantEdits:
-    """The tenants."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._db = session.db
 
     def get(self, name: str) -> Tenant | None:
-        """The tenant of this name, or None."""
         row = self._db.execute(f"SELECT {TENANT_COLUMNS} FROM tenants WHERE name = ?", (name,)).fetchone()  # noqa: S608 - no value is in the text
         return None if row is None else tenant_of(row)
 
@@ -97,8 +94,6 @@ class TenantEdits:
 
 
 class BanEdits:
-    """The bans."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._db = session.db

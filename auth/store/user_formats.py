@@ -29,8 +29,6 @@ _HEADER_FIELDS: Final = frozenset({"format", "version", "device_keys"})
 
 @dataclass(slots=True)
 class UserFile:
-    """The content of a file."""
-
     entries: list[Entry] = field(default_factory=list)
     tenants: list[Tenant] = field(default_factory=list)
     device_keys: dict[str, bytes] = field(default_factory=dict, repr=False)
@@ -69,8 +67,6 @@ def parse_users(data: bytes, source: str, form: HashForm, kind: IdentityKind = "
 
 
 class _Reader:
-    """Reads one file."""
-
     def __init__(self, source: str, form: HashForm, kind: IdentityKind) -> None:
         self.file = UserFile()
         self._source = source

@@ -102,7 +102,6 @@ class UserEdits:
         return done.rowcount == 1
 
     def count(self, tenant: str) -> int:
-        """Number of users of a tenant."""
         return int(
             self._db.execute("SELECT count(*) FROM users WHERE tenant = ? AND tenant != ''", (tenant,)).fetchone()[0]
         )

@@ -69,8 +69,6 @@ class _State(Enum):
 
 
 class _Route:
-    """One route's state."""
-
     __slots__ = ("counters", "gates", "meter", "name", "sentence", "since_ns", "state")
 
     def __init__(self, name: str, gate: Gate, taken: Callable[[], int], limit: DeadLetterLimit, now_ns: int) -> None:

@@ -229,7 +229,6 @@ class Index:
             self.set_segment(number, end, damaged=True)
 
     def forget_segment(self, segment: int) -> None:
-        """Remove a segment from the index."""
         self._db.execute("DELETE FROM segments WHERE number = ?", (segment,))
 
     def rows(self, after: int, last: int, limit: int) -> list[Row]:
@@ -245,7 +244,6 @@ class Index:
         return int(found[0]), int(found[1])
 
     def of_partition(self, number: int) -> Iterator[Row]:
-        """All batches of a partition, in order."""
         span = (number << ID_BITS, (number + 1) << ID_BITS)
         for row in self._checked("SELECT * FROM batches WHERE id > ? AND id < ? ORDER BY id", *span):
             yield Row(*row)

@@ -42,8 +42,6 @@ class SpoolReport:
 
 @dataclass(slots=True)
 class Losses:
-    """The damage found so far."""
-
     batches: int = 0
     messages: int = 0
     exact: bool = True

@@ -57,7 +57,6 @@ class Segments:
         self.took_ns = 0  # time of the last write
 
     def path(self, number: int) -> Path:
-        """The path of a segment."""
         return self.folder / f"{number:012d}.log"
 
     def numbers(self) -> list[int]:
@@ -113,7 +112,6 @@ class Segments:
             del self.uncut[number]
 
     def seal(self) -> None:
-        """Write no more to the active segment."""
         if self.active:
             os.close(self._fd)
             self._fd, self.active, self.end = -1, 0, 0
@@ -180,7 +178,6 @@ class Segments:
                 path.unlink()
 
     def close(self) -> None:
-        """Close every file."""
         self._cut()
         self.seal()
         while self._files:

@@ -98,7 +98,6 @@ class Spool:
 
     @property
     def segments(self) -> int:
-        """Files of the log."""
         return self._store.segments
 
     @property
@@ -115,7 +114,6 @@ class Spool:
         return self.bytes + self._reserved + size <= self.max_bytes
 
     def partitions(self) -> Iterable[tuple[str, int]]:
-        """Partitions with stored batches."""
         return [name for name, partition in self._partitions.items() if partition.batches]
 
     def waiting(self, topic: str, partition: int) -> int:

@@ -93,7 +93,6 @@ class Store:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open."""
         return self._state is not None
 
     @property

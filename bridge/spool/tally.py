@@ -49,9 +49,7 @@ class Tally:
         os.pwrite(self._fd, content, (slot.number - 1) * _SLOT.size)
 
     def sync(self) -> None:
-        """Make it durable."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)

@@ -56,7 +56,6 @@ class Change:
         return f"{self.path}: {before} → {after} ({self.origin})"
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
         return asdict(self)
 
 

@@ -75,7 +75,6 @@ without a default is marked: required, or unset.
 
 
 def reference() -> str:
-    """The whole page."""
     head = _HEAD.format(
         config=int(ExitStatus.CONFIG),
         duration=DURATION_GRAMMAR.removeprefix("a duration is "),

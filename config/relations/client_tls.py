@@ -22,7 +22,6 @@ def tls_files(settings: Settings, at: str) -> Iterator[str]:
 
 
 def unverified(side: str) -> Rule:
-    """A connection whose certificate is not checked."""
     return when(
         lambda settings: not value(settings, f"{side}.tls.verify"),
         f"<{side}.tls.verify>: others on the network can pretend to be the broker and read the password; name the "

@@ -61,7 +61,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """All observations so far."""
         return sum(self._counts)
 
     @property
@@ -70,7 +69,6 @@ class Histogram:
         return self._sum
 
     def observe(self, value: int) -> None:
-        """Counts one observation."""
         self.observe_many(value, 1)
 
     def observe_many(self, value: int, count: int) -> None:
@@ -104,8 +102,6 @@ class _Family:
 
 
 class Family(_Family):
-    """All series of one counter or gauge."""
-
     def __init__(self, definition: Definition[Family], known: Iterable[tuple[str, ...]]) -> None:
         super().__init__(definition)
         self._cells: dict[tuple[str, ...], Cell] = {}
@@ -164,8 +160,6 @@ class Family(_Family):
 
 
 class HistogramFamily(_Family):
-    """All series of one histogram."""
-
     def __init__(self, definition: Definition[HistogramFamily], known: Iterable[tuple[str, ...]]) -> None:
         super().__init__(definition)
         self._scale = 1_000_000_000 if definition.unit == "seconds" else 1
@@ -313,11 +307,9 @@ class EventLoopProbe:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Begins to observe; returns at once."""
         self._arm(asyncio.get_running_loop())
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        """Ends observing; returns at once."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

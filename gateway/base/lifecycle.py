@@ -71,7 +71,6 @@ class Lifecycle:
 
     @property
     def state(self) -> State:
-        """The present state."""
         return self._state
 
     @property
@@ -158,7 +157,6 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether a stop was asked for."""
         return self._requested.is_set()
 
     @property
@@ -184,11 +182,9 @@ class StopRequest:
         self._forced.set()
 
     async def wait_requested(self) -> None:
-        """Returns when a stop is asked for."""
         await self._requested.wait()
 
     async def wait_forced(self) -> None:
-        """Returns when the stop is forced."""
         await self._forced.wait()
 
 

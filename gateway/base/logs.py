@@ -150,7 +150,6 @@ def _in_a_thread(seconds: float, look: Callable[[], None]) -> None:
 
 
 def set_level(level: str) -> None:
-    """Set the lowest level that is written."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(number)
     for name in _LIBRARIES:

@@ -25,7 +25,6 @@ class Problem:
         return cls(str(document.get("id", "problem")), severity, text, check)
 
     def as_dict(self) -> dict[str, str]:
-        """Ready for JSON."""
         return {
             "id": self.id,
             "severity": self.severity,

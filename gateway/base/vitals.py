@@ -172,11 +172,9 @@ class Vitals:
         self._count = 0
 
     async def start(self) -> None:
-        """Begins to look; returns at once."""
         self._look()
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        """Ends the looks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

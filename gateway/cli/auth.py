@@ -11,7 +11,6 @@ _COMMANDS = ("serve", "init", "user", "acl", "ban", "tenant", "forget", "explain
 
 
 def add_parser(commands: Any) -> None:
-    """Add ``gateway auth`` to the command's parser."""
     actions = commands.group(
         "auth",
         "the service that EMQX asks who may do what",

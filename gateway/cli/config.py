@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway config`` and its commands."""
     parsers = commands.group(
         "config",
         "check, show or explain the settings",

@@ -33,7 +33,6 @@ warning ends with 1. docs/doctor.md has every check and its rights.
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway doctor`` to the command's parser."""
     parser = commands.verb("doctor", _run, "find problems: settings, MQTT, Kafka, this machine", _EPILOG)
     text = f"look at this group alone (repeat for several): {', '.join(GROUPS)}"
     repeated(parser, "--only", "GROUP", text, choices=tuple(GROUPS))
@@ -87,7 +86,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _device(arguments: argparse.Namespace) -> Device | None:
-    """Raises UsageError."""
     from gateway.tools.doctor.mqtt_facts import Device
 
     given = login(arguments.device_user, arguments.device_password_file, "--device-user and --device-password-file")

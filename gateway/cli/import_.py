@@ -43,7 +43,6 @@ exit status: 0 everything has a counterpart, 5 something has not (LOST in the re
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway import`` and its commands."""
     text = "turn EMQX's Kafka actions or a Telegraf configuration into settings"
     kinds = commands.group("import", text, _DESCRIPTION, _EPILOG, metavar="SOURCE", config="")
     json = "print one JSON object: settings (the TOML text) and findings"

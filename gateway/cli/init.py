@@ -38,7 +38,6 @@ key = "${{device}}"
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway init`` to the command's parser."""
     parser = commands.verb("init", _run, "write a settings file to begin with", _EPILOG, json="", config="")
     parser.add_argument(
         "file", nargs="?", type=Path, default=Path("gateway.toml"), metavar="FILE", help="default: %(default)s"

@@ -29,7 +29,6 @@ settings cannot be read
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway routes`` to the command's parser."""
     actions = commands.group(
         "routes",
         "list the routes; find those that are never reached, overlap or break order",

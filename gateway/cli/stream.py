@@ -24,7 +24,6 @@ Spark's log go to standard error. SIGTERM or Ctrl-C finishes the batch first; a 
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway stream`` to the command's parser."""
     jobs = commands.group("stream", "run a Spark job", "Run a Spark job on what is in Kafka.", metavar="JOB")
     for name, does in _options().JOBS.items():
         examples = _EXAMPLES.format(name=name)

@@ -36,7 +36,6 @@ not there, 77 a broker refuses the login or rights, 78 bad settings
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway trial`` to the command's parser."""
     text = "send marked messages through your own brokers and account for each"
     parser = commands.verb("trial", _run, text, _EPILOG, config="credentials, TLS and limits")
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")

@@ -83,7 +83,6 @@ class CommandView:
         return None if oldest_ns is None else (time.monotonic_ns() - oldest_ns) / 1e9
 
     def problems(self) -> Iterable[Problem]:
-        """The present problems of these commands."""
         for part, error in self.errors.items():
             yield Problem(
                 "commands-unreadable",

@@ -94,7 +94,6 @@ class Commanding:
             runner.look()
 
     async def start(self) -> None:
-        """Returns at once."""
         await self.link.start()
         for runner in self.runners:
             runner.start()
@@ -108,7 +107,6 @@ class Commanding:
         await self.link.stop(time.monotonic_ns())
 
     def problems(self) -> Iterable[Problem]:
-        """The present problems."""
         if self.link.problem is not None and self.link.connected_ns is None:
             yield Problem(
                 "commands-disconnected",

@@ -106,7 +106,6 @@ class MqttSide:
         yield from self.orphans.sessions
 
     def received(self) -> Counter[tuple[str, ...]]:
-        """Messages received, by route and QoS."""
         rows = self.chains.filtered_rows()  # messages that a chain dropped entered no slot
         for group in self.groups:
             for slot in group.accumulator.slots:

@@ -97,7 +97,6 @@ class Lookouts:
         return (self._canary,)
 
     def problems(self) -> Iterable[Problem]:
-        """The present problems."""
         yield from self._emqx.problems()
         yield from self._canary.problems()
         yield from self._consumers.problems()

@@ -60,7 +60,6 @@ class BrokerView:
 
     @property
     def name(self) -> str:
-        """As sentences say it."""
         return f"{self.id} ({self.host}:{self.port})"
 
     @property
@@ -100,7 +99,6 @@ class PartitionView:
 
     @property
     def name(self) -> str:
-        """As sentences say it."""
         return f"{self.topic}/{self.partition}"
 
 

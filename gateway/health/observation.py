@@ -181,7 +181,6 @@ class Observation:
         return {(queue.topic, str(queue.partition)): silent / 1e9 for silent, queue in rows[:MOST_PARTITIONS]}
 
     def watch_metrics(self, metrics: Metrics) -> None:
-        """Show the observed facts as metrics."""
         worker = self._worker
         metrics.kafka_partition_silence.watch_rows(self.silence_rows)
         metrics.kafka_partitions_leaderless.watch_rows(
@@ -229,7 +228,6 @@ class Observation:
     # --- counters ----------------------------------------------------------------------------------
 
     def dead_letters(self) -> int:
-        """The dead letters of this life."""
         return int(sum(self._worker.metrics.dlq_records.read().values()))
 
     def _held_ns(self) -> dict[str, float]:

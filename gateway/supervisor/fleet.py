@@ -58,7 +58,6 @@ class Fleet:
 
     @property
     def retiring(self) -> tuple[int, ...]:
-        """Slots that are being retired."""
         return tuple(sorted(self._retirements))
 
     def start(self, count: int) -> None:

@@ -102,12 +102,10 @@ class WorkerProcess:
 
     @property
     def marks(self) -> frozenset[Mark]:
-        """The marks it has reported."""
         return frozenset(self._marks)
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended."""
         return self.status is None
 
     @property

@@ -55,7 +55,6 @@ _CONDITIONS: tuple[tuple[str, SubjectKind, str, str], ...] = (
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth acl`` and its commands."""
     parsers = commands.group("acl", "add, list, try, import and export access rules", _DESCRIPTION)
     add = parsers.verb("add", _add, "add a rule", _TOPICS)
     add.add_argument("permission", choices=("allow", "deny"))

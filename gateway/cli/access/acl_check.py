@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(parsers: Commands) -> None:
-    """Add the command to those of ``gateway auth acl``."""
     status = "exit status: 0 allowed, 77 denied, anything else: unknown"
     parser = parsers.verb("test", _run, "say whether a client may do something, and by which rule", status)
     parser.add_argument("action", choices=("publish", "subscribe"))

@@ -9,7 +9,6 @@ from gateway.cli.table import shown
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth audit``."""
     parser = commands.verb("audit", _run, "list who changed what")
     parser.add_argument("--limit", type=positive, default=50, metavar="N", help="the N newest (default: %(default)s)")
 

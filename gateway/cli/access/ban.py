@@ -20,7 +20,6 @@ _KINDS: Final = ("clientid", "username", "address")
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth ban`` and its commands."""
     parsers = commands.group(
         "ban",
         "ban clients, and lift bans",

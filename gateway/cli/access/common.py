@@ -59,14 +59,12 @@ def add_client(parser: argparse._ActionsContainer) -> None:
 
 
 def login_of(arguments: argparse.Namespace, password: str = "") -> LoginRequest:
-    """The login of the client of ``add_client``."""
     from auth.model import LoginRequest
 
     return LoginRequest(arguments.username, arguments.clientid, password, arguments.address, arguments.common_name)
 
 
 def attributes(texts: Sequence[str]) -> dict[str, str]:
-    """The attributes that were given. Raises UsageError."""
     found = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -120,7 +118,6 @@ def operator() -> str:
 
 
 def password_cost(settings: Settings) -> Argon2Cost:
-    """The cost of a new hash."""
     from auth.passwords import Argon2Cost
 
     return Argon2Cost(settings.auth.hashing.memory >> 10, settings.auth.hashing.passes)
@@ -160,7 +157,6 @@ def _password(data: bytes, source: str) -> str:
 
 
 def moment(text: str) -> int | None:
-    """A moment in time. Raises UsageError."""
     from auth.moments import parse_moment
 
     try:
@@ -190,7 +186,6 @@ def print_list(rows: Iterable[object]) -> None:
 
 
 def as_rule(stored: Any) -> str:
-    """A rule on one line."""
     rule = stored.rule
     who = " and ".join(f"{kind} {shown(value)}".strip() for kind, value in rule.who)
     return f"rule {stored.id}: {rule.permission} {who} to {' and '.join(sorted(rule.actions))} {shown(rule.topic)}"

@@ -210,7 +210,6 @@ def _told(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> It
 
 
 def as_json(explanation: Explanation) -> str:
-    """The explanation as a JSON object."""
     outcome, told, allow = explanation.outcome, explanation.told, explanation.allow
     subject = explanation.subject
     document: dict[str, Any] = {

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth forget``."""
     parser = commands.verb("forget", _run, "erase a device: its user, rules, bans, its name in the audit")
     parser.add_argument("device", metavar="DEVICE", help="the name, compared byte for byte")
     flag(parser, "--dry-run", "say what would be removed, and remove nothing")

@@ -35,7 +35,6 @@ No other place has them: the database has hashes.
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth init`` to the command's parser."""
     parser = commands.verb("init", _run, "make the database, first users and secrets, once", _EPILOG, json="")
     parser.add_argument(
         "--secrets", type=Path, metavar="DIR", help="folder for the secrets (default: auth/secrets below data_dir)"

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def whom(rule: Rule) -> str:
-    """The clients of a rule."""
     from auth.rules.files import condition_text
 
     return shown(
@@ -31,7 +30,6 @@ def only(rule: Rule) -> Iterator[str]:
 
 
 def sentence(rule: Rule) -> str:
-    """A rule in words."""
     from auth.rules.files import action_text
 
     verb = {"all": "publish and subscribe"}.get(action_text(rule), action_text(rule))

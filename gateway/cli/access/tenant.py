@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth tenant`` and its commands."""
     parsers = commands.group(
         "tenant",
         "add, change, list and remove tenants",

@@ -34,7 +34,6 @@ _KINDS: Final = ("username", "clientid", "common_name", "address")
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth user`` and its commands."""
     parsers = commands.group(
         "user",
         "add, change, list, import and export users",

@@ -25,7 +25,6 @@ _EXISTING: Final = ("refuse", "keep", "overwrite")
 
 
 def add_parsers(parsers: Commands) -> None:
-    """Add the two commands."""
     import_ = parsers.verb(
         "import",
         _import,

@@ -29,7 +29,6 @@ class NotFoundError(GatewayError):
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway dlq`` and its commands."""
     parsers = commands.group(
         "dlq",
         "list, show and replay dead letters",

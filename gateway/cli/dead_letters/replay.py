@@ -24,8 +24,6 @@ CHUNK_BYTES = 8 << 20
 
 
 class Outcome(StrEnum):
-    """The outcome of a dead letter."""
-
     REPLAYED = "replayed"
     WOULD_BE = "would be replayed"
     FILTERED = "filtered"  # by an interceptor, or since no route takes it
@@ -44,11 +42,9 @@ class Result:
     destinations: tuple[Destination, ...] = ()
 
     def line(self, default_topic: str) -> str:
-        """For people."""
         return f"{dlq_text.short_place(self.letter, default_topic)}  {self.outcome.value}: {self.detail}"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "place": str(self.letter.place),
             "outcome": self.outcome.value,

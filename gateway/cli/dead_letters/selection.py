@@ -32,7 +32,6 @@ class Filter:
     until_ms: int | None = None
 
     def takes(self, letter: DeadLetter) -> bool:
-        """Whether a dead letter meets all conditions."""
         return (
             (not self.reasons or letter.reason in self.reasons)
             and (not self.routes or letter.route in self.routes)

@@ -42,7 +42,6 @@ class NoCommandError(GatewayError):
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway command`` and its commands."""
     parsers = commands.group(
         "command",
         "send commands to devices, and show what became of them",

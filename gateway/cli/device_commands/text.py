@@ -150,7 +150,6 @@ def _record(record: LoggedRecord | None, request: Request | str | None) -> Itera
 
 
 def as_data(status: StatusView) -> dict[str, Any]:
-    """A status for JSON."""
     answer = status.answer
     return {
         "id": status.id,

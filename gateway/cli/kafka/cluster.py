@@ -26,7 +26,6 @@ _DISK_WARN: Final = 0.15  # of a file system left
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway cluster`` and its command."""
     parsers = commands.group(
         "cluster",
         "Kafka's brokers, controller, quorum, running reassignments",

@@ -23,7 +23,6 @@ CONFIG: Final = "the gateway's settings; [admin] says who asks Kafka"  # help of
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--yes`` and ``--dry-run``."""
     flag(parser, "--yes", "do not ask; needed where there is no terminal")
     flag(parser, "--dry-run", "only say what would be done")
 

@@ -27,7 +27,6 @@ _WIDE: Final = 12  # members whose partitions are shown in full
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway groups`` and its commands."""
     parsers = commands.group(
         "groups",
         "consumer groups: members, offsets, lag",

@@ -35,7 +35,6 @@ _POLL_S: Final = 0.2
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway leaders`` and its commands."""
     parsers = commands.group(
         "leaders",
         "show which broker leads what, or elect the preferred leaders",

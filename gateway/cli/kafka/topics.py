@@ -33,7 +33,6 @@ _TIMEOUT_S = 60.0
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway topics`` and its commands."""
     parsers = commands.group(
         "topics",
         "list, describe, plan, make, grow or delete Kafka topics",

@@ -59,7 +59,6 @@ _NEEDED_WITH_SPARK = {"pyspark": "pyspark", "pyarrow": "pyarrow", "deltalake": "
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway demo`` to the command's parser."""
     text = "run the whole path on this machine and account for every message"
     parser = commands.verb("demo", _run, text, _EPILOG, json="print the account as one JSON object", config="")
     flow = "how long messages flow"

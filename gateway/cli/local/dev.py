@@ -20,7 +20,6 @@ _KAFKA_PORT, _MQTT_PORT = 9092, 1883  # the settings' defaults: a gateway finds 
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway dev`` and its commands."""
     parsers = commands.group(
         "dev",
         "run the embedded brokers in the background",

@@ -57,7 +57,6 @@ exit status: 0 everything was acknowledged, 5 not everything was, 69 no broker, 
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway simulate`` to the command's parser."""
     parser = commands.verb("simulate", _run, "simulate many devices, with faults on request", _EPILOG)
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     add_number(parser, "--devices", within=(1, 10_000), default=10, what="1 to 10,000")

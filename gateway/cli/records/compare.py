@@ -35,7 +35,6 @@ recent, or without the identity of --by), 69 Kafka or a topic is missing, 77 Kaf
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway compare`` to the command's parser."""
     parser = commands.verb("compare", _run, "compare two Kafka topics: the old bridge's and ours", _EPILOG)
     parser.add_argument("--left", required=True, metavar="TOPIC", help="the present topic")
     parser.add_argument("--right", required=True, metavar="TOPIC", help="its replacement")

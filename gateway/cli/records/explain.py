@@ -42,7 +42,6 @@ _OWN: Final = ("content_type", "response_topic", "correlation_data", "message_ex
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway explain`` to the command's parser."""
     text = "show the way of a message: route, interceptors, topic, key, partition, headers"
     parser = commands.verb("explain", _run, text, _EPILOG)
     parser.add_argument("topic", metavar="TOPIC", help="the MQTT topic it is published to; with --command the device")
@@ -242,7 +241,6 @@ def _listens(settings: Settings) -> bool:
 
 
 def _document(told: Explanation) -> dict[str, Any]:
-    """An explanation for JSON."""
     from gateway.cli.table import as_data
 
     document = {name: as_data(getattr(told, name)) for name in told.__slots__ if name != "message"}

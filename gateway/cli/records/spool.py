@@ -31,7 +31,6 @@ class SpoolCommandError(GatewayError):
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway spool`` and its commands."""
     parsers = commands.group(
         "spool",
         "show, export or import batches that wait on disk for Kafka",

@@ -32,7 +32,6 @@ size. Records without such a field are not shown; their number is reported at th
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway tail`` to the command's parser."""
     json = "one JSON object per line: everything in the record"
     text = "show records in Kafka as they arrive, payloads included"
     parser = commands.verb("tail", _run, text, _EPILOG, json=json)
@@ -90,7 +89,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _topics(arguments: argparse.Namespace, settings: Settings) -> tuple[str, ...]:
-    """The Kafka topics to show. Raises UsageError."""
     if arguments.dead_letters:
         if arguments.topic or arguments.route:
             raise UsageError("--dead-letters names the topics itself: give it without --topic and --route.")

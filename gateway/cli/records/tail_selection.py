@@ -44,7 +44,6 @@ class TailFilter:
     why: str = field(default="", init=False)
 
     def takes(self, letter: DeadLetter) -> bool:
-        """Whether the record passes."""
         if self.keys and letter.key not in self.keys:
             return False
         if self.devices and _device(letter) not in self.devices:

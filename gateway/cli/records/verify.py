@@ -28,7 +28,6 @@ it
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway verify`` to the command's parser."""
     parser = commands.verb("verify", _run, "compare the ledger topic with Kafka's records", _EPILOG)
     parser.add_argument(
         "--since",

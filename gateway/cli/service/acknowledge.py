@@ -10,7 +10,6 @@ from gateway.cli.table import tell
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway acknowledge`` to the command's parser."""
     status = "exit status: 0 acknowledged, 4 there was nothing to acknowledge"
     commands.verb("acknowledge", _run, "end the problem session-lost", status, json="")
 

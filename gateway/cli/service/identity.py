@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway identity`` to the command's parser."""
     actions = commands.group(
         "identity",
         "show or change the owner of the data directory",

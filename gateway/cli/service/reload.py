@@ -34,7 +34,6 @@ refused, and nothing was changed
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway reload`` to the command's parser."""
     text = "have the running gateway take changed settings, without disconnecting"
     parser = commands.verb("reload", _run, text, _EPILOG)
     flag(parser, "--dry-run", "change nothing: show the differences and whether they could be taken")

@@ -24,7 +24,6 @@ _GRACE_S = 5.0
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway retire`` to the command's parser."""
     commands.verb("retire", _run, "stop the gateway for good: its sessions end at the broker", json="")
 
 

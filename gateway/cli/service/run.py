@@ -39,7 +39,6 @@ was acknowledged (it will be delivered again), 77 a broker refuses the login or 
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway run`` to the command's parser."""
     parser = commands.verb("run", _run, "bridge messages until stopped", _EPILOG, json="")
     parser.add_argument(
         "--workers",

@@ -130,7 +130,6 @@ class Canary:
         metrics.canary_lost.watch_rows(lambda: {(leg,): account.lost[leg] for leg in LEGS})
 
     async def start(self) -> None:
-        """Returns at once."""
         self._tasks = [
             asyncio.create_task(self._read(), name="canary reader"),
             asyncio.create_task(self._publish(), name="canary publisher"),

@@ -13,7 +13,6 @@ FAILURES: Final = 2  # in a row: one falls into an election, or the restart of a
 
 
 def canary_problem(account: CanaryAccount, mqtt_topic: str, kafka_topic: str, timeout: str) -> Problem | None:
-    """The canary's present problem, if any."""
     lost = account.last_lost
     if account.failures < FAILURES or lost is None:
         return None

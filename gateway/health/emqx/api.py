@@ -46,8 +46,6 @@ class EmqxApiError(GatewayError):
 
 
 class EmqxRefusedError(EmqxApiError):
-    """EMQX refused the gateway's key."""
-
     exit_status = ExitStatus.REFUSED
 
 
@@ -131,7 +129,6 @@ class EmqxApi:
         return self._parsed(EmqxZone.parse, await self._document(await self._ask(path), path, dict), path)
 
     async def bans(self) -> list[Ban]:
-        """EMQX's list of bans."""
         return [self._parsed(Ban.parse, row, "/banned") for row in await self._pages("/banned", [])]
 
     async def metrics(self) -> dict[str, int]:

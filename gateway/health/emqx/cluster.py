@@ -46,7 +46,6 @@ async def look_at_cluster(api: EmqxApi) -> ClusterView:
 
 
 def cluster_problem(view: ClusterView) -> Problem | None:
-    """The cluster's problem, in a sentence."""
     if not view.stopped:
         return None
     nodes = " and ".join(view.stopped)

@@ -259,7 +259,6 @@ class EmqxWatch:
     # --- problems and facts -------------------------------------------------------------------------------------------
 
     def problems(self) -> tuple[Problem, ...]:
-        """The present problems. Does not block."""
         cluster = cluster_problem(self._cluster)
         return (() if cluster is None else (cluster,)) + tuple(
             emqx_problems(
