@@ -62,7 +62,6 @@ def test_a_start_imports_no_other_command(settings: Path, tmp_path: Path) -> Non
     assert not heavy & set(supervisor), "12 MiB that a supervisor does not need"
     assert not {"aiohttp", "gateway.base.metrics", "rich"} & set(supervisor), "15 MiB that nobody needs"
     assert {name for name in modules if name.startswith("gateway.cli.")} == {
-        "gateway.cli.arguments",
         "gateway.cli.main",
         "gateway.cli.parser",
         "gateway.cli.service",
