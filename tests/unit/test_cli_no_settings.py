@@ -127,7 +127,7 @@ def test_a_stream_tool_that_is_interrupted_ends_without_a_traceback(tmp_path: Pa
         "tool.start_spark = start\n"
         "from streaming.upkeep import maintain\n"
         "maintain.run = lambda *_: (print('runs', flush=True), [time.sleep(0.01) for _ in range(6000)])\n"
-        """sys.exit(tool.main(['maintain', '--arguments', '{"config": null, "conf": []}']))\n"""
+        "sys.exit(tool.main(['maintain']))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"],
