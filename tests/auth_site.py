@@ -120,10 +120,16 @@ def post(body: dict[str, Any] | bytes, path: str = "/authn", *fields: str) -> by
     """A request as EMQX 5 sends it."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [
-        f"POST {path} HTTP/1.1", "host: localhost:8085", "accept: application/json", "cache-control: no-cache",
-        "connection: keep-alive", "keep-alive: timeout=30, max=1000", "content-type: application/json",
-        f"content-length: {len(data)}", *fields,
-    ]  # fmt: skip
+        f"POST {path} HTTP/1.1",
+        "host: localhost:8085",
+        "accept: application/json",
+        "cache-control: no-cache",
+        "connection: keep-alive",
+        "keep-alive: timeout=30, max=1000",
+        "content-type: application/json",
+        f"content-length: {len(data)}",
+        *fields,
+    ]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
 

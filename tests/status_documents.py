@@ -9,11 +9,18 @@ HOSTILE = "<img src=x onerror=\"document.title='taken'\"></script><script>docume
 def partitions(topic: str, number: int, brokers: int = 3) -> list[dict[str, Any]]:
     return [
         {
-            "topic": topic, "partition": at, "leader": at % brokers + 1, "waiting": 0, "waiting_bytes": 0,
-            "spooled": 0, "last_ack_age_seconds": 0.4, "silent_seconds": 0, "health": "ok",
+            "topic": topic,
+            "partition": at,
+            "leader": at % brokers + 1,
+            "waiting": 0,
+            "waiting_bytes": 0,
+            "spooled": 0,
+            "last_ack_age_seconds": 0.4,
+            "silent_seconds": 0,
+            "health": "ok",
         }
         for at in range(number)
-    ]  # fmt: skip
+    ]
 
 
 def quiet() -> dict[str, Any]:
@@ -47,7 +54,11 @@ def quiet() -> dict[str, Any]:
             ],
         },
         "spool": {
-            "messages": 0, "bytes": 0, "max_bytes": 1 << 30, "oldest_age_seconds": 0.0, "spooling": {},
+            "messages": 0,
+            "bytes": 0,
+            "max_bytes": 1 << 30,
+            "oldest_age_seconds": 0.0,
+            "spooling": {},
             "problem": None,
         },
         "orphan_sessions": [],
@@ -98,7 +109,7 @@ def quiet() -> dict[str, Any]:
             "sent_bytes_per_second": 820_224.0,
         },
         "dead_letters": {"total": 0, "by_reason": {}, "last": []},
-    }  # fmt: skip
+    }
 
 
 def broken() -> dict[str, Any]:
@@ -238,9 +249,20 @@ def crowd(workers: int = 64, number: int = 2000) -> dict[str, Any]:
 def commands(**changes: Any) -> dict[str, Any]:
     """What a worker says of its ``[[commands]]``."""
     row = {
-        "open": True, "partitions": ["commands/0", "commands/1"], "consumed": 1210,
-        "finished": {"expired": 3, "succeeded": 1200}, "waiting": 5, "under_way": 2, "given_up": 0, "imbalance": 0,
-        "states": {"queued": 4, "sent": 2, "waiting": 1}, "unmatched": {"already finished": 1},
-        "oldest_seconds": 12.5, "busiest": {"pump-7": 5}, "settle": "5s", "errors": {}, **changes,
-    }  # fmt: skip
+        "open": True,
+        "partitions": ["commands/0", "commands/1"],
+        "consumed": 1210,
+        "finished": {"expired": 3, "succeeded": 1200},
+        "waiting": 5,
+        "under_way": 2,
+        "given_up": 0,
+        "imbalance": 0,
+        "states": {"queued": 4, "sent": 2, "waiting": 1},
+        "unmatched": {"already finished": 1},
+        "oldest_seconds": 12.5,
+        "busiest": {"pump-7": 5},
+        "settle": "5s",
+        "errors": {},
+        **changes,
+    }
     return {"client_id": "plant-7-0-commands", "connected": True, "problem": None, "routes": {"switches": row}}

@@ -58,18 +58,38 @@ def test_the_lists_of_the_older_form_are_a_white_list() -> None:
     assert rules_of_claim([]) == ((), False)
 
 
-@pytest.mark.parametrize(("qos", "expected"), [
-    (0, {0}), ("1", {1}), ("0,2", {0, 2}), ([1, "2"], {1, 2}), (None, set()), ([0, 1, 2], set()), ("2,1,0", set()),
-    ([1, 1], {1}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("qos", "expected"),
+    [
+        (0, {0}),
+        ("1", {1}),
+        ("0,2", {0, 2}),
+        ([1, "2"], {1, 2}),
+        (None, set()),
+        ([0, 1, 2], set()),
+        ("2,1,0", set()),
+        ([1, 1], {1}),
+    ],
+)
 def test_qos(qos: Any, expected: set[int]) -> None:
     assert one(qos=qos).qos == expected
 
 
-@pytest.mark.parametrize(("retain", "expected"), [
-    (True, True), ("true", True), (1, True), ("1", True), (False, False), (0, False), ("0", False), ("false", False),
-    ("all", None), (None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("retain", "expected"),
+    [
+        (True, True),
+        ("true", True),
+        (1, True),
+        ("1", True),
+        (False, False),
+        (0, False),
+        ("0", False),
+        ("false", False),
+        ("all", None),
+        (None, None),
+    ],
+)
 def test_retain(retain: Any, expected: bool | None) -> None:
     assert one(retain=retain).retain is expected
     assert one(retain=retain, action="sub").retain is None
@@ -81,11 +101,27 @@ def test_whom_a_rule_concerns() -> None:
     assert rule.who == who
 
 
-@pytest.mark.parametrize(("pattern", "literal"), [
-    ("^dashboard$", "dashboard"), (r"^a\.b\+c\\d$", r"a.b+c\d"), ("^a b/c$", "a b/c"), ("^é$", "é"), ("^$", None),
-    ("dashboard", None), ("^dash", None), ("^a.b$", None), ("^(a+)+$", None), ("^a|b$", None), (r"^\d$", None),
-    (r"^\Qa$", None), ("^a{2}$", None), ("^[ab]$", None), ("^a$b$", None), ("^a\\$", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        ("^dashboard$", "dashboard"),
+        (r"^a\.b\+c\\d$", r"a.b+c\d"),
+        ("^a b/c$", "a b/c"),
+        ("^é$", "é"),
+        ("^$", None),
+        ("dashboard", None),
+        ("^dash", None),
+        ("^a.b$", None),
+        ("^(a+)+$", None),
+        ("^a|b$", None),
+        (r"^\d$", None),
+        (r"^\Qa$", None),
+        ("^a{2}$", None),
+        ("^[ab]$", None),
+        ("^a$b$", None),
+        ("^a\\$", None),
+    ],
+)
 def test_a_regular_expression_that_spells_out_one_text_is_that_text(pattern: str, literal: str | None) -> None:
     assert literal_of_regex(pattern) == literal
 
@@ -131,10 +167,26 @@ def test_an_entry_that_is_no_rule_refuses_the_whole(entry: dict[str, Any], fault
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("claim", [
-    "all", 5, None, True, 1e300, {}, {"publish": []}, {"pub": "a"}, {"sub": [5]}, {"all": {"a": 1}}, [5], [[]],
-    [None], ["allow"], {"pub": [["a"]]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "all",
+        5,
+        None,
+        True,
+        1e300,
+        {},
+        {"publish": []},
+        {"pub": "a"},
+        {"sub": [5]},
+        {"all": {"a": 1}},
+        [5],
+        [[]],
+        [None],
+        ["allow"],
+        {"pub": [["a"]]},
+    ],
+)
 def test_what_is_no_claim_is_refused(claim: Any) -> None:
     with pytest.raises(RuleFormatError):
         rules_of_claim(claim)

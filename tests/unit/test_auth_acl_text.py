@@ -22,10 +22,20 @@ FLEET = (
 
 _LEVELS = st.sampled_from(
     [
-        "a", "b", "+", "", "$SYS", "%s%", "${username}", "${clientid}", "${tenant}", "${client_attrs.site}",
-        "x${username}", "${$}{a}",
+        "a",
+        "b",
+        "+",
+        "",
+        "$SYS",
+        "%s%",
+        "${username}",
+        "${clientid}",
+        "${tenant}",
+        "${client_attrs.site}",
+        "x${username}",
+        "${$}{a}",
     ]
-)  # fmt: skip
+)
 _TOPICS = st.builds(
     lambda levels, rest: "/".join([*levels, "#"]) if rest else "/".join(levels),
     st.lists(_LEVELS, min_size=1, max_size=4),

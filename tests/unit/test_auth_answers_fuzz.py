@@ -17,10 +17,20 @@ from gateway.http.http1 import Head, Request
 _KEYS = ["username", "clientid", "password", "peerhost", "topic", "action", "qos", "retain", "groups", "attr_site", "x"]
 _TEXTS = st.text(max_size=30) | st.sampled_from(
     [
-        "publish", "subscribe", "undefined", "", "#", "+", "../", "${clientid}", "\0", "\ud800", "' OR 1=1 --",
+        "publish",
+        "subscribe",
+        "undefined",
+        "",
+        "#",
+        "+",
+        "../",
+        "${clientid}",
+        "\0",
+        "\ud800",
+        "' OR 1=1 --",
         "*)(uid=*))",
     ]
-)  # fmt: skip
+)
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),

@@ -122,17 +122,31 @@ class TestDecisionCache:
         assert cache.get(key, (1, 2)) is None
         assert cache.get(key, (1, 1)) is None, "it came back with a version that is over"
 
-    @pytest.mark.parametrize("other", [
-        {"topic": "b"}, {"clientid": "c"}, {"peerhost": "10.0.0.1"}, {"cert_common_name": "n"}, {"tenant": "t"},
-        {"groups": frozenset({"g"})}, {"attributes": {"a": "1"}},
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"topic": "b"},
+            {"clientid": "c"},
+            {"peerhost": "10.0.0.1"},
+            {"cert_common_name": "n"},
+            {"tenant": "t"},
+            {"groups": frozenset({"g"})},
+            {"attributes": {"a": "1"}},
+        ],
+    )
     def test_each_field_that_a_decision_depends_on_is_in_the_key(self, other: dict[str, Any]) -> None:
         assert DecisionCache.key(self.request()) != DecisionCache.key(self.request(**other))
 
-    @pytest.mark.parametrize("large", [
-        {"cert_common_name": "n" * 300}, {"tenant": "t" * 300}, {"clientid": "c" * 300}, {"topic": "a" * 300},
-        {"groups": frozenset(map(str, range(20)))},
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "large",
+        [
+            {"cert_common_name": "n" * 300},
+            {"tenant": "t" * 300},
+            {"clientid": "c" * 300},
+            {"topic": "a" * 300},
+            {"groups": frozenset(map(str, range(20)))},
+        ],
+    )
     def test_what_is_large_is_not_remembered(self, large: dict[str, Any]) -> None:
         assert DecisionCache.key(self.request(**large)) is None
 

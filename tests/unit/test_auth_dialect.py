@@ -21,9 +21,17 @@ LOGIN = {
     "cert_common_name": "pump-7.plant",
 }
 ACCESS = {
-    "username": "alice", "clientid": "pump-7", "peerhost": "10.1.2.3", "cert_common_name": "undefined",
-    "topic": "plant/7", "action": "publish", "qos": 1, "retain": False, "tenant": "acme", "groups": "operators,pumps",
-}  # fmt: skip
+    "username": "alice",
+    "clientid": "pump-7",
+    "peerhost": "10.1.2.3",
+    "cert_common_name": "undefined",
+    "topic": "plant/7",
+    "action": "publish",
+    "qos": 1,
+    "retain": False,
+    "tenant": "acme",
+    "groups": "operators,pumps",
+}
 
 
 def login(body: object, content_type: bytes = JSON) -> LoginRequest:
@@ -92,12 +100,24 @@ def test_a_topic_may_be_called_undefined() -> None:
     assert access({**ACCESS, "topic": "undefined"}).topic == "undefined"
 
 
-@pytest.mark.parametrize(("change", "why"), [
-    ({"topic": ""}, "topic"), ({"topic": None}, "topic"), ({"topic": 7}, "topic"),
-    ({"action": "undefined"}, "action"), ({"action": ["publish"]}, "action"), ({"action": "PUBLISH"}, "action"),
-    ({"qos": 3}, "qos"), ({"qos": [1]}, "qos"), ({"qos": "1.0"}, "qos"), ({"retain": {}}, "retain"),
-    ({"retain": 2}, "retain"), ({"username": 7}, "username"), ({"groups": ["a"]}, "groups"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"topic": ""}, "topic"),
+        ({"topic": None}, "topic"),
+        ({"topic": 7}, "topic"),
+        ({"action": "undefined"}, "action"),
+        ({"action": ["publish"]}, "action"),
+        ({"action": "PUBLISH"}, "action"),
+        ({"qos": 3}, "qos"),
+        ({"qos": [1]}, "qos"),
+        ({"qos": "1.0"}, "qos"),
+        ({"retain": {}}, "retain"),
+        ({"retain": 2}, "retain"),
+        ({"username": 7}, "username"),
+        ({"groups": ["a"]}, "groups"),
+    ],
+)
 def test_an_access_with_a_value_that_cannot_be_is_no_question(change: dict[str, object], why: str) -> None:
     with pytest.raises(UnreadableError, match=why):
         access({**ACCESS, **change})

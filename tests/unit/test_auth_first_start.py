@@ -74,9 +74,15 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
     assert len(said) == 12
     made = {path.relative_to(secrets).as_posix(): path.read_text() for path in secrets.rglob("*") if path.is_file()}
     assert set(made) == {
-        "service/shared_secret", "emqx/authorization.conf", "emqx/dashboard.conf", "emqx/api_keys",
-        "gateway/mqtt_password", "gateway/emqx_api_secret", "operator/http_token", "devices/devices.csv",
-    }  # fmt: skip
+        "service/shared_secret",
+        "emqx/authorization.conf",
+        "emqx/dashboard.conf",
+        "emqx/api_keys",
+        "gateway/mqtt_password",
+        "gateway/emqx_api_secret",
+        "operator/http_token",
+        "devices/devices.csv",
+    }
     secret = made["service/shared_secret"]
     assert len(secret) >= 32
     assert made["emqx/authorization.conf"] == f'authorization = "Bearer {secret}"\n'

@@ -30,10 +30,15 @@ def test_a_key_is_for_the_algorithm_that_it_names(name: str) -> None:
     assert (key.algorithms, key.key_id) == ({name}, f"kid-{name}")
 
 
-@pytest.mark.parametrize(("name", "algorithms"), [
-    ("RS256", {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}), ("ES256", {"ES256"}), ("ES384", {"ES384"}),
-    ("EdDSA", {"EdDSA"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "algorithms"),
+    [
+        ("RS256", {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+        ("ES256", {"ES256"}),
+        ("ES384", {"ES384"}),
+        ("EdDSA", {"EdDSA"}),
+    ],
+)
 def test_a_key_that_names_none_is_for_what_its_kind_can_do(name: str, algorithms: set[str]) -> None:
     [key] = parse_key_set(body(changed(name, alg=None, use=None))).keys
     assert key.algorithms == algorithms
@@ -101,12 +106,20 @@ def test_an_empty_set_is_a_set() -> None:
     assert parse_key_set(body()).keys == ()
 
 
-@pytest.mark.parametrize(("data", "says"), [
-    (b"", "no JSON"), (b"<html>", "no JSON"), (b"[]", "no object"), (b"{}", 'no list "keys"'),
-    (b'{"keys": {}}', 'no list "keys"'), (b'{"keys": [], "keys": []}', "twice"),
-    (b'{"keys": ' + b"[" * 100_000, "nested"), (b"\xff", "no text"),
-    (body(*[{}] * (MOST_KEYS + 1)), f"more than {MOST_KEYS}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no JSON"),
+        (b"<html>", "no JSON"),
+        (b"[]", "no object"),
+        (b"{}", 'no list "keys"'),
+        (b'{"keys": {}}', 'no list "keys"'),
+        (b'{"keys": [], "keys": []}', "twice"),
+        (b'{"keys": ' + b"[" * 100_000, "nested"),
+        (b"\xff", "no text"),
+        (body(*[{}] * (MOST_KEYS + 1)), f"more than {MOST_KEYS}"),
+    ],
+)
 def test_what_is_no_set_is_refused(data: bytes, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_key_set(data)

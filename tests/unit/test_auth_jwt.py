@@ -111,10 +111,15 @@ async def test_what_a_token_says_of_its_bearer_comes_with_it() -> None:
         "tenant": "acme",
         "groups": ["b", "a", ""],
         "client_attrs": {
-            "site": "berlin", "bad name": "x", "number": 5, "tenant": "evil", "groups": "evil", "nul": "\x00",
+            "site": "berlin",
+            "bad name": "x",
+            "number": 5,
+            "tenant": "evil",
+            "groups": "evil",
+            "nul": "\x00",
         },
         "is_superuser": True,
-    }  # fmt: skip
+    }
     verdict = is_a(Allow, await login(token(claims)))
     assert (verdict.tenant, verdict.groups) == ("acme", {"a", "b"})
     assert dict(verdict.attributes) == {"site": "berlin"}

@@ -21,8 +21,12 @@ MINUTE = 60 * SECOND
 
 def lockouts(**changed: int) -> Lockouts:
     given_ = {
-        "failures": 3, "window_ns": MINUTE, "lockout_ns": 30 * SECOND, "lockout_max_ns": 10 * MINUTE, "tracked": 1000,
-    }  # fmt: skip
+        "failures": 3,
+        "window_ns": MINUTE,
+        "lockout_ns": 30 * SECOND,
+        "lockout_max_ns": 10 * MINUTE,
+        "tracked": 1000,
+    }
     return Lockouts(**{**given_, **changed})
 
 
@@ -187,11 +191,18 @@ class TestProtection:
         assert not one.flaps("", 0)
 
 
-@pytest.mark.parametrize(("address", "group"), [
-    ("10.0.0.1", "10.0.0.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-    ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"), ("::ffff:10.0.0.1", "10.0.0.1"),
-    ("no: address", "no: address"), ("", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "group"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("no: address", "no: address"),
+        ("", ""),
+    ],
+)
 def test_what_an_address_is_counted_by(address: str, group: str) -> None:
     assert address_group(address) == group
 

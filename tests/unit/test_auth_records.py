@@ -35,10 +35,21 @@ def test_neither(value: object) -> None:
         read_record({"is_superuser": value})
 
 
-@pytest.mark.parametrize(("value", "groups"), [
-    ("a", {"a"}), ("a,b", {"a", "b"}), (" a , b ,, a", {"a", "b"}), ("", set()), (" , ", set()), (b"a,b", {"a", "b"}),
-    (["a", "b"], {"a", "b"}), ([], set()), ('["a", "b"]', {"a", "b"}), ("[]", set()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "groups"),
+    [
+        ("a", {"a"}),
+        ("a,b", {"a", "b"}),
+        (" a , b ,, a", {"a", "b"}),
+        ("", set()),
+        (" , ", set()),
+        (b"a,b", {"a", "b"}),
+        (["a", "b"], {"a", "b"}),
+        ([], set()),
+        ('["a", "b"]', {"a", "b"}),
+        ("[]", set()),
+    ],
+)
 def test_groups(value: object, groups: set[str]) -> None:
     assert read_record({"groups": value}).groups == groups
 

@@ -130,11 +130,22 @@ class TestTopicsOfSubscriptions:
 
 
 class TestTopicsOfPublishing:
-    @pytest.mark.parametrize(("rule", "topic", "matches"), [
-        ("a/#", "a", True), ("a/#", "a/b/c", True), ("a/#", "ab", False), ("a/+", "a/", True), ("a/+", "a", False),
-        ("+/+", "/a", True), ("#", "$SYS/x", False), ("+/x", "$SYS/x", False), ("$SYS/+", "$SYS/x", True),
-        ("a", "a/", False), ("A", "a", False),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("rule", "topic", "matches"),
+        [
+            ("a/#", "a", True),
+            ("a/#", "a/b/c", True),
+            ("a/#", "ab", False),
+            ("a/+", "a/", True),
+            ("a/+", "a", False),
+            ("+/+", "/a", True),
+            ("#", "$SYS/x", False),
+            ("+/x", "$SYS/x", False),
+            ("$SYS/+", "$SYS/x", True),
+            ("a", "a/", False),
+            ("A", "a", False),
+        ],
+    )
     def test_a_rule_matches_as_a_subscription_would(self, rule: str, topic: str, matches: bool) -> None:
         assert publishes(topic, [Rule("allow", rule)]) is matches
         everything = [Rule("allow", "#"), Rule("allow", "$SYS/#")]

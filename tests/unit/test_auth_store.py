@@ -323,9 +323,15 @@ class TestUsers:
             for asked in ("10.1.2.3", "10.1.2.4", "11.0.0.1", "::ffff:10.1.2.4", "fd00::1", "fe80::1", "nonsense", "")
         }
         assert found == {
-            "10.1.2.3": "10.1.2.3/32", "10.1.2.4": "10.0.0.0/8", "11.0.0.1": None, "::ffff:10.1.2.4": "10.0.0.0/8",
-            "fd00::1": "fd00::/8", "fe80::1": None, "nonsense": None, "": None,
-        }  # fmt: skip
+            "10.1.2.3": "10.1.2.3/32",
+            "10.1.2.4": "10.0.0.0/8",
+            "11.0.0.1": None,
+            "::ffff:10.1.2.4": "10.0.0.0/8",
+            "fd00::1": "fd00::/8",
+            "fe80::1": None,
+            "nonsense": None,
+            "": None,
+        }
 
     def test_an_existing_user_is_not_replaced_unasked(self, store: Store) -> None:
         add_user(store, User("username", "a"))

@@ -52,8 +52,14 @@ def test_the_exit_status_says_whether_another_try_is_vain() -> None:
 
 def test_each_failure_of_a_batch_has_a_label_of_its_own_in_the_metrics() -> None:
     failures = [
-        IncarnationError("x"), LeaderMissingError("x"), PoisonedError("x", DeadLetterReason.TOO_LARGE),
-        RefusedError("x"), ReplicasMissingError("x"), RetriableError("x"), TimestampError("x"), UnreachableError("x"),
-    ]  # fmt: skip
+        IncarnationError("x"),
+        LeaderMissingError("x"),
+        PoisonedError("x", DeadLetterReason.TOO_LARGE),
+        RefusedError("x"),
+        ReplicasMissingError("x"),
+        RetriableError("x"),
+        TimestampError("x"),
+        UnreachableError("x"),
+    ]
     reasons = [send_failure_labels(error)[0] for error in failures]
     assert len(set(reasons)) == len(failures), reasons

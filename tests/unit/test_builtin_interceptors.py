@@ -94,10 +94,17 @@ def test_a_missing_field_is_told_apart(text: str) -> None:
         Expression(text).evaluate(record(VALUE, message=MESSAGE))
 
 
-@pytest.mark.parametrize(("text", "error"), [
-    ("json.t > 'a'", TypeError), ("json.n > 1", TypeError), ("'x' * 10", TypeError), ("'%9d' % 1", TypeError),
-    ("1 / 0", ZeroDivisionError), ("has(topic)", TypeError),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("json.t > 'a'", TypeError),
+        ("json.n > 1", TypeError),
+        ("'x' * 10", TypeError),
+        ("'%9d' % 1", TypeError),
+        ("1 / 0", ZeroDivisionError),
+        ("has(topic)", TypeError),
+    ],
+)
 def test_what_makes_no_sense_is_an_error_and_no_answer(text: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         Expression(text).evaluate(record(VALUE, message=MESSAGE))

@@ -81,9 +81,15 @@ def test_all_that_a_rule_can_say(acl: Command) -> None:
     assert out == f"Added rule 1: allow {who} to publish to t/${{clientid}}/#, as text, QoS 0 or 1, not retained.\n"
     (rule,) = acl.json("list")
     assert rule == {
-        "id": 1, "permission": "allow", "action": "publish", "topic": "t/${clientid}/#", "eq": True, "qos": [0, 1],
-        "retain": False, "who": who.split(" and "),
-    }  # fmt: skip
+        "id": 1,
+        "permission": "allow",
+        "action": "publish",
+        "topic": "t/${clientid}/#",
+        "eq": True,
+        "qos": [0, 1],
+        "retain": False,
+        "who": who.split(" and "),
+    }
     assert acl.json("list", "--tenant", "acme", "--group", "north") == [rule]
     assert acl.json("list", "--tenant", "acme", "--group", "south") == []
 

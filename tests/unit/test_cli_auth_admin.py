@@ -302,10 +302,14 @@ class TestTenant:
         run("tenant", "set", "acme", "--users-max", "none", "--attribute", "x=y", "--no-attribute", "plan", "--disable")
         assert run("tenant", "list", "--json").data == [
             {
-                "name": "acme", "enabled": False, "logins_per_second": 5, "users_max": None, "attributes": {"x": "y"},
+                "name": "acme",
+                "enabled": False,
+                "logins_per_second": 5,
+                "users_max": None,
+                "attributes": {"x": "y"},
                 "users": 1,
             }
-        ]  # fmt: skip
+        ]
         assert "disabled" in run("tenant", "list").out
         run("tenant", "set", "acme", "--enable", "--logins-per-second", "default")
         found = store.tenant("acme")

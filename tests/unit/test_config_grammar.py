@@ -33,12 +33,30 @@ def test_a_duration_is_read(written: object, microseconds: int) -> None:
     assert parse_duration(written) == timedelta(microseconds=microseconds)
 
 
-@pytest.mark.parametrize(("written", "word"), [
-    ("5 parsecs", "unit"), ("5S", "unit"), ("5 s", "unit"), ("ms", "unit"), ("", "unit"), ("-5s", "unit"),
-    ("PT5S", "unit"), ("1:30:00", "unit"), ("٣s", "unit"), (True, "unit"), (None, "unit"), ([5], "unit"),
-    ("30m1h", "largest first"), ("1m1m", "once"), ("0.5us", "microsecond"), (1e-7, "microsecond"),
-    (float("inf"), "range"), (float("nan"), "range"), ("99999999999999999999d", "range"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "word"),
+    [
+        ("5 parsecs", "unit"),
+        ("5S", "unit"),
+        ("5 s", "unit"),
+        ("ms", "unit"),
+        ("", "unit"),
+        ("-5s", "unit"),
+        ("PT5S", "unit"),
+        ("1:30:00", "unit"),
+        ("٣s", "unit"),
+        (True, "unit"),
+        (None, "unit"),
+        ([5], "unit"),
+        ("30m1h", "largest first"),
+        ("1m1m", "once"),
+        ("0.5us", "microsecond"),
+        (1e-7, "microsecond"),
+        (float("inf"), "range"),
+        (float("nan"), "range"),
+        ("99999999999999999999d", "range"),
+    ],
+)
 def test_what_is_no_duration_is_refused_with_the_rule(written: object, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         parse_duration(written)
@@ -53,10 +71,23 @@ def test_a_negative_duration_can_be_printed_in_a_message() -> None:
     assert format_duration(timedelta(seconds=-90)) == "-1m30s"
 
 
-@pytest.mark.parametrize(("written", "size"), [
-    (0, 0), (1000, 1000), ("1000", 1000), ("512B", 512), ("256KiB", 262_144), ("1.5MiB", 1_572_864),
-    ("1 GiB", 1 << 30), ("2TiB", 2 << 40), ("64kB", 64_000), ("1MB", 1_000_000), ("1GB", 10**9), ("1TB", 10**12),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        (0, 0),
+        (1000, 1000),
+        ("1000", 1000),
+        ("512B", 512),
+        ("256KiB", 262_144),
+        ("1.5MiB", 1_572_864),
+        ("1 GiB", 1 << 30),
+        ("2TiB", 2 << 40),
+        ("64kB", 64_000),
+        ("1MB", 1_000_000),
+        ("1GB", 10**9),
+        ("1TB", 10**12),
+    ],
+)
 def test_a_size_is_read(written: object, size: int) -> None:
     assert parse_bytes(written) == size
 

@@ -79,8 +79,12 @@ def test_each_source_wins_over_the_weaker_ones(tmp_path: Path) -> None:
         "command line",
     ]
     assert [loaded.origin(f"mqtt.{name}").source for name in names] == [
-        "default", "file", "secrets directory", "environment", "override",
-    ]  # fmt: skip
+        "default",
+        "file",
+        "secrets directory",
+        "environment",
+        "override",
+    ]
 
 
 def test_the_file_is_the_one_given_then_the_one_in_the_environment_then_the_one_that_is_there() -> None:
@@ -303,10 +307,16 @@ def test_a_secrets_directory_that_was_named_must_be_there() -> None:
     assert problem == "GATEWAY_SECRETS_DIR: the folder /no/such/folder cannot be read: No such file or directory"
 
 
-@pytest.mark.parametrize(("content", "reason"), [
-    (None, "No such file or directory"), (b"", "is empty"), (b"\n", "is empty"), (b"\xff\xfe", "is not UTF-8 text"),
-    (b"x" * 65_537, "larger than 64 KiB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"x" * 65_537, "larger than 64 KiB"),
+    ],
+)
 def test_an_unusable_secret_file_is_told_without_its_name(content: bytes | None, reason: str, tmp_path: Path) -> None:
     """The name may be the password itself, written to the wrong setting."""
     secret = tmp_path / "hunter2"

@@ -21,11 +21,22 @@ def test_a_valid_filter_passes(text: str) -> None:
     assert check_mqtt_filter(text) == text
 
 
-@pytest.mark.parametrize(("text", "word"), [
-    ("", "empty"), ("a/#/b", "last level"), ("a#", "last level"), ("#/", "last level"), ("a/b+", "stands alone"),
-    ("a/+b/c", "stands alone"), ("a\x00b", "NUL"), ("a" * 65_536, "65,535"), ("$share/group/a", "mqtt.share_group"),
-    ("$queue/a", "mqtt.share_group"), ("$exclusive/a", "exclusive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "empty"),
+        ("a/#/b", "last level"),
+        ("a#", "last level"),
+        ("#/", "last level"),
+        ("a/b+", "stands alone"),
+        ("a/+b/c", "stands alone"),
+        ("a\x00b", "NUL"),
+        ("a" * 65_536, "65,535"),
+        ("$share/group/a", "mqtt.share_group"),
+        ("$queue/a", "mqtt.share_group"),
+        ("$exclusive/a", "exclusive"),
+    ],
+)
 def test_an_invalid_filter_is_refused_with_the_rule(text: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         check_mqtt_filter(text)
@@ -120,10 +131,16 @@ def test_a_kafka_address_has_host_and_port() -> None:
     assert parse_kafka_address("[::1]:9092") == ("::1", 9092)
 
 
-@pytest.mark.parametrize(("text", "word"), [
-    ("kafka://a:9092", "no scheme"), ("a", "names its port"), ("a:", "1 to 65535"), ("u:p@a:1", "kafka.sasl"),
-    (":9", "missing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("kafka://a:9092", "no scheme"),
+        ("a", "names its port"),
+        ("a:", "1 to 65535"),
+        ("u:p@a:1", "kafka.sasl"),
+        (":9", "missing"),
+    ],
+)
 def test_a_wrong_kafka_address_is_refused(text: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         parse_kafka_address(text)

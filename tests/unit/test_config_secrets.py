@@ -117,10 +117,16 @@ def test_sound_settings_tell_no_secret(tmp_path: Path, caplog: pytest.LogCapture
     assert loaded.settings.mqtt.password.get_secret_value() == SECRET
     logging.getLogger("test").warning("%s %r", loaded, loaded.settings)
     shown = [
-        repr(loaded), str(loaded.settings), repr(loaded.settings.mqtt), repr(loaded.settings.kafka.sasl),
-        str(loaded.settings.mqtt.proxy), str(loaded.warnings), as_text(loaded), json.dumps(as_data(loaded)),
+        repr(loaded),
+        str(loaded.settings),
+        repr(loaded.settings.mqtt),
+        repr(loaded.settings.kafka.sasl),
+        str(loaded.settings.mqtt.proxy),
+        str(loaded.warnings),
+        as_text(loaded),
+        json.dumps(as_data(loaded)),
         caplog.text,
-    ]  # fmt: skip
+    ]
     assert [text for text in shown if SECRET in text] == []
     assert "Authorization" in as_text(loaded)  # which header is sent is no secret
 

@@ -21,9 +21,16 @@ ERROR = BridgeError("The template found no value.")
 
 def bury(path: Path, value: bytes | None, **options: object) -> Slot:
     arguments: dict[str, object] = {
-        "route": path.route, "qos": 1, "first_seen_ms": 1_763_683_200_123, "key": b"k", "value": value, "headers": [],
-        "reason": DeadLetterReason.MISSING_VALUE, "error": ERROR, **options,
-    }  # fmt: skip
+        "route": path.route,
+        "qos": 1,
+        "first_seen_ms": 1_763_683_200_123,
+        "key": b"k",
+        "value": value,
+        "headers": [],
+        "reason": DeadLetterReason.MISSING_VALUE,
+        "error": ERROR,
+        **options,
+    }
     slot = path.dead_letters.bury(DeadLetterDraft(**arguments))  # type: ignore[arg-type]
     path.took(b"%d" % path.ledger.received)
     return slot

@@ -170,11 +170,19 @@ def test_a_tail_gives_each_complete_line_once(tmp_path: Path) -> None:
 # ── what is read back ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("value", "identity"), [
-    (b'{"device":"d","seq":3,"ts":17,"type":"pump"}', Identity("d", 3, 17)),
-    (b'{"device":"d","seq":"3","ts":17}', None), (b'{"device":"d","seq":true,"ts":17}', None),
-    (b'{"device":"d"}', None), (b"[1,2]", None), (b"\xff\xfe", None), (b"", None), (None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "identity"),
+    [
+        (b'{"device":"d","seq":3,"ts":17,"type":"pump"}', Identity("d", 3, 17)),
+        (b'{"device":"d","seq":"3","ts":17}', None),
+        (b'{"device":"d","seq":true,"ts":17}', None),
+        (b'{"device":"d"}', None),
+        (b"[1,2]", None),
+        (b"\xff\xfe", None),
+        (b"", None),
+        (None, None),
+    ],
+)
 def test_an_identity_is_read_from_the_payload_or_not_at_all(value: bytes | None, identity: Identity | None) -> None:
     assert read_identity(value) == identity
 
@@ -257,10 +265,20 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (arguments.json, arguments.keep) == (False, None)
 
 
-@pytest.mark.parametrize("words", [
-    ("--duration", "0"), ("--duration", "nan"), ("--duration", "soon"), ("--devices", "0"), ("--devices", "2.5"),
-    ("--devices", "100000"), ("--rate", "0"), ("--rate", "-1"), ("--seed", "x"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--duration", "0"),
+        ("--duration", "nan"),
+        ("--duration", "soon"),
+        ("--devices", "0"),
+        ("--devices", "2.5"),
+        ("--devices", "100000"),
+        ("--rate", "0"),
+        ("--rate", "-1"),
+        ("--seed", "x"),
+    ],
+)
 def test_impossible_wishes_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         parse(*words)

@@ -51,11 +51,20 @@ def test_no_signal_can_take_a_column_of_silver() -> None:
     assert set(FIXED.names) <= RESERVED
 
 
-@pytest.mark.parametrize(("unit", "canonical", "number", "becomes"), [
-    ("°F", "°C", 212.0, 100.0), ("degF", "degC", -40.0, -40.0), ("K", "°C", 273.15, 0.0), ("mV", "V", 3300.0, 3.3),
-    ("hPa", "Pa", 1013.25, 101325.0), ("kPa", "Pa", 101.325, 101325.0), ("psi", "Pa", 1.0, 6894.757293168361),
-    ("km/h", "m/s", 36.0, 10.0), ("%", "", 50.0, 0.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("unit", "canonical", "number", "becomes"),
+    [
+        ("°F", "°C", 212.0, 100.0),
+        ("degF", "degC", -40.0, -40.0),
+        ("K", "°C", 273.15, 0.0),
+        ("mV", "V", 3300.0, 3.3),
+        ("hPa", "Pa", 1013.25, 101325.0),
+        ("kPa", "Pa", 101.325, 101325.0),
+        ("psi", "Pa", 1.0, 6894.757293168361),
+        ("km/h", "m/s", 36.0, 10.0),
+        ("%", "", 50.0, 0.5),
+    ],
+)
 def test_units_are_converted(unit: str, canonical: str, number: float, becomes: float) -> None:
     convert = conversion(unit, canonical)
     assert convert is not None

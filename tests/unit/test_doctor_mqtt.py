@@ -101,10 +101,18 @@ def test_what_the_broker_grants(limits: dict[str, int], name: str, severity: Sev
     assert bool(check.fix) is (severity is not OK)
 
 
-@pytest.mark.parametrize(("broker", "severity"), [
-    ("", OK), ("mosquitto 2.0.11", WARN), ("mosquitto 2.0.9", WARN), ("mosquitto 2.0.13", OK),
-    ("mosquitto 2.1.2", OK), ("mosquitto 2.1.0-test1", OK), ("VerneMQ 2.0.1", OK),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("broker", "severity"),
+    [
+        ("", OK),
+        ("mosquitto 2.0.11", WARN),
+        ("mosquitto 2.0.9", WARN),
+        ("mosquitto 2.0.13", OK),
+        ("mosquitto 2.1.2", OK),
+        ("mosquitto 2.1.0-test1", OK),
+        ("VerneMQ 2.0.1", OK),
+    ],
+)
 def test_a_mosquitto_that_overruns_its_window_is_named_with_its_version(broker: str, severity: Severity) -> None:
     check = judged(found=door(broker=broker))["version"]
     assert check.severity is severity
@@ -114,10 +122,16 @@ def test_a_mosquitto_that_overruns_its_window_is_named_with_its_version(broker: 
     assert (old.severity, broker in old.text) == (OK, True), "no window is announced there"
 
 
-@pytest.mark.parametrize(("said", "broker"), [
-    (b"mosquitto version 2.0.11", "mosquitto 2.0.11"), (b"", ""), (b"\x1b[31mred", ""), ("версия".encode(), ""),
-    (b"x" * 61, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "broker"),
+    [
+        (b"mosquitto version 2.0.11", "mosquitto 2.0.11"),
+        (b"", ""),
+        (b"\x1b[31mred", ""),
+        ("версия".encode(), ""),
+        (b"x" * 61, ""),
+    ],
+)
 def test_what_a_broker_says_it_is_has_to_look_like_a_name(said: bytes, broker: str) -> None:
     assert broker_name(replace(WELCOME, retained=said)) == broker
     assert broker_name(WELCOME) == broker_name(None) == ""

@@ -135,8 +135,14 @@ class TestSpark:
         found = there(java.find_java())
         wrapper = found.spark_home() / "bin" / "java"
         arguments = [
-            "-Xmx1g", "--add-modules=jdk.incubator.vector", "two words", "", "--add-modules=other", "$HOME", "*",
-        ]  # fmt: skip
+            "-Xmx1g",
+            "--add-modules=jdk.incubator.vector",
+            "two words",
+            "",
+            "--add-modules=other",
+            "$HOME",
+            "*",
+        ]
         answer = subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True)
         assert answer.stdout.split("\n")[:-1] == [a for a in arguments if a != "--add-modules=jdk.incubator.vector"]
         assert found.spark_home() == wrapper.parent.parent

@@ -114,16 +114,27 @@ def test_selected_fields_and_topics() -> None:
     assert statement.topics == ("t/#", "u/+")
     assert statement.everything
     assert [(one.name, one.field.path if one.field else None) for one in statement.selected] == [
-        ("*", None), ("c", ("payload", "a", "b")), ("clientid", ("clientid",)), ("n", None), ("", None),
-    ]  # fmt: skip
+        ("*", None),
+        ("c", ("payload", "a", "b")),
+        ("clientid", ("clientid",)),
+        ("n", None),
+        ("", None),
+    ]
     assert statement.selected[3].text == "now_timestamp() as n"
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [
-    ("${topic}", "${topic}"), ("${.payload.a.b}", "${payload.a.b}"), ("x-${payload.id}-$y", "x-${payload.id}-${$}y"),
-    ("${pub_props.User-Property.site}", "${property.site}"), ("${t}", "${payload.temp}"),
-    ("${clientid}", "${device}"), ("", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("${topic}", "${topic}"),
+        ("${.payload.a.b}", "${payload.a.b}"),
+        ("x-${payload.id}-$y", "x-${payload.id}-${$}y"),
+        ("${pub_props.User-Property.site}", "${property.site}"),
+        ("${t}", "${payload.temp}"),
+        ("${clientid}", "${device}"),
+        ("", ""),
+    ],
+)
 def test_templates(theirs: str, ours: str) -> None:
     words = Words(parse_sql('SELECT payload.temp as t FROM "x"').selected, "${topic[1]}")
     assert words.template(theirs) == ours

@@ -203,9 +203,13 @@ async def _short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 SERVERS = {
-    "hangs up": _hang_up, "resets": _reset, "garbage": _garbage, "answers in part": _short, "says nothing": _silent,
+    "hangs up": _hang_up,
+    "resets": _reset,
+    "garbage": _garbage,
+    "answers in part": _short,
+    "says nothing": _silent,
     "absent": None,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=SERVERS.values(), ids=list(SERVERS))

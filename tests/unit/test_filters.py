@@ -106,12 +106,26 @@ def test_valid_filters_pass(text: str) -> None:
     validate_filter(text)
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("", "empty"), ("a#", '"#"'), ("a/#/b", '"#"'), ("##", '"#"'), ("a/b+", '"+"'), ("++", '"+"'),
-    ("$share/g/a/b#", '"#"'), ("a\0b", "NUL"), ("a/\ud800", "Unicode"), ("ä" * 32_768, "65,536"),
-    ("$share/g", "$share/GROUP/FILTER"), ("$share//a", "$share/GROUP/FILTER"), ("$share/+/a", "$share/GROUP/FILTER"),
-    ("$share/g/", "no filter"), ("$queue/", "no filter"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        ("a#", '"#"'),
+        ("a/#/b", '"#"'),
+        ("##", '"#"'),
+        ("a/b+", '"+"'),
+        ("++", '"+"'),
+        ("$share/g/a/b#", '"#"'),
+        ("a\0b", "NUL"),
+        ("a/\ud800", "Unicode"),
+        ("ä" * 32_768, "65,536"),
+        ("$share/g", "$share/GROUP/FILTER"),
+        ("$share//a", "$share/GROUP/FILTER"),
+        ("$share/+/a", "$share/GROUP/FILTER"),
+        ("$share/g/", "no filter"),
+        ("$queue/", "no filter"),
+    ],
+)
 def test_invalid_filters_are_refused_with_the_rule(text: str, says: str) -> None:
     with pytest.raises(FilterError, match=re.escape(says)) as caught:
         validate_filter(text)

@@ -165,10 +165,18 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
             "topics": [{"topic": "telemetry", "partitions": 12, "used": None, "leaderless": [], "problem": None}],
             "instance_id": "17",
             "ledger": {
-                "received": 10, "recovered": 0, "delivered": 6, "filtered": 0, "dead_lettered": 0, "copies": 0,
-                "in_flight": 3, "returned": 0, "lost": 0, "imbalance": 1,
+                "received": 10,
+                "recovered": 0,
+                "delivered": 6,
+                "filtered": 0,
+                "dead_lettered": 0,
+                "copies": 0,
+                "in_flight": 3,
+                "returned": 0,
+                "lost": 0,
+                "imbalance": 1,
             },
-        }  # fmt: skip
+        }
 
 
 async def test_other_paths_and_methods_are_refused_with_a_sentence() -> None:

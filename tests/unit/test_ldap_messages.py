@@ -75,15 +75,28 @@ def test_any_value_in_a_filter_is_one_value(value: bytes) -> None:
         assert ours == their_filter(text)
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("", "lacks"), ("uid=lamp", "lacks"), ("(uid=lamp", "lacks"),
-    ("(uid=lamp))", "behind the filter's last parenthesis"), ("()", "no comparison"), ("(&)", "lacks"),
-    ("(uid)", "no comparison"), ("(=x)", "no attribute's name"), ("(u id=x)", "no attribute's name"),
-    ("(uid=a(b)", "no comparison"), ("(uid=\\zz)", "two hexadecimal digits"),
-    ("(cn=***)", "nothing between its stars"), ("(uid=${nobody})", "unknown here"),
-    ("(uid=${username)", "brace is missing"), ("(" * 60 + "uid=x" + ")" * 60, "no comparison"),
-    ("(!" * 60 + "(uid=x)" + ")" * 60, "nested more than"), ("(:=x)", "no matching rule"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "lacks"),
+        ("uid=lamp", "lacks"),
+        ("(uid=lamp", "lacks"),
+        ("(uid=lamp))", "behind the filter's last parenthesis"),
+        ("()", "no comparison"),
+        ("(&)", "lacks"),
+        ("(uid)", "no comparison"),
+        ("(=x)", "no attribute's name"),
+        ("(u id=x)", "no attribute's name"),
+        ("(uid=a(b)", "no comparison"),
+        ("(uid=\\zz)", "two hexadecimal digits"),
+        ("(cn=***)", "nothing between its stars"),
+        ("(uid=${nobody})", "unknown here"),
+        ("(uid=${username)", "brace is missing"),
+        ("(" * 60 + "uid=x" + ")" * 60, "no comparison"),
+        ("(!" * 60 + "(uid=x)" + ")" * 60, "nested more than"),
+        ("(:=x)", "no matching rule"),
+    ],
+)
 def test_a_text_that_is_no_filter_is_told_so(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         FilterTemplate(text)
@@ -98,10 +111,18 @@ def test_a_value_in_a_name_is_one_value(value: str) -> None:
         assert first_name_part(name) == value.strip()
 
 
-@pytest.mark.parametrize(("name", "part"), [
-    ("cn=admins,ou=groups", "admins"), ("CN=a\\,b,ou=groups", "a,b"), ("cn=a\\2cb\\c3\\a4,ou=x", "a,bä"),
-    ("cn=a+ou=b,dc=x", "a"), ("admins", "admins"), ("cn=", ""), ("", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("cn=admins,ou=groups", "admins"),
+        ("CN=a\\,b,ou=groups", "a,b"),
+        ("cn=a\\2cb\\c3\\a4,ou=x", "a,bä"),
+        ("cn=a+ou=b,dc=x", "a"),
+        ("admins", "admins"),
+        ("cn=", ""),
+        ("", ""),
+    ],
+)
 def test_the_first_part_of_a_name(name: str, part: str) -> None:
     assert first_name_part(name) == part
 

@@ -21,9 +21,14 @@ from tests.waiting import until
 
 SECOND_NS = 1_000_000_000
 LIFE = [
-    State.NOT_RUNNING, State.STARTING, State.RECOVERY, State.RUNNING, State.PENDING_CONTROLLED_SHUTDOWN,
-    State.SHUTTING_DOWN, State.NOT_RUNNING,
-]  # fmt: skip
+    State.NOT_RUNNING,
+    State.STARTING,
+    State.RECOVERY,
+    State.RUNNING,
+    State.PENDING_CONTROLLED_SHUTDOWN,
+    State.SHUTTING_DOWN,
+    State.NOT_RUNNING,
+]
 
 
 def lifecycle_in(state: State) -> Lifecycle:
@@ -39,9 +44,13 @@ def lifecycle_in(state: State) -> Lifecycle:
 
 def test_the_states_have_kafkas_numbers() -> None:
     assert {state.name: state.value for state in State} == {
-        "NOT_RUNNING": 0, "STARTING": 1, "RECOVERY": 2, "RUNNING": 3, "PENDING_CONTROLLED_SHUTDOWN": 6,
+        "NOT_RUNNING": 0,
+        "STARTING": 1,
+        "RECOVERY": 2,
+        "RUNNING": 3,
+        "PENDING_CONTROLLED_SHUTDOWN": 6,
         "SHUTTING_DOWN": 7,
-    }  # fmt: skip
+    }
 
 
 ALLOWED = {*pairwise(LIFE), (State.STARTING, State.SHUTTING_DOWN), (State.RECOVERY, State.SHUTTING_DOWN)}

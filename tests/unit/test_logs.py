@@ -93,9 +93,14 @@ def test_a_line_off_a_terminal_is_json_with_what_people_read_first_in_front(logs
     assert list(line)[:4] == ["timestamp", "level", "event", "logger"]
     assert line.pop("timestamp").endswith("Z")
     assert line == {
-        "level": "info", "event": "mqtt_connected", "logger": "gateway.test", "instance": "a", "worker": 0,
-        "session": 2, "address": "127.0.0.1:1883",
-    }  # fmt: skip
+        "level": "info",
+        "event": "mqtt_connected",
+        "logger": "gateway.test",
+        "instance": "a",
+        "worker": 0,
+        "session": 2,
+        "address": "127.0.0.1:1883",
+    }
 
 
 def test_a_line_on_a_terminal_is_for_people_and_coloured(logs: Logs) -> None:
@@ -363,9 +368,14 @@ def test_what_no_line_tells_of_is_told_when_its_interval_is_over(logs: Logs) -> 
     line = logs.lines[-1]
     assert line.pop("timestamp")
     assert line == {
-        "level": "warning", "event": "lines_left_out", "logger": "gateway.base.log_limits", "instance": "a",
-        "of": "batch_failed", "of_logger": "gateway.test", "count": 3,
-    }  # fmt: skip
+        "level": "warning",
+        "event": "lines_left_out",
+        "logger": "gateway.base.log_limits",
+        "instance": "a",
+        "of": "batch_failed",
+        "of_logger": "gateway.test",
+        "count": 3,
+    }
     assert len(logs.timers) == 1, "nothing is untold, so nobody looks again"
     look()
     assert len(logs.lines) == 2

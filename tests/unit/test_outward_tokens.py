@@ -118,10 +118,19 @@ def test_a_file_is_looked_at_every_five_seconds_and_when_asked() -> None:
 # --- what a token is --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("abc", None), (token(), None), ("", "empty"), ("a b", "other characters"), ("a\nb", "other characters"),
-    ("a\x01auth=x", "other characters"), ("é", "other characters"), ("x" * 65_536, "more than 65535"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("abc", None),
+        (token(), None),
+        ("", "empty"),
+        ("a b", "other characters"),
+        ("a\nb", "other characters"),
+        ("a\x01auth=x", "other characters"),
+        ("é", "other characters"),
+        ("x" * 65_536, "more than 65535"),
+    ],
+)
 def test_what_can_be_a_token(text: str, problem: str | None) -> None:
     found = problem_of_token(text)
     assert (found is None) if problem is None else (found is not None and problem in found)

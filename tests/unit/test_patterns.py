@@ -20,7 +20,23 @@ TEXTS = (
 ATOMS = st.sampled_from(
     [
         *(
-            "a", "b", "i", "I", "k", "s", "\u00df", "\u03c3", "9", "\\d", "\\D", "\\w", "\\W", "\\s", "\\S", ".", "^",
+            "a",
+            "b",
+            "i",
+            "I",
+            "k",
+            "s",
+            "\u00df",
+            "\u03c3",
+            "9",
+            "\\d",
+            "\\D",
+            "\\w",
+            "\\W",
+            "\\s",
+            "\\S",
+            ".",
+            "^",
             "$",
         ),
         *(
@@ -43,7 +59,7 @@ ATOMS = st.sampled_from(
         *("[\\d_]", "[^\\d_]", "[\\W_]", "[^\\s]", "[]a]", "[^]a]", "[a\\-z]", "[a-]", "[\\b]", "[i-k]", "[^I]"),
         *("[[:alpha:]]", "[\\x00-\\x1f]", "[\\S\\n]", "(?#note)"),
     ]
-)  # fmt: skip
+)
 REPEATS = st.sampled_from(["", "", "", "*", "+", "?", "{2}", "{,3}", "{1,}", "{,}", "{1,2}", "*?", "+?", "??"])
 
 
@@ -110,14 +126,30 @@ def test_ignoring_case_takes_the_same_letters(pattern: str, flags: str) -> None:
     assert {one for one in letters if ours.is_all_of(one)} == {one for one in letters if theirs.fullmatch(one)}
 
 
-@pytest.mark.parametrize(("pattern", "what"), [
-    ("(?=a)", "a lookahead"), ("(?!a)", "a negative lookahead"), ("(?<=a)", "a lookbehind"),
-    ("(?<!a)", "a negative lookbehind"), (r"(a)\1", "backreference"), ("(?P<x>a)(?P=x)", "backreference"),
-    ("(a)?(?(1)b|c)", "condition"), (r"\bx", r"(?a)"), (r"(?a)x\B", r"\B"), ("(?x) a", "flag x"),
-    (r"[^\W_]", "negated class"), ("a$b", "behind a $"), ("(a$)b", "behind a $"),
-    (r"(b)(\D$)*", "a repeated group with a $"), ("(a|(b$))(?#c){2,}", "a repeated group with a $"),
-    ("a{1001}", "RE2"), (r"(?a:\w)", "in front"), ("(", "no regular expression"), ("a" * 10_001, "too long"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        ("(?=a)", "a lookahead"),
+        ("(?!a)", "a negative lookahead"),
+        ("(?<=a)", "a lookbehind"),
+        ("(?<!a)", "a negative lookbehind"),
+        (r"(a)\1", "backreference"),
+        ("(?P<x>a)(?P=x)", "backreference"),
+        ("(a)?(?(1)b|c)", "condition"),
+        (r"\bx", r"(?a)"),
+        (r"(?a)x\B", r"\B"),
+        ("(?x) a", "flag x"),
+        (r"[^\W_]", "negated class"),
+        ("a$b", "behind a $"),
+        ("(a$)b", "behind a $"),
+        (r"(b)(\D$)*", "a repeated group with a $"),
+        ("(a|(b$))(?#c){2,}", "a repeated group with a $"),
+        ("a{1001}", "RE2"),
+        (r"(?a:\w)", "in front"),
+        ("(", "no regular expression"),
+        ("a" * 10_001, "too long"),
+    ],
+)
 def test_what_cannot_be_matched_with_the_same_meaning_is_refused_in_words(pattern: str, what: str) -> None:
     with pytest.raises(PatternError, match=re.escape(what)):
         compile_pattern(pattern)

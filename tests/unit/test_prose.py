@@ -92,10 +92,19 @@ def in_terminal(folder: Path, *arguments: str) -> str:
 
 
 ERRORS = [
-    ("run",), ("verify",), ("retire",), ("config", "check"), ("auth", "user", "list"), ("auth", "explain"),
-    ("dlq", "replay"), ("trial",), ("init", "--filter", "a/#/b"), ("topics", "plan", "--bogus"),
-    ("dev", "up", "--name", "no/name"), ("demo", "--devices", "many"),
-]  # fmt: skip
+    ("run",),
+    ("verify",),
+    ("retire",),
+    ("config", "check"),
+    ("auth", "user", "list"),
+    ("auth", "explain"),
+    ("dlq", "replay"),
+    ("trial",),
+    ("init", "--filter", "a/#/b"),
+    ("topics", "plan", "--bogus"),
+    ("dev", "up", "--name", "no/name"),
+    ("demo", "--devices", "many"),
+]
 
 
 @pytest.mark.parametrize("arguments", ERRORS, ids=" ".join)

@@ -75,9 +75,14 @@ def test_what_the_tables_hold_is_counted(root: Path) -> None:
     write(root / "lake" / "silver_quarantine", bad, QUARANTINE)
     found = read_silver(root / "lake", "here")
     assert {one.label: one.value for one in found.findings} == {
-        "readings": "198", "devices": "2", "alerts": "2", "in quarantine": "4", "missing numbers": "3",
-        "sent twice": "1", "late by more than 5 min": "0.0%",
-    }  # fmt: skip
+        "readings": "198",
+        "devices": "2",
+        "alerts": "2",
+        "in quarantine": "4",
+        "missing numbers": "3",
+        "sent twice": "1",
+        "late by more than 5 min": "0.0%",
+    }
     assert found.lost is not None
     assert found.lost.rows == [("room-0", 3, "40 to 41, 60")]
     (signal,) = found.signals

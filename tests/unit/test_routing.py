@@ -184,10 +184,17 @@ def test_a_route_is_fast_while_no_message_has_to_be_looked_into(
 
 _TEMPLATE = st.sampled_from(
     [
-        "const", "${topic}", "${topic[1]}", "${qos}", "${property.site}", "${payload.id}", "${topic[1]}-${qos}",
-        "${device}", "${content_type}",
+        "const",
+        "${topic}",
+        "${topic[1]}",
+        "${qos}",
+        "${property.site}",
+        "${payload.id}",
+        "${topic[1]}-${qos}",
+        "${device}",
+        "${content_type}",
     ]
-)  # fmt: skip
+)
 _METADATA = st.lists(
     st.sampled_from(["topic", "qos", "retain", "dup", "properties", "gateway", "message_id", "device", "received"]),
     unique=True,

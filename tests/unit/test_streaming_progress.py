@@ -46,11 +46,24 @@ def test_a_line_is_an_object_that_names_its_kind(event: Event) -> None:
     assert json.loads(format_line(event))["event"] == event.event
 
 
-@pytest.mark.parametrize("line", [
-    "", "WARNING: Using incubator modules: jdk.incubator.vector", "17", "null", "[]", '"batch"', "{}",
-    '{"event":"batch"}', '{"event":"batch","query":"silver","unheard_of":1}', '{"event":"celebration"}',
-    '{"event":["batch"]}', '{"event":"started","queries":1}', '{"event":"batch","query":',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "WARNING: Using incubator modules: jdk.incubator.vector",
+        "17",
+        "null",
+        "[]",
+        '"batch"',
+        "{}",
+        '{"event":"batch"}',
+        '{"event":"batch","query":"silver","unheard_of":1}',
+        '{"event":"celebration"}',
+        '{"event":["batch"]}',
+        '{"event":"started","queries":1}',
+        '{"event":"batch","query":',
+    ],
+)
 def test_a_line_that_holds_no_event_is_passed_over(line: str) -> None:
     assert parse(line) is None
 

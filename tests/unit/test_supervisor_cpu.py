@@ -10,10 +10,16 @@ from gateway.supervisor import cpu
 from gateway.supervisor.cpu import available_cpus, cgroup_cpus, parse_cpu_max, worker_count
 
 
-@pytest.mark.parametrize(("text", "cpus"), [
-    ("max 100000\n", []), ("200000 100000\n", [2.0]), ("50000 100000", [0.5]), ("-1\n 100000\n", []),
-    ("0 100000", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("max 100000\n", []),
+        ("200000 100000\n", [2.0]),
+        ("50000 100000", [0.5]),
+        ("-1\n 100000\n", []),
+        ("0 100000", []),
+    ],
+)
 def test_a_quota(text: str, cpus: list[float]) -> None:
     assert parse_cpu_max(text) == cpus
 

@@ -59,9 +59,14 @@ def test_what_cannot_be_judged_is_not_shown_but_counted(value: bytes | None) -> 
 
 
 HOSTILE = [
-    b"\x1b]0;owned\x07\x1b[2J", "\u202etxt.exe".encode(), b"a\r\nb\x08\x7f", "\x9b31m".encode(), b"\xff\xfe\x00\x1b",
-    "x" * 100_000, "\U0001f4a9\u200b".encode() * 5000,
-]  # fmt: skip
+    b"\x1b]0;owned\x07\x1b[2J",
+    "\u202etxt.exe".encode(),
+    b"a\r\nb\x08\x7f",
+    "\x9b31m".encode(),
+    b"\xff\xfe\x00\x1b",
+    "x" * 100_000,
+    "\U0001f4a9\u200b".encode() * 5000,
+]
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -117,10 +122,17 @@ def test_json_has_everything() -> None:
     }
 
 
-@pytest.mark.parametrize("arguments", [
-    ["--route", "nobody"], ["--dead-letters", "--topic", "x"], ["--topic", "x", "--where", "nonsense +"],
-    ["--topic", "x", "--where", "unknown > 1"], ["--topic", "x", "--mqtt-topic", "a/#/b"], [],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--route", "nobody"],
+        ["--dead-letters", "--topic", "x"],
+        ["--topic", "x", "--where", "nonsense +"],
+        ["--topic", "x", "--where", "unknown > 1"],
+        ["--topic", "x", "--mqtt-topic", "a/#/b"],
+        [],
+    ],
+)
 def test_arguments_that_cannot_be(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["tail", *arguments]) == ExitStatus.USAGE

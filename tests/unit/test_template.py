@@ -137,12 +137,21 @@ def test_the_payload_is_parsed_once_for_all_placeholders() -> None:
     assert render("${payload.a}${payload.b.c}", view) == b"12"
 
 
-@pytest.mark.parametrize(("text", "needs"), [
-    ("constant", set()), ("$$", set()), ("${topic}", {"topic"}), ("${topic[1]}-x", {"topic"}),
-    ("${property.a}${content_type}${response_topic}${correlation_data}", {"properties"}),
-    ("${payload.a}", {"payload"}), ("${qos}${retain}", {"flags"}), ("${topic}${payload.a}", {"topic", "payload"}),
-    ("${instance}", {"instance"}), ("${device}", {"device"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("constant", set()),
+        ("$$", set()),
+        ("${topic}", {"topic"}),
+        ("${topic[1]}-x", {"topic"}),
+        ("${property.a}${content_type}${response_topic}${correlation_data}", {"properties"}),
+        ("${payload.a}", {"payload"}),
+        ("${qos}${retain}", {"flags"}),
+        ("${topic}${payload.a}", {"topic", "payload"}),
+        ("${instance}", {"instance"}),
+        ("${device}", {"device"}),
+    ],
+)
 def test_a_template_knows_what_it_needs(text: str, needs: set[str]) -> None:
     assert Template.parse(text).needs == needs
 

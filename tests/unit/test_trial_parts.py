@@ -247,8 +247,13 @@ def test_an_entry_keeps_its_ways_and_gets_names_of_its_own() -> None:
     assert all(topic.name.startswith("gateway-trial-1a2b3c4d") for topic in settings.kafka.topics.declare)
     names = {topic.name for topic in settings.kafka.topics.declare}
     assert names == {
-        plan.kafka_topic, *switches.topics, *loose.topics, answers.topic, switches.status_topic, loose.status_topic,
-    }  # fmt: skip
+        plan.kafka_topic,
+        *switches.topics,
+        *loose.topics,
+        answers.topic,
+        switches.status_topic,
+        loose.status_topic,
+    }
     assert "--action" not in TrialPlan(run="r", publisher=("u", "p"), entries=(one,)).missing_right("u", "publish")
 
 
