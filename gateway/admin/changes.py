@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.backoff import broker_timeout_ms
 from gateway.admin.errors import AdminError
 from gateway.admin.model import TopicPartition
-from gateway.admin.protocol import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    ElectLeadersRequest,
-    IncrementalAlterConfigsRequest,
-)
+from gateway.admin.protocol import admin_api
 from gateway.admin.reading import check
 
 if TYPE_CHECKING:
@@ -61,8 +55,8 @@ class Changes:
     def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bool:
         """Create a topic; False if it exists. With ``validate_only`` Kafka only checks the request. Every broker's
         metadata have the topic some moments later."""
-        asked = CreateTopicsRequest.CreatableTopic
-        request = CreateTopicsRequest(
+        asked = admin_api.CreateTopicsRequest.CreatableTopic
+        request = admin_api.CreateTopicsRequest(
             topics=[
                 asked(
                     name=topic.name,
@@ -83,8 +77,8 @@ class Changes:
 
     def add_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
         """Grow a topic to ``count`` partitions. Raises AdminError if it has as many or more."""
-        asked = CreatePartitionsRequest.CreatePartitionsTopic
-        request = CreatePartitionsRequest(
+        asked = admin_api.CreatePartitionsRequest.CreatePartitionsTopic
+        request = admin_api.CreatePartitionsRequest(
             topics=[asked(name=topic, count=count, assignments=None)],
             timeout_ms=self._timeout_ms,
             validate_only=validate_only,
@@ -94,12 +88,12 @@ class Changes:
 
     def alter_topic(self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False) -> None:
         """Set these keys of a topic's configuration; None restores the broker's default. Other keys stay."""
-        asked = IncrementalAlterConfigsRequest.AlterConfigsResource
+        asked = admin_api.IncrementalAlterConfigsRequest.AlterConfigsResource
         changes = [
             asked.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
             for key, value in configs.items()
         ]
-        request = IncrementalAlterConfigsRequest(
+        request = admin_api.IncrementalAlterConfigsRequest(
             resources=[asked(resource_type=_TOPIC, resource_name=topic, configs=changes)], validate_only=validate_only
         )
         answer = self._links.ask_one(request).responses[0]
@@ -108,8 +102,10 @@ class Changes:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic. It disappears from every broker's metadata some moments later, and its files after a minute
         (file.delete.delay.ms)."""
-        asked = DeleteTopicsRequest.DeleteTopicState
-        request = DeleteTopicsRequest(topics=[asked(name=topic)], topic_names=[topic], timeout_ms=self._timeout_ms)
+        asked = admin_api.DeleteTopicsRequest.DeleteTopicState
+        request = admin_api.DeleteTopicsRequest(
+            topics=[asked(name=topic)], topic_names=[topic], timeout_ms=self._timeout_ms
+        )
         answer = self._links.ask_one(request).responses[0]
         check(answer.error_code, f"Topic {topic} cannot be deleted", answer.error_message)
 
@@ -119,8 +115,8 @@ class Changes:
         by_topic: dict[str, list[int]] = {}
         for place in sorted(set(partitions)):
             by_topic.setdefault(place.topic, []).append(place.partition)
-        asked = ElectLeadersRequest.TopicPartitions
-        request = ElectLeadersRequest(
+        asked = admin_api.ElectLeadersRequest.TopicPartitions
+        request = admin_api.ElectLeadersRequest(
             election_type=_PREFERRED,
             topic_partitions=[asked(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()],
             timeout_ms=self._timeout_ms,

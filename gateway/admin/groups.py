@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.backoff import broker_timeout_ms
 from gateway.admin.errors import AdminError, AdminMissingError, AdminUnsupportedError
 from gateway.admin.model import Answers, Group, GroupListing, Offsets, TopicPartition
-from gateway.admin.protocol import (
-    ConsumerGroupDescribeRequest,
-    DescribeGroupsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    ListGroupsRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    OffsetFetchRequest,
-)
+from gateway.admin.protocol import ConsumerGroupDescribeRequest, admin_api, consumer_api, metadata_api
 from gateway.admin.reading import check, described_member, listed_member
 
 if TYPE_CHECKING:
@@ -65,7 +56,7 @@ class GroupReading:
         return self._links.ask_each(self._listing)
 
     def _listing(self, broker: int) -> tuple[GroupListing, ...]:
-        answer = self._links.ask(broker, ListGroupsRequest(states_filter=[], types_filter=[]))
+        answer = self._links.ask(broker, admin_api.ListGroupsRequest(states_filter=[], types_filter=[]))
         check(answer.error_code, f"Broker {broker} does not list its groups")
         return tuple(
             GroupListing(
@@ -79,7 +70,7 @@ class GroupReading:
         has no ``__consumer_offsets`` yet, which the request would create."""
         self.offsets_partitions()
         answer = self._links.ask_any(
-            lambda: FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]), max_version=6
+            lambda: metadata_api.FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]), max_version=6
         )
         found = answer.coordinators[0] if answer.coordinators else answer
         check(found.error_code, f"Group {group!r} has no coordinator now", found.error_message)
@@ -88,8 +79,10 @@ class GroupReading:
     def offsets_partitions(self) -> int:
         """Partitions of ``__consumer_offsets``, or Kafka's default without the right to see it. Raises
         AdminMissingError if the topic does not exist: then there are no groups."""
-        asked = [MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)]
-        topic = self._links.ask_any(lambda: MetadataRequest(topics=asked, allow_auto_topic_creation=False)).topics[0]
+        asked = [metadata_api.MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)]
+        topic = self._links.ask_any(
+            lambda: metadata_api.MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        ).topics[0]
         if topic.error_code == _UNKNOWN_TOPIC:
             raise AdminMissingError("No consumer group has ever committed an offset in this Kafka.", code=3)
         return len(topic.partitions) or _OFFSETS_PARTITIONS
@@ -119,7 +112,7 @@ class GroupReading:
         )  # fmt: skip
 
     def _classic(self, name: str, place: dict[str, int]) -> Group:
-        answer = self._links.ask(place["coordinator"], DescribeGroupsRequest(groups=[name]))
+        answer = self._links.ask(place["coordinator"], admin_api.DescribeGroupsRequest(groups=[name]))
         found = answer.groups[0]
         unknown = found.error_code == _ID_NOT_FOUND  # older versions answer Dead for any name
         if unknown or (found.group_state == "Dead" and not found.members and not self.committed(name).values):
@@ -147,8 +140,8 @@ class GroupReading:
     def committed(self, group: str) -> Offsets:
         """The group's committed offsets by partition."""
         coordinator = self.coordinator(group)
-        asked = OffsetFetchRequest.OffsetFetchRequestGroup
-        request = OffsetFetchRequest(
+        asked = consumer_api.OffsetFetchRequest.OffsetFetchRequestGroup
+        request = consumer_api.OffsetFetchRequest(
             group_id=group, topics=None, groups=[asked(group_id=group, topics=None)], require_stable=False
         )
         answer = self._links.ask(coordinator, request, max_version=9)  # version 10 names topics by id
@@ -243,11 +236,11 @@ def _sentence(code: int, what: str) -> str:
 
 
 def _list_offsets(partitions: list[TopicPartition], at: int, timeout_ms: int) -> Any:
-    asked = ListOffsetsRequest.ListOffsetsTopic
+    asked = consumer_api.ListOffsetsRequest.ListOffsetsTopic
     by_topic: dict[str, list[int]] = {}
     for place in partitions:
         by_topic.setdefault(place.topic, []).append(place.partition)
-    return ListOffsetsRequest(
+    return consumer_api.ListOffsetsRequest(
         replica_id=-1,
         isolation_level=0,
         topics=[
@@ -264,8 +257,8 @@ def _list_offsets(partitions: list[TopicPartition], at: int, timeout_ms: int) ->
 
 def _fetch(place: TopicPartition, offset: int) -> Any:
     """A request for the batch with an offset: with a limit of one byte Kafka returns exactly one whole batch."""
-    asked = FetchRequest.FetchTopic
-    return FetchRequest(
+    asked = consumer_api.FetchRequest.FetchTopic
+    return consumer_api.FetchRequest(
         replica_id=-1,
         max_wait_ms=0,
         min_bytes=0,

@@ -14,6 +14,7 @@ from bridge.backoff import broker_timeout_ms
 from gateway.admin.changes import Changes
 from gateway.admin.errors import AdminError, AdminRefusedError, AdminUnsupportedError
 from gateway.admin.groups import GroupReading
+from gateway.admin.link import greeting
 from gateway.admin.links import Links
 from gateway.admin.login import AdminLogin
 from gateway.admin.model import (
@@ -27,18 +28,7 @@ from gateway.admin.model import (
     Reassignment,
     Topic,
 )
-from gateway.admin.protocol import (
-    ApiVersionsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeLogDirsRequest,
-    DescribeQuorumRequest,
-    DescribeTopicPartitionsRequest,
-    ListPartitionReassignmentsRequest,
-    MetadataRequest,
-    infer_broker_version_from_api_versions,
-    kafka_errors,
-)
+from gateway.admin.protocol import admin_api, infer_broker_version_from_api_versions, kafka_errors, metadata_api
 from gateway.admin.reading import check, clock_ahead, config_entry, log_dir, quorum_replica, topic_of
 
 if TYPE_CHECKING:
@@ -82,9 +72,9 @@ class KafkaAdmin(GroupReading, Changes):
     def cluster(self) -> Cluster:
         """The cluster's id, brokers (also fenced ones, if Kafka reports them) and controller."""
         try:
-            answer = self._links.ask_any(lambda: DescribeClusterRequest(include_fenced_brokers=True))
+            answer = self._links.ask_any(lambda: admin_api.DescribeClusterRequest(include_fenced_brokers=True))
         except AdminUnsupportedError:  # before 2.8
-            answer = self._links.ask_any(lambda: MetadataRequest(topics=[]))
+            answer = self._links.ask_any(lambda: metadata_api.MetadataRequest(topics=[]))
             brokers = [Broker(found.node_id, found.host, found.port, found.rack) for found in answer.brokers]
         else:
             check(answer.error_code, "The cluster cannot be described", answer.error_message)
@@ -109,9 +99,7 @@ class KafkaAdmin(GroupReading, Changes):
         return self.cluster().brokers
 
     def _metadata_version(self) -> int | None:
-        answer = self._links.ask_any(
-            lambda: ApiVersionsRequest(client_software_name="mqtt-kafka-gateway", client_software_version="1")
-        )
+        answer = self._links.ask_any(greeting)
         levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
         level = levels.get("metadata.version")
         return None if level is None else int(level)
@@ -121,8 +109,7 @@ class KafkaAdmin(GroupReading, Changes):
         return self._links.ask_each(self._version_of)
 
     def _version_of(self, number: int) -> BrokerVersion:
-        request = ApiVersionsRequest(client_software_name="mqtt-kafka-gateway", client_software_version="1")
-        answer = self._links.ask(number, request)
+        answer = self._links.ask(number, greeting())
         known = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         try:
             speaks = ".".join(str(part) for part in infer_broker_version_from_api_versions(known))
@@ -133,9 +120,9 @@ class KafkaAdmin(GroupReading, Changes):
 
     def quorum(self) -> Quorum:
         """The metadata quorum with the lag of each node. Raises AdminUnsupportedError for a cluster with ZooKeeper."""
-        asked = DescribeQuorumRequest.TopicData
+        asked = admin_api.DescribeQuorumRequest.TopicData
         answer = self._links.ask_any(
-            lambda: DescribeQuorumRequest(
+            lambda: admin_api.DescribeQuorumRequest(
                 topics=[asked(topic_name=_METADATA_TOPIC, partitions=[asked.PartitionData(partition_index=0)])]
             ),
             controller=True,
@@ -159,7 +146,7 @@ class KafkaAdmin(GroupReading, Changes):
         """Partitions that are being moved to other brokers."""
         timeout_ms = broker_timeout_ms(self.timeout_s)
         answer = self._links.ask_any(
-            lambda: ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=None), controller=True
+            lambda: admin_api.ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=None), controller=True
         )
         check(answer.error_code, "Running reassignments cannot be listed", answer.error_message)
         return tuple(
@@ -174,7 +161,7 @@ class KafkaAdmin(GroupReading, Changes):
         return self._links.ask_each(self._log_dirs_of, brokers)
 
     def _log_dirs_of(self, number: int) -> tuple[LogDir, ...]:
-        answer = self._links.ask(number, DescribeLogDirsRequest(topics=None))
+        answer = self._links.ask(number, admin_api.DescribeLogDirsRequest(topics=None))
         check(answer.error_code, f"Broker {number} does not list its folders")
         if not answer.results:  # how versions before 3 refuse
             raise AdminRefusedError(
@@ -253,9 +240,9 @@ class KafkaAdmin(GroupReading, Changes):
 
 def _configs(kind: str, names: Iterable[str], keys: Sequence[str] | None = None) -> Any:
     """A request for these keys (default: all) of the configuration of each."""
-    asked = DescribeConfigsRequest.DescribeConfigsResource
+    asked = admin_api.DescribeConfigsRequest.DescribeConfigsResource
     wanted = None if keys is None else list(keys)
-    return DescribeConfigsRequest(
+    return admin_api.DescribeConfigsRequest(
         resources=[
             asked(resource_type=_RESOURCE[kind], resource_name=name, configuration_keys=wanted) for name in names
         ],
@@ -266,7 +253,7 @@ def _configs(kind: str, names: Iterable[str], keys: Sequence[str] | None = None)
 
 def _page(names: list[str], at: Any) -> Any:
     """A request for a page of topics: the first, or the one after the last page."""
-    asked = DescribeTopicPartitionsRequest
+    asked = admin_api.DescribeTopicPartitionsRequest
     return asked(
         topics=[asked.TopicRequest(name=name) for name in names],
         response_partition_limit=_PAGE,
@@ -275,5 +262,5 @@ def _page(names: list[str], at: Any) -> Any:
 
 
 def _metadata(names: list[str] | None) -> Any:
-    topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    topics = None if names is None else [metadata_api.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return metadata_api.MetadataRequest(topics=topics, allow_auto_topic_creation=False)

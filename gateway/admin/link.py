@@ -22,13 +22,7 @@ from gateway.admin.errors import (
     BrokerSilentError,
     BrokerUnreachableError,
 )
-from gateway.admin.protocol import (
-    ApiVersionsRequest,
-    KafkaProtocol,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-    kafka_errors,
-)
+from gateway.admin.protocol import KafkaProtocol, kafka_errors, metadata_api, sasl_api
 
 if TYPE_CHECKING:
     from gateway.admin.login import AdminLogin
@@ -54,7 +48,6 @@ class Link:
         self._protocol: Any = None
         self._closed = False
         self.versions: dict[int, tuple[int, int]] = {}  # lowest and highest by api key; empty until connected
-        self.api_versions: Any = None  # the whole answer
 
     @property
     def connected(self) -> bool:
@@ -136,11 +129,9 @@ class Link:
 
     def _greet(self, deadline: float) -> None:
         """Ask for the broker's versions. An old broker answers in version 0."""
-        version = ApiVersionsRequest.max_version
+        version = metadata_api.ApiVersionsRequest.max_version
         while True:
-            request = ApiVersionsRequest(
-                version=version, client_software_name="mqtt-kafka-gateway", client_software_version="1"
-            )
+            request = greeting(version=version)
             answer = self._exchange(request, deadline)
             if answer.error_code != _UNSUPPORTED_VERSION or version == 0:
                 break
@@ -149,13 +140,12 @@ class Link:
         if answer.error_code != 0:
             self._drop()
             raise BrokerUnreachableError(f"{self.name} refuses the connection: {_said(answer.error_code)}.")
-        self.api_versions = answer
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
     def _log_in(self, deadline: float) -> None:
         sasl = self._login.sasl
         assert sasl is not None
-        answer = self._exchange(SaslHandshakeRequest(version=1, mechanism=sasl.mechanism), deadline)
+        answer = self._exchange(sasl_api.SaslHandshakeRequest(version=1, mechanism=sasl.mechanism), deadline)
         if answer.error_code != 0:
             self._drop()
             raise AdminRefusedError(
@@ -163,9 +153,9 @@ class Link:
                 f"Set {self._login.where}.sasl.mechanism to one of them."
             )
         mechanism = self._login.mechanism()
-        high = self.versions.get(SaslAuthenticateRequest.API_KEY, (0, 0))[1]
+        high = self.versions.get(sasl_api.SaslAuthenticateRequest.API_KEY, (0, 0))[1]
         while not mechanism.is_done():
-            request = SaslAuthenticateRequest(version=min(high, 2), auth_bytes=mechanism.auth_bytes())
+            request = sasl_api.SaslAuthenticateRequest(version=min(high, 2), auth_bytes=mechanism.auth_bytes())
             answer = self._exchange(request, deadline)
             said = answer.error_message or ""
             if answer.error_code == 0:
@@ -210,6 +200,13 @@ class Link:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
+
+
+def greeting(**options: Any) -> Any:
+    """The question for a broker's versions."""
+    return metadata_api.ApiVersionsRequest(
+        client_software_name="mqtt-kafka-gateway", client_software_version="1", **options
+    )
 
 
 def _left(deadline: float) -> float:

@@ -13,7 +13,7 @@ from config.values.addresses import parse_kafka_address
 from gateway.admin.errors import AdminError, AdminRetriableError, BrokerSilentError, BrokerUnreachableError
 from gateway.admin.link import Link
 from gateway.admin.model import Answers, Broker, Unanswered
-from gateway.admin.protocol import MetadataRequest
+from gateway.admin.protocol import metadata_api
 
 if TYPE_CHECKING:
     from gateway.admin.login import AdminLogin
@@ -56,7 +56,9 @@ class Links:
         """The brokers by number. At first they are learned from the first bootstrap address that answers; if none does,
         raises the most informative error."""
         if self._brokers is None:
-            found = self._first(self._bootstrap, lambda: MetadataRequest(topics=[]), self.timeout_s, hedge_s=0.0)
+            found = self._first(
+                self._bootstrap, lambda: metadata_api.MetadataRequest(topics=[]), self.timeout_s, hedge_s=0.0
+            )
             self._brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in found.brokers}
         return self._brokers
 

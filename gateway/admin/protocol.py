@@ -5,35 +5,9 @@ Its log lines repeat errors that ``gateway.admin.link`` raises as sentences, so 
 """
 
 __all__ = [
-    "AbstractTokenProvider",
-    "ApiVersionsRequest",
-    "ConsumerGroupDescribeRequest",
-    "ConsumerProtocolAssignment",
-    "CreatePartitionsRequest",
-    "CreateTopicsRequest",
-    "DeleteTopicsRequest",
-    "DescribeClusterRequest",
-    "DescribeConfigsRequest",
-    "DescribeGroupsRequest",
-    "DescribeLogDirsRequest",
-    "DescribeQuorumRequest",
-    "DescribeTopicPartitionsRequest",
-    "ElectLeadersRequest",
-    "FetchRequest",
-    "FindCoordinatorRequest",
-    "IncrementalAlterConfigsRequest",
-    "KafkaProtocol",
-    "ListGroupsRequest",
-    "ListOffsetsRequest",
-    "ListPartitionReassignmentsRequest",
-    "MetadataRequest",
-    "OffsetFetchRequest",
-    "SaslAuthenticateRequest",
-    "SaslHandshakeRequest",
-    "get_sasl_mechanism",
-    "infer_broker_version_from_api_versions",
-    "kafka_errors",
-]
+    "AbstractTokenProvider", "ConsumerGroupDescribeRequest", "KafkaProtocol", "admin_api", "consumer_api",
+    "get_sasl_mechanism", "infer_broker_version_from_api_versions", "kafka_errors", "metadata_api", "sasl_api",
+]  # fmt: skip
 
 import logging
 import warnings
@@ -43,30 +17,13 @@ with warnings.catch_warnings():
     import kafka.errors as kafka_errors
     from kafka.net.sasl import get_sasl_mechanism
     from kafka.net.sasl.oauth import AbstractTokenProvider
-    from kafka.protocol.admin import (
-        CreatePartitionsRequest,
-        CreateTopicsRequest,
-        DeleteTopicsRequest,
-        DescribeClusterRequest,
-        DescribeConfigsRequest,
-        DescribeGroupsRequest,
-        DescribeLogDirsRequest,
-        DescribeQuorumRequest,
-        DescribeTopicPartitionsRequest,
-        ElectLeadersRequest,
-        IncrementalAlterConfigsRequest,
-        ListGroupsRequest,
-        ListPartitionReassignmentsRequest,
-    )
+    from kafka.protocol import admin as admin_api
+    from kafka.protocol import consumer as consumer_api
+    from kafka.protocol import metadata as metadata_api
+    from kafka.protocol import sasl as sasl_api
     from kafka.protocol.api_message import ApiMessage
     from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
-    from kafka.protocol.consumer.fetch import FetchRequest
-    from kafka.protocol.consumer.group import OffsetFetchRequest
-    from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
-    from kafka.protocol.consumer.offsets import ListOffsetsRequest
-    from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
     from kafka.protocol.parser import KafkaProtocol
-    from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
     from gateway.admin import messages
 

@@ -14,7 +14,7 @@ from gateway.admin.model import (
     Topic,
     TopicPartition,
 )
-from gateway.admin.protocol import ConsumerProtocolAssignment, kafka_errors
+from gateway.admin.protocol import consumer_api, kafka_errors
 
 _SOURCES: Final[dict[int, ConfigSource]] = {
     1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 8: "group"
@@ -133,7 +133,9 @@ def listed_member(found: Any) -> Member:
     partitions: tuple[TopicPartition, ...] = ()
     if found.member_assignment:
         try:
-            partitions = assigned(ConsumerProtocolAssignment.decode(found.member_assignment).assigned_partitions)
+            partitions = assigned(
+                consumer_api.ConsumerProtocolAssignment.decode(found.member_assignment).assigned_partitions
+            )
         except Exception:  # noqa: BLE001 - bytes of a protocol that is not the consumers'
             partitions = ()
     return Member(found.member_id, found.client_id, found.client_host, found.group_instance_id, partitions)
