@@ -5,22 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.admin.errors import AdminRetriableError
 
 if TYPE_CHECKING:
-    from gateway.admin.model import Answers, Cluster, Topic
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.model import Topic
 
 _POLL_S: Final = 0.2
-
-
-class Views(Protocol):
-    """The part of KafkaAdmin that is used here."""
-
-    def cluster(self) -> Cluster: ...
-
-    def topics_by_broker(self, names: Iterable[str]) -> Answers[tuple[Topic, ...]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +26,7 @@ class Everywhere:
 
 
 def wait_everywhere(
-    admin: Views,
+    admin: KafkaAdmin,
     names: Iterable[str],
     shows: Callable[[Mapping[str, Topic]], bool],
     deadline: float,

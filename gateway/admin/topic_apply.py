@@ -9,18 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.admin.changes import NewTopic
 from gateway.admin.errors import AdminError, AdminMissingError, AdminRetriableError
-from gateway.admin.everywhere import Views, wait_everywhere
+from gateway.admin.everywhere import wait_everywhere
 from gateway.admin.topic_plan import Step, Wanted, plan
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     from gateway.admin.audit import AuditLog
-    from gateway.admin.model import ConfigEntry, Topic
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.model import Topic
 
 _BACKOFF_S: Final = 0.5
 _SETTLE_S: Final = 3.0  # a broker may show the former state for a moment; a step is repeated only after this
@@ -29,22 +28,6 @@ _MADE_ANEW: Final = (
     "the topic was deleted, and was created again with another id: by a broker when a client used it "
     "(auto.create.topics.enable), or by a running gateway with kafka.topics.create"
 )
-
-
-class Changing(Views, Protocol):
-    """The part of KafkaAdmin that is used here."""
-
-    def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]: ...
-
-    def configs(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]: ...
-
-    def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bool: ...
-
-    def add_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None: ...
-
-    def alter_topic(self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False) -> None: ...
-
-    def delete_topic(self, topic: str) -> None: ...
 
 
 @dataclass
@@ -58,7 +41,7 @@ class Applied:
     fenced: tuple[int, ...] = ()
 
 
-def look(admin: Changing, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
+def look(admin: KafkaAdmin, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
     """The present plan."""
     wanted = tuple(wanted)
     there = {topic.name: topic for topic in admin.topics(topic.name for topic in wanted)}
@@ -70,7 +53,7 @@ def look(admin: Changing, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
     return plan(wanted, there, configs)
 
 
-def act(admin: Changing, step: Step, wanted: Mapping[str, Wanted], *, validate_only: bool = False) -> None:
+def act(admin: KafkaAdmin, step: Step, wanted: Mapping[str, Wanted], *, validate_only: bool = False) -> None:
     """Take one step, or with ``validate_only`` let Kafka check it. Raises AdminError."""
     match step.kind:
         case "create":
@@ -90,7 +73,7 @@ def act(admin: Changing, step: Step, wanted: Mapping[str, Wanted], *, validate_o
             pass
 
 
-def refusals(admin: Changing, steps: Iterable[Step], wanted: Iterable[Wanted]) -> dict[Step, str]:
+def refusals(admin: KafkaAdmin, steps: Iterable[Step], wanted: Iterable[Wanted]) -> dict[Step, str]:
     """Steps that Kafka would refuse, with its reasons. Uses ``validate_only``, so nothing is changed."""
     by_name = {topic.name: topic for topic in wanted}
     refused = {}
@@ -104,7 +87,7 @@ def refusals(admin: Changing, steps: Iterable[Step], wanted: Iterable[Wanted]) -
 
 
 def apply(
-    admin: Changing,
+    admin: KafkaAdmin,
     wanted: Iterable[Wanted],
     audit: AuditLog,
     timeout_s: float,
@@ -156,7 +139,7 @@ def apply(
     return result
 
 
-def _still(admin: Changing, wanted: tuple[Wanted, ...]) -> tuple[Step, ...]:
+def _still(admin: KafkaAdmin, wanted: tuple[Wanted, ...]) -> tuple[Step, ...]:
     try:
         return look(admin, wanted)
     except AdminRetriableError:
@@ -164,7 +147,7 @@ def _still(admin: Changing, wanted: tuple[Wanted, ...]) -> tuple[Step, ...]:
 
 
 def _take(
-    admin: Changing,
+    admin: KafkaAdmin,
     step: Step,
     wanted: Mapping[str, Wanted],
     audit: AuditLog,
@@ -189,7 +172,7 @@ def _take(
     return ""
 
 
-def _end_state(admin: Changing, names: Iterable[str], steps: Iterable[Step]) -> Callable[[Mapping[str, Topic]], bool]:
+def _end_state(admin: KafkaAdmin, names: Iterable[str], steps: Iterable[Step]) -> Callable[[Mapping[str, Topic]], bool]:
     """A test whether a broker's metadata have these topics with as many partitions; changed ones with a leader for
     each partition."""
     fresh = {step.topic: step.after["partitions"] for step in steps if "partitions" in step.after}
@@ -212,7 +195,7 @@ def _end_state(admin: Changing, names: Iterable[str], steps: Iterable[Step]) -> 
 
 
 def delete(
-    admin: Changing,
+    admin: KafkaAdmin,
     topic: Topic,
     audit: AuditLog,
     timeout_s: float,
@@ -257,7 +240,7 @@ def delete(
     return ()
 
 
-def _gone(admin: Changing, topic: Topic) -> bool:
+def _gone(admin: KafkaAdmin, topic: Topic) -> bool:
     try:
         found = admin.topics([topic.name])
     except AdminRetriableError:
