@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -14,12 +13,14 @@ from gateway.admin.errors import AdminError, AdminRetriableError, BrokerSilentEr
 from gateway.admin.link import Link
 from gateway.admin.model import Answers, Broker, Unanswered
 from gateway.admin.protocol import metadata_api
+from gateway.base.daemon_thread import begun
 
 if TYPE_CHECKING:
     from gateway.admin.login import AdminLogin
 
 T = TypeVar("T")
 
+_THREAD: Final = "kafka-admin"  # a hanging connect does not delay the end of the process
 _HEDGE_S: Final = 1.0  # after this time without an answer another broker is asked too
 _PATIENCE_S: Final = 3.0  # once a broker has answered, the others get this time
 _CONTROLLER_S: Final = 5.0  # longest wait for the controller
@@ -124,7 +125,7 @@ class Links:
         """Ask many brokers (default: all) at once; ``question`` calls ``ask`` for one, by its number. Once others have
         answered, a silent broker gets three more seconds, and is then listed as unanswered."""
         numbers = self.brokers if brokers is None else brokers
-        began = {_begun(partial(question, number)): number for number in numbers}
+        began = {begun(partial(question, number), _THREAD): number for number in numbers}
         deadline = time.monotonic() + self.timeout_s
         left: set[Future[T]] = set(began)
         answers: dict[int, T] = {}
@@ -178,7 +179,7 @@ class Links:
         failures: list[AdminError] = []
         while waiting or asked:
             if waiting:
-                asked.add(_begun(partial(self._ask, waiting.pop(0), make(), timeout_s, options)))
+                asked.add(begun(partial(self._ask, waiting.pop(0), make(), timeout_s, options), _THREAD))
             patience = min(hedge_s, deadline - time.monotonic()) if waiting else deadline - time.monotonic()
             done, asked = wait(asked, timeout=max(0.0, patience), return_when=FIRST_COMPLETED)
             for future in done:
@@ -193,22 +194,6 @@ class Links:
             if time.monotonic() >= deadline:
                 break
         raise _most_telling(failures, timeout_s, [link.name for link in links])
-
-
-def _begun(work: Callable[[], T]) -> Future[T]:
-    """Run ``work`` in a daemon thread, so that a hanging connect does not delay the end of the process."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - it is the waiter's
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    threading.Thread(target=run, name="kafka-admin", daemon=True).start()
-    return future
 
 
 def _most_telling(failures: list[AdminError], timeout_s: float, names: list[str]) -> AdminError:

@@ -2,6 +2,7 @@
 
 build.py             which build runs: compiled or pure
 command_metrics.py   metrics of commands to devices
+daemon_thread.py     blocking work in a thread that the end of the process does not wait for
 group_plan.py        which groups of MQTT sessions a worker has, by its settings, and their client ids
 instruments.py       counters, gauges and histograms that cost the data path next to nothing
 lean.py              imports structlog without rich; import it first

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import json
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from config.errors import GatewayError
+from gateway.base.daemon_thread import begun
 
 _T = TypeVar("_T")
 _LINE_LIMIT = 64 * 1024 * 1024  # the fleet's ledger is one line: 30 bytes a device and 8 per unacknowledged message
@@ -108,25 +108,4 @@ async def in_thread(work: Callable[[], _T]) -> _T:
     ``asyncio.to_thread`` would: its threads are joined at exit, and a download or a broker's start may last a minute.
     When the caller is cancelled the work goes on until the process ends; what it started is ended by its own guard.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_T] = loop.create_future()
-
-    def settle(result: _T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # a result of None is the work's own
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as caught:  # noqa: BLE001 - carried to the caller
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not needed
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(begun(work, "demo"))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from gateway.base.daemon_thread import begun
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -23,19 +25,7 @@ class Leaving(ThreadPoolExecutor):
     As the loop's default executor it also does name resolutions."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # so that a caller's time-out does not cancel running work
-
-        def run() -> None:
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        threading.Thread(target=run, daemon=True, name="doctor").start()
-        return future
+        return begun(partial(fn, *args, **kwargs), "doctor")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Does not wait."""
