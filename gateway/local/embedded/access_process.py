@@ -48,6 +48,13 @@ class AccessProcess(ServerProcess):
     ) -> None:
         self.folder = folder
         self.config = folder / "auth.toml"
+        self.database = folder / "auth.sqlite3"
+        self.log = folder / "auth.log"
+        self._secrets = folder / "secrets"
+        self._secret_file = self._secrets / "service" / "shared_secret"
+        self.gateway_password_file = self._secrets / "gateway" / "mqtt_password"
+        self.emqx_folder = self._secrets / "emqx"  # what deploy/emqx/emqx.conf includes
+        self.devices_file = self._secrets / "devices" / "devices.csv"  # names and secrets, by prepare()
         self._filters = list(filters)
         self._instance = instance
         self._auth_toml = auth_toml
@@ -61,37 +68,12 @@ class AccessProcess(ServerProcess):
     @property
     def service(self) -> AccessEndpoint:
         """Where it listens, with the secret to show."""
-        return AccessEndpoint(self._ports[0], (self._secrets / "service" / "shared_secret").read_text().strip())
+        return AccessEndpoint(self._ports[0], self._secret_file.read_text().strip())
 
     @property
     def operator_port(self) -> int:
         """Port of /metrics, /healthz and /readyz."""
         return self._ports[1]
-
-    @property
-    def database(self) -> Path:
-        """Its users and rules."""
-        return self.folder / "auth.sqlite3"
-
-    @property
-    def log(self) -> Path:
-        """What it says."""
-        return self.folder / "auth.log"
-
-    @property
-    def gateway_password_file(self) -> Path:
-        """The password of the gateway's user, ``gateway``."""
-        return self._secrets / "gateway" / "mqtt_password"
-
-    @property
-    def emqx_folder(self) -> Path:
-        """The files that deploy/emqx/emqx.conf includes."""
-        return self._secrets / "emqx"
-
-    @property
-    def devices_file(self) -> Path:
-        """Names and secrets of the devices that :meth:`prepare` made."""
-        return self._secrets / "devices" / "devices.csv"
 
     @property
     def devices(self) -> Mapping[str, str]:
@@ -103,10 +85,6 @@ class AccessProcess(ServerProcess):
     def returncode(self) -> int | None:
         """The exit status, or None while it runs."""
         return self._running().returncode
-
-    @property
-    def _secrets(self) -> Path:
-        return self.folder / "secrets"
 
     @property
     def _ports(self) -> tuple[int, ...]:
@@ -122,11 +100,9 @@ class AccessProcess(ServerProcess):
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._reservation is None:
             self._reservation = reserve_ports(2)
-        secret = self._secrets / "service" / "shared_secret"
-        ours = self._toml("")
-        self.config.write_text(ours)
+        self.config.write_text(self._toml(""))
         FirstStart(load(self.config, environ={}).settings, self._secrets.absolute()).run(devices)
-        self.config.write_text(self._toml(f"shared_secret_file = {json.dumps(str(secret.absolute()))}\n"))
+        self.config.write_text(self._toml(f"shared_secret_file = {json.dumps(str(self._secret_file.absolute()))}\n"))
 
     def _toml(self, secret: str) -> str:
         text = json.dumps  # a JSON string is a TOML basic string
