@@ -61,11 +61,10 @@ class Login:
 
 
 class AccessClient:
-    """Asks the service. The methods block up to five seconds; any thread may call them, each has its connection."""
+    """Asks the service. The methods block up to five seconds; any thread may call them."""
 
     def __init__(self, service: AccessEndpoint) -> None:
         self._service = service
-        self._local = threading.local()
         self._kept: OrderedDict[tuple[Any, ...], tuple[bool, float]] = OrderedDict()
         self._lock = threading.Lock()  # over what is kept
 
@@ -114,13 +113,6 @@ class AccessClient:
             self._keep(_key(login, action, topic, qos, retain=retain), allowed=result == "allow")
         return result == "allow"
 
-    def close(self) -> None:
-        """Close the calling thread's connection."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
-
     def _keep(self, key: tuple[Any, ...], *, allowed: bool) -> None:
         with self._lock:
             self._kept[key] = (allowed, time.monotonic() + _KEPT_S)
@@ -130,42 +122,17 @@ class AccessClient:
 
     def _ask(self, path: str, question: Mapping[str, str]) -> dict[str, Any]:
         """The answer; empty when there is none, or none that can be read."""
+        connection = http.client.HTTPConnection(self._service.host, self._service.port, timeout=_TIMEOUT_S)
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self._service.secret}"}
         try:
-            body = json.dumps(question, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
+            connection.request("POST", path, json.dumps(question, ensure_ascii=False).encode(), headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read()) if response.status == http.client.OK else {}
+        except (OSError, http.client.HTTPException, ValueError):
             return {}
-        for again in (True, False):
-            connection, used = self._connection()
-            try:
-                connection.request("POST", path, body, self._headers())
-                response = connection.getresponse()
-                text = response.read()
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                self._local.connection = None
-                # A connection that the service has closed meanwhile is found out when it is used. A time-out is not
-                # tried again: who waits for the answer has waited long enough.
-                if not used or not again or isinstance(error, TimeoutError):
-                    return {}
-                continue
-            try:
-                answer = json.loads(text) if response.status == http.client.OK else {}
-            except ValueError:
-                return {}
-            return answer if isinstance(answer, dict) else {}
-        return {}
-
-    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        """This thread's connection, and whether it has been used."""
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is not None:
-            return connection, True
-        made = http.client.HTTPConnection(self._service.host, self._service.port, timeout=_TIMEOUT_S)
-        self._local.connection = made
-        return made, False
-
-    def _headers(self) -> dict[str, str]:
-        return {"content-type": "application/json", "authorization": f"Bearer {self._service.secret}"}
+        finally:
+            connection.close()
+        return answer if isinstance(answer, dict) else {}
 
 
 def _field(name: str) -> str:
