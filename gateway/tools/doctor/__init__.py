@@ -20,7 +20,7 @@ over facts (``*_verdicts``), so they are tested without a broker.
     mqtt_verdicts.py       verdicts over the MQTT brokers' answers
     running.py             facts and verdicts from the running gateway, if there is one
     text.py                the report for people: groups with their checks and remedies
-    threads.py             blocking calls with a time-out
+    threads.py             questions with a time-out, and the reasons without an answer
     topic_verdicts.py      verdicts over the gateway's topics: existence, leaders, replicas
     wording.py             numbers in sentences
 """

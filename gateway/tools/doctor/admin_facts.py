@@ -1,18 +1,18 @@
-"""Facts from Kafka's administration. Each question is asked by itself, because each needs other rights."""
+"""Facts from Kafka's administration."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from config.errors import GatewayError
 from gateway.admin.looking import unseen
-from gateway.tools.doctor.threads import call
+from gateway.tools.doctor.threads import answer, call
 
 if TYPE_CHECKING:
+    from config.errors import GatewayError
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import Answers, Cluster, Group, LogDir, Reassignment
     from gateway.tools.doctor.kafka_facts import Known
@@ -41,19 +41,13 @@ async def gather(
     """Ask all questions at once; takes at most two time-outs. ``cluster`` is already being asked."""
     problems: dict[str, GatewayError] = {}
 
-    async def ask(name: str, work: Callable[[], Any], default: Any = None) -> Any:
-        try:
-            return await call(work, timeout_s + 1)
-        except GatewayError as error:
-            problems[name] = error
-        except TimeoutError:
-            problems[name] = GatewayError(f"Kafka did not answer within {timeout_s:g} s.")
-        return default
+    def ask(name: str, work: Callable[[], Any], default: Any = None) -> Awaitable[Any]:
+        return answer(name, call(work, timeout_s + 1), problems, default)
 
     nodes = [] if known.layout is None else [one.node for one in known.layout.brokers]
     has_groups = known.layout is not None and "__consumer_offsets" in known.layout.topics
     told = asyncio.gather(
-        _cluster(cluster, problems),
+        answer("cluster", cluster, problems),
         asyncio.gather(*(ask(f"config of broker {node}", partial(_broker, admin, node)) for node in nodes)),
         ask("config of topics", partial(_topics, admin, known.ours), {}),
         ask("reassignments", admin.reassignments),
@@ -73,16 +67,6 @@ def _group(admin: KafkaAdmin, name: str) -> tuple[Group, str]:
     group = admin.group(name)
     assigned = {place.topic for member in group.members for place in member.assignment}
     return group, unseen(admin, assigned | {place.topic for place in admin.committed(name).values})
-
-
-async def _cluster(cluster: asyncio.Task[Cluster], problems: dict[str, GatewayError]) -> Cluster | None:
-    try:
-        return await cluster
-    except GatewayError as error:
-        problems["cluster"] = error
-    except TimeoutError:
-        problems["cluster"] = GatewayError("Kafka did not answer in time.")
-    return None
 
 
 def _broker(admin: KafkaAdmin, node: int) -> Configs:

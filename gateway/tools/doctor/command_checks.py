@@ -6,7 +6,7 @@ Loaded only where the settings have commands.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from config.values.grammar import format_duration
 from config.values.topic_filters import intersection
 from gateway.components.commanding import group_name
 from gateway.health.emqx.api import EmqxApi
-from gateway.tools.doctor.threads import call
+from gateway.tools.doctor.threads import answer, call
 from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
@@ -38,21 +38,15 @@ class CommandFacts:
     partitions: Mapping[str, int] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, GatewayError] = field(default_factory=dict)
 
 
 async def gather(settings: Settings, admin: KafkaAdmin, timeout_s: float, *, has_groups: bool) -> CommandFacts:
     """Ask Kafka; takes at most two time-outs. ``has_groups``: Kafka's topic for groups exists."""
-    problems: dict[str, str] = {}
+    problems: dict[str, GatewayError] = {}
 
-    async def ask(name: str, work: Callable[[], Any], default: Any) -> Any:
-        try:
-            return await call(work, timeout_s + 1)
-        except GatewayError as error:
-            problems[name] = str(error)
-        except TimeoutError:
-            problems[name] = f"Kafka did not answer within {timeout_s:g} s."
-        return default
+    def ask(name: str, work: Callable[[], Any], default: Any) -> Awaitable[Any]:
+        return answer(name, call(work, timeout_s + 1), problems, default)
 
     names = sorted({name for one in settings.commands for name in (*one.topics, one.status_topic)})
     topics = await ask("topics", lambda: admin.topics(names), ())

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from config.errors import GatewayError
 from gateway.base.group_plan import client_ids
 from gateway.health.emqx.api import EmqxApi
+from gateway.tools.doctor.threads import answer
 from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from config.settings import Settings
     from gateway.health.emqx.model import Ban, EmqxClient, EmqxNode, EmqxZone
     from gateway.tools.doctor.model import Findings, Verdict
-
-    T = TypeVar("T")
 
 _RESTART_S: Final = 5.0  # generous time without a session during a worker's restart
 _PAUSE_S: Final = 15.0  # EMQX's send_timeout, after which it ends a connection that takes nothing
@@ -66,15 +63,10 @@ async def gather(settings: Settings, workers: int) -> EmqxFacts:
     expected = expected_ids(settings, workers)
     start = settings.mqtt.client_id.replace("${instance}", settings.instance).partition("${")[0]
 
-    async def ask(name: str, question: Awaitable[T]) -> T | None:
-        try:
-            return await question
-        except GatewayError as error:
-            problems[name] = error
-            return None
-
     zone, clients, bans = await asyncio.gather(
-        ask("zone", api.zone()), ask("clients", _clients(api, start, expected)), ask("bans", api.bans())
+        answer("zone", api.zone(), problems),
+        answer("clients", _clients(api, start, expected), problems),
+        answer("bans", api.bans(), problems),
     )
     return EmqxFacts(nodes, zone, clients, bans, problems)
 

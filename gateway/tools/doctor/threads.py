@@ -1,14 +1,15 @@
-"""Blocking calls with a time-out, so that a library that hangs at a silent broker does not delay the report."""
+"""Questions with a time-out, so that a library that hangs at a silent broker does not delay the report."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from config.errors import GatewayError
 from gateway.base.daemon_thread import begun
 
 if TYPE_CHECKING:
@@ -46,3 +47,16 @@ async def call(work: Callable[[], T], timeout_s: float) -> T:
     finally:
         answer.cancel()
     raise TimeoutError
+
+
+async def answer(name: str, question: Awaitable[Any], problems: dict[str, GatewayError], default: Any = None) -> Any:
+    """The answer to a question; without one ``default``, and the reason in ``problems``, by the question's name.
+
+    Each question is asked by itself, because each needs other rights."""
+    try:
+        return await question
+    except GatewayError as error:
+        problems[name] = error
+    except TimeoutError:
+        problems[name] = GatewayError("There was no answer in time.")
+    return default
