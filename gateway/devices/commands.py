@@ -46,7 +46,7 @@ class Obedience:
         """One reading of so many is taken."""
         self.recalibrated = False
         """Whether a command has ended the fault of its sensor."""
-        self.received = self.copies = self.obeyed = self.refused = self.failed = self.late = self.silent = 0
+        self.received = self.copies = 0
 
     def obey(self, command_id: str, payload: bytes) -> Reply:
         """Do what a command says."""
@@ -62,21 +62,16 @@ class Obedience:
     def _reply(self, payload: bytes) -> Reply:
         shares, draw = self._shares, self._random.random()
         if draw < shares.failures:
-            self.failed += 1
             return Reply(500, b'{"error":"simulated"}')
         try:
             self._do(payload)
         except ValueError as error:
-            self.refused += 1
             return Reply(400, json.dumps({"error": str(error)}).encode())
-        self.obeyed += 1
         draw -= shares.failures
         if 0 <= draw < shares.silent:
-            self.silent += 1
             return Reply(None)
         done = json.dumps({"every": self.every}).encode()
         if 0 <= draw - shares.silent < shares.late:
-            self.late += 1
             return Reply(200, done, LATE_S)
         return Reply(200, done)
 

@@ -76,12 +76,8 @@ class Outbox:
         """Whether the device's memory is full."""
         return len(self._waiting) >= self._limit
 
-    def next_sequence(self) -> int:
-        """The number of the next message."""
-        return self._taken
-
     def take(self, payload: bytes) -> None:
-        """Appends a message under :meth:`next_sequence`."""
+        """Appends a message."""
         self._waiting.append(Message(self._taken, payload))
         self._taken += 1
 

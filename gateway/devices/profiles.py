@@ -7,7 +7,6 @@ sends exactly as much as the even profile.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from gateway.devices.physics import DAY_S, HOUR_S, START_S, TIME_SCALE
@@ -17,10 +16,6 @@ _BURST_SHARE = 0.1  # share of the period in which all is sent, at ten times the
 _DAY_PERIOD_S = DAY_S / TIME_SCALE  # a day of the devices' physics: four minutes
 _NOON_S = 15 * HOUR_S / TIME_SCALE  # the warmest hour is the busiest
 _SWING = 0.9  # from a tenth of the mean at night to 1.9 times the mean
-
-
-def _even(steady_s: float) -> float:
-    return steady_s
 
 
 def _burst(steady_s: float) -> float:
@@ -52,18 +47,12 @@ class Profile:
     """``moment_s`` gives the second after the start at which a steady second has passed; it only grows. ``peak`` is the
     highest rate in means."""
 
-    name: str
     moment_s: Callable[[float], float]
     peak: float
 
 
-PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
-    {
-        one.name: one
-        for one in (
-            Profile("steady", _even, 1.0),
-            Profile("burst", _burst, 1.0 / _BURST_SHARE),
-            Profile("night-and-day", _night_and_day, 1.0 + _SWING),
-        )
-    }
-)
+PROFILES: Final[Mapping[str, Profile]] = {
+    "steady": Profile(lambda steady_s: steady_s, 1.0),
+    "burst": Profile(_burst, 1.0 / _BURST_SHARE),
+    "night-and-day": Profile(_night_and_day, 1.0 + _SWING),
+}

@@ -175,14 +175,10 @@ def _devices(account: Account) -> str:
     return f"{account.devices:,} devices"
 
 
-def _missing_note(missing: int) -> str:
-    return f"missing {missing:,}" if missing else "missing 0"
-
-
 def _received_note(account: Account) -> str:
     if account.killed:
         return "(its own count; kills cut it short)"
-    return _missing_note(account.missing_at_gateway)
+    return f"missing {account.missing_at_gateway:,}"
 
 
 def _open_note(account: Account) -> str:
@@ -191,7 +187,7 @@ def _open_note(account: Account) -> str:
 
 
 def _stage_note(stage: Stage) -> str:
-    notes = [_missing_note(stage.lost), f"duplicates {stage.duplicates:,}"]
+    notes = [f"missing {stage.lost:,}", f"duplicates {stage.duplicates:,}"]
     if stage.missing > stage.lost:
         notes.insert(0, f"not yet {stage.missing - stage.lost:,}")
     if stage.reordered:

@@ -1,10 +1,9 @@
 """Where downloaded files live between runs, and the lock that lets several processes fill that place at once."""
 
-import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,22 +32,15 @@ def cache_directory() -> Path:
 
 
 @contextmanager
-def locked(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on ``path`` (created); blocks while another process or thread has it.
 
-    ``on_wait`` is called once before blocking. The kernel frees the lock when its holder dies, so a crash leaves
+    The kernel frees the lock when its holder dies, so a crash leaves
     nothing to clean up. The file itself stays: removing it would let two processes lock two different files of one
     name.
     """
     with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            if on_wait is not None:
-                on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -1,6 +1,7 @@
 """Running a download tool as a child, drawing its progress from the bytes that land on disk."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,18 +58,8 @@ def run_download(
 
 def _size(directory: Path) -> int:
     total = 0
-    pending = [directory]
-    while pending:
-        try:
-            entries = list(pending.pop().iterdir())
-        except OSError:  # moved away while we looked
-            continue
-        for entry in entries:
-            try:
-                if entry.is_dir() and not entry.is_symlink():
-                    pending.append(entry)
-                else:
-                    total += entry.stat().st_size
-            except OSError:
-                continue
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):  # moved away while we looked
+                total += (Path(folder) / name).lstat().st_size
     return total

@@ -41,9 +41,9 @@ def since_days(left: float) -> str:
     return f"{many(round(hours), 'hour')} ago" if hours < 48 else f"{-left:.0f} days ago"
 
 
-def many(count: int, one: str, several: str | None = None) -> str:
+def many(count: int, one: str) -> str:
     """``1 partition``, ``3 partitions``."""
-    return f"{count} {one if count == 1 else several or one + 's'}"
+    return f"{count} {one if count == 1 else one + 's'}"
 
 
 def some(names: Iterable[object], shown: int = _SHOWN) -> str:
