@@ -4,13 +4,20 @@ import pytest
 
 from config.settings import EmqxSettings, MqttSettings, Settings
 from gateway.base.group_plan import client_ids
-from gateway.tools.verify.before import Before, SessionBefore, as_sentence, look_before, workers_of
+from gateway.health.emqx.model import EmqxClient
+from gateway.tools.verify.before import Before, as_sentence, look_before, workers_of
 
 NOON = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
 
-def session(number: int, dropped: int = 0, too_large: int = 0) -> SessionBefore:
-    return SessionBefore(f"gw-0-{number}", dropped, too_large, NOON + number * 1000)
+def session(number: int, dropped: int = 0, too_large: int = 0) -> EmqxClient:
+    return EmqxClient(
+        f"gw-0-{number}",
+        connected=True,
+        session_ms=NOON + number * 1000,
+        mqueue_dropped=dropped,
+        dropped_too_large=too_large,
+    )
 
 
 def test_a_problem_that_asks_ends_with_its_question_mark() -> None:

@@ -12,32 +12,23 @@ from gateway.base.moments import moment
 
 if TYPE_CHECKING:
     from config.settings import Settings
+    from gateway.health.emqx.model import EmqxClient
 
 _NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBefore:
-    """One session: messages ``dropped`` from its full queue since its start at ``since_ms``, and ``too_large`` ones
-    since its present connection."""
-
-    client_id: str
-    dropped: int
-    too_large: int
-    since_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Before:
-    """EMQX's counts since the sessions began; they cannot be limited to a span. ``problem`` is the reason without an
+    """EMQX's counts since the sessions began, of too large messages since their present connections; they cannot be
+    limited to a span. ``problem`` is the reason without an
     answer, or None."""
 
-    sessions: tuple[SessionBefore, ...] = ()
+    sessions: tuple[EmqxClient, ...] = ()
     problem: str | None = None
 
     @property
     def dropped(self) -> int:
-        return sum(session.dropped + session.too_large for session in self.sessions)
+        return sum(one.mqueue_dropped + one.dropped_too_large for one in self.sessions)
 
     def as_dict(self) -> dict[str, object]:
         """The counts for JSON."""
@@ -47,12 +38,12 @@ class Before:
             "dropped": self.dropped if self.problem is None else None,
             "sessions": [
                 {
-                    "client_id": session.client_id,
-                    "dropped": session.dropped,
-                    "too_large": session.too_large,
-                    "since_ms": session.since_ms or None,
+                    "client_id": one.client_id,
+                    "dropped": one.mqueue_dropped,
+                    "too_large": one.dropped_too_large,
+                    "since_ms": one.session_ms or None,
                 }
-                for session in self.sessions
+                for one in self.sessions
             ],
         }
 
@@ -74,12 +65,7 @@ async def look_before(settings: Settings, workers: Iterable[int]) -> Before:
         found = await EmqxApi(settings.emqx).clients(wanted)
     except GatewayError as error:
         return Before(problem=str(error))
-    return Before(
-        tuple(
-            SessionBefore(one.client_id, one.mqueue_dropped, one.dropped_too_large, one.session_ms)
-            for one in sorted(found.values(), key=lambda one: one.client_id)
-        )
-    )
+    return Before(tuple(found[client_id] for client_id in sorted(found)))
 
 
 def as_sentence(before: Before, *, lost: int = 0) -> str:
@@ -90,9 +76,9 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
         return "Before the gateway: EMQX knows none of its sessions, so it cannot say what it dropped for them."
     count = len(before.sessions)
     sessions = "1 session" if count == 1 else f"{count} sessions"
-    losing = [session for session in before.sessions if session.dropped or session.too_large]
+    losing = [one for one in before.sessions if one.mqueue_dropped or one.dropped_too_large]
     if not losing:
-        since = min(session.since_ms for session in before.sessions)
+        since = min(one.session_ms for one in before.sessions)
         but = "" if not lost else "; what was in sessions that it lost before, it does not count"
         return f"Before the gateway: EMQX has dropped nothing for our {sessions}{_since(since)}{but}."
     named = "; ".join(_of(session) for session in losing[:_NAMED])
@@ -104,12 +90,12 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
     )
 
 
-def _of(session: SessionBefore) -> str:
+def _of(session: EmqxClient) -> str:
     parts = []
-    if session.dropped:
-        parts.append(f"{session.dropped} from the full queue{_since(session.since_ms)}")
-    if session.too_large:
-        parts.append(f"{session.too_large} larger than mqtt.max_packet_bytes")
+    if session.mqueue_dropped:
+        parts.append(f"{session.mqueue_dropped} from the full queue{_since(session.session_ms)}")
+    if session.dropped_too_large:
+        parts.append(f"{session.dropped_too_large} larger than mqtt.max_packet_bytes")
     return f"{session.client_id} {' and '.join(parts)}"
 
 
