@@ -106,7 +106,7 @@ class LedgerPath(Path):
 
 
 class FakeLog:
-    """``gateway.tools.verify.log.KafkaLog`` on a FakeKafka. ``starts`` are partitions' first offsets, ``deleted``
+    """``KafkaReader`` on a FakeKafka. ``starts`` are partitions' first offsets, ``deleted``
     offsets
     that are gone from the middle, ``settings`` a topic's."""
 

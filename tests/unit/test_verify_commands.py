@@ -20,7 +20,7 @@ SECOND_MS = 1000
 
 
 class FakeLog:
-    """``CommandLog`` in memory: one partition of commands, whose record n has the time of n seconds."""
+    """``KafkaCommandLog`` in memory: one partition of commands, whose record n has the time of n seconds."""
 
     def __init__(self, count: int, commit: str | None, *, low: int = 0) -> None:
         self.first = {("commands", 0): 0, ("status", 0): 0}

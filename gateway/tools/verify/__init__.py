@@ -6,7 +6,7 @@ command_check.py    commands against the status topic, by the commits of their c
 command_log.py      reads Kafka for that
 command_report.py   the verdict about commands as a table for people, and as JSON
 lives.py            the lives of workers: terms, missing records, end
-log.py              the Protocol of a verification's questions to Kafka
+log.py              what a verification reads in Kafka, as plain values
 place.py            one partition: acknowledged offsets against those in Kafka
 reader.py           reads Kafka for a verification: with aiokafka, in no consumer group, a partition at a time
 report.py           the verdict as a table for people, and as JSON

@@ -16,7 +16,8 @@ from gateway.tools.verify.lives import Life, Lives
 from gateway.tools.verify.place import Place, PlaceResult
 
 if TYPE_CHECKING:
-    from gateway.tools.verify.log import KafkaLog, LedgerRow, TopicView
+    from gateway.tools.verify.log import LedgerRow, TopicView
+    from gateway.tools.verify.reader import KafkaReader
 
 MAX_RUNS: Final = 1_000_000  # over all partitions, at most some 100 MB
 
@@ -104,7 +105,7 @@ class _Reading:
         self.to_ms = record.to_ms if self.to_ms is None else max(self.to_ms, record.to_ms)
         return record
 
-    async def add(self, log: KafkaLog, record: PartitionRecord) -> None:
+    async def add(self, log: KafkaReader, record: PartitionRecord) -> None:
         """Add a partition's record. For a new topic, Kafka is asked for its offsets."""
         if record.topic not in self.topics:
             self.topics[record.topic] = await log.topic(record.topic)
@@ -118,7 +119,7 @@ class _Reading:
 
 
 async def verify(
-    log: KafkaLog,
+    log: KafkaReader,
     *,
     gateway: str,
     ledger_topic: str,

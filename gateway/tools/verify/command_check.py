@@ -10,9 +10,9 @@ number at a time: 80 bytes a command, and 310 if it has an id of its own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.commands.model import Status
 from bridge.commands.offset_map import Mark, OffsetMap
@@ -25,31 +25,13 @@ if TYPE_CHECKING:
     from bridge.dead_letters.reading import LoggedRecord, Place
     from config.commands import CommandSettings
     from gateway.tools.verify.check import Span
+    from gateway.tools.verify.command_log import KafkaCommandLog
 
 NAMED: Final = 5
 _CLOCKS_MS: Final = 600_000  # by which clocks of producers may be ahead of the gateway's
 _SKEW_MS: Final = 60_000  # as the dispatcher allows it
 _NEVER_MS: Final = 1 << 62
 _SENT: Final = frozenset({Status.SENT, Status.DELIVERED, Status.IN_PROGRESS})
-
-
-class CommandLog(Protocol):
-    """A verification's questions to Kafka."""
-
-    async def commits(self, group: str) -> Mapping[Partition, Committed | None]:
-        """What a group has committed, of every partition of the command topics."""
-
-    async def beginnings(self) -> Mapping[Partition, int]:
-        """The first offset of each partition of all topics."""
-
-    async def ends(self) -> Mapping[Partition, int]:
-        """The offset after the last record of each."""
-
-    async def offsets_at(self, moment_ms: int) -> Mapping[Partition, int]:
-        """The offset of each partition's first record with that time or a later one; its end without one."""
-
-    def read(self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]) -> AsyncIterator[LoggedRecord]:
-        """The records from ``starts`` to before ``ends``, in order within each partition."""
 
 
 @dataclass(slots=True)
@@ -173,7 +155,7 @@ class _Statuses:
 class _Check:
     """The verification of one ``[[commands]]``."""
 
-    def __init__(self, log: CommandLog, commands: CommandSettings, span: Span) -> None:
+    def __init__(self, log: KafkaCommandLog, commands: CommandSettings, span: Span) -> None:
         self._log, self._commands, self._span = log, commands, span
         self.accounts: list[CommandAccount] = []
         self.uncommitted: list[str] = []
@@ -289,7 +271,7 @@ class _Check:
 
 
 async def verify_commands(
-    log: CommandLog,
+    log: KafkaCommandLog,
     commands: CommandSettings,
     group: str,
     span: Span,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KafkaCommandLog(TopicReader):
-    """``gateway.tools.verify.command_check.CommandLog`` on a cluster; an async context manager."""
+    """The topics of one ``[[commands]]``; an async context manager."""
 
     def __init__(self, settings: Settings, commands: CommandSettings, login: KafkaLogin) -> None:
         self._cluster, self._client_id, self._commands = settings.kafka, f"{settings.instance}-verify", commands
@@ -25,6 +25,7 @@ class KafkaCommandLog(TopicReader):
         )
 
     async def commits(self, group: str) -> Mapping[Partition, Committed | None]:
+        """What a group has committed, of every partition of the command topics."""
         wanted = [(facts.name, number) for facts in self.facts for number in range(facts.partitions)]
         partitions = [at for at in wanted if at[0] in self._commands.topics]
         return await read_commits(self._cluster, self._client_id, group, partitions, self.login)

@@ -1,11 +1,9 @@
-"""The Protocol of a verification's questions to Kafka. ``gateway.tools.verify.reader`` implements it on aiokafka, tests
-in memory."""
+"""What a verification reads in Kafka: topics and their records, as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class FoundRecord(NamedTuple):
@@ -54,27 +52,3 @@ class TopicView:
             return False
         aged = self.retention_ms is not None and from_ms + self.retention_ms <= now_ms + slack_ms
         return aged or self.by_size
-
-
-class KafkaLog(Protocol):
-    """Reads only. Every method may raise BridgeError.
-
-    ``leaderless``: topics and partitions that could not be read to the end for lack of a leader."""
-
-    leaderless: set[tuple[str, int]]
-
-    def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
-        """The ledger topic from records written at ``since_ms`` to its present end, one partition after the other.
-        Raises TopicMissingError."""
-
-    async def ledger_horizon_ms(self, topic: str) -> int:
-        """The time from which the ledger topic is complete; 0 if nothing has expired."""
-
-    async def topic(self, name: str) -> TopicView | None:
-        """The present topic, or None."""
-
-    async def start_of(self, topic: str, partition: int) -> int:
-        """The present first offset of a partition; 0 if its topic is gone."""
-
-    def records(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[FoundRecord]]:
-        """The records from offset ``first`` to below ``end``, in order, in pieces of bounded size."""

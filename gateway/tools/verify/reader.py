@@ -41,7 +41,9 @@ _UNKNOWN_TOPIC: Final = 3
 
 
 class KafkaReader:
-    """``gateway.tools.verify.log.KafkaLog`` on a cluster; an async context manager."""
+    """The topics of a cluster; an async context manager. Every method may raise BridgeError.
+
+    ``leaderless``: topics and partitions that could not be read to the end for lack of a leader."""
 
     def __init__(self, settings: KafkaSettings, gateway: str, login: KafkaLogin | None = None) -> None:
         self._options = connection_options(settings, f"{gateway}-verify")
@@ -85,6 +87,7 @@ class KafkaReader:
     # --- topics -----------------------------------------------------------------------------
 
     async def topic(self, name: str) -> TopicView | None:
+        """The present topic, or None."""
         if (numbers := await self._partitions(name)) is None:
             return None
         try:
@@ -138,6 +141,7 @@ class KafkaReader:
         return None
 
     async def start_of(self, topic: str, partition: int) -> int:
+        """The present first offset of a partition; 0 if its topic is gone."""
         place = TopicPartition(topic, partition)
         try:
             starts = await _asked(self._consumer.beginning_offsets([place]), f"the offsets of {topic}/{partition}")
@@ -148,6 +152,7 @@ class KafkaReader:
         return int(starts[place])
 
     async def ledger_horizon_ms(self, topic: str) -> int:
+        """The time from which the ledger topic is complete; 0 if nothing has expired."""
         view = await self._ledger(topic)
         horizon_ms = 0
         for partition, (start, end) in view.items():
@@ -164,6 +169,8 @@ class KafkaReader:
     # --- records -----------------------------------------------------------------------------------
 
     async def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
+        """The ledger topic from records written at ``since_ms`` to its present end, one partition after the other.
+        Raises TopicMissingError."""
         for partition, (start, end) in (await self._ledger(topic)).items():
             first = start
             if since_ms is not None:
@@ -175,6 +182,7 @@ class KafkaReader:
                     yield LedgerRow(partition, message.key or b"", message.value)
 
     async def records(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[FoundRecord]]:
+        """The records from offset ``first`` to below ``end``, in order, in pieces of bounded size."""
         tag = (wire.GATEWAY_ID, self._tag)
         async for messages in self._messages(topic, partition, first, end):
             yield [FoundRecord(m.offset, m.timestamp, tag in m.headers) for m in messages]
