@@ -59,7 +59,7 @@ def main(description: dict[str, Any]) -> None:
     builder.withoutLoggingBootstrap()
     if description["access"] is not None:
         access = AccessClient(AccessEndpoint(**description["access"]))
-        builder.withEmbeddedExtension(_extension(_authenticator(access), _Authorizers(access)))
+        builder.withEmbeddedExtension(_extension(access))
     # Before the broker's start, so that a SIGTERM that comes during it is not lost.
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
@@ -78,17 +78,23 @@ def _override(function: _F) -> _F:
     return marked
 
 
-def _extension(authenticator: Any, authorizers: _Authorizers) -> Any:
-    """A HiveMQ extension that lets in whom the authenticator lets in, to do what the authorizers allow."""
+def _extension(access: AccessClient) -> Any:
+    """A HiveMQ extension that asks the service who is let in, and to do what."""
+    authenticator, authorizer = _authenticator(access), _authorizer(access)
 
-    @jpype.JImplements(f"{_SDK}.services.auth.provider.AuthenticatorProvider")
+    @jpype.JImplements(
+        [f"{_SDK}.services.auth.provider.AuthenticatorProvider", f"{_SDK}.services.auth.provider.AuthorizerProvider"]
+    )
     class Provider:
         @_override
         def getAuthenticator(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
             return authenticator
 
+        @_override
+        def getAuthorizer(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
+            return authorizer
+
     provider = Provider()
-    authorizer_provider = authorizers.provider()
 
     @jpype.JImplements(f"{_SDK}.ExtensionMain")
     class Main:
@@ -96,42 +102,32 @@ def _extension(authenticator: Any, authorizers: _Authorizers) -> Any:
         def extensionStart(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
             registry = jpype.JClass(f"{_SDK}.services.Services").securityRegistry()
             registry.setAuthenticatorProvider(provider)
-            registry.setAuthorizerProvider(authorizer_provider)
+            registry.setAuthorizerProvider(provider)
 
         @_override
         def extensionStop(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
             pass
 
-    return (
-        jpype.JClass("com.hivemq.embedded.EmbeddedExtension")
-        .builder()
-        .withId("access")
-        .withName("access")
-        .withVersion("1")
-        .withExtensionMain(Main())
-        .build()
-    )
+    builder = jpype.JClass("com.hivemq.embedded.EmbeddedExtension").builder()
+    return builder.withId("access").withName("access").withVersion("1").withExtensionMain(Main()).build()
 
 
-class _Asking:
-    """Answers of the service, without holding up the broker's few threads meanwhile."""
+_THREADS = ThreadPoolExecutor(_ASKING_AT_ONCE, "asking")
 
-    _threads = ThreadPoolExecutor(_ASKING_AT_ONCE, "asking")
 
-    @classmethod
-    def later(cls, output: Any, decide: Callable[[], None]) -> None:
-        """Run ``decide``, which blocks, in a thread; the broker goes on with this client when it is done. If that
-        never is, the client is refused."""
-        seconds = jpype.JClass("java.time.Duration").ofSeconds(_ASKING_S)
-        waiting = output.async_(seconds, jpype.JClass(f"{_SDK}.async.TimeoutFallback").FAILURE)
+def _later(output: Any, decide: Callable[[], None]) -> None:
+    """Run ``decide``, which blocks, in a thread, so that the broker's few threads are not held up; the broker goes on
+    with this client when it is done. If that never is, the client is refused."""
+    seconds = jpype.JClass("java.time.Duration").ofSeconds(_ASKING_S)
+    waiting = output.async_(seconds, jpype.JClass(f"{_SDK}.async.TimeoutFallback").FAILURE)
 
-        def work() -> None:
-            try:
-                decide()
-            finally:
-                waiting.resume()
+    def work() -> None:
+        try:
+            decide()
+        finally:
+            waiting.resume()
 
-        cls._threads.submit(work)
+    _THREADS.submit(work)
 
 
 def _authenticator(access: AccessClient) -> Any:
@@ -159,59 +155,40 @@ def _authenticator(access: AccessClient) -> Any:
     class Authenticator:
         @_override
         def onConnect(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
-            _Asking.later(response, lambda: decide(request, response))
+            _later(response, lambda: decide(request, response))
 
     return Authenticator()
 
 
-class _Authorizers:
+def _authorizer(access: AccessClient) -> Any:
     """Decides about each topic that a client publishes to or subscribes to."""
 
-    def __init__(self, access: AccessClient) -> None:
-        self._access = access
-
-    def provider(self) -> Any:
-        authorizers = self
-
-        @jpype.JImplements([f"{_SDK}.auth.PublishAuthorizer", f"{_SDK}.auth.SubscriptionAuthorizer"])
-        class Authorizer:
-            @_override
-            def authorizePublish(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
-                packet = request.getPublishPacket()
-                topic, qos = str(packet.getTopic()), packet.getQos().getQosNumber()
-                authorizers.decide(request, response, "publish", topic, qos, retain=bool(packet.getRetain()))
-
-            @_override
-            def authorizeSubscribe(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
-                asked = request.getSubscription()
-                topic, qos = str(asked.getTopicFilter()), asked.getQos().getQosNumber()
-                authorizers.decide(request, response, "subscribe", topic, qos, retain=False)
-
-        authorizer = Authorizer()
-
-        @jpype.JImplements(f"{_SDK}.services.auth.provider.AuthorizerProvider")
-        class Provider:
-            @_override
-            def getAuthorizer(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
-                return authorizer
-
-        return Provider()
-
-    def decide(self, request: Any, response: Any, action: str, topic: str, qos: int, *, retain: bool) -> None:
+    def decide(request: Any, response: Any, action: str, topic: Any, qos: Any, *, retain: bool) -> None:
         kept = request.getConnectionInformation().getConnectionAttributeStore().getAsString(_LOGIN)
         if not kept.isPresent():
             response.failAuthorization()
             return
-        login = Login.from_json(str(kept.get()))
-        known = self._access.known(login, action, topic, int(qos), retain=retain)
-        if known is not None:
+        question = (Login.from_json(str(kept.get())), action, str(topic), int(qos.getQosNumber()))
+        known = access.known(*question, retain=retain)
+        if known is None:
+            _later(response, lambda: _answer(response, allowed=access.may(*question, retain=retain)))
+        else:
             _answer(response, allowed=known)
-            return
 
-        def ask() -> None:
-            _answer(response, allowed=self._access.may(login, action, topic, int(qos), retain=retain))
+    @jpype.JImplements([f"{_SDK}.auth.PublishAuthorizer", f"{_SDK}.auth.SubscriptionAuthorizer"])
+    class Authorizer:
+        @_override
+        def authorizePublish(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+            packet = request.getPublishPacket()
+            retain = bool(packet.getRetain())
+            decide(request, response, "publish", packet.getTopic(), packet.getQos(), retain=retain)
 
-        _Asking.later(response, ask)
+        @_override
+        def authorizeSubscribe(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+            asked = request.getSubscription()
+            decide(request, response, "subscribe", asked.getTopicFilter(), asked.getQos(), retain=False)
+
+    return Authorizer()
 
 
 def _answer(response: Any, *, allowed: bool) -> None:
