@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bridge.backoff import broker_timeout_ms
-from gateway.admin.errors import AdminError
-from gateway.admin.model import TopicPartition
+from gateway.admin.model import TopicPartition, by_topic
 from gateway.admin.protocol import admin_api
-from gateway.admin.reading import check
+from gateway.admin.reading import check, sentence
 
 if TYPE_CHECKING:
     from gateway.admin.links import Links
@@ -112,13 +111,11 @@ class Changes:
     def elect(self, partitions: Iterable[TopicPartition]) -> Election:
         """Elect the preferred leaders of these partitions, as far as they are in sync. An election is never unclean, so
         no record is lost."""
-        by_topic: dict[str, list[int]] = {}
-        for place in sorted(set(partitions)):
-            by_topic.setdefault(place.topic, []).append(place.partition)
+        wanted = by_topic(sorted(set(partitions)))
         asked = admin_api.ElectLeadersRequest.TopicPartitions
         request = admin_api.ElectLeadersRequest(
             election_type=_PREFERRED,
-            topic_partitions=[asked(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()],
+            topic_partitions=[asked(topic=topic, partitions=numbers) for topic, numbers in wanted.items()],
             timeout_ms=self._timeout_ms,
         )
         answer = self._links.ask_one(request)
@@ -133,17 +130,9 @@ class Changes:
                 elif one.error_code == _ELECTION_NOT_NEEDED:
                     not_needed.append(place)
                 else:
-                    failed[place] = _why(one.error_code, place, one.error_message)
+                    failed[place] = sentence(one.error_code, f"{place} keeps its leader", one.error_message)
         return Election(tuple(elected), tuple(not_needed), failed)
 
     @property
     def _timeout_ms(self) -> int:
         return broker_timeout_ms(self.timeout_s)
-
-
-def _why(code: int, place: TopicPartition, message: str | None) -> str:
-    try:
-        check(code, f"{place} keeps its leader", message)
-    except AdminError as error:
-        return str(error)
-    return ""

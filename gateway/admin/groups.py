@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.backoff import broker_timeout_ms
-from gateway.admin.errors import AdminError, AdminMissingError, AdminUnsupportedError
-from gateway.admin.model import Answers, Group, GroupListing, Offsets, TopicPartition
+from gateway.admin.errors import AdminMissingError, AdminUnsupportedError
+from gateway.admin.model import Answers, Group, GroupListing, Offsets, TopicPartition, by_topic
 from gateway.admin.protocol import ConsumerGroupDescribeRequest, admin_api, consumer_api, metadata_api
-from gateway.admin.reading import check, described_member, listed_member
+from gateway.admin.reading import check, described_member, listed_member, sentence
 
 if TYPE_CHECKING:
     from gateway.admin.links import Links
@@ -152,7 +152,7 @@ class GroupReading:
             for one in topic.partitions:
                 place = TopicPartition(topic.name, one.partition_index)
                 if one.error_code != 0:
-                    told.problems[place] = _sentence(one.error_code, f"The offset of {place} cannot be read")
+                    told.problems[place] = sentence(one.error_code, f"The offset of {place} cannot be read")
                 elif one.committed_offset >= 0:
                     told.values[place] = one.committed_offset
         return told
@@ -179,7 +179,7 @@ class GroupReading:
                 for one in topic.partitions:
                     place = TopicPartition(topic.name, one.partition_index)
                     if one.error_code != 0:
-                        told.problems[place] = _sentence(one.error_code, f"The log of {place} cannot be read")
+                        told.problems[place] = sentence(one.error_code, f"The log of {place} cannot be read")
                     else:
                         told.values[place] = one.offset
         for silent in answers.unanswered:
@@ -227,19 +227,8 @@ class GroupReading:
         return leaders
 
 
-def _sentence(code: int, what: str) -> str:
-    try:
-        check(code, what)
-    except AdminError as error:
-        return str(error)
-    return ""
-
-
 def _list_offsets(partitions: list[TopicPartition], at: int, timeout_ms: int) -> Any:
     asked = consumer_api.ListOffsetsRequest.ListOffsetsTopic
-    by_topic: dict[str, list[int]] = {}
-    for place in partitions:
-        by_topic.setdefault(place.topic, []).append(place.partition)
     return consumer_api.ListOffsetsRequest(
         replica_id=-1,
         isolation_level=0,
@@ -249,7 +238,7 @@ def _list_offsets(partitions: list[TopicPartition], at: int, timeout_ms: int) ->
                 partitions=[asked.ListOffsetsPartition(partition_index=one, timestamp=at, max_num_offsets=1)
                             for one in numbers],
             )
-            for topic, numbers in by_topic.items()
+            for topic, numbers in by_topic(partitions).items()
         ],
         timeout_ms=timeout_ms,
     )  # fmt: skip

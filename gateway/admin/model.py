@@ -3,6 +3,7 @@
 Times reported by Kafka are milliseconds since 1970 by the broker's clock; ages are seconds.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -18,6 +19,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of partitions by their topic."""
+    found: dict[str, list[int]] = {}
+    for place in places:
+        found.setdefault(place.topic, []).append(place.partition)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

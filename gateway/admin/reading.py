@@ -46,6 +46,15 @@ def check(code: int, what: str, message: str | None = None, *, missing: bool = T
     raise error(f"{what}: {said}.", code=code)
 
 
+def sentence(code: int, what: str, message: str | None = None) -> str:
+    """The text of the error that ``check`` raises."""
+    try:
+        check(code, what, message)
+    except AdminError as error:
+        return str(error)
+    return ""
+
+
 def topic_of(found: Any) -> Topic:
     """The topic of a Metadata or DescribeTopicPartitions answer."""
     return Topic(

@@ -176,14 +176,10 @@ class _Parser:
         if len(tokens) == 1 and tokens[0].text == "*":
             return Selected("*", None, text)
         alias = ""
-        if len(tokens) > 2 and tokens[-2].word == "as":
-            alias, tokens = tokens[-1].text.strip("'\""), tokens[:-2]
-        elif len(tokens) > 4:
-            for at, token in enumerate(tokens):
-                if token.word == "as":  # AS a.b.c
-                    alias = self._sql[tokens[at + 1].start : tokens[-1].end]
-                    tokens = tokens[:at]
-                    break
+        at = next((n for n in range(len(tokens) - 2, 0, -1) if tokens[n].word == "as"), None)
+        if at is not None:  # AS name, AS a.b.c
+            alias = self._sql[tokens[at + 1].start : tokens[-1].end].strip("'\"")
+            tokens = tokens[:at]
         standing, self._at = self._at, first
         try:
             field = self._field()
