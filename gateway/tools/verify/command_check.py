@@ -157,67 +157,57 @@ class _Check:
 
     def __init__(self, log: KafkaCommandLog, commands: CommandSettings, span: Span) -> None:
         self._log, self._commands, self._span = log, commands, span
+        self._commits: Mapping[Partition, Committed | None] = {}
+        self._first: Mapping[Partition, int] = {}
+        self._ends: Mapping[Partition, int] = {}
         self.accounts: list[CommandAccount] = []
         self.uncommitted: list[str] = []
         self.without_statuses: list[str] = []
 
     async def run(self, group: str, progress: Callable[[str], None]) -> None:
         # The commits come first: what they call finished has its status in Kafka by then.
-        commits = await self._log.commits(group)
-        ends, first = await self._log.ends(), await self._log.beginnings()
-        commands_from, statuses_from = first, first
+        self._commits = await self._log.commits(group)
+        self._ends, self._first = await self._log.ends(), await self._log.beginnings()
+        commands_from = statuses_from = self._first
         if (since_ms := self._span.since_ms) is not None:
             commands_from = await self._log.offsets_at(since_ms)
             statuses_from = await self._log.offsets_at(since_ms - _CLOCKS_MS)
-        owned = sorted((at for at in ends if at[0] in self._commands.topics), key=lambda at: (at[1], at[0]))
+        owned = sorted((at for at in self._ends if at[0] in self._commands.topics), key=lambda at: (at[1], at[0]))
         for number in sorted({number for _, number in owned}):
             at = (self._commands.status_topic, number)
             progress(f"reading {at[0]}/{number}")
-            statuses = await self._statuses(at, statuses_from, ends, first, commits)
+            statuses = await self._statuses(at, statuses_from)
             for partition in owned:
                 if partition[1] == number:
                     progress(f"reading {partition[0]}/{number}")
-                    start = max(first[partition], commands_from[partition])
-                    await self._judge(partition, start, ends[partition], first[partition], commits, statuses)
+                    await self._judge(partition, commands_from[partition], statuses)
 
-    async def _statuses(
-        self,
-        at: Partition,
-        starts: Mapping[Partition, int],
-        ends: Mapping[Partition, int],
-        first: Mapping[Partition, int],
-        commits: Mapping[Partition, Committed | None],
-    ) -> _Statuses:
+    async def _statuses(self, at: Partition, since: Mapping[Partition, int]) -> _Statuses:
         statuses = _Statuses(0)
-        if at not in ends:
+        if at not in self._ends:
             self.without_statuses.append(f"{at[0]}/{at[1]}")
             statuses.horizon_ms = _NEVER_MS
             return statuses
-        known = (OffsetMap.parse(one.offset, one.metadata) for (_, n), one in commits.items() if one and n == at[1])
-        is_cut = starts[at] <= first[at] and (
-            first[at] > 0 or any(one.status_offset > ends[at] for one in known)  # a topic that was made anew
+        first, end = self._first[at], self._ends[at]
+        own = ((place[1], one) for place, one in self._commits.items() if one)
+        known = (OffsetMap.parse(one.offset, one.metadata) for number, one in own if number == at[1])
+        is_cut = since[at] <= first and (
+            first > 0 or any(one.status_offset > end for one in known)  # a topic that was made anew
         )
         statuses.horizon_ms = _NEVER_MS if is_cut else 0
-        start = max(starts[at], first[at])
-        if start < ends[at]:
-            async for record in self._log.read({at: start}, {at: ends[at]}):
+        start = max(since[at], first)
+        if start < end:
+            async for record in self._log.read({at: start}, {at: end}):
                 statuses.horizon_ms = min(statuses.horizon_ms, record.timestamp_ms) if is_cut else 0
                 statuses.take(record)
         if statuses.disputed:
-            async for record in self._log.read({at: start}, {at: ends[at]}):
+            async for record in self._log.read({at: start}, {at: end}):
                 statuses.take_again(record)
         return statuses
 
-    async def _judge(
-        self,
-        partition: Partition,
-        start: int,
-        end: int,
-        first: int,
-        commits: Mapping[Partition, Committed | None],
-        statuses: _Statuses,
-    ) -> None:
-        commit = commits.get(partition)
+    async def _judge(self, partition: Partition, since: int, statuses: _Statuses) -> None:
+        commit, first, end = self._commits.get(partition), self._first[partition], self._ends[partition]
+        start = max(first, since)
         map_ = None if commit is None else OffsetMap.parse(commit.offset, commit.metadata)
         account = CommandAccount(*partition, first=start, end=end, low=None if map_ is None else map_.low)
         self.accounts.append(account)
