@@ -65,7 +65,7 @@ async def reach(
     except TimeoutError:
         return Endpoint(host, port, Step(time.monotonic() - began, "silent", "the resolver does not answer"))
     except (OSError, UnicodeError) as error:
-        return Endpoint(host, port, Step(time.monotonic() - began, "name", _text(error)))
+        return Endpoint(host, port, Step(time.monotonic() - began, "name", words(error)))
     name = Step(time.monotonic() - began)
     ips = tuple(dict.fromkeys(str(one[4][0]) for one in found))
     tcp, tls = await _connect(host, port, timeout_s, context)
@@ -82,7 +82,7 @@ async def _connect(
     except TimeoutError:
         return Step(time.monotonic() - began, "silent", f"no answer within {timeout_s:g} s"), None
     except OSError as error:
-        return Step(time.monotonic() - began, _why_not(error), _text(error)), None
+        return Step(time.monotonic() - began, _why_not(error), words(error)), None
     tcp = Step(time.monotonic() - began)
     try:
         return tcp, None if context is None else await _handshake(writer, host, timeout_s, context())
@@ -102,9 +102,9 @@ async def _handshake(writer: asyncio.StreamWriter, host: str, timeout_s: float, 
         address = writer.get_extra_info("peername")
         return TlsStep(failed, None, await _look_without_trust(address, host, timeout_s, context))
     except ssl.SSLError as error:
-        return TlsStep(Step(time.monotonic() - began, "tls", _text(error)))
+        return TlsStep(Step(time.monotonic() - began, "tls", words(error)))
     except (OSError, EOFError) as error:
-        return TlsStep(Step(time.monotonic() - began, "closed", _text(error)))
+        return TlsStep(Step(time.monotonic() - began, "closed", words(error)))
     secured: Any = writer.get_extra_info("ssl_object")
     return TlsStep(Step(time.monotonic() - began), secured.version(), shown_by(secured))
 
@@ -136,7 +136,3 @@ def _why_not(error: OSError) -> Failure:
     if isinstance(error, ConnectionRefusedError):
         return "refused"
     return "closed" if isinstance(error, ConnectionError) else "unreachable"
-
-
-def _text(error: BaseException) -> str:
-    return words(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,29 +78,27 @@ async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> R
     if not found.runs:
         return found
     if http.port == 0:
-        return _with(found, "http.port is 0, so nobody knows where it listens; its log says it.")
+        return replace(found, problem="http.port is 0, so nobody knows where it listens; its log says it.")
     where = f"{'http' if http.tls is None else 'https'}://{address_of(http)}/status"
     try:
         status, body = await call(lambda: ask(http, "/status", timeout_s=timeout_s), 2 * timeout_s)
     except TimeoutError:
-        return _with(found, f"{where} has not answered within {timeout_s:g} s.")
+        return replace(found, problem=f"{where} has not answered within {timeout_s:g} s.")
     except OSError as error:
-        return _with(found, f"{where} cannot be asked: {words(error)}.")
+        return replace(found, problem=f"{where} cannot be asked: {words(error)}.")
     except ConfigError as error:
-        return _with(found, str(error))
+        return replace(found, problem=str(error))
     if status in {401, 403}:
-        return _with(found, f"{where} wants another http.token, or a client certificate ({status}).", refused=True)
+        return replace(
+            found, problem=f"{where} wants another http.token, or a client certificate ({status}).", refused=True
+        )
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         document = None
     if status != 200 or not isinstance(document, dict):
-        return _with(found, f"{where} answers with status {status}, and not as a gateway does.")
-    return RunningFacts(found.supervisor, found.workers, document)
-
-
-def _with(found: RunningFacts, problem: str, *, refused: bool = False) -> RunningFacts:
-    return RunningFacts(found.supervisor, found.workers, None, problem, refused)
+        return replace(found, problem=f"{where} answers with status {status}, and not as a gateway does.")
+    return replace(found, status=document)
 
 
 def judge_running(findings: Findings, facts: RunningFacts, directory: Path) -> None:

@@ -74,7 +74,7 @@ class Words:
         if operator in {"=", "!="}:
             return text
         # What is not there is neither more nor less than anything.
-        guards = [f"has(json, {_quoted(path)})" for path in map(self._json_path, (left, right)) if path is not None]
+        guards = [f"has(json, {path!r})" for path in map(self._json_path, (left, right)) if path is not None]
         return " and ".join([*guards, text])
 
     def _topic_matches(self, left: Field | Constant, right: Field | Constant) -> str:
@@ -84,13 +84,13 @@ class Words:
             validate_filter(str(right.value))
         except FilterError as error:
             raise WordsError(str(right.value), str(error)) from None
-        return f"topic_matches(topic, {_quoted(str(right.value))})"
+        return f"topic_matches(topic, {str(right.value)!r})"
 
     def _value(self, operand: Field | Constant) -> str:
         if isinstance(operand, Constant):
-            return _quoted(operand.value) if isinstance(operand.value, str) else repr(operand.value)
+            return repr(operand.value)
         if (path := self._json_path(operand)) is not None:
-            return f"get(json, {_quoted(path)})"
+            return f"get(json, {path!r})"
         match self._resolved(operand):
             case ("topic",):
                 return "topic"
@@ -101,7 +101,7 @@ class Words:
             case ("timestamp",):
                 return "received_ms"
             case ("pub_props", user, str(name)) if user in _USER:
-                return f"get(properties, {_quoted(_dotted((name,), operand.text))}, '')"
+                return f"get(properties, {_dotted((name,), operand.text)!r}, '')"
             case ("pub_props", "Content-Type"):
                 return "content_type"
             case ("pub_props", "Response-Topic"):
@@ -183,10 +183,6 @@ def _dotted(path: tuple[str | int, ...], text: str) -> str:
         else:
             raise WordsError(text, "a field whose name holds a dot, a star or a bracket cannot be named here")
     return ".".join(steps)
-
-
-def _quoted(text: object) -> str:
-    return repr(text)
 
 
 def _literal(text: str) -> str:
