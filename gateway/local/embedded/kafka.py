@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shutil
 import signal
 import tempfile
 import time
@@ -16,7 +15,6 @@ from gateway.local.runtime.class_data import ClassData
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import Java, ensure_java, jvm_environment
-from gateway.local.runtime.ports import PortReservation
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
 from gateway.local.runtime.progress import ProgressCallback, print_progress
 from gateway.local.runtime.server import Server
@@ -66,9 +64,7 @@ class KafkaCluster(Server):
         self._port = port
         self._heap_mib = heap_mib
         self._progress = progress
-        self._temporary = directory is None
-        self._directory = directory
-        self._ports: PortReservation | None = None
+        self._kept = directory
         self._listeners: list[Listeners] = []
         self._processes: dict[int, GuardedProcess] = {}
         self._java: Java | None = None
@@ -101,8 +97,6 @@ class KafkaCluster(Server):
 
     def log_file(self, node: int = 1) -> Path:
         """What the node wrote to standard output and error, over all its starts."""
-        if self._directory is None:
-            raise EmbeddedError("The Kafka cluster has no log files yet: start it first.")
         return self._directory / f"node-{self._checked(node)}.log"
 
     def pid(self, node: int = 1) -> int:
@@ -129,7 +123,7 @@ class KafkaCluster(Server):
 
         In an orderly way (0.5 s, three nodes 6 s) where the data are kept, else at once.
         """
-        orderly = not self._temporary or self._class_data_draft is not None
+        orderly = self._kept is not None or self._class_data_draft is not None
         for process in self._processes.values():
             if orderly:
                 process.signal(signal.SIGTERM)
@@ -143,13 +137,8 @@ class KafkaCluster(Server):
             process.kill()
         self._processes.clear()
         self._keep_class_data()
-        if self._ports is not None:
-            self._ports.release()
-            self._ports = None
         self._listeners = []
-        if self._temporary and self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        super().stop()
 
     # ── one node ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,6 +182,13 @@ class KafkaCluster(Server):
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def _directory(self) -> Path:
+        found = self._kept or self._temporary
+        if found is None:
+            raise EmbeddedError("The Kafka cluster has no files yet: start it first.")
+        return found
+
+    @property
     def _numbers(self) -> range:
         return range(1, self.nodes + 1)
 
@@ -214,9 +210,12 @@ class KafkaCluster(Server):
         )
 
     def _start_once(self) -> None:
-        self._reserve_ports()  # may wait for others: a folder made before would outlive a kill in that time
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="gateway-kafka-"))
+        names = ["PLAINTEXT", *self.extra_listeners, "CONTROLLER"]
+        # May wait for others: a folder made before would outlive a kill in that time.
+        ports = iter(self._reserve(len(names) * self.nodes, self._port))
+        self._listeners = [Listeners({name: next(ports) for name in names}) for _ in self._numbers]
+        if self._kept is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="gateway-kafka-"))
         self._directory.mkdir(parents=True, exist_ok=True)
         for node in self._numbers:
             self.log_file(node).unlink(missing_ok=True)
@@ -231,14 +230,7 @@ class KafkaCluster(Server):
                 raise PortTakenError(f"A port of the Kafka broker is taken. {error}") from error
             raise
 
-    def _reserve_ports(self) -> None:
-        names = ["PLAINTEXT", *self.extra_listeners, "CONTROLLER"]
-        self._ports = self._reserved(len(names) * self.nodes, self._port)
-        ports = iter(self._ports.ports)
-        self._listeners = [Listeners({name: next(ports) for name in names}) for _ in self._numbers]
-
     def _configure(self, node: int) -> None:
-        assert self._directory is not None
         data = self._directory / f"node-{node}"
         settings = {**self.extra_properties(self._directory), **self._settings}
         properties = node_properties(node, self._listeners, data, settings)
@@ -249,12 +241,10 @@ class KafkaCluster(Server):
             format_storage(data, node, self._cluster_id(), self.format_options)
 
     def _properties_file(self, node: int) -> Path:
-        assert self._directory is not None
         return self._directory / f"node-{node}.properties"
 
     def _cluster_id(self) -> str:
         """One id per directory, made on first use."""
-        assert self._directory is not None
         path = self._directory / "cluster.id"
         if not path.exists():
             path.write_text(kafka_uuid())
@@ -262,10 +252,9 @@ class KafkaCluster(Server):
 
     def _launch(self, node: int) -> None:
         assert self._java is not None
-        assert self._directory is not None
         command = [str(self._java.executable), *self._jvm_flags(), "-cp", os.pathsep.join(map(str, self._jars))]
         command += ["kafka.Kafka", str(self._properties_file(node))]
-        remove = [self._directory] if self._temporary else []
+        remove = [] if self._temporary is None else [self._temporary]
         self._processes[node] = GuardedProcess(command, log=self.log_file(node), env=jvm_environment(), remove=remove)
 
     def _await(self, nodes: Iterable[int]) -> None:
@@ -274,7 +263,6 @@ class KafkaCluster(Server):
             wait_for_line(self._process(node), _STARTED, deadline, f"Kafka node {node}")
 
     def _jvm_flags(self) -> list[str]:
-        assert self._directory is not None
         assert self._class_data is not None
         flags = ["-Xms64m", f"-Xmx{self._heap_mib}m", *_JVM_FLAGS, *self.extra_jvm_flags]
         if self._class_data.exists or self._class_data_draft is not None:

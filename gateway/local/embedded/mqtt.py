@@ -63,7 +63,6 @@ class MqttBroker(ServerProcess):
         self._port = port
         self._heap_mib = heap_mib
         self._progress = progress
-        self._directory: Path | None = None
         self._ports: dict[str, int] = {}
 
     def __repr__(self) -> str:
@@ -82,8 +81,8 @@ class MqttBroker(ServerProcess):
     @property
     def log_file(self) -> Path:
         """What the broker has to say; removed with it."""
-        assert self._directory is not None
-        return self._directory / "mqtt.log"
+        assert self._temporary is not None
+        return self._temporary / "mqtt.log"
 
     def start(self) -> None:
         """Start it, or start it again after :meth:`kill`; returns when it listens (2 s). Does nothing while it runs.
@@ -95,12 +94,8 @@ class MqttBroker(ServerProcess):
         self._start_at_free_ports(self._launch, again=self._port is None and self._reservation is None)
 
     def stop(self) -> None:
-        """As any server, and remove its files."""
         super().stop()
         self._ports = {}
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
 
     def listener(self, name: str) -> int:
         """The port of a listener."""
@@ -111,15 +106,17 @@ class MqttBroker(ServerProcess):
     def _launch(self) -> None:
         jars = resolve("hivemq", self._progress)
         java = ensure_java(self._progress)
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="gateway-mqtt-"))
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="gateway-mqtt-"))
+        directory = self._temporary
         if self._reservation is None:
-            self._reserve()
-        configuration, data = self._directory / "conf", self._directory / "data"
+            names = ["tcp", "websocket", *self.extra_listeners]
+            self._ports = dict(zip(names, self._reserve(len(names), self._port), strict=True))
+        configuration, data = directory / "conf", directory / "data"
         configuration.mkdir(exist_ok=True)
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir()
-        (configuration / "config.xml").write_text(self._config_xml(self._directory))
+        (configuration / "config.xml").write_text(self._config_xml(directory))
         (configuration / "logback.xml").write_text(_LOGBACK)
         description = {
             "jvm_library": str(java.jvm_library),
@@ -130,21 +127,16 @@ class MqttBroker(ServerProcess):
             "max_inflight": self._max_inflight,
             "access": None if self._access is None else asdict(self._access),
         }
-        path = self._directory / "description.json"
+        path = directory / "description.json"
         path.touch(mode=0o600)
         path.write_text(json.dumps(description))
         log = self.log_file
         argv = [sys.executable, "-P", str(_SCRIPT), str(path)]  # -P: our modules are not to hide the standard library
-        self._process = GuardedProcess(argv, log=log, env=jvm_environment(), remove=[self._directory])
+        self._process = GuardedProcess(argv, log=log, env=jvm_environment(), remove=[directory])
         wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "The MQTT broker")
         # It calls itself started with listeners missing, and only logs which.
         if deaf := _DEAF.search(log.read_bytes(), self._process.log_offset):
             raise PortTakenError(f"A port of the MQTT broker is taken: {deaf[0].decode(errors='replace')}")
-
-    def _reserve(self) -> None:
-        names = ["tcp", "websocket", *self.extra_listeners]
-        self._reservation = self._reserved(len(names), self._port)
-        self._ports = dict(zip(names, self._reservation.ports, strict=True))
 
     def _config_xml(self, directory: Path) -> str:
         return f"""<?xml version="1.0"?>

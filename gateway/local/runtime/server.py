@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -19,12 +21,20 @@ class Server(ABC):
     """Runs inside a ``with`` block. ``what`` is its name in messages."""
 
     what: str
+    _reservation: PortReservation | None = None
+    _temporary: Path | None = None  # a folder that goes with the server
 
     @abstractmethod
     def start(self) -> None: ...
 
-    @abstractmethod
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Give the ports back and remove what is temporary."""
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -50,32 +60,29 @@ class Server(ABC):
             else:
                 return
 
-    def _reserved(self, count: int, first: int | None) -> PortReservation:
+    def _reserve(self, count: int, first: int | None) -> list[int]:
         """``count`` ports, of which ``first`` is one if given. Raises PortTakenError where it is taken."""
-        reservation = PortReservation()
+        self._reservation = reservation = PortReservation()
         if first is not None and not reservation.take(first):
             raise PortTakenError(
                 f"Port {first} on 127.0.0.1 is in use: {self.what} cannot listen there. Choose another."
             )
         reservation.absorb(reserve_ports(count - len(reservation.ports)))
-        return reservation
+        return reservation.ports
 
 
 class ServerProcess(Server):
     """A server that is one process; ``_process`` is None before its first start and after :meth:`stop`."""
 
     _process: GuardedProcess | None = None
-    _reservation: PortReservation | None = None
     stop_s = 10.0  # for an orderly end
 
     def stop(self) -> None:
-        """Stop it in an orderly way (a frozen one is continued) and give its ports back."""
+        """Stop it in an orderly way (a frozen one is continued)."""
         if self._process is not None:
             self._process.terminate(self.stop_s)
             self._process = None
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
+        super().stop()
 
     @property
     def pid(self) -> int:
