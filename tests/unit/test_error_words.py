@@ -28,7 +28,6 @@ from config.errors import ConfigError
 from config.settings import KafkaSettings, MqttSettings, TlsSettings
 from config.values.addresses import parse_mqtt_address
 from gateway.mqtt.reasons import connect_error
-from gateway.tools.doctor.endpoint import _text as doctor_text
 
 RAW: Final = re.compile(
     r"Errno|_ssl\.c|\[SSL|\[Error|object at|Multiple exc|[a-z](Error|Exception)\b|Connect call|node which|<\w+ "
@@ -109,7 +108,7 @@ def test_an_error_is_put_into_words(error: Exception, expected: str) -> None:
 @pytest.mark.parametrize("error", [error for error, _ in ERRORS.values()], ids=list(ERRORS))
 def test_no_place_quotes_the_library(error: Exception) -> None:
     settings = MqttSettings(addresses=("mqtts://broker:8883",))
-    said = [str(connect_error(parse_mqtt_address("mqtts://broker:8883"), error, settings)), doctor_text(error)]
+    said = [str(connect_error(parse_mqtt_address("mqtts://broker:8883"), error, settings)), words(error)]
     if (cause := network_cause(error, "auth.ldap")) is not None:
         said.append(cause[1])
     for sentence in said:
