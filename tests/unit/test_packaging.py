@@ -12,6 +12,7 @@ import sys
 import textwrap
 import tomllib
 from collections import namedtuple
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -180,14 +181,19 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+@pytest.fixture(scope="module")
+def providers() -> Mapping[str, list[str]]:
+    """The distributions of each top-level package. pydantic_core is pydantic's other half, of exactly the version that
+    pydantic names."""
+    return {**importlib.metadata.packages_distributions(), "pydantic_core": ["pydantic"]}
+
+
 @pytest.mark.parametrize("part", ["config", "bridge", "auth", "streaming", "gateway", *EXTRAS])
-def test_what_is_imported_is_declared(part: str) -> None:
+def test_what_is_imported_is_declared(part: str, providers: Mapping[str, list[str]]) -> None:
     """An import that only works because another package happens to bring it breaks when that one changes."""
     ours = {"config", "bridge", "auth", "streaming", "gateway", "tests"}
     extras = EXTRAS.get(part, ())
     asked_for = {canonicalize_name(requirement.name) for requirement in declared(*extras)}
-    # pydantic_core is pydantic's other half, of exactly the version that pydantic names.
-    providers = {**importlib.metadata.packages_distributions(), "pydantic_core": ["pydantic"]}
     undeclared = set()
     where = ROOT / part
     for path in sorted(where.rglob("*.py")) if where.is_dir() else [where]:
