@@ -221,7 +221,7 @@ class AnyPath:
 
 
 class Path(AnyPath):
-    """The same on the Kafka in memory, in a ManualLoop; one with a topic t if none is given.
+    """The same on the Kafka in memory, in a ManualLoop; one with a topic t, ``led`` or not, if none is given.
 
     ``topics`` are those the producer's metadata knows from the start; all there are if not given.
     """
@@ -230,6 +230,7 @@ class Path(AnyPath):
         self,
         kafka: FakeKafka | None = None,
         *,
+        led: bool = True,
         policy: SenderPolicy = POLICY,
         max_record_bytes: int = 4096,
         topics: Sequence[str] | None = None,
@@ -237,7 +238,7 @@ class Path(AnyPath):
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, ManualLoop)
-        self.kafka = kafka = FakeKafka("t") if kafka is None else kafka
+        self.kafka = kafka = FakeKafka.with_topic(led=led)[0] if kafka is None else kafka
         if DEAD_LETTERS not in kafka.topics:
             kafka.topic(DEAD_LETTERS)
         self.letters = kafka.topics[DEAD_LETTERS]

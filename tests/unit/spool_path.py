@@ -22,13 +22,14 @@ class SpoolPath(Path):
         kafka: FakeKafka | None = None,
         disk: FakeDisk | None = None,
         *,
+        led: bool = True,
         after_ns: int = S,
         acknowledges: bool = True,
         replay_bytes_per_s: int = 1 << 30,
         max_bytes: int = 1 << 30,
         takes: bool = True,
     ) -> None:
-        super().__init__(kafka)
+        super().__init__(kafka, led=led)
         self.withholds: Callable[[str], bool] = lambda _route: False
         self.disk = FakeDisk() if disk is None else disk
         self.spool = FakeSpool(self.disk, max_bytes=max_bytes)

@@ -171,9 +171,8 @@ class Spread:
 
 async def test_partitions_that_come_back_one_after_the_other_all_leave_a_slow_disk() -> None:
     """While one partition is written, another waits to be read: not for Kafka, and so it is not written again."""
-    kafka = FakeKafka()
-    async with SpoolPath(kafka) as path:
-        load = Spread(kafka, path)
+    async with SpoolPath() as path:
+        load = Spread(path.kafka, path)
         await load.go_away()
         for place in load.topic.partitions:
             place.has_leader = True
@@ -188,9 +187,8 @@ async def test_partitions_that_come_back_one_after_the_other_all_leave_a_slow_di
 
 async def test_a_partition_that_needs_a_slow_disk_keeps_no_other_on_it() -> None:
     """One has no leader and is written all the time. The reads of the others do not each wait for a write."""
-    kafka = FakeKafka()
-    async with SpoolPath(kafka) as path:
-        load = Spread(kafka, path)
+    async with SpoolPath() as path:
+        load = Spread(path.kafka, path)
         await load.go_away()
         stuck, *others = range(load.PARTITIONS)
         for number in others:

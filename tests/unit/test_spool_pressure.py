@@ -121,22 +121,20 @@ async def test_the_alarm_goes_on_while_one_partition_still_needs_the_disk() -> N
 
 
 async def test_a_batch_that_would_fit_does_not_overtake_one_that_does_not() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka, max_bytes=5500) as path:
+    async with SpoolPath(led=False, max_bytes=5500) as path:
         for number, size in ((0, 2000), (1, 3000), (2, 10)):
             path.append(path.slot("t"), value_of(number, size))
             path.accumulator.hurry(path.slot("t"))
         path.flush()
         await asyncio.sleep(3)
         assert path.disk.messages == 1
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await path.drained()
-        assert numbers(kafka) == [0, 1, 2]
+        assert numbers(path.kafka) == [0, 1, 2]
 
 
 async def test_batches_of_a_write_that_failed_keep_their_order() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(led=False) as path:
         path.spool.fails = lambda: True
         for number in range(4):
             path.append(path.slot("t"), value_of(number))
@@ -145,9 +143,9 @@ async def test_batches_of_a_write_that_failed_keep_their_order() -> None:
         await path.until(lambda: path.spooler.problem is not None, "the disk fails", within_s=5)
         path.spool.fails = lambda: False
         await path.until(lambda: path.disk.messages == 4, "the disk is well", within_s=5)
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await path.drained()
-        assert numbers(kafka) == list(range(4))
+        assert numbers(path.kafka) == list(range(4))
 
 
 async def test_records_without_a_key_go_round_a_partition_that_is_spooled() -> None:
@@ -180,17 +178,16 @@ async def test_one_write_is_of_bounded_size() -> None:
 
 @pytest.mark.parametrize("patience_s", [0.0, 1.0])
 async def test_what_is_answered_while_it_closes_is_removed_and_nothing_afterwards(patience_s: float) -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(led=False) as path:
         await path.fed(0, 5, within_s=3)
-        kafka.latency_s = lambda: 0.5
-        topic.partitions[0].has_leader = True
+        path.kafka.latency_s = lambda: 0.5
+        path.topic.partitions[0].has_leader = True
         await path.until(lambda: path.accumulator.partitions.queue("t", 0).in_flight is not None, "under way")
         await path.spooler.close(patience_s=patience_s)
         rows = path.disk.batches()
         assert rows == (0 if patience_s else 1)
         await asyncio.sleep(2)
-        assert numbers(kafka) == list(range(5))
+        assert numbers(path.kafka) == list(range(5))
         assert path.disk.batches() == rows, "the store may be closed by now"
 
 

@@ -85,8 +85,7 @@ def alive(kind: type) -> int:
 
 
 async def test_small_batches_of_two_qualities_that_came_in_turn_are_put_together() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(led=False) as path:
         slots = [path.accumulator.slot("r", qos, "t", 0) for qos in (1, 2)]
         for number in range(200):
             path.append(slots[number % 2], value_of(number))
@@ -95,13 +94,13 @@ async def test_small_batches_of_two_qualities_that_came_in_turn_are_put_together
         await path.until(lambda: path.disk.messages == 200, "all is on the disk")
         assert path.disk.batches() > 100
         sent: list[int] = []
-        topic.reject = lambda records: sent.append(len(records))
-        topic.partitions[0].has_leader = True
+        path.topic.reject = lambda records: sent.append(len(records))
+        path.topic.partitions[0].has_leader = True
         await path.drained()
         assert sum(sent) == 200
         assert len(sent) < 10
         for of_one in (0, 1):
-            assert [number for number in numbers(kafka) if number % 2 == of_one] == list(range(of_one, 200, 2))
+            assert [number for number in numbers(path.kafka) if number % 2 == of_one] == list(range(of_one, 200, 2))
 
 
 async def test_a_large_batch_is_sent_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,17 +191,16 @@ async def test_a_dead_letter_of_a_spooled_record_may_be_spooled_itself() -> None
 
 
 async def test_a_full_spool_holds_back_and_goes_on_when_there_is_room() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka, max_bytes=4000) as path:
+    async with SpoolPath(led=False, max_bytes=4000) as path:
         await path.feed_slowly(0, 300, 3, every_s=0.05)
         taken = len(path.owner.released)
         assert 0 < taken < 300
         assert path.disk.bytes <= 4000
         assert path.spooler.problem
         assert path.held == 300
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await path.drained()
-        assert numbers(kafka) == list(range(300))
+        assert numbers(path.kafka) == list(range(300))
         assert len(path.owner.released) == 300
 
 
@@ -240,58 +238,54 @@ async def test_what_the_disk_destroys_is_lost_and_said_to_be() -> None:
 
 
 async def test_a_disk_that_cannot_be_read_for_a_while_is_asked_again() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(led=False) as path:
         await path.feed_slowly(0, 30, 3, every_s=0.3)
         await path.until(lambda: len(path.owner.released) == 30, "by the disk")
         path.spool.fails = lambda: True
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await asyncio.sleep(4)
-        assert topic.values() == []
+        assert path.topic.values() == []
         path.spool.fails = lambda: False
         with capture_logs() as said:
             await path.drained(within_s=5)
-        assert numbers(kafka) == list(range(30))
+        assert numbers(path.kafka) == list(range(30))
         assert not [line for line in said if line["event"] == "spool_lost"], "every batch is counted out as it is read"
 
 
 async def test_what_is_on_disk_and_not_yet_known_to_be_is_not_read_back() -> None:
     """The second batch is durable, its writer has not heard of it, and the first is read back: were the second taken
     along, it would be counted as on disk afterwards, looked for, and called lost."""
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(led=False) as path:
         await path.fed(0, 3)
         path.spool.latency_s = lambda: 12.0
         path.feed(3, 3)
         await path.until(lambda: path.disk.messages == 6, "durable", within_s=13)
         assert len(path.owner.released) == 3, "its writer does not know"
         path.spool.latency_s = lambda: 0.1
-        topic.partitions[0].has_leader = True
-        await path.until(lambda: numbers(kafka) == [0, 1, 2], "the first", within_s=2)
+        path.topic.partitions[0].has_leader = True
+        await path.until(lambda: numbers(path.kafka) == [0, 1, 2], "the first", within_s=2)
         assert len(path.owner.released) == 3
         await path.drained()
-        assert numbers(kafka) == list(range(6))
+        assert numbers(path.kafka) == list(range(6))
         assert path.ledger.lost == 0
 
 
 async def test_a_retirement_ends_when_the_rest_is_lost() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(led=False) as path:
         await path.fed(0, 3)
         path.disk.destroy("t", 0, min(path.disk.rows["t", 0]))
         drained = asyncio.create_task(path.spooler.drained())
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await path.until(lambda: path.ledger.lost == 3, "lost")
         await asyncio.wait_for(drained, 1)
 
 
 async def test_batches_a_disk_no_longer_has_at_all_are_lost_too() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka) as path:
+    async with SpoolPath(led=False) as path:
         await path.feed_slowly(0, 30, 3, every_s=0.3)
         await path.until(lambda: len(path.owner.released) == 30, "by the disk")
         gone = [path.disk.rows["t", 0].pop(number).messages for number in sorted(path.disk.rows["t", 0])[-3:]]
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await path.drained()
         assert path.ledger.lost == sum(gone)
 
@@ -308,8 +302,7 @@ async def test_with_after_zero_everything_goes_through_the_disk() -> None:
 
 
 async def test_with_acknowledge_never_only_what_nobody_acknowledges_is_spooled() -> None:
-    kafka, topic = FakeKafka.with_topic(led=False)
-    async with SpoolPath(kafka, acknowledges=False) as path:
+    async with SpoolPath(led=False, acknowledges=False) as path:
         path.feed(0, 5)
         for number in range(100, 110):
             path.append(path.slot("t", qos=0), value_of(number))
@@ -317,10 +310,10 @@ async def test_with_acknowledge_never_only_what_nobody_acknowledges_is_spooled()
         await asyncio.sleep(5)
         assert path.owner.released == []
         assert path.disk.messages == 10
-        topic.partitions[0].has_leader = True
+        path.topic.partitions[0].has_leader = True
         await path.drained()
-        assert sorted(numbers(kafka)) == [*range(5), *range(100, 110)]
-        assert [number for number in numbers(kafka) if number < 100] == list(range(5))
+        assert sorted(numbers(path.kafka)) == [*range(5), *range(100, 110)]
+        assert [number for number in numbers(path.kafka) if number < 100] == list(range(5))
 
 
 async def test_with_acknowledge_never_a_partition_without_qos_0_is_not_spooled() -> None:
