@@ -36,7 +36,7 @@ from config.schema import Path as SettingPath
 from config.schema import dotted, find
 from config.settings import Settings
 from config.values.secret_files import FileSecret, read_secret
-from config.wording import describe, origin_of
+from config.wording import describe, origin_of, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,16 @@ class Loaded:
         if self.provenance or not self.missing_file:
             return ""
         return f"{self.missing_file} Until then all settings are the defaults."
+
+    @property
+    def profile(self) -> str:
+        """A sentence about what a chosen ``flow.profile`` sets; empty for the default one."""
+        flow = self.settings.flow
+        if flow.profile == "balanced":
+            return ""
+        pairs = {name: getattr(flow, name) for name in ("linger_max", "read_pacing_max")}
+        said = ", ".join(f"flow.{name} = {shown(one)} ({self.origin(f'flow.{name}')})" for name, one in pairs.items())
+        return f"flow.profile = {flow.profile}: {said}."
 
     def origin(self, path: str | SettingPath) -> Origin:
         """Where the value at ``path`` (dotted, or as a tuple) was written; for a table, any part of it."""

@@ -52,7 +52,7 @@ def _check(arguments: argparse.Namespace) -> int:
     for warning in warnings:
         tell(f"warning: {warning}")
     if arguments.purpose == "run":
-        for note in (_profile(loaded), _topics_to_make(loaded)):
+        for note in (loaded.profile, _topics_to_make(loaded)):
             if note:
                 tell(f"note: {note}")
     where = f"from {loaded.file}" if loaded.file is not None else "of the environment, without a file,"
@@ -97,18 +97,6 @@ def _spools_too_large(loaded: Loaded) -> list[str]:
         "lower it, or take fewer workers or a larger disk."
     )
     return [text]
-
-
-def _profile(loaded: Loaded) -> str:
-    """What a chosen profile sets; empty for the default one."""
-    from config.wording import shown
-
-    flow = loaded.settings.flow
-    if flow.profile == "balanced":
-        return ""
-    pairs = {name: getattr(flow, name) for name in ("linger_max", "read_pacing_max")}
-    said = ", ".join(f"flow.{name} = {shown(one)} ({loaded.origin(f'flow.{name}')})" for name, one in pairs.items())
-    return f"flow.profile = {flow.profile}: {said}."
 
 
 def _topics_to_make(loaded: Loaded) -> str:

@@ -98,7 +98,8 @@ def test_a_message_that_two_filters_bring() -> None:
 
 def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gateway.toml"
-    file.write_text('[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "t"\nkey = "${property.k}"\n')
+    route = '[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "t"\nkey = "${property.k}"\n'
+    file.write_text(f'{route}[flow]\nprofile = "economy"\n')
     always = ["--config", str(file), "--partitions", "6"]
     raw = base64.b64encode(b"\xff\x00").decode()
     assert (
@@ -108,6 +109,7 @@ def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str
     assert "key: v" in out
     assert f"partition: {partition_for(b'v', 6)} of 6" in out
     assert "mqtt.content_type = x/y" in out
+    assert "flow.profile = economy: flow.linger_max = 60ms" in out
     document = json.loads(cli("explain", "a/b", "ff00", "--encoding", "hex", "--json", *always).out)
     assert document["written"][0]["value"] == {"base64": raw}
     assert "no route takes it" in cli("explain", "b", "--offline", "--config", str(file), status=1).out

@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     asked: list[str] = []
     told = explain(settings, message, _partitions(arguments, settings, asked))
-    told.notes += asked
+    told.notes += [*asked, *filter(None, [loaded.profile])]
     if arguments.json:
         from gateway.cli.table import print_json
 
