@@ -209,7 +209,8 @@ def test_whose_the_data_directory_is(identity: Identity, tmp_path: Path) -> None
     identity.confirm_cluster("abc")
     mine = directory_check(tmp_path / "data", "plant")
     assert mine.severity is OK
-    assert mine.facts["cluster_id"] == "abc" == config_checks.recorded_cluster(tmp_path / "data")
+    recorded = config_checks.judge_identity(Findings("config"), tmp_path / "data", "plant")
+    assert mine.facts["cluster_id"] == "abc" == recorded
     other = directory_check(tmp_path / "data", "another")
     assert (other.severity, other.status) == (FAIL, ExitStatus.CONFIG)
     assert directory_check(tmp_path / "empty", "plant").severity is OK

@@ -58,9 +58,9 @@ def judge_router(findings: Findings, loaded: Loaded) -> Router | None:
     return router
 
 
-def judge_identity(findings: Findings, directory: Path, instance: str) -> None:
-    """Check the data directory's owner. Changes nothing."""
-    where = str(directory.absolute())
+def judge_identity(findings: Findings, directory: Path, instance: str) -> str | None:
+    """Check the data directory's owner. Changes nothing. Returns the directory's Kafka cluster, None if unknown."""
+    check = findings.of("identity", str(directory.absolute()))
     fix = (
         "Correct data_dir or instance; if it is on purpose and nobody else uses the directory: gateway identity adopt."
     )
@@ -70,41 +70,31 @@ def judge_identity(findings: Findings, directory: Path, instance: str) -> None:
             path = directory / WITNESS_FILE
             witness = Witness.of(path) if path.exists() else None
     except ConfigError as error:
-        findings.of("identity", where).fail(str(error), fix, status=ExitStatus.CONFIG)
-        return
+        check.fail(str(error), fix, status=ExitStatus.CONFIG)
+        return None
     if meta is None:
-        findings.of("identity", where).ok(
-            f"It belongs to no instance yet: the next start makes it that of {instance!r}."
-        )
-    elif meta.instance != instance:
-        findings.of("identity", where).fail(
+        check.ok(f"It belongs to no instance yet: the next start makes it that of {instance!r}.")
+        return None
+    if meta.instance != instance:
+        check.fail(
             f"It belongs to instance {meta.instance!r}, and the settings say {instance!r}: the gateway will not start.",
             fix,
             status=ExitStatus.CONFIG,
         )
     elif meta.witness is not None and (witness is None or not meta.witness.is_same(witness)):
-        findings.of("identity", where).fail(
+        check.fail(
             f"It is a copy of the directory of instance {instance!r}, was moved from another disk, or comes from a "
             "backup: the gateway will not start.",
             fix,
             status=ExitStatus.CONFIG,
         )
     else:
-        findings.of("identity", where).ok(
+        check.ok(
             f"It belongs to instance {instance!r} and Kafka cluster {meta.cluster_id or 'not known yet'}.",
             instance_id=meta.instance_id,
             cluster_id=meta.cluster_id,
         )
-
-
-def recorded_cluster(directory: Path) -> str | None:
-    """The Kafka cluster of the data directory, or None."""
-    try:
-        with explained(directory):
-            meta = read_meta(directory)
-    except ConfigError:
-        return None
-    return None if meta is None else meta.cluster_id
+    return meta.cluster_id
 
 
 def own_certificates(findings: Findings, settings: Settings) -> None:

@@ -60,6 +60,7 @@ class _Examination:
         self._running = running.RunningFacts()
         self._told: asyncio.Task[None] | None = None
         self._router: Router | None = None
+        self._recorded: str | None = None  # the Kafka cluster of the data directory
         self._workers = 1
         self._began = time.monotonic()
 
@@ -70,7 +71,7 @@ class _Examination:
         config = self._found["config"]
         config_checks.judge_settings(config, self._loaded)
         self._router = config_checks.judge_router(config, self._loaded)
-        config_checks.judge_identity(config, settings.data_dir, settings.instance)
+        self._recorded = config_checks.judge_identity(config, settings.data_dir, settings.instance)
         config_checks.own_certificates(config, settings)
         self._running = running.find(settings.data_dir)
         self._workers = len(self._running.workers or ()) or worker_count(settings) or 1
@@ -219,8 +220,7 @@ class _Examination:
             await asyncio.gather(*left, asking.close(), return_exceptions=True)
             admin.close()
         topic_verdicts.judge_topics(found, settings, known, told, brokers)
-        recorded = config_checks.recorded_cluster(settings.data_dir)
-        cluster_verdicts.judge_cluster(found, settings, known, told, brokers, self._options.groups, recorded)
+        cluster_verdicts.judge_cluster(found, settings, known, told, brokers, self._options.groups, self._recorded)
 
     async def _look_at_commands(self, admin: KafkaAdmin, known: Known) -> None:
         if not self._settings.commands or known.layout is None:
