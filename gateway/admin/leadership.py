@@ -1,6 +1,6 @@
 """The balance of leaders, as Kafka's controller computes it. No I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.admin.model import Broker, Partition, Topic, TopicPartition
@@ -26,18 +26,25 @@ class BrokerLeadership:
 
 def leadership(topics: Iterable[Topic], brokers: Iterable[Broker]) -> tuple[BrokerLeadership, ...]:
     """A row for each broker that is registered or named by a partition."""
-    partitions = [partition for topic in topics for partition in topic.partitions]
-    numbers = {broker.id for broker in brokers}
-    numbers.update(replica for partition in partitions for replica in partition.replicas)
+    led = [(one.leader, one.replicas) for topic in topics for one in topic.partitions]
+    named = {replica for _, replicas in led for replica in replicas}
+    return leadership_of(led, named | {broker.id for broker in brokers})
+
+
+def leadership_of(
+    led: Iterable[tuple[int | None, Sequence[int]]], brokers: Iterable[int]
+) -> tuple[BrokerLeadership, ...]:
+    """A row for each of these brokers. ``led`` has the leader of each partition, and its replicas."""
+    led = list(led)
     return tuple(
         BrokerLeadership(
             broker=number,
-            leads=sum(one.leader == number for one in partitions),
-            preferred=sum(one.preferred == number for one in partitions),
-            elsewhere=sum(one.preferred == number and one.leader != number for one in partitions),
-            replicas=sum(number in one.replicas for one in partitions),
+            leads=sum(leader == number for leader, _ in led),
+            preferred=sum(number in replicas[:1] for _, replicas in led),
+            elsewhere=sum(number in replicas[:1] and leader != number for leader, replicas in led),
+            replicas=sum(number in replicas for _, replicas in led),
         )
-        for number in sorted(numbers)
+        for number in sorted(brokers)
     )
 
 

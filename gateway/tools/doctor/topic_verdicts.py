@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus, sentence
+from gateway.admin.leadership import leadership_of
 from gateway.health.measured import leaderless
 from gateway.tools.doctor.broker_verdicts import places_text, silent_nodes
 from gateway.tools.doctor.wording import many, some
@@ -242,27 +243,18 @@ def _judge_minimum(
 
 def _judge_balance(findings: Findings, layout: Layout) -> None:
     check = findings.of("leader_balance")
-    alive = {broker.node for broker in layout.brokers}
-    preferred: dict[int, int] = dict.fromkeys(alive, 0)
-    lost: dict[int, int] = dict.fromkeys(alive, 0)
-    leading: dict[int, int] = dict.fromkeys(alive, 0)
-    for partitions in layout.topics.values():
-        for one in partitions:
-            if one.leader in leading:
-                leading[one.leader] += 1
-            if one.replicas and one.replicas[0] in alive:
-                preferred[one.replicas[0]] += 1
-                lost[one.replicas[0]] += one.leader != one.replicas[0]
-    ratios = {node: lost[node] / preferred[node] for node in alive if preferred[node]}
-    worst = max(ratios, key=lambda node: ratios[node], default=None)
-    if worst is not None and ratios[worst] > _OUT_OF_BALANCE:
+    led = ((one.leader, one.replicas) for partitions in layout.topics.values() for one in partitions)
+    rows = leadership_of(led, {broker.node for broker in layout.brokers})
+    leading = {row.broker: row.leads for row in rows}
+    worst = max(rows, key=lambda row: row.imbalance, default=None)
+    if worst is not None and worst.imbalance > _OUT_OF_BALANCE:
         check.warn(
-            f"Broker {worst} leads {lost[worst]} fewer than the {preferred[worst]} partitions it is preferred for "
-            f"({ratios[worst]:.0%}); the others carry them. After a restart that lasts until a preferred election "
-            "(auto.leader.rebalance.enable: 5 minutes).",
+            f"Broker {worst.broker} leads {worst.elsewhere} fewer than the {worst.preferred} partitions it is "
+            f"preferred for ({worst.imbalance:.0%}); the others carry them. After a restart that lasts until a "
+            "preferred election (auto.leader.rebalance.enable: 5 minutes).",
             "gateway leaders elect",
             leading=leading,
         )
     else:
-        shares = ", ".join(f"broker {node}: {count}" for node, count in sorted(leading.items()))
+        shares = ", ".join(f"broker {node}: {count}" for node, count in leading.items())
         check.ok(f"Partitions led: {shares}.", leading=leading)
