@@ -215,17 +215,6 @@ def test_check_reads_the_folder_of_device_schemas(tmp_path: Path, cli: Cli, monk
     )
 
 
-@pytest.mark.parametrize("command", [["config", "check"], ["run"], ["explain", "a/b"]], ids=lambda one: one[0])
-def test_without_a_file_it_says_where_one_was_looked_for(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GATEWAY_CONFIG", raising=False)
-    said = cli(*command, status=ExitStatus.CONFIG).err
-    assert "There is no settings file: --config and GATEWAY_CONFIG name none, and there is no gateway.toml in " in said
-    assert f"{tmp_path}. `gateway init` writes one" in said
-
-
 @pytest.mark.parametrize("command", ["check", "show"])
 def test_the_file_may_be_named(command: str, tmp_path: Path, cli: Cli) -> None:
     path = write('instance = "elsewhere"\n' + ROUTE, tmp_path, "other.toml")

@@ -324,16 +324,6 @@ def test_the_page_has_an_example_of_each_built_in_one() -> None:
     assert {tomllib.loads(example)["use"] for example in EXAMPLES} == set(BUILT_IN)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.split('"')[1])
-def test_the_pages_examples_can_be_used(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "telemetry.schema.json").write_text('{"type": "object"}')
-    options = tomllib.loads(example)
-    if options.pop("secret_file", None):
-        options["secret"] = "a secret of 24 characters"
-    chains(options, device="${topic[1]}").close()
-
-
 def test_the_pages_own_interceptor_works(monkeypatch: pytest.MonkeyPatch) -> None:
     source, _signatures = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     module = types.ModuleType("celsius_of_the_page")
