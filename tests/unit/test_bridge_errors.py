@@ -11,14 +11,12 @@ from bridge.errors import (
     RefusedError,
     ReplicasMissingError,
     RetriableError,
-    TimestampError,
     TopicMissingError,
     UnreachableError,
 )
 from bridge.kafka.error_codes import translate
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
-from gateway.base.metrics import send_failure_labels
 
 BRANCHES = [cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, BridgeError)]
 
@@ -48,18 +46,3 @@ def test_the_exit_status_says_whether_another_try_is_vain() -> None:
         "SpoolWriteError": ExitStatus.UNAVAILABLE,
     }
     assert issubclass(TopicMissingError, BridgeError)
-
-
-def test_each_failure_of_a_batch_has_a_label_of_its_own_in_the_metrics() -> None:
-    failures = [
-        IncarnationError("x"),
-        LeaderMissingError("x"),
-        PoisonedError("x", DeadLetterReason.TOO_LARGE),
-        RefusedError("x"),
-        ReplicasMissingError("x"),
-        RetriableError("x"),
-        TimestampError("x"),
-        UnreachableError("x"),
-    ]
-    reasons = [send_failure_labels(error)[0] for error in failures]
-    assert len(set(reasons)) == len(failures), reasons

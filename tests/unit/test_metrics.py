@@ -22,7 +22,9 @@ from bridge.errors import (
     LeaderMissingError,
     PoisonedError,
     RefusedError,
+    ReplicasMissingError,
     RetriableError,
+    TimestampError,
     UnreachableError,
 )
 from bridge.interceptors import TIMED_ONE_IN, Chain, Chains, Drop, Interceptor, Stage
@@ -256,6 +258,8 @@ def test_the_ledger_and_the_lifecycle_are_shown() -> None:
     ("error", "labels"),
     [
         (LeaderMissingError("x"), ("leader_missing", "true")),
+        (ReplicasMissingError("x"), ("replicas_missing", "true")),
+        (TimestampError("x"), ("timestamp", "true")),
         (UnreachableError("x"), ("unreachable", "true")),
         (RetriableError("x"), ("retriable", "true")),
         (IncarnationError("x"), ("incarnation", "true")),
