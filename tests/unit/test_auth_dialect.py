@@ -1,12 +1,9 @@
-"""EMQX's bodies become questions, or a sentence that says why not; nothing else can come out of hostile bytes."""
+"""EMQX's bodies become questions, or a sentence that says why not. ``test_auth_answers_fuzz`` has hostile ones."""
 
-import contextlib
 import json
 from urllib.parse import urlencode
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from auth.model import AccessRequest, LoginRequest, Subject
 from gateway.auth_service.dialect import Dialect, UnreadableError, split_groups
@@ -179,34 +176,3 @@ def test_the_longest_texts_of_mqtt_pass() -> None:
 def test_groups_lose_what_is_empty() -> None:
     assert split_groups("a,,b,") == {"a", "b"}
     assert split_groups("") == frozenset()
-
-
-_TEXTS = st.text(max_size=40) | st.sampled_from(["undefined", "", "#", "${clientid}", "' OR 1=1 --", "*)(uid=*"])
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
-    max_leaves=6,
-)
-_DOCUMENTS = st.dictionaries(st.sampled_from(sorted({*LOGIN, *ACCESS, "attr_site", "extra"})), _VALUES, max_size=12)
-
-
-@given(_DOCUMENTS, st.sampled_from([JSON, FORM, b"", b"text/plain"]))
-def test_any_document_is_a_question_or_a_sentence(document: dict[str, object], content_type: bytes) -> None:
-    body = json.dumps(document).encode()
-    for read in (Dialect(("site",)).login, Dialect(("site",)).access):
-        try:
-            question = read(content_type, body)
-        except UnreadableError:
-            continue
-        subject = question.subject if isinstance(question, AccessRequest) else question
-        for text in (subject.username, subject.clientid, subject.peerhost, subject.cert_common_name):
-            assert "\0" not in text
-            assert text.encode().decode() == text
-
-
-@given(st.binary(max_size=300), st.binary(max_size=60))
-def test_any_bytes_are_a_question_or_a_sentence(body: bytes, content_type: bytes) -> None:
-    for read in (Dialect().login, Dialect().access):
-        for kind in (content_type, JSON, FORM):
-            with contextlib.suppress(UnreadableError):
-                read(kind, body)
