@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -42,22 +43,8 @@ def find_ivy() -> Path:
 
 def fetch(jars: Sequence[Jar], staging: Path, java: Java, announce: Download, progress: ProgressCallback) -> None:
     """Fetch ``jars`` into ``staging/cache``; those there already are not fetched again. Raises DownloadError."""
-    settings, module, options = staging / "settings.xml", staging / "ivy.xml", staging / "java-options"
-    try:
-        mirror = find_mirror(jars)
-        _write_private(settings, settings_xml(staging / "cache", mirror=mirror))
-        module.write_text(_module_xml(jars))
-        _write_private(options, "\n".join(argument_file_line(option) for option in java_options(java, staging)))
-        command: list[str | Path] = [
-            java.executable,
-            f"@{options}",
-            "-jar",
-            find_ivy(),
-            "-settings",
-            settings,
-            "-ivy",
-            module,
-        ]
+    named = [(jar.organisation, jar.name, jar.version) for jar in jars]
+    with ivy_command(java, staging, module_xml(named, transitive=False), find_mirror(jars)) as command:
         for attempt in range(1, _ATTEMPTS + 1):
             status, output = run_download(
                 command,
@@ -73,6 +60,20 @@ def fetch(jars: Sequence[Jar], staging: Path, java: Java, announce: Download, pr
                 return
             if attempt == _ATTEMPTS or _is_hopeless(output):
                 raise _failure(output.decode(errors="replace"), staging / "ivy.log")
+
+
+@contextmanager
+def ivy_command(
+    java: Java, folder: Path, module: str, mirror: Mirror | None, *, poms: bool = False
+) -> Iterator[list[str | Path]]:
+    """The command that resolves ``module`` into ``folder/cache``. Its files, which may hold passwords, end with the
+    block."""
+    settings, options = folder / "settings.xml", folder / "java-options"
+    try:
+        _write_private(settings, settings_xml(folder / "cache", mirror=mirror, poms=poms))
+        _write_private(options, "\n".join(argument_file_line(option) for option in java_options(java, folder)))
+        (folder / "ivy.xml").write_text(module)
+        yield [java.executable, f"@{options}", "-jar", find_ivy(), "-settings", settings, "-ivy", folder / "ivy.xml"]
     finally:
         settings.unlink(missing_ok=True)
         options.unlink(missing_ok=True)
@@ -133,18 +134,21 @@ def java_options(java: Java, directory: Path) -> list[str]:
     return options
 
 
-def _module_xml(jars: Sequence[Jar]) -> str:
-    dependencies = "\n".join(
-        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)} "
-        'transitive="false" conf="default->default"/>'
-        for jar in jars
-    )
+def module_xml(modules: Iterable[Sequence[str]], *, transitive: bool, overrides: Iterable[Sequence[str]] = ()) -> str:
+    """A module that depends on ``modules``, each organisation, name and version; ``overrides`` force others'."""
+    dependencies = [
+        f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} rev={quoteattr(version)} "
+        f'transitive="{str(transitive).lower()}" conf="default->default"/>'
+        for organisation, name, version in modules
+    ]
+    dependencies += [
+        f"<override org={quoteattr(organisation)} module={quoteattr(name)} rev={quoteattr(version)}/>"
+        for organisation, name, version in overrides
+    ]
     return f"""<ivy-module version="2.0">
   <info organisation="gateway" module="jars"/>
   <configurations><conf name="default"/></configurations>
-  <dependencies>
-{dependencies}
-  </dependencies>
+  <dependencies>{"".join(dependencies)}</dependencies>
 </ivy-module>
 """
 

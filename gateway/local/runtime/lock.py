@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.local.runtime.ivy import ARTIFACT_PATTERN, find_ivy, java_options, settings_xml
+from gateway.local.runtime.ivy import ARTIFACT_PATTERN, find_ivy, ivy_command, module_xml
 from gateway.local.runtime.jars import BUNDLES, LOCK_FILE, Bundle
-from gateway.local.runtime.java import argument_file_line, ensure_java, jvm_environment
+from gateway.local.runtime.java import ensure_java, jvm_environment
 from gateway.local.runtime.mirror import find_mirror
 
 
@@ -55,22 +56,10 @@ def main() -> int:
 
 def _resolve(bundle: Bundle, scratch: Path) -> list[str]:
     scratch.mkdir()
-    java = ensure_java()
-    cache = scratch / "cache"
-    (scratch / "settings.xml").write_text(settings_xml(cache, mirror=find_mirror(()), poms=True))
-    (scratch / "ivy.xml").write_text(_module_xml(_ROOTS[bundle]))
-    (scratch / "options").write_text("\n".join(argument_file_line(option) for option in java_options(java, scratch)))
-    files: list[str | Path] = [
-        "-settings",
-        scratch / "settings.xml",
-        "-ivy",
-        scratch / "ivy.xml",
-        "-cachepath",
-        scratch / "paths",
-    ]
-    subprocess.run(
-        [java.executable, f"@{scratch / 'options'}", "-jar", find_ivy(), *files], check=True, env=jvm_environment()
-    )
+    root, cache = _ROOTS[bundle], scratch / "cache"
+    module = module_xml(_split(root.modules), transitive=True, overrides=_split(root.overrides))
+    with ivy_command(ensure_java(), scratch, module, find_mirror(()), poms=True) as command:
+        subprocess.run([*command, "-cachepath", scratch / "paths"], check=True, env=jvm_environment())
     # In whatever version: two of one library on the class path would be a lottery, and Spark is built against its own.
     carried = {_unversioned(path) for path in find_ivy().parent.glob("*.jar")} if bundle == "spark" else set()
     lines = []
@@ -98,20 +87,8 @@ def _name_and_version(organisation: str, path: Path, cache: Path) -> tuple[str, 
     raise SystemExit(f"{path.name} of {organisation} is no plain {ARTIFACT_PATTERN} jar; the lock file cannot name it.")
 
 
-def _module_xml(root: _Root) -> str:
-    def attributes(coordinate: str, middle: str) -> str:
-        organisation, name, version = coordinate.split(":")
-        return f'org="{organisation}" {middle}="{name}" rev="{version}"'
-
-    dependencies = "".join(
-        f'<dependency {attributes(module, "name")} conf="default->default"/>' for module in root.modules
-    )
-    overrides = "".join(f"<override {attributes(module, 'module')}/>" for module in root.overrides)
-    return (
-        '<ivy-module version="2.0"><info organisation="gateway" module="lock"/>'
-        '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{dependencies}{overrides}</dependencies></ivy-module>"
-    )
+def _split(coordinates: Iterable[str]) -> list[list[str]]:
+    return [coordinate.split(":") for coordinate in coordinates]
 
 
 if __name__ == "__main__":
