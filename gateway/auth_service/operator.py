@@ -27,6 +27,8 @@ class AuthAnswers(ServiceAnswers):
     """``health`` is read in the event loop and must not block."""
 
     def __init__(self, metrics: AuthMetrics, lifecycle: Lifecycle, health: Callable[[], Health]) -> None:
+        import prometheus_client.exposition  # noqa: F401 - or the first scrape would hold up the event loop for it
+
         super().__init__(metrics, lifecycle)
         self._health = health
 

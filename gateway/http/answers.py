@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.base.metrics import Metrics
 
 PATHS: Final = ("/metrics", "/healthz", "/readyz", "/status")
+TEXT_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"  # a type of /metrics that every scraper takes
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,6 @@ class HttpServer:
             HttpPortError: the port is taken, not permitted, or the host is none of this machine's.
             ConfigError: a file of ``http.tls`` cannot be used.
         """
-        import prometheus_client.exposition  # noqa: F401 - or the first scrape would hold up the event loop for it
-
         context = None if self._tls is None else TlsContext(self._tls, "http.tls", optional=True).following()
         try:
             self._socket = await listening_socket(self._host, self._port)

@@ -8,7 +8,7 @@
     member.py         the worker's end of the channel: get warm, then take the slot
     answers.py        the HTTP port's answers, collected from the workers: builds /status
     fleet_status.py   rows and problems of the workers, merged for /status; the problems worker-down, worker-restarting
-    exposition.py     several workers' metrics as one
+    exposition.py     metrics as text: the workers' as one, and the own
     metrics.py        the supervisor's own metrics
     prefork.py        the first workers, forked from a process with loaded code
     reload.py         changed settings for all running workers or for none: a two-phase commit over their channels

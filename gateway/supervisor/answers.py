@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.base.reload_state import ConfigState
-from gateway.http.answers import Answer, Answers, metrics_encoder
-from gateway.supervisor.exposition import merge
+from gateway.http.answers import TEXT_METRICS, Answer, Answers
+from gateway.supervisor.exposition import merge, text_of
 from gateway.supervisor.fleet_status import SILENT_NS, merged, worker_problem
+from gateway.supervisor.metrics import ProcessMetrics
 
 if TYPE_CHECKING:
     from gateway.base.problem import Problem
@@ -36,6 +37,7 @@ class FleetAnswers(Answers):
     ) -> None:
         self._fleet = fleet
         self._metrics = metrics
+        self._process = ProcessMetrics()
         self._doing = doing
         self._unanswered: dict[int, int] = {}  # by worker the time of its first unanswered request for /status
         self._problems: dict[int, tuple[int | None, list[Any]]] = {}  # by slot: process id and last known problems
@@ -51,20 +53,20 @@ class FleetAnswers(Answers):
         return list(zip(slots, answers, strict=True))
 
     async def metrics(self, accept: str) -> Answer:
-        from prometheus_client import ProcessCollector
-
-        encode, content_type = metrics_encoder(accept)
         answers = await self._ask("/metrics", accept)
         metrics, fleet = self._metrics, self._fleet
         metrics.workers.child().value = len(fleet.slots)
         metrics.slots_retiring.child().value = len(fleet.retiring)
         metrics.worker_up.watch_rows(lambda: {(str(slot.number),): int(answer is not None) for slot, answer in answers})
         metrics.worker_restarts.watch_rows(lambda: {(str(slot.number),): slot.restarts for slot, _ in answers})
-        texts: list[tuple[str | None, str]] = [
-            (None, encode(metrics).decode()),
-            (_OWN_NAME, encode(ProcessCollector(registry=None)).decode()),
+        found = [(str(slot.number), answer) for slot, answer in answers if answer is not None]
+        content_type = found[0][1].type if found else TEXT_METRICS  # a worker reads ``accept`` with prometheus_client
+        openmetrics = content_type.startswith("application/openmetrics-text")
+        texts = [
+            (None, text_of(metrics, openmetrics=openmetrics)),
+            (_OWN_NAME, text_of(self._process, openmetrics=openmetrics)),
+            *((worker, answer.body) for worker, answer in found),
         ]
-        texts += [(str(slot.number), answer.body) for slot, answer in answers if answer is not None]
         return Answer(200, content_type, merge(texts))
 
     async def reasons(self) -> list[str]:

@@ -1,4 +1,5 @@
-"""Merges several workers' metrics into one text: a label names each sample's worker, each family is described once.
+"""Merges metrics of workers and supervisor into one text: a label names each sample's worker, each family is described
+once.
 
 Both of Prometheus' formats are lines: comments that describe a family, then its samples. So lines are merged here;
 no value is parsed or changed.
@@ -7,10 +8,26 @@ no value is parsed or changed.
 from collections.abc import Iterable
 from typing import Final
 
+from gateway.base.instruments import Family, MetricSet
+
 _EOF: Final = "# EOF"
 
 
-class _Family:
+def text_of(metrics: MetricSet, *, openmetrics: bool) -> str:
+    """Counters and gauges in one of the formats. No help or label value may need an escape."""
+    lines: list[str] = []
+    for family in metrics.families.values():
+        assert isinstance(family, Family)
+        definition = family.definition
+        name = definition.family_name if openmetrics else definition.name
+        lines += [f"# HELP {name} {definition.meaning}", f"# TYPE {name} {definition.kind}"]
+        for values, value in family.read().items():
+            labels = ",".join(f'{label}="{text}"' for label, text in zip(definition.labels, values, strict=True))
+            lines.append(f"{definition.name}{f'{{{labels}}}' if labels else ''} {float(value)}")
+    return "\n".join(lines)
+
+
+class _Described:
     __slots__ = ("comments", "samples")
 
     def __init__(self) -> None:
@@ -25,17 +42,17 @@ def merge(texts: Iterable[tuple[str | None, str]]) -> str:
     family appears once, with the first description and all samples together, as both formats demand. OpenMetrics' end
     mark comes last if any text had it.
     """
-    families: dict[str, _Family] = {}
+    families: dict[str, _Described] = {}
     ends = False
     for worker, text in texts:
         label = None if worker is None else f'worker="{worker}"'
-        family = families.setdefault("", _Family())  # samples that nothing describes
+        family = families.setdefault("", _Described())  # samples that nothing describes
         for line in text.splitlines():
             if line == _EOF:
                 ends = True
             elif line.startswith("# "):
                 _, kind, name, *_ = line.split(" ", 3)
-                family = families.setdefault(name, _Family())
+                family = families.setdefault(name, _Described())
                 family.comments.setdefault(kind, line)
             elif line:
                 family.samples.append(line if label is None else _labelled(line, label))

@@ -81,10 +81,7 @@ class Membership:
 
     async def start(self) -> None:
         """Raises nothing: a slot that another process still has is reported by the identity."""
-        # The cost of the first scrape and the first collection is paid before messages arrive.
-        import prometheus_client.exposition  # noqa: F401
-
-        memory.settle()
+        memory.settle()  # the cost of the first collection is paid before messages arrive
         self._say("warm")
         await self._go.wait()
         await self._wait_for_slot()

@@ -56,6 +56,30 @@ async def status(*documents: dict[str, Any] | None, problem: str | None = None) 
     return found
 
 
+@dataclass
+class Scraped(Process):
+    type: str = ""
+
+    async def ask(self, path: str, accept: str) -> Answer | None:
+        return Answer(200, self.type, "# TYPE a gauge\na 1.0\n# EOF\n")
+
+
+async def test_metrics_have_the_format_that_the_workers_chose() -> None:
+    async def scraped(*processes: Scraped) -> Answer:
+        slots = {number: Slot(number, process) for number, process in enumerate(processes)}
+        return await FleetAnswers(cast("Fleet", Slots(slots)), SupervisorMetrics(), lambda: "running").metrics("")
+
+    both = await scraped(Scraped(None, type="application/openmetrics-text; version=1.0.0"))
+    assert both.type == "application/openmetrics-text; version=1.0.0"
+    assert 'a{worker="0"} 1.0\n' in both.body
+    assert "# TYPE gateway_worker_restarts counter\n" in both.body
+    assert 'process_open_fds{worker="supervisor"}' in both.body
+    alone = await scraped()
+    assert alone.type.startswith("text/plain")
+    assert "# TYPE gateway_worker_restarts_total counter\n" in alone.body
+    assert "gateway_workers 0.0\n" in alone.body
+
+
 async def test_the_workers_are_one_gateway() -> None:
     document = await status(worker(0), worker(1))
     assert document["ready"] is True

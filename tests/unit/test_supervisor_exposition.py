@@ -4,16 +4,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from config.settings import Settings
+from gateway.base.instruments import MetricSet
 from gateway.base.metrics import Metrics
-from gateway.supervisor.exposition import merge
-from gateway.supervisor.metrics import SupervisorMetrics
+from gateway.supervisor.exposition import merge, text_of
+from gateway.supervisor.metrics import ProcessMetrics, SupervisorMetrics
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+BOTH = pytest.mark.parametrize(("accept", "parse"), [("text/plain", parse_text), (OPENMETRICS, parse_openmetrics)])
 
 
 def worker_metrics(acks: int) -> Metrics:
@@ -24,7 +29,7 @@ def worker_metrics(acks: int) -> Metrics:
     return metrics
 
 
-@pytest.mark.parametrize(("accept", "parse"), [("text/plain", parse_text), (OPENMETRICS, parse_openmetrics)])
+@BOTH
 def test_no_sample_is_lost_or_changed(accept: str, parse: Callable[[str], Iterable[Any]]) -> None:
     encode, _ = choose_encoder(accept)
     texts = {str(number): encode(worker_metrics(number * 10)).decode() for number in range(3)}
@@ -45,6 +50,39 @@ def test_no_sample_is_lost_or_changed(accept: str, parse: Callable[[str], Iterab
         for sample in family.samples
     }
     assert found == expected
+
+
+@BOTH
+def test_the_supervisors_own_text_is_what_prometheus_client_would_write(
+    accept: str, parse: Callable[[str], Iterable[Any]]
+) -> None:
+    def parsed(text: str) -> list[Any]:
+        return [(one.name, one.documentation, one.type, one.samples) for one in parse(text)]
+
+    encode, _ = choose_encoder(accept)
+    metrics = SupervisorMetrics()
+    metrics.worker_restarts.child("0").value = 3
+    metrics.worker_up.watch_rows(lambda: {("0",): 1, ("1",): 0})
+    own = merge([(None, text_of(metrics, openmetrics=accept == OPENMETRICS))])
+    theirs = encode(metrics).decode()
+    assert parsed(own + "# EOF\n" * (accept == OPENMETRICS)) == parsed(theirs)
+
+
+def test_the_process_has_the_series_of_prometheus_client() -> None:
+    def shape(metrics: MetricSet | ProcessCollector) -> dict[str, tuple[str, str]]:
+        return {one.name: (one.type, one.documentation) for one in metrics.collect()}
+
+    metrics = ProcessMetrics()
+    assert shape(metrics) == shape(ProcessCollector(registry=None))
+    ours, theirs = (
+        {sample.name: sample.value for one in metrics.collect() for sample in one.samples}
+        for metrics in (metrics, ProcessCollector(registry=None))
+    )
+    assert ours["process_max_fds"] == theirs["process_max_fds"]
+    for size in ("resident", "virtual"):
+        name = f"process_{size}_memory_bytes"
+        assert ours[name] == pytest.approx(theirs[name], rel=0.2), name
+    assert ours["process_cpu_seconds_total"] == pytest.approx(theirs["process_cpu_seconds_total"], rel=0.2)
 
 
 def test_a_worker_that_does_not_answer_is_absent_and_the_supervisors_own_stay_as_they_are() -> None:
