@@ -4,11 +4,10 @@ For tables that fit into memory, such as the demo's: at most :data:`MOST_ROWS` r
 """
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pandas as pd  # type: ignore[import-untyped]
 
@@ -37,50 +36,41 @@ from streaming.report.data import (
 )
 
 MOST_ROWS: Final = 500_000
+_ALERT: Final = ("device", "signal", "kind", "score", "value")
 _UNITS: Final = {"temperature": "°C", "humidity": "%", "voltage": "V", "rssi": "dBm"}
-
-
-class _Alert(NamedTuple):
-    """Columns of the table anomalies. A silence has neither signal nor reading."""
-
-    device: str
-    signal: str | None
-    kind: str
-    score: float
-    event_time: datetime
-    value: float
 
 
 def read_silver(lake: Path, source: str) -> Report:
     """Reads the tables, each of which may be missing. Blocks, a second or two for 100,000 readings."""
     rows = _newest(lake / "silver", "received_at")
     bad = _newest(lake / "silver_quarantine", "kafka_time", "reason")
-    found = _alerts(lake / "anomalies")
+    alerts = _newest(lake / "anomalies", "event_time", *_ALERT)
     absent = {
         "devices.state": "The job silver keeps no state of devices: gateway stream devices does.",
         "lost.audit": "The gateway's ledger was not compared with Kafka: gateway stream audit does that.",
     }
     report = Report(source, time.time(), absent=absent)
-    if bad is None:
+    if bad is None or bad.empty:
         absent["lost.quarantine"] = "No record is in quarantine."
     else:
         report.quarantine = _counted(bad, "reason", "kafka_time", 60)
-    if rows is None:
+    if rows is None or rows.empty:
         absent |= dict.fromkeys(("signals", "late", "throughput"), f"There are no readings in {lake}.")
         return report
     report.begin_s, report.end_s = rows.received_at.min(), rows.received_at.max()
     delays = rows.received_at - rows.device_time
     lost = _missing(rows)
     missing = sum(map(len, lost.values()))
-    if found is None:
+    judged = alerts is not None
+    if alerts is None:
         absent["signals.alerts"] = "The readings were not judged: gateway stream anomalies does that."
-    alerts = found or []
+        alerts = pd.DataFrame(columns=["event_time", *_ALERT])
     report.signals = _signals(rows, alerts)
     report.findings = [
         Finding("readings", f"{len(rows):,}"),
         Finding("devices", f"{rows.device.nunique():,}"),
-        Finding("alerts", NOT_JUDGED if found is None else f"{len(alerts):,}", bool(alerts)),
-        Finding("in quarantine", f"{0 if bad is None else len(bad):,}", bad is not None),
+        Finding("alerts", f"{len(alerts):,}" if judged else NOT_JUDGED, not alerts.empty),
+        Finding("in quarantine", f"{0 if bad is None else len(bad):,}", bad is not None and not bad.empty),
         Finding("missing numbers", f"{missing:,}", missing > 0),
         Finding("sent twice", f"{rows.duplicated(['device', 'seq']).sum():,}"),
         Finding("late by more than 5 min", f"{(delays > LATE_S).mean():.1%}"),
@@ -107,22 +97,16 @@ def read_silver(lake: Path, source: str) -> Report:
     return report
 
 
-def _newest(folder: Path, received: str, *more: str) -> pd.DataFrame | None:
-    """The newest rows, times as seconds since 1970; None if there are none. ``received``: the column of the receive
-    time. ``more``: the others to read; none: all."""
-    table = read_rows(str(folder), [received, *more] if more else None)
-    if table is None or table.num_rows == 0:
+def _newest(folder: Path, when: str, *more: str) -> pd.DataFrame | None:
+    """The newest rows by the column ``when``, times as seconds since 1970; None if there is no table. ``more``: the
+    other columns to read; none: all."""
+    table = read_rows(str(folder), [when, *more] if more else None)
+    if table is None:
         return None
-    rows: pd.DataFrame = table.sort_by([(received, "descending")])[:MOST_ROWS].to_pandas()
+    rows: pd.DataFrame = table.sort_by([(when, "descending")])[:MOST_ROWS].to_pandas()
     for name in rows.select_dtypes("datetimetz"):
         rows[name] = rows[name].dt.as_unit("us").astype("int64") / 1e6
     return rows
-
-
-def _alerts(folder: Path) -> list[_Alert] | None:
-    """None if there is no table."""
-    table = read_rows(str(folder), [*_Alert._fields])
-    return None if table is None else [_Alert(**row) for row in table.to_pylist()]
 
 
 def _missing(rows: pd.DataFrame) -> dict[str, list[int]]:
@@ -132,20 +116,17 @@ def _missing(rows: pd.DataFrame) -> dict[str, list[int]]:
     return {device: gaps for device, gaps in lost.items() if gaps}
 
 
-def _signals(rows: pd.DataFrame, alerts: Sequence[_Alert]) -> list[Signal]:
+def _signals(rows: pd.DataFrame, alerts: pd.DataFrame) -> list[Signal]:
     """The signals to draw, worst first; without alerts one signal of two devices."""
-    of: defaultdict[tuple[str, str], list[_Alert]] = defaultdict(list)
-    for alert in alerts:
-        if alert.signal is not None and alert.signal in rows:
-            of[alert.device, alert.signal].append(alert)
+    counts = alerts[alerts.signal.isin(rows.columns)].groupby(["device", "signal"]).size().to_dict()
     numbers = rows.drop(columns=[*RESERVED.intersection(rows.columns)]).select_dtypes("number")
-    ordered = rows.sort_values(["event_time", "seq"])
+    ordered, worst = rows.sort_values(["event_time", "seq"]), alerts.sort_values("score", ascending=False)
     drawn = []
-    for device, name in worst_of({key: len(them) for key, them in of.items()}) or [
-        (device, name) for device in rows.device.unique()[:2] for name in numbers.columns[:1]
+    for device, name in worst_of(counts) or [
+        (it, name) for it in rows.device.unique()[:2] for name in numbers.columns[:1]
     ]:
-        mine = sorted(of[device, name], key=lambda alert: -alert.score)
-        marks = [Mark(one.event_time.timestamp(), one.value, one.kind) for one in mine[:MOST_MARKS]]
+        mine = worst[(worst.device == device) & (worst.signal == name)]
+        marks = [Mark(*it) for it in mine[["event_time", "value", "kind"]][:MOST_MARKS].itertuples(index=False)]
         points = _thinned(ordered[ordered.device == device][["event_time", name]].dropna())
         drawn.append(Signal(device, name, _UNITS.get(name, ""), points, marks, alerts=len(mine)))
     return drawn
@@ -159,9 +140,9 @@ def _thinned(values: pd.DataFrame) -> list[tuple[float, float, float, float]]:
     return [*points.itertuples(index=False, name=None)]
 
 
-def _offenders(rows: pd.DataFrame, lost: Mapping[str, list[int]], alerts: Sequence[_Alert]) -> Table | None:
+def _offenders(rows: pd.DataFrame, lost: Mapping[str, list[int]], alerts: pd.DataFrame) -> Table | None:
     known = rows.groupby("device").agg(type=("type", "last"), seen=("received_at", "max"))
-    alerted = Counter(alert.device for alert in alerts if alert.device in known.index)
+    alerted = Counter(alerts.device[alerts.device.isin(known.index)])
     missing = Counter({device: len(numbers) for device, numbers in lost.items()})
     both = alerted + missing  # a missing reading and a wrong one weigh the same
     return worst_rows(
@@ -173,16 +154,13 @@ def _offenders(rows: pd.DataFrame, lost: Mapping[str, list[int]], alerts: Sequen
     )
 
 
-def _alert_table(alerts: Sequence[_Alert]) -> Table | None:
-    groups: defaultdict[tuple[str, str, str], list[_Alert]] = defaultdict(list)
-    for alert in alerts:
-        groups[alert.device, alert.signal or "", alert.kind].append(alert)
+def _alert_table(alerts: pd.DataFrame) -> Table | None:
+    of_kind = alerts.fillna({"signal": ""}).groupby(["device", "signal", "kind"], as_index=False)
+    groups = of_kind.agg(alerts=("score", "size"), score=("score", "max"), last=("event_time", "max"))
+    worst = groups.sort_values("alerts", ascending=False, kind="stable")  # equal ones stay in the order of their names
     return worst_rows(
         ("device", "signal", "kind", "alerts", "highest score", "last (UTC)"),
-        [
-            (*key, len(them), max(it.score for it in them), moment(max(it.event_time.timestamp() for it in them)))
-            for key, them in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-        ],
+        [(*row[:-1], moment(row[-1])) for row in worst.itertuples(index=False)],
     )
 
 
