@@ -27,74 +27,61 @@ if TYPE_CHECKING:
     from config.settings import Settings, StreamSettings
 
 
-class _Effect(NamedTuple):
-    """What a reset means for a job's tables: those that have to go with the checkpoint, and why."""
-
-    tables: tuple[str, ...]
-    says: str
-
-
-_EFFECTS: Final = {
-    "bronze": _Effect(("bronze", "bronze_gaps"),
-                      "bronze is append-only and begins anew with the checkpoint: what Kafka has deleted since is in"
-                      " the folder that is put aside, and nowhere else"),
-    "silver": _Effect((), "silver and its quarantine stay: what is there already is not inserted again, and what"
-                          " Kafka has deleted since remains"),
-    "gold": _Effect((), "gold stays: every window is computed again from silver and takes the place of what is there"),
-    "devices": _Effect(("devices", "device_events"), "devices and their events are computed again from all of silver"),
-    "anomalies": _Effect((), "the table anomalies stays: an alert that is there is not inserted again; the Kafka topic"
-                             " gets all of them a second time, with the alert_id they had"),
-    "audit": _Effect(("audit", "audit_seen", "audit_ledger"), "the account is made again of what Kafka still holds"),
-}  # fmt: skip
+_TABLES: Final = {
+    "bronze": ("bronze", "bronze_gaps"),
+    "devices": ("devices", "device_events"),
+    "audit": ("audit", "audit_seen", "audit_ledger"),
+}
+"""The tables that have to go with a job's checkpoint."""
+_MEANS: Final = {
+    "bronze": "bronze is append-only and begins anew with the checkpoint: what Kafka has deleted since is in the folder"
+    " that is put aside, and nowhere else",
+    "silver": "silver and its quarantine stay: what is there already is not inserted again, and what Kafka has deleted"
+    " since remains",
+    "gold": "gold stays: every window is computed again from silver and takes the place of what is there",
+    "devices": "devices and their events are computed again from all of silver",
+    "anomalies": "the table anomalies stays: an alert that is there is not inserted again; the Kafka topic gets all of"
+    " them a second time, with the alert_id they had",
+    "audit": "the account is made again of what Kafka still holds",
+}
 _OWN_FILES: Final = {"bronze": ("bronze", "bronze.json", "bronze_topics.json")}
 """In the folder of checkpoints, where a query has more there than Spark's folder and our note."""
 
 
 class Move(NamedTuple):
-    """A folder or file that gets another name: ``folder/name`` becomes ``folder/to``."""
+    """A table's folder, or what belongs to a checkpoint, that gets another name in the same folder."""
 
-    folder: str
+    folder: Files
     name: str
     to: str
 
 
-class Plan(NamedTuple):
-    """What a reset of a job does; ``says`` is a sentence about its tables."""
+def plan(
+    stream: StreamSettings, job: str, now_s: float, open_folder: Callable[[str], Files] = LocalFolder
+) -> list[Move]:
+    """What a reset would do, in order. Changes nothing. Raises ConfigError while the job runs, or if a table cannot be
+    moved.
 
-    checkpoint: str
-    moves: tuple[Move, ...]
-    says: str
-
-
-def plan(stream: StreamSettings, job: str, now_s: float, open_folder: Callable[[str], Files] = LocalFolder) -> Plan:
-    """What a reset would do. Changes nothing. Raises ConfigError while the job runs, or if a table cannot be moved."""
+    Tables go first: a table beside no checkpoint is refused at the start, while a checkpoint without its table would go
+    on in the middle.
+    """
     stamp = time.strftime("reset-%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-    checkpoint = open_folder(location(stream.checkpoint))
+    checkpoint, lake = open_folder(location(stream.checkpoint)), open_folder(location(stream.lake.path))
     if (process := job_lock.holder(checkpoint.url, job)) is not None:
         raise ConfigError(f"{job} runs: {process} holds its checkpoint. Stop it first.")
-    moves, effect = [], _EFFECTS[job]
+    tables = [name for name in _TABLES.get(job, ()) if lake.exists(name)]
+    if tables and (catalog := stream.lake.catalog) is not None:
+        raise ConfigError(
+            f"The table {catalog}.{tables[0]} has to begin anew with its checkpoint, and a catalog names it"
+            " (stream.lake.catalog): rename or drop it there first"
+            f" (ALTER TABLE {catalog}.{tables[0]} RENAME TO …)."
+        )
+    moves = [Move(lake, name, f"{name}.{stamp}") for name in tables]
     for name in _OWN_FILES.get(job, (job, f"{job}.json")):
         if checkpoint.exists(name):
             stem, dot, kind = name.partition(".")
-            moves.append(Move(checkpoint.url, name, f"{stem}.{stamp}{dot}{kind}"))
-    lake = open_folder(location(stream.lake.path).rstrip("/"))
-    for table in effect.tables:
-        if lake.exists(table):
-            if (catalog := stream.lake.catalog) is not None:
-                raise ConfigError(
-                    f"The table {catalog}.{table} has to begin anew with its checkpoint, and a catalog names it"
-                    " (stream.lake.catalog): rename or drop it there first"
-                    f" (ALTER TABLE {catalog}.{table} RENAME TO …)."
-                )
-            moves.append(Move(lake.url, table, f"{table}.{stamp}"))
-    return Plan(checkpoint.url, tuple(moves), effect.says)
-
-
-def apply(todo: Plan, open_folder: Callable[[str], Files] = LocalFolder) -> None:
-    """Does it: tables first, since a table beside no checkpoint is refused at the start, while a checkpoint without its
-    table would go on in the middle. Raises OSError if a file system refuses."""
-    for move in sorted(todo.moves, key=lambda one: one.folder == todo.checkpoint):
-        open_folder(move.folder).rename(move.name, move.to)
+            moves.append(Move(checkpoint, name, f"{stem}.{stamp}{dot}{kind}"))
+    return moves
 
 
 def carry_out(
@@ -105,21 +92,23 @@ def carry_out(
     dry_run: bool,
     agreed: Callable[[], bool],
 ) -> ExitStatus:
-    """Prints what a reset does, and does it if that is ``agreed``. NOT_FOUND if there is no checkpoint."""
-    todo = plan(stream, job, time.time(), open_folder)
-    if not todo.moves:
+    """Prints what a reset does, and does it if that is ``agreed``. NOT_FOUND if there is no checkpoint.
+    Raises OSError if a file system refuses."""
+    moves = plan(stream, job, time.time(), open_folder)
+    if not moves:
         _note(f"{job} has no checkpoint in {stream.checkpoint}: it begins anew as it is.")
         return ExitStatus.NOT_FOUND
     _say("what is put aside, under a new name in the same folder:")
-    for move in todo.moves:
-        _say(f"  {move.folder.rstrip('/')}/{move.name} → {move.to}")
-    _say(f"{todo.says}.\nthe next start of {job} reads all that its source still has.")
+    for move in moves:
+        _say(f"  {move.folder.url.rstrip('/')}/{move.name} → {move.to}")
+    _say(f"{_MEANS[job]}.\nthe next start of {job} reads all that its source still has.")
     if dry_run:
         return ExitStatus.OK
     if not agreed():
         _note("nothing was changed")
         return ExitStatus.FAILED
-    apply(todo, open_folder)
+    for move in moves:
+        move.folder.rename(move.name, move.to)
     _say("done; delete what was put aside when the new tables are right.")
     return ExitStatus.OK
 
