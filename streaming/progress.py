@@ -1,17 +1,9 @@
-"""The lines a Spark job writes to standard output while it runs: one JSON object each, its kind in ``event``.
+"""The lines a Spark job writes to standard output while it runs: one JSON object each, its kind in ``event``. The last
+is ``stopped`` or ``failed``.
 
 Whoever starts a job reads them with :func:`parse`; the job writes them with :func:`format_line`. No pyspark here, so
 that a reader (the demo's view, a wrapper, a test) stays light. Times are milliseconds since 1970 (UTC), rows are Kafka
 records.
-
-=============  ==============================================================================================
-``started``    the queries run; the first batch is being read
-``batch``      one micro-batch is complete and committed
-``gap``        Kafka lost records before they were read; told only where a job may go on without them
-``imbalance``  a minute of a partition is not what the gateway's ledger says; again when that changes
-``stopped``    all queries have ended in order; the last line
-``failed``     a query ended with an error, named in a sentence; the last line
-=============  ==============================================================================================
 """
 
 import json
