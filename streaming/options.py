@@ -32,59 +32,52 @@ LAKE_JOBS: Final = ("silver", "bronze", "audit", "gold", "devices", "anomalies")
 and its first batch, which takes longest, has begun before bronze's."""
 
 
-def add_common_arguments(parser: ArgumentParser) -> None:
-    """Adds what every job and tool takes. Each that stands for a setting overrides file and environment."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-    )
-    parser.add_argument("--master", metavar="URL", help="stream.master: local[2], spark://host:7077, …")
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="stream.checkpoint: how far the jobs have read")
-    parser.add_argument("--lake", metavar="FOLDER", dest="lake__path", help="stream.lake.path: the tables' folder")
-    parser.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a property of Spark itself, such as spark.driver.memory=2g; may be repeated",
-    )
+Options = Mapping[str, Mapping[str, Any]]
+"""What ``ArgumentParser.add_argument`` is given, by the option's name."""
+
+
+def flag(text: str, **more: Any) -> Mapping[str, Any]:
+    """An option without a value."""
+    return {"action": "store_true", "help": text, **more}
+
+
+_COMMON: Final[Options] = {
+    "--config": {"type": Path, "metavar": "FILE",
+                 "help": "TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"},
+    "--master": {"metavar": "URL", "help": "stream.master: local[2], spark://host:7077, …"},
+    "--checkpoint": {"metavar": "FOLDER", "help": "stream.checkpoint: how far the jobs have read"},
+    "--lake": {"metavar": "FOLDER", "dest": "lake__path", "help": "stream.lake.path: the tables' folder"},
+    "--conf": {"action": "append", "default": [], "metavar": "NAME=VALUE",
+               "help": "a property of Spark itself, such as spark.driver.memory=2g; may be repeated"},
+}  # fmt: skip
+_OF_JOBS: Final[Options] = {
+    "--topic": {"action": "append", "metavar": "NAME", "dest": "topics",
+                "help": "stream.topics: a Kafka topic to read; may be repeated"},
+    "--metrics-port": {"type": int, "metavar": "PORT", "dest": "metrics__port",
+                       "help": "stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port"},
+    "--available-now": flag("stream.available_now: read what there is, then end", default=None),
+    "--allow-data-loss": flag(
+        "step over records that Kafka deleted before they were read (a warning names them) instead of ending"
+    ),
+}  # fmt: skip
+
+
+def add_common_arguments(parser: ArgumentParser, own: Options) -> None:
+    """Adds what every job and tool takes, then what this one does. An option that stands for a setting overrides file
+    and environment."""
+    for name, option in {**_COMMON, **own}.items():
+        parser.add_argument(name, **option)
 
 
 def add_arguments(parser: ArgumentParser, job: str) -> None:
     """Adds a job's options."""
-    add_common_arguments(parser)
-    if job == "all":
-        parser.add_argument(
-            "--jobs",
-            type=_lake_jobs,
-            default=LAKE_JOBS,
-            metavar="NAMES",
-            help=f"which, separated by commas (default: {','.join(LAKE_JOBS)})",
-        )
-    parser.add_argument(
-        "--topic",
-        action="append",
-        metavar="NAME",
-        dest="topics",
-        help="stream.topics: a Kafka topic to read; may be repeated",
-    )
-    parser.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        dest="metrics__port",
-        help="stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port",
-    )
-    parser.add_argument(
-        "--available-now", action="store_true", default=None, help="stream.available_now: read what there is, then end"
-    )
-    parser.add_argument(
-        "--allow-data-loss",
-        action="store_true",
-        help="step over records that Kafka deleted before they were read (a warning names them) instead of ending",
-    )
+    jobs = {
+        "type": _lake_jobs,
+        "default": LAKE_JOBS,
+        "metavar": "NAMES",
+        "help": f"which, separated by commas (default: {','.join(LAKE_JOBS)})",
+    }
+    add_common_arguments(parser, {"--jobs": jobs, **_OF_JOBS} if job == "all" else _OF_JOBS)
 
 
 def add_jars(parser: ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from streaming.options import JOBS, add_common_arguments
+from streaming.options import JOBS, Options, add_common_arguments, flag
 
 RESETTABLE: Final = tuple(name for name in JOBS if name != "all")
 """Each of the jobs that ``all`` runs has a checkpoint of its own."""
@@ -30,10 +30,6 @@ def _whole_number(text: str) -> int:
     return number
 
 
-Options = Mapping[str, Mapping[str, Any]]
-"""What ``ArgumentParser.add_argument`` is given, by the option's name."""
-
-
 def _stretch(**more: Any) -> Options:
     def bound(dest: str, when: str) -> Mapping[str, Any]:
         text = f"only what was received {when}: 2026-11-20, 2026-11-20T08:30, UTC unless it says otherwise"
@@ -42,15 +38,11 @@ def _stretch(**more: Any) -> Options:
     return {"--from": bound("since_ms", "at this time or later"), "--to": bound("until_ms", "before this time")}
 
 
-def _flag(text: str) -> Mapping[str, Any]:
-    return {"action": "store_true", "help": text}
-
-
-_DRY_RUN: Final[Options] = {"--dry-run": _flag("say what would be done, and end")}
+_DRY_RUN: Final[Options] = {"--dry-run": flag("say what would be done, and end")}
 TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
     "status": ("show how far each query is, and what the tables hold", {
-        "--offline": _flag("do not ask Kafka how far its topics go"),
-        "--json": _flag("print one JSON object instead of text"),
+        "--offline": flag("do not ask Kafka how far its topics go"),
+        "--json": flag("print one JSON object instead of text"),
     }),
     "maintain": ("put small files together, delete what is past its retention", {
         **_DRY_RUN,
@@ -58,8 +50,8 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
     }),
     "forget": ("delete a device's rows from all tables", {
         "device": {"metavar": "DEVICE", "help": "the device's own name, as in the column device"},
-        "--dry-run": _flag("say how many rows would go, and end"),
-        "--now": _flag(
+        "--dry-run": flag("say how many rows would go, and end"),
+        "--now": flag(
             "remove the files as well, at once instead of after stream.lake.vacuum_after: stop all jobs first"
         ),
     }),
@@ -74,11 +66,11 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
                     "help": "only of this Kafka topic; may be repeated"},
         **_stretch(),
         "--limit": {"type": _whole_number, "metavar": "N", "help": "no more than this many, the oldest first"},
-        "--dry-run": _flag("say how many would be good now, and end"),
+        "--dry-run": flag("say how many would be good now, and end"),
     }),
     "reset": ("begin a job anew: put its checkpoint aside", {
         "job_name": {"metavar": "JOB", "choices": RESETTABLE, "help": f"one of {', '.join(RESETTABLE)}"},
-        "--yes": _flag("do it without asking"),
+        "--yes": flag("do it without asking"),
         **_DRY_RUN,
     }),
     "report": ("write an HTML page with plots about devices, anomalies, late and lost data", {
@@ -93,6 +85,4 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
 
 def add_tool_arguments(parser: ArgumentParser, tool: str) -> None:
     """Adds the tool's options and those all have in common."""
-    add_common_arguments(parser)
-    for name, option in TOOLS[tool][1].items():
-        parser.add_argument(name, **option)
+    add_common_arguments(parser, TOOLS[tool][1])
