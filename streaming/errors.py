@@ -20,20 +20,14 @@ class StreamError(GatewayError):
 
 
 class KafkaUnavailableError(StreamError):
-    """No broker answers, or a topic to read does not exist. Starting again later may work."""
-
     exit_status = ExitStatus.UNAVAILABLE
 
 
 class MasterUnavailableError(StreamError):
-    """No master of the Spark cluster answers. Starting again later may work."""
-
     exit_status = ExitStatus.UNAVAILABLE
 
 
 class KafkaRefusedError(StreamError):
-    """Kafka does not accept the user, the password, the certificate or what the user wants to read."""
-
     exit_status = ExitStatus.REFUSED
 
 
@@ -42,6 +36,4 @@ class DataLossError(StreamError):
 
 
 class UnfinishedBatchError(StreamError):
-    """The stop was forced or its deadline passed. Nothing is lost: the batch is repeated at the next start."""
-
     exit_status = ExitStatus.UNDRAINED

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What a job needs beside the settings."""
-
     emit: Callable[[Event], None]
     """Writes a progress line. May be called from any thread."""
     counts: dict[tuple[str, int], BatchCounts] = field(default_factory=dict)

@@ -54,7 +54,6 @@ class StreamMetrics:
         self._watermark_s: dict[str, float] = {}
 
     def start(self, query: str) -> None:
-        """The query runs; from here on it has all its series."""
         with self._lock:
             for one in SERIES:
                 if one.labels[1:2] not in ((), ("phase",), ("store",)):
@@ -67,12 +66,10 @@ class StreamMetrics:
             self._set("started_timestamp_seconds", time.time(), query)
 
     def end(self, query: str) -> None:
-        """The query has ended."""
         with self._lock:
             self._set("up", 0, query)
 
     def idle(self, query: str) -> None:
-        """The query looked, and there was nothing to read."""
         with self._lock:
             self._heard_s[query] = time.monotonic()
 
@@ -108,7 +105,6 @@ class StreamMetrics:
             self._set("audit_unaccounted_records", unaccounted, query)
 
     def commit_failed(self, query: str) -> None:
-        """The query's offsets could not be committed to its group."""
         with self._lock:
             self._add("group_commit_failures_total", 1, query)
 

@@ -37,7 +37,6 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def flag(text: str, **more: Any) -> Mapping[str, Any]:
-    """An option without a value."""
     return {"action": "store_true", "help": text, **more}
 
 
@@ -70,7 +69,6 @@ def add_common_arguments(parser: ArgumentParser, own: Options) -> None:
 
 
 def add_arguments(parser: ArgumentParser, job: str) -> None:
-    """Adds a job's options."""
     jobs = {
         "type": _lake_jobs,
         "default": LAKE_JOBS,

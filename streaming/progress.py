@@ -17,8 +17,6 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class StartedEvent:
-    """The job is up: Spark runs and its queries have begun."""
-
     event: ClassVar[str] = "started"
     queries: tuple[str, ...]
     master: str
@@ -89,8 +87,6 @@ class ImbalanceEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoppedEvent:
-    """All queries ended in order: by a signal, or because everything there was is read."""
-
     event: ClassVar[str] = "stopped"
     reason: str
     batches: Mapping[str, int]
@@ -99,8 +95,6 @@ class StoppedEvent:
 
 @dataclass(frozen=True, slots=True)
 class FailedEvent:
-    """The job cannot go on."""
-
     event: ClassVar[str] = "failed"
     query: str | None
     error: str
@@ -114,7 +108,6 @@ _KINDS: Mapping[str, type[Event]] = {
 
 
 def format_line(event: Event) -> str:
-    """The event as one line of JSON, without a line end."""
     return json.dumps(
         {"event": event.event, **asdict(event)}, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )

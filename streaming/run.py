@@ -61,7 +61,6 @@ def _job(name: str) -> Job:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a job until it ends or a signal comes. Returns the exit status (``config.errors.ExitStatus``)."""
     name, *words = (sys.argv[1:] if argv is None else argv) or [""]
     if name not in JOBS:
         print(f"error: {name!r} is no job; jobs are {', '.join(JOBS)}.", file=sys.stderr)  # noqa: T201 (the user's)

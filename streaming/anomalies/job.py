@@ -77,7 +77,6 @@ _NUMBERS = (DoubleType, FloatType, LongType, IntegerType)
 
 
 def limits_of(settings: AnomalySettings) -> Limits:
-    """The settings as the detectors take them."""
     return Limits(
         threshold=settings.threshold,
         warm_up=settings.warm_up,

@@ -35,14 +35,12 @@ class DeviceDetector:
         self.signals: dict[str, SignalModel] = {}
 
     def signal(self, name: str) -> SignalModel:
-        """The signal's model, a new one if the signal was never seen."""
         found = self.signals.get(name)
         if found is None:
             found = self.signals[name] = SignalModel(self._limits, name)
         return found
 
     def pack(self) -> bytes:
-        """Everything as bytes, little-endian."""
         habit = self.habit
         parts = [
             _HEAD.pack(STATE_VERSION, len(self.signals), len(habit.gaps)),

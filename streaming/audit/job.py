@@ -83,7 +83,6 @@ class _Auditor:
         self._purged_s = time.monotonic()
 
     def write(self, records: DataFrame, batch: int) -> None:
-        """Takes one batch in; judges, if it is time to."""
         ledger = self._settings.ledger.topic
         slim = audit_transforms.slim(records, ledger).persist()
         now, writer = datetime.now(UTC), f"{QUERY}-{self._checkpoint.id}"

@@ -120,7 +120,6 @@ class _BatchWriter:
         return int(seen.get["rows"])
 
     def _rows_of(self, batch: int) -> DataFrame:
-        """What is written of a batch."""
         return self._table.read().where(F.col("batch") == batch)
 
     def _must_go_on(self, gaps: Sequence[Gap]) -> None:
@@ -204,7 +203,6 @@ class _TopicIds:
         return {topic for topic, id_ in ids.items() if before.get(topic) and before[topic][-1] != id_}
 
     def keep(self, ids: Mapping[str, str], batch: int) -> None:
-        """Notes what the batch has read."""
         new = {topic: id_ for topic, id_ in ids.items() if topic not in self._ids or self._ids[topic][-1][1] != id_}
         for topic, id_ in new.items():
             self._ids.setdefault(topic, []).append((batch, id_))

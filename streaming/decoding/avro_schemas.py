@@ -55,7 +55,6 @@ def avro_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, ...],
 
 
 def avro_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:
-    """What makes a payload the values of ``fields``. It raises BadPayloadError."""
     schemas = {name: fastavro.parse_schema(json.loads(text)) for name, text in binary.versions}
     reader = schemas[binary.versions[0][0]]
     by_id = {number.to_bytes(4, "big"): schemas[name] for number, name in binary.ids}

@@ -53,7 +53,6 @@ class DeviceSchemas:
 
     @property
     def columns(self) -> StructType:
-        """The signals as nullable columns."""
         from streaming.lake.columns import columns
 
         return columns(", ".join(f"{signal.name} {signal.kind}" for signal in self.signals.values()))

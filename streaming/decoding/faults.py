@@ -165,7 +165,6 @@ def _verdict(text: Column, whole: Column, schemas: DeviceSchemas, made: Sequence
 
 
 def _without_shape(whole: Column, schemas: DeviceSchemas) -> Column:
-    """What is wrong with JSON that no type claims."""
     field = schemas.type_field
     found = F.try_variant_get(whole, _place((field,)), "variant")
     binary = [name for name, kind in schemas.types.items() if kind.format != "json"]
@@ -198,7 +197,6 @@ def _of_shape(shape: Shape, whole: Column | None) -> Column:
 
 
 def _kinds(shape: Shape, whole: Column) -> Iterator[Check]:
-    """Whether the values of a JSON payload are of their kinds."""
     fields = shape.type.fields
     for path in sorted({field.path[:depth] for field in fields for depth in range(1, len(field.path))}):
         yield _kind(whole, path, "object")
@@ -234,7 +232,6 @@ def _bad(reason: BadRecord | Column, detail: Column | None = None) -> Column:
 
 
 def _any_of(tests: Iterable[Column]) -> Column:
-    """Whether one of the tests holds."""
     return reduce(operator.or_, tests, F.lit(False))
 
 

@@ -56,7 +56,6 @@ def protobuf_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, .
 
 
 def protobuf_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:
-    """What makes a payload the values of ``fields``. It raises BadPayloadError."""
     made: Any = GetMessageClass(_pool(binary.versions[0][1]).FindMessageTypeByName(binary.message))
 
     def read(payload: bytes) -> list[Any]:

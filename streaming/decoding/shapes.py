@@ -48,12 +48,10 @@ class Shape:
 
     @property
     def device(self) -> Column:
-        """The device's name; null if the record has none."""
         return self._at(self.type.device)
 
     @property
     def sequence(self) -> Column:
-        """The sequence number; null if there is none."""
         place = self.type.sequence
         if place is None:
             return F.lit(None).cast("bigint")

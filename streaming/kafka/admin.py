@@ -49,7 +49,6 @@ class KafkaAdmin:
             self._client = None
 
     def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offset that each partition still has."""
         return self._offsets(places, self._java.org.apache.kafka.clients.admin.OffsetSpec.earliest())
 
     def latest(self, places: Iterable[Place]) -> dict[Place, int]:

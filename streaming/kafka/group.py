@@ -27,7 +27,6 @@ _BETWEEN_S: Final = 1.0
 
 
 def group_name(prefix: str, query: str) -> str:
-    """The group that a query's offsets are committed to."""
     return f"{prefix}-{query}"
 
 
@@ -55,7 +54,6 @@ class GroupCommitter:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Commits what waits, then ends."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -41,7 +41,6 @@ def jvm_options(kafka: KafkaSettings) -> str:
 
 
 def quoted(text: str) -> str:
-    """A value in a JAAS line."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "").replace("\n", "\\n")
     return f'"{escaped}"'
 

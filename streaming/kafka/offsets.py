@@ -30,7 +30,6 @@ class Planned(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Offsets in the range; below 0 never."""
         return max(0, (self.start if self.end is None else self.end) - self.start)
 
 
@@ -45,7 +44,6 @@ class Gap(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """How many offsets; None if nobody knows."""
         return None if self.last_offset is None else self.last_offset - self.first_offset + 1
 
     def __str__(self) -> str:

@@ -93,8 +93,6 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """Everything on the page."""
-
     source: str
     """Where it was read from, in words."""
     made_at_s: float
@@ -132,7 +130,6 @@ def bucket_s(span_s: float, most: int) -> int:
 
 
 def lateness_counts(delays_s: Iterable[float]) -> dict[str, int]:
-    """How many are in each range of :data:`LATENESS`."""
     ends = [end for _, end in LATENESS]
     counts = [0] * len(ends)
     for delay in delays_s:

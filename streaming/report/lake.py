@@ -88,8 +88,6 @@ def read_lake(
 
 @dataclass(frozen=True, slots=True)
 class _Lake:
-    """The tables between two moments, and the report that is made of them."""
-
     spark: SparkSession
     stream: StreamSettings
     report: Report

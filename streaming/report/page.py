@@ -201,7 +201,6 @@ def _span(begin_s: float, end_s: float) -> str:
 
 
 def _length(seconds: float) -> str:
-    """A length of time in its largest fitting unit."""
     units = ((86_400, "day"), (3600, "hour"), (60, "minute"))
     size, unit = next((one for one in units if seconds >= 2 * one[0] or seconds == one[0]), (1, "second"))
     amount = f"{seconds / size:.3g}"

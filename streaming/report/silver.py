@@ -165,7 +165,6 @@ def _alert_table(alerts: pd.DataFrame) -> Table | None:
 
 
 def _counted(rows: pd.DataFrame, label: str, received: str, most: int) -> Bars:
-    """How many there are of each label, in at most so many stretches of time."""
     width = bucket_s(rows[received].max() - rows[received].min(), most)
     counts = rows.groupby([label, rows[received] // width * width]).size()
     return stacked([(name, begin, count) for (name, begin), count in counts.items()], width)

@@ -29,8 +29,6 @@ VERSION = 1
 
 
 class Checkpoint(Folder):
-    """The folder of a query's checkpoint, locked for this process."""
-
     def __init__(self, spark: SparkSession, url: str, query: str) -> None:
         super().__init__(spark, url)
         self._query = query

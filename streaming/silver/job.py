@@ -99,7 +99,6 @@ class _BatchWriter:
         """Whether the batch before had next to nothing but readings that silver could not have."""
 
     def write(self, rows: DataFrame, batch: int) -> None:
-        """Writes one batch: the readings, then the rejects."""
         if self._registry is not None:
             rows = rows.transform(enriched, self._registry.devices())
         counts = self._in_one_pass(rows, batch) if self._is_plain else None

@@ -98,7 +98,6 @@ def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables
 
 
 def _days(first: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """The stretch, cut at midnights (UTC)."""
     since = first
     while since < end:
         midnight = since.replace(hour=0, minute=0, second=0, microsecond=0) + _DAY

@@ -113,7 +113,6 @@ class _Forgetting(NamedTuple):
     places: DataFrame | None
 
     def count(self, table: DeltaTable) -> int:
-        """How many rows a table has of the device."""
         rows = table.read()
         condition = of_device(rows.columns, self.device) or "false"
         found = rows.where(condition)

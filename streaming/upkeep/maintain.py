@@ -39,14 +39,11 @@ Done = tuple[str, ...]
 
 
 class Plan(NamedTuple):
-    """What a run is about."""
-
     stream: StreamSettings
     now: datetime
     dry_run: bool
 
     def compactable(self, day: date) -> bool:
-        """Whether a day has been over for long enough."""
         over_at = datetime.combine(day + timedelta(days=1), datetime.min.time(), UTC)
         return over_at + self.stream.lake.compact_after <= self.now
 

@@ -78,12 +78,10 @@ def collect(
 
 
 def to_json(status: LakeStatus) -> str:
-    """The status as one line of JSON."""
     return json.dumps(asdict(status))
 
 
 def from_json(line: str) -> LakeStatus:
-    """What :func:`to_json` wrote."""
     told: dict[str, Any] = json.loads(line)
     queries = [QueryStatus(**one | {"progress": Progress(**one["progress"])}) for one in told["queries"]]
     return LakeStatus(**told | {"queries": queries, "tables": [TableFacts(**one) for one in told["tables"]]})

@@ -13,7 +13,6 @@ from streaming.upkeep.tool_options import add_tool_arguments
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Starts Spark on this machine or the cluster, runs the tool, and returns its exit status."""
     tool, *words = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog=f"python -m streaming.upkeep.tool {tool}")
     add_tool_arguments(parser, tool)

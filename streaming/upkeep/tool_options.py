@@ -84,5 +84,4 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
 
 
 def add_tool_arguments(parser: ArgumentParser, tool: str) -> None:
-    """Adds the tool's options and those all have in common."""
     add_common_arguments(parser, TOOLS[tool][1])
