@@ -3,7 +3,6 @@
 Times are seconds since 1970 (UTC). A section whose table is missing or empty has nothing, and ``absent`` says why.
 """
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,14 +126,6 @@ _NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800
 def bucket_s(span_s: float, most: int) -> int:
     """The shortest round length that cuts a span of time into at most ``most`` pieces."""
     return next((nice for nice in _NICE_S if span_s / nice <= most), max(1, round(span_s / most)))
-
-
-def lateness_counts(delays_s: Iterable[float]) -> dict[str, int]:
-    ends = [end for _, end in LATENESS]
-    counts = [0] * len(ends)
-    for delay in delays_s:
-        counts[min(bisect_right(ends, delay), len(ends) - 1)] += 1
-    return {label: count for (label, _), count in zip(LATENESS, counts, strict=True)}
 
 
 def moment(second: float) -> str:

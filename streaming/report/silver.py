@@ -6,6 +6,7 @@ For tables that fit into memory, such as the demo's: at most :data:`MOST_ROWS` r
 import time
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from streaming.decoding.device_schemas import RESERVED
 from streaming.lake.delta_files import read_rows
 from streaming.report.data import (
     LATE_S,
+    LATENESS,
     MOST_MARKS,
     MOST_POINTS,
     MOST_SIGNALS,
@@ -26,7 +28,6 @@ from streaming.report.data import (
     Signal,
     Table,
     bucket_s,
-    lateness_counts,
     moment,
     ranges,
     rates,
@@ -77,7 +78,8 @@ def read_silver(lake: Path, source: str) -> Report:
     ]
     report.offenders = _offenders(rows, lost, alerts)
     report.anomalies = _alert_table(alerts)
-    report.lateness = lateness_counts(delays)
+    of_length = pd.cut(delays, [-inf, *(end for _, end in LATENESS)], right=False, labels=[it for it, _ in LATENESS])
+    report.lateness = of_length.value_counts(sort=False).to_dict()
     report.lost = worst_rows(
         ("device", "missing numbers", "which"),
         [

@@ -8,13 +8,11 @@ from html.parser import HTMLParser
 import pytest
 
 from streaming.report.data import (
-    LATENESS,
     MOST_SIGNALS,
     Bars,
     Finding,
     Report,
     bucket_s,
-    lateness_counts,
     ranges,
     stacked,
     worst_of,
@@ -156,12 +154,6 @@ def test_very_little_data_is_drawn_without_a_warning(change: dict[str, object]) 
 
 
 # ── what is put into it ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_lateness_falls_into_the_range_that_names_it() -> None:
-    assert len(LATENESS) == 8
-    counts = lateness_counts([-5.0, 0.0, 0.99, 1.0, 59.9, 60.0, 4000.0, 86_400.0, 1e9])
-    assert list(counts.values()) == [1, 2, 1, 1, 1, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
