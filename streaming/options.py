@@ -76,6 +76,8 @@ def add_arguments(parser: ArgumentParser, job: str) -> None:
         "help": f"which, separated by commas (default: {','.join(LAKE_JOBS)})",
     }
     add_common_arguments(parser, {"--jobs": jobs, **_OF_JOBS} if job == "all" else _OF_JOBS)
+    if job != "all":
+        parser.set_defaults(jobs=(job,))
 
 
 def add_jars(parser: ArgumentParser) -> None:

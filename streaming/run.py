@@ -36,7 +36,7 @@ _READ_SILVER: Final = frozenset({"gold", "devices", "anomalies"})
 
 
 def stages(arguments: argparse.Namespace, settings: Settings) -> list[list[Job]]:
-    """The chosen jobs of ``all``: those of a list run together, a list after the other. Imports their modules."""
+    """The chosen jobs: those of a list run together, a list after the other. Imports their modules."""
     names: Sequence[str] = arguments.jobs
     if not settings.stream.available_now:
         return [[_in_its_pool(name) for name in names]]
@@ -45,7 +45,7 @@ def stages(arguments: argparse.Namespace, settings: Settings) -> list[list[Job]]
 
 
 def _in_its_pool(name: str) -> Job:
-    start = _job(name)
+    start: Job = importlib.import_module(f"streaming.{name}.job").start
 
     def start_in_pool(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
         # The query's thread takes it over from the one that starts it.
@@ -55,19 +55,12 @@ def _in_its_pool(name: str) -> Job:
     return start_in_pool
 
 
-def _job(name: str) -> Job:
-    start: Job = importlib.import_module(f"streaming.{name}.job").start
-    return start
-
-
 def main(argv: list[str] | None = None) -> int:
     name, *words = (sys.argv[1:] if argv is None else argv) or [""]
     if name not in JOBS:
         print(f"error: {name!r} is no job; jobs are {', '.join(JOBS)}.", file=sys.stderr)  # noqa: T201 (the user's)
         return ExitStatus.USAGE
-    if name == "all":
-        return driver.main(name, stages, words)
-    return driver.main(name, (_job(name),), words)
+    return driver.main(name, stages, words)
 
 
 if __name__ == "__main__":

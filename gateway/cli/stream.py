@@ -68,8 +68,7 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     options.parse_spark_conf(arguments.conf)
     from streaming.decoding.device_schemas import READERS, load_device_schemas
 
-    names = [getattr(arguments, "job", None) or arguments.tool, *getattr(arguments, "jobs", ())]
-    if READERS.intersection(names):
+    if READERS.intersection(getattr(arguments, "jobs", None) or [arguments.tool]):
         load_device_schemas(settings.stream.silver.schemas)  # or a mistake would be told after Spark's start
     from gateway.local.runtime.jars import resolve
     from gateway.local.runtime.java import ensure_java

@@ -101,8 +101,8 @@ Stages = Callable[[argparse.Namespace, "Settings"], "Sequence[Sequence[Job]]"]
 """Which jobs to run, once the command line and the settings are read: those of a stage together, then the next."""
 
 
-def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int:
-    """Runs ``jobs`` until all end by themselves or a signal comes. Returns the exit status, or ends by the signal."""
+def main(name: str, stages: Stages, argv: list[str] | None) -> int:
+    """Runs the jobs until all end by themselves or a signal comes. Returns the exit status, or ends by the signal."""
     parser = argparse.ArgumentParser(prog=f"python -m streaming.run {name}", description=f"The Spark job {name}.")
     options.add_arguments(parser, name)
     options.add_jars(parser)
@@ -113,8 +113,8 @@ def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int
     try:
         settings = options.load_settings(arguments)
         conf = options.parse_spark_conf(arguments.conf)
-        stages: Sequence[Sequence[Job]] = [jobs] if not callable(jobs) else jobs(arguments, settings)
-        if callable(jobs):
+        chosen = stages(arguments, settings)
+        if name == "all":
             conf = {"spark.scheduler.mode": "FAIR", **conf}  # or the first job's batch takes all cores until it ends
         reach.require_kafka(settings.kafka.bootstrap_servers, _REACH_TIMEOUT_S)
         reach.require_master(settings.stream.master, _REACH_TIMEOUT_S)
@@ -132,7 +132,7 @@ def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int
             signals.install()
             signals.running()
             spark.tell_when_ended(lambda status: signals.mailbox.put(SparkEnded(status)))
-            for stage in stages:
+            for stage in chosen:
                 if signals.first is None:
                     run_queries(spark.session, settings, stage, context, signals.mailbox)
         except PySparkException as error:
@@ -145,7 +145,7 @@ def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int
     except GatewayError as error:
         query = error.query if isinstance(error, StreamError) else None
         emit(FailedEvent(query=query, error=str(error)))
-        who = f"{query}: " if query is not None and callable(jobs) else ""  # all have ended, for one of many
+        who = f"{query}: " if query is not None and name == "all" else ""  # all have ended, for one of many
         print(fitted(f"error: {who}{error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
         return error.exit_status
     except Exception as error:

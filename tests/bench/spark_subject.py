@@ -14,7 +14,7 @@ def main() -> int:
     """Runs the query NAME alone; returns the job's exit status."""
     name, *argv = sys.argv[1:]
     start: Job = importlib.import_module(_MODULES.get(name, f"streaming.{name}.job")).start
-    return driver.main(_OF_JOB.get(name, name), (start,), argv)
+    return driver.main(_OF_JOB.get(name, name), lambda *_: [[start]], argv)
 
 
 if __name__ == "__main__":
