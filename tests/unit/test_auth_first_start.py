@@ -5,7 +5,9 @@ import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,10 @@ def settings(folder: Path, more: str = "", before: str = "") -> Settings:
     return load(file, environ={}).settings
 
 
+def first_start(ours: Settings, *arguments: Any, **options: Any) -> list[str]:
+    return FirstStart(ours, ours.data_dir / "secrets").run(*arguments, **options)
+
+
 def user(store: Store, name: str) -> User:
     found = store.find_user("username", name)
     assert found is not None, f"there is no user {name}"
@@ -55,10 +61,12 @@ def knows(store: Store, name: str, password: str) -> bool:
     return passwords.matches(passwords.parse(user(store, name).password), password, store.device_keys())
 
 
-def opened(ours: Settings) -> Store:
+@contextmanager
+def opened(ours: Settings) -> Iterator[Store]:
     store = Store(database_path(ours))
     store.open()
-    return store
+    yield store
+    store.close()
 
 
 def may(store: Store, name: str, action: str, topic: str) -> bool:
@@ -89,10 +97,9 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
     assert made["emqx/api_keys"] == f"gateway:{made['gateway/emqx_api_secret']}\n"
     heading, device = made["devices/devices.csv"].splitlines()
     assert heading == "user_id,secret"
-    store = opened(ours)
-    assert knows(store, "gateway", made["gateway/mqtt_password"])
-    assert knows(store, *device.split(","))
-    store.close()
+    with opened(ours) as store:
+        assert knows(store, "gateway", made["gateway/mqtt_password"])
+        assert knows(store, *device.split(","))
     for text in said:
         assert not any(value in text for value in (secret, made["gateway/mqtt_password"], device.split(",")[1]))
     assert FirstStart(ours, secrets).run() == []
@@ -103,13 +110,13 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
 def test_grafana_gets_a_password_where_there_is_a_folder_for_it(folder: Path) -> None:
     ours, place = settings(folder), folder / "secrets" / "grafana"
     place.mkdir(parents=True)
-    assert any("Grafana" in sentence for sentence in FirstStart(ours, folder / "secrets").run())
+    assert any("Grafana" in sentence for sentence in first_start(ours))
     password = place / "admin_password"
     text = password.read_text()
     assert len(text) >= 24
     assert text == text.strip(), "Grafana takes the file as it is"
     assert stat.S_IMODE(password.stat().st_mode) == 0o640
-    assert FirstStart(ours, folder / "secrets").run() == []
+    assert first_start(ours) == []
     assert password.read_text() == text
 
 
@@ -155,65 +162,61 @@ def test_nobody_else_looks_into_the_folder_of_the_database(tmp_path: Path, befor
 
 def test_what_the_first_users_may(folder: Path) -> None:
     ours = settings(folder)
-    FirstStart(ours, folder / "secrets").run()
-    store = opened(ours)
-    assert may(store, "gateway", "subscribe", "devices/+/telemetry")
-    assert may(store, "gateway", "subscribe", "$share/gateway/devices/+/status")
-    assert may(store, "gateway", "publish", "gateways/plant-7/status")
-    assert not may(store, "gateway", "publish", "devices/device-1/telemetry")
-    assert not may(store, "gateway", "subscribe", "#")
-    assert may(store, "device-1", "publish", "devices/device-1/telemetry")
-    assert may(store, "device-1", "subscribe", "devices/device-1/commands")
-    for topic in ("devices/device-2/telemetry", "devices/device-1x", "#", "gateways/plant-7/status"):
-        assert not may(store, "device-1", "publish", topic)
-        assert not may(store, "device-1", "subscribe", topic)
-    assert not may(store, "", "publish", "devices//telemetry")
-    assert not may(store, "+", "subscribe", "devices/+/telemetry")
-    store.close()
+    first_start(ours)
+    with opened(ours) as store:
+        assert may(store, "gateway", "subscribe", "devices/+/telemetry")
+        assert may(store, "gateway", "subscribe", "$share/gateway/devices/+/status")
+        assert may(store, "gateway", "publish", "gateways/plant-7/status")
+        assert not may(store, "gateway", "publish", "devices/device-1/telemetry")
+        assert not may(store, "gateway", "subscribe", "#")
+        assert may(store, "device-1", "publish", "devices/device-1/telemetry")
+        assert may(store, "device-1", "subscribe", "devices/device-1/commands")
+        for topic in ("devices/device-2/telemetry", "devices/device-1x", "#", "gateways/plant-7/status"):
+            assert not may(store, "device-1", "publish", topic)
+            assert not may(store, "device-1", "subscribe", topic)
+        assert not may(store, "", "publish", "devices//telemetry")
+        assert not may(store, "+", "subscribe", "devices/+/telemetry")
 
 
 def test_a_route_added_later_is_given_to_the_gateway(folder: Path) -> None:
     FirstStart(settings(folder), folder / "secrets").run()
     more = '[[routes]]\nname = "alarms"\nfilters = ["alarms/#"]\ntopic = "alarms"\n'
     ours = settings(folder, more)
-    assert FirstStart(ours, folder / "secrets").run() == ["added 1 rule for gateway: its routes, and what it publishes"]
-    store = opened(ours)
-    assert may(store, "gateway", "subscribe", "alarms/#")
-    store.close()
+    assert first_start(ours) == ["added 1 rule for gateway: its routes, and what it publishes"]
+    with opened(ours) as store:
+        assert may(store, "gateway", "subscribe", "alarms/#")
 
 
 def test_devices_are_made_by_name_and_left_alone(folder: Path) -> None:
     ours = settings(folder)
-    first = FirstStart(ours, folder / "secrets").run(["d1", "d2", "d1"])
+    first = first_start(ours, ["d1", "d2", "d1"])
     assert first[-1].startswith("added d1, d2: ")
     file = folder / "secrets" / "devices" / "devices.csv"
     before = file.read_text()
-    FirstStart(ours, folder / "secrets").run(["d2", "d3"])
+    first_start(ours, ["d2", "d3"])
     assert file.read_text().startswith(before)
     rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
     assert [name for name, _ in rows] == ["d1", "d2", "d3"]
-    store = opened(ours)
-    assert all(knows(store, *row) for row in rows)
-    store.close()
+    with opened(ours) as store:
+        assert all(knows(store, *row) for row in rows)
     with pytest.raises(StoreError, match="comma"):
-        FirstStart(ours, folder / "secrets").run(["a,b"])
+        first_start(ours, ["a,b"])
 
 
 def test_a_new_database_takes_over_a_file_of_users(folder: Path) -> None:
     ours = settings(folder)
     file = folder / "users.csv"
     file.write_text('user_id,password,is_superuser\nalice,"a, b",true\nd9,secret,false\n')
-    said = FirstStart(ours, folder / "secrets").run(users_file=file)
+    said = first_start(ours, users_file=file)
     assert said[-1].startswith("added 2 users from ")
     assert not (folder / "secrets" / "devices").exists(), "no sample beside them"
-    store = opened(ours)
-    assert knows(store, "alice", "a, b")
-    assert user(store, "alice").is_superuser
-    assert not user(store, "d9").is_superuser
-    assert user(store, "d9").password.startswith("$argon2id$")
-    store.close()
+    with opened(ours) as store:
+        assert knows(store, "alice", "a, b")
+        assert user(store, "alice").is_superuser
+        assert not user(store, "d9").is_superuser
+        assert user(store, "d9").password.startswith("$argon2id$")
     file.write_text("user_id,password\neve,x\n")
-    assert FirstStart(ours, folder / "secrets").run(users_file=file) == []
+    assert first_start(ours, users_file=file) == []
 
 
 @pytest.mark.parametrize("text", ["name,password\na,b\n", "user_id,password\na\n", "user_id,password\na,b\na,c\n"])
@@ -222,25 +225,23 @@ def test_a_bad_file_of_users_leaves_nothing_behind(folder: Path, text: str) -> N
     file = folder / "users.csv"
     file.write_text(text)
     with pytest.raises((ImportFormatError, StoreError)):
-        FirstStart(ours, folder / "secrets").run(users_file=file)
-    store = opened(ours)
-    assert store.count_users() == 0
-    store.close()
+        first_start(ours, users_file=file)
+    with opened(ours) as store:
+        assert store.count_users() == 0
     file.unlink()
-    assert FirstStart(ours, folder / "secrets").run(users_file=file)[-1].startswith("added device-1")
+    assert first_start(ours, users_file=file)[-1].startswith("added device-1")
 
 
 def test_a_lost_password_file_is_made_anew_with_its_password(folder: Path) -> None:
     ours = settings(folder)
-    FirstStart(ours, folder / "secrets").run()
+    first_start(ours)
     file = folder / "secrets" / "gateway" / "mqtt_password"
     old = file.read_text()
     file.unlink()
-    FirstStart(ours, folder / "secrets").run()
-    store = opened(ours)
-    assert knows(store, "gateway", file.read_text())
-    assert not knows(store, "gateway", old)
-    store.close()
+    first_start(ours)
+    with opened(ours) as store:
+        assert knows(store, "gateway", file.read_text())
+        assert not knows(store, "gateway", old)
 
 
 def test_secrets_that_are_given_are_taken(folder: Path) -> None:
@@ -248,13 +249,12 @@ def test_secrets_that_are_given_are_taken(folder: Path) -> None:
     more = f'[auth]\nshared_secret_file = "{folder}/given"\n'
     mqtt = '[mqtt]\nusername = "bridge"\npassword = "thought-up"\naddresses = ["mqtts://broker"]\n'
     ours = settings(folder, mqtt + more)
-    FirstStart(ours, folder / "secrets").run()
+    first_start(ours)
     assert "0123456789abcdef0123" in (folder / "secrets" / "emqx" / "authorization.conf").read_text()
-    store = opened(ours)
-    assert knows(store, "bridge", "thought-up")
-    assert user(store, "bridge").password.startswith("$argon2id$"), "a person's password is hashed slowly"
-    assert store.find_user("username", "gateway") is None
-    store.close()
+    with opened(ours) as store:
+        assert knows(store, "bridge", "thought-up")
+        assert user(store, "bridge").password.startswith("$argon2id$"), "a person's password is hashed slowly"
+        assert store.find_user("username", "gateway") is None
     (folder / "given").write_text("another-secret-of-the-service")
     with pytest.raises(ConfigError, match="is another one than"):
         FirstStart(settings(folder, mqtt + more), folder / "secrets").run()
@@ -262,49 +262,47 @@ def test_secrets_that_are_given_are_taken(folder: Path) -> None:
 
 def test_the_header_follows_the_secret(folder: Path) -> None:
     ours = settings(folder)
-    FirstStart(ours, folder / "secrets").run()
+    first_start(ours)
     (folder / "secrets" / "service" / "shared_secret").write_text("chosen-by-the-operator")
-    assert FirstStart(ours, folder / "secrets").run() == ["wrote emqx/authorization.conf anew: it held another secret"]
+    assert first_start(ours) == ["wrote emqx/authorization.conf anew: it held another secret"]
     assert (folder / "secrets" / "emqx" / "authorization.conf").read_text() == (
         'authorization = "Bearer chosen-by-the-operator"\n'
     )
     (folder / "secrets" / "gateway" / "emqx_api_secret").write_text("rotated")
-    assert FirstStart(ours, folder / "secrets").run() == ["wrote emqx/api_keys anew: it held another secret"]
+    assert first_start(ours) == ["wrote emqx/api_keys anew: it held another secret"]
     assert (folder / "secrets" / "emqx" / "api_keys").read_text() == "gateway:rotated\n"
 
 
 def test_the_canarys_topic_may_be_published_to(folder: Path) -> None:
     ours = settings(folder)
     ours = ours.model_copy(update={"canary": ours.canary.model_copy(update={"enabled": True})})
-    FirstStart(ours, folder / "secrets").run()
-    store = opened(ours)
-    assert may(store, "gateway", "publish", f"canary/{ours.instance}")
-    assert not may(store, "gateway", "publish", "canary/another")
-    store.close()
+    first_start(ours)
+    with opened(ours) as store:
+        assert may(store, "gateway", "publish", f"canary/{ours.instance}")
+        assert not may(store, "gateway", "publish", "canary/another")
 
 
 def test_commands_may_be_published_below_their_prefix_only(folder: Path) -> None:
     ours = settings(folder)
     commands = CommandSettings(name="switches", topics=("commands",), status_topic="command-status")
     FirstStart(ours.model_copy(update={"commands": (commands,)}), folder / "secrets").run()
-    store = opened(ours)
-    for topic in ("devices/device-1/req/switch", "devices/device-1/req"):
-        assert may(store, "gateway", "publish", topic)
-        assert may(store, "device-1", "subscribe", topic)
-    for topic in ("devices/device-1/res", "devices/device-1/telemetry", "plants/1/req/switch"):
-        assert not may(store, "gateway", "publish", topic)
-    for topic in ("devices/device-1/res", "devices/device-1/res/token/200"):
-        assert may(store, "device-1", "publish", topic), "its answers"
-        assert not may(store, "device-2", "publish", topic)
-    store.close()
+    with opened(ours) as store:
+        for topic in ("devices/device-1/req/switch", "devices/device-1/req"):
+            assert may(store, "gateway", "publish", topic)
+            assert may(store, "device-1", "subscribe", topic)
+        for topic in ("devices/device-1/res", "devices/device-1/telemetry", "plants/1/req/switch"):
+            assert not may(store, "gateway", "publish", topic)
+        for topic in ("devices/device-1/res", "devices/device-1/res/token/200"):
+            assert may(store, "device-1", "publish", topic), "its answers"
+            assert not may(store, "device-2", "publish", topic)
 
 
 def test_an_empty_secret_is_refused(folder: Path) -> None:
     ours = settings(folder)
-    FirstStart(ours, folder / "secrets").run()
+    first_start(ours)
     (folder / "secrets" / "service" / "shared_secret").write_text("\n")
     with pytest.raises(ConfigError, match="is empty"):
-        FirstStart(ours, folder / "secrets").run()
+        first_start(ours)
 
 
 def test_the_command_says_what_it_made(folder: Path, cli: Cli) -> None:
@@ -341,42 +339,38 @@ def test_the_file_that_deploy_describes_is_one_that_is_taken_over(folder: Path) 
     file = folder / "users.csv"
     file.write_text("\n".join(lines) + "\n")
     ours = settings(folder)
-    FirstStart(ours, folder / "secrets").run(users_file=file)
-    store = opened(ours)
-    name, password, _ = lines[1].split(",")
-    assert knows(store, name, password)
-    store.close()
+    first_start(ours, users_file=file)
+    with opened(ours) as store:
+        name, password, _ = lines[1].split(",")
+        assert knows(store, name, password)
 
 
 def test_a_route_of_event_messages_gives_the_gateway_alone_the_right_to_see_them(folder: Path) -> None:
     presence = '\n[[routes]]\nname = "presence"\nfilters = ["$SYS/brokers/+/clients/#"]\ntopic = "devices.presence"\n'
     ours = settings(folder, presence)
-    FirstStart(ours, folder / "secrets").run()
-    store = opened(ours)
-    assert may(store, "gateway", "subscribe", "$share/gateway/$SYS/brokers/+/clients/#")
-    assert not may(store, "gateway", "subscribe", "$SYS/#")
-    assert not may(store, "device-1", "subscribe", "$SYS/brokers/+/clients/#")
-    store.close()
+    first_start(ours)
+    with opened(ours) as store:
+        assert may(store, "gateway", "subscribe", "$share/gateway/$SYS/brokers/+/clients/#")
+        assert not may(store, "gateway", "subscribe", "$SYS/#")
+        assert not may(store, "device-1", "subscribe", "$SYS/brokers/+/clients/#")
 
 
 @pytest.mark.parametrize("publisher", [None, ("device-1", "secret")])
 def test_the_rule_that_a_refused_trial_names_is_what_it_lacks(folder: Path, publisher: tuple[str, str] | None) -> None:
     ours = settings(folder)
-    FirstStart(ours, folder / "secrets").run()
+    first_start(ours)
     plan = TrialPlan("0123abcd", publisher=publisher)
     user = GATEWAY_USER if publisher is None else publisher[0]
     subscription, topic = f"$share/{plan.instance}/gateway-trial/0123abcd/0/+", "gateway-trial/0123abcd/0/d00"
-    before = opened(ours)
-    assert not may(before, GATEWAY_USER, "subscribe", subscription)
-    assert not may(before, user, "publish", topic)
-    before.close()
+    with opened(ours) as before:
+        assert not may(before, GATEWAY_USER, "subscribe", subscription)
+        assert not may(before, user, "publish", topic)
     for name, action in ((GATEWAY_USER, "subscribe"), (user, "publish")):
         _, _, command = plan.missing_right(name, action).partition("gateway auth acl ")  # type: ignore[arg-type]
         command, _, _ = command.partition(". In EMQX")
         if publisher is not None or action == "subscribe":
             assert main(["auth", "acl", *shlex.split(command), "--config", str(folder / "gateway.toml")]) == 0
-    after = opened(ours)
-    assert may(after, GATEWAY_USER, "subscribe", subscription)
-    assert may(after, user, "publish", topic)
-    assert publisher is None or not may(after, GATEWAY_USER, "publish", topic), "no more than is needed"
-    after.close()
+    with opened(ours) as after:
+        assert may(after, GATEWAY_USER, "subscribe", subscription)
+        assert may(after, user, "publish", topic)
+        assert publisher is None or not may(after, GATEWAY_USER, "publish", topic), "no more than is needed"
