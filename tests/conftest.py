@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.command_line import cli  # noqa: F401 - the fixture
@@ -18,6 +19,10 @@ from tests.unclosed import pytest_runtest_teardown  # noqa: F401 - pytest takes 
 # How fast examples are drawn, and how long one takes, is a matter of what else the machine does.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+# Where nothing has configured logging, structlog draws each traceback in colours with all local variables: a third of a
+# second for each defect that a test provokes.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 # Under nohup, in a background job and in some CI the signal is ignored, which is inherited by what tests start and then
 # interrupt. One that is caught has its default again in a program that is started. For the tests nothing changes.
