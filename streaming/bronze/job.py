@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, require_matching
 from streaming.errors import DataLossError
-from streaming.kafka.admin import KafkaAdmin, Place
-from streaming.kafka.offsets import Gap, Planned, lost_after, lost_before, planned_ranges
+from streaming.kafka.admin import KafkaAdmin
+from streaming.kafka.offsets import Gap, Planned, lost_before, planned_ranges, unreadable
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.lake.lake import DeltaTable
@@ -146,44 +146,28 @@ class _BatchWriter:
 
     def _lost_while_reading(self, planned: Sequence[Planned], batch: int, before: Sequence[Gap]) -> list[Gap]:
         """All that is lost of the batch: what has no row, and has no place in Kafka's log any more either."""
-        places = [(one.topic, one.partition) for one in planned if one.end is not None]
-        low, high = self._kafka.earliest(places), self._kafka.latest(places)
-        held = {place: (low[place], high[place]) for place in places}
-        missing = _missing(self._rows_of(batch), [one for one in planned if _suspect(one, held)], held)
-        lost = lost_after(planned, held, missing)
-        return [gap for gap in before if gap.reason in {"gone", "recreated"}] + lost
+        there = {(one.topic, one.partition): one for one in planned if one.end is not None}
+        low, high = self._kafka.earliest(there), self._kafka.latest(there)
+        lost = [gap for gap in before if gap.reason in {"gone", "recreated"}]
+        for place, one in there.items():
+            for gap in unreadable(one, low[place], high[place]):
+                lost += _without_rows(gap, self._rows_of(batch))
+        return lost
 
 
-def _suspect(planned: Planned, held: Mapping[Place, tuple[int, int]]) -> bool:
-    """Whether Kafka lost anything of the range; holes within what it still has are no loss."""
-    if not planned.size or planned.end is None:
-        return False
-    low, high = held[planned.topic, planned.partition]
-    return planned.start < low or planned.end > high
-
-
-def _missing(
-    rows: DataFrame, planned: Sequence[Planned], held: Mapping[Place, tuple[int, int]]
-) -> dict[Place, list[tuple[int, int]]]:
-    """The offsets of these ranges that no row has, as ranges with both ends included; of those that lie within what
-    Kafka still has, which a compacted topic has by the million, none."""
-    found: dict[Place, list[tuple[int, int]]] = {}
+def _without_rows(gap: Gap, rows: DataFrame) -> list[Gap]:
+    """The parts of a gap that no row has."""
+    first, last = gap.first_offset, gap.last_offset
+    assert last is not None, "what is gone has no rows to be missing"
+    is_here = (F.col("topic") == gap.topic) & (F.col("partition") == gap.partition)
+    found = rows.where(is_here & F.col("offset").between(first, last)).select("offset")
+    offsets = found.union(rows.sparkSession.range(last + 1, last + 2).toDF("offset"))
     order = Window.orderBy("offset")  # one task, of one partition that lost something
-    for topic, partition, start, end in planned:
-        assert end is not None, "what is gone has no rows to be missing"
-        ours = rows.where((F.col("topic") == topic) & (F.col("partition") == partition)).select("offset")
-        steps = ours.select("offset", F.lag("offset", 1, start - 1).over(order).alias("before"))
-        low, high = held[topic, partition]
-        hole = (F.col("offset") > F.col("before") + 1) & ((F.col("before") + 1 < low) | (F.col("offset") > high))
-        holes = steps.where(hole).orderBy("offset").collect()
-        last = ours.agg(F.max("offset")).first()
-        ranges = [(row["before"] + 1, row["offset"] - 1) for row in holes]
-        reached = start - 1 if last is None or last[0] is None else last[0]
-        if reached < end - 1:
-            ranges.append((reached + 1, end - 1))
-        if ranges:
-            found[topic, partition] = ranges
-    return found
+    steps = offsets.withColumn("before", F.lag("offset", 1, first - 1).over(order)).where("offset > before + 1")
+    return [
+        gap._replace(first_offset=step.before + 1, last_offset=step.offset - 1)
+        for step in steps.orderBy("offset").collect()
+    ]
 
 
 class _TopicIds:

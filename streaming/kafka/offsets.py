@@ -8,7 +8,7 @@ offset.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -99,24 +99,15 @@ def lost_before(
     return gaps
 
 
-def lost_after(
-    planned: Iterable[Planned],
-    held: Mapping[tuple[str, int], tuple[int, int]],
-    missing: Mapping[tuple[str, int], Sequence[tuple[int, int]]],
-) -> list[Gap]:
-    """What was lost, given ``missing``, the ranges of offsets without a row (both ends included).
-
-    ``held``: from where to before where each partition has offsets now. An offset within has no record because the
-    topic is compacted or it is a transaction's mark; that is no loss.
-    """
+def unreadable(planned: Planned, low: int, high: int) -> list[Gap]:
+    """What of a batch's range Kafka no longer has, if it has offsets from ``low`` to before ``high`` now. Lost is of it
+    what has no row. An offset within that has no record was compacted, or is a transaction's mark: that is no loss."""
+    topic, partition, start, end = planned
+    if end is None or not planned.size:
+        return []
     gaps = []
-    for topic, partition, _start, end in planned:
-        if end is None or (topic, partition) not in held:
-            continue
-        low, high = held[topic, partition]
-        for first, last in missing.get((topic, partition), ()):
-            if first < low:
-                gaps.append(Gap(topic, partition, first, min(last, low - 1), "deleted"))
-            if last >= high:
-                gaps.append(Gap(topic, partition, max(first, high), last, "truncated"))
+    if start < low:
+        gaps.append(Gap(topic, partition, start, min(end, low) - 1, "deleted"))
+    if end > high:
+        gaps.append(Gap(topic, partition, max(start, high), end - 1, "truncated"))
     return gaps

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from streaming.kafka.offsets import Gap, Planned, lost_after, lost_before, planned_ranges
+from streaming.kafka.offsets import Gap, Planned, lost_before, planned_ranges, unreadable
 from streaming.lake.storage import Folder
 
 
@@ -64,16 +64,18 @@ def test_what_is_lost_before_a_batch_is_read(one: Planned, earliest: int, recrea
 
 
 @pytest.mark.parametrize(
-    ("held", "missing", "lost"),
+    ("low", "high", "gone"),
     [
-        ((0, 100), [(5, 8)], []),  # compacted, or marks of transactions
-        ((7, 100), [(5, 8)], [Gap("t", 0, 5, 6, "deleted")]),
-        ((9, 100), [(5, 6), (8, 8)], [Gap("t", 0, 5, 6, "deleted"), Gap("t", 0, 8, 8, "deleted")]),
-        ((0, 7), [(5, 9)], [Gap("t", 0, 7, 9, "truncated")]),
-        ((0, 7), [(9, 9)], [Gap("t", 0, 9, 9, "truncated")]),
+        (0, 100, []),
+        (5, 10, []),
+        (7, 100, [Gap("t", 0, 5, 6, "deleted")]),
+        (30, 100, [Gap("t", 0, 5, 9, "deleted")]),
+        (0, 7, [Gap("t", 0, 7, 9, "truncated")]),
+        (0, 3, [Gap("t", 0, 5, 9, "truncated")]),
+        (6, 9, [Gap("t", 0, 5, 5, "deleted"), Gap("t", 0, 9, 9, "truncated")]),
     ],
 )
-def test_a_row_that_is_missing_is_lost_unless_kafka_still_has_its_place(
-    held: tuple[int, int], missing: list[tuple[int, int]], lost: list[Gap]
-) -> None:
-    assert lost_after([Planned("t", 0, 5, 10)], {("t", 0): held}, {("t", 0): missing}) == lost
+def test_what_kafka_no_longer_has_of_a_range(low: int, high: int, gone: list[Gap]) -> None:
+    assert unreadable(Planned("t", 0, 5, 10), low, high) == gone
+    assert unreadable(Planned("t", 0, 5, 5), low, high) == []
+    assert unreadable(Planned("t", 0, 5, None), low, high) == []
