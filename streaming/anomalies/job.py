@@ -35,8 +35,8 @@ from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_
 from streaming import lake_tables
 from streaming.anomalies.detectors import MAD_TO_DEVIATION, Limits, severity
 from streaming.anomalies.state import STATE_VERSION, DeviceDetector
+from streaming.kafka.admin import ensure_topic
 from streaming.kafka.options import source_options
-from streaming.kafka.topic import ensure_topic
 from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten

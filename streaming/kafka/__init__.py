@@ -7,5 +7,4 @@ oauth.py      OAUTHBEARER as the Java client inside Spark does it: it fetches or
 offsets.py    which Kafka offsets a micro-batch was planned with, and which nobody can read any more
 options.py    our Kafka settings as the options of Spark's Kafka source
 source.py     Kafka's records as a stream
-topic.py      a topic that a job writes to: it exists, or is made, or starting ends with a sentence
 """

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import closing
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JJavaError
+
 from streaming import jvm
+from streaming.errors import KafkaRefusedError, KafkaUnavailableError
+from streaming.kafka.failures import cause
 from streaming.kafka.options import source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from config.settings import KafkaSettings
+    from config.kafka import TopicsSettings
+    from config.settings import KafkaSettings, Settings
     from streaming.progress import Offsets
 
 Place = tuple[str, int]
@@ -72,10 +79,17 @@ class KafkaAdmin:
         """Whether there is a topic that this user may see."""
         return bool(self._connected().listTopics().names().get().contains(topic))
 
-    def create_topic(self, topic: str, partitions: int, replication: int, configs: Mapping[str, str]) -> None:
-        """-1 for the numbers: the broker's own defaults."""
-        made = self._java.org.apache.kafka.clients.admin.NewTopic(topic, partitions, replication)
-        self._connected().createTopics([made.configs(dict(configs))]).all().get()
+    def create_topic(self, topic: str, topics: TopicsSettings) -> None:
+        """As ``kafka.topics`` declares it, else with its numbers of partitions and replicas."""
+        declared = next((one for one in topics.declare if one.name == topic), None)
+        configs = {}
+        if declared is not None and declared.retention is not None:
+            configs["retention.ms"] = str(declared.retention // timedelta(milliseconds=1))
+        if declared is not None and declared.cleanup_policy is not None:
+            configs["cleanup.policy"] = declared.cleanup_policy
+        wanted = declared or topics
+        made = self._java.org.apache.kafka.clients.admin.NewTopic(topic, wanted.partitions, wanted.replication)
+        self._connected().createTopics([made.configs(configs)]).all().get()
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Puts a group without members to these offsets."""
@@ -86,3 +100,36 @@ class KafkaAdmin:
             for number, offset in partitions.items()
         }
         self._connected().alterConsumerGroupOffsets(group, wanted).all().get()
+
+
+def ensure_topic(spark: SparkSession, settings: Settings, topic: str, setting: str) -> None:
+    """Makes sure Kafka has the topic that ``setting`` names; makes it as ``kafka.topics`` says if that is allowed.
+
+    Blocks for at most some seconds. Raises KafkaUnavailableError if it is missing and may not be made,
+    KafkaRefusedError if Kafka does not allow it.
+    """
+    servers = ", ".join(settings.kafka.bootstrap_servers)
+    try:
+        with closing(KafkaAdmin(spark, settings.kafka)) as admin:
+            if admin.has_topic(topic):
+                return
+            if not settings.kafka.topics.create:
+                raise KafkaUnavailableError(
+                    f"Kafka at {servers} has no topic {topic!r}, which {setting} names, or does not let this user see"
+                    " it. Create it, name another, allow Describe and Write on it, or set kafka.topics.create = true to"
+                    " have it made."
+                )
+            admin.create_topic(topic, settings.kafka.topics)
+    except Py4JJavaError as error:
+        said = str(error)
+        if "TopicExistsException" in said:
+            return  # another job was quicker
+        if "Authorization" in said or "Authentication" in said:
+            raise KafkaRefusedError(
+                f"Kafka at {servers} does not let this user make the topic {topic!r}, which {setting} names"
+                f" ({cause(said)}). Create it by hand, or allow Create, Describe and Write on it."
+            ) from error
+        raise KafkaUnavailableError(
+            f"The topic {topic!r}, which {setting} names, could not be looked up or made in Kafka at {servers}"
+            f" ({cause(said)}). Are the brokers up, and do kafka.topics.partitions and replication suit them?"
+        ) from error

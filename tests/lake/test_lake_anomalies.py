@@ -25,7 +25,7 @@ from streaming import lake_tables
 from streaming.anomalies import job as anomalies
 from streaming.errors import KafkaUnavailableError
 from streaming.job import JobContext
-from streaming.kafka.topic import ensure_topic
+from streaming.kafka.admin import ensure_topic
 from streaming.lake.lake import DeltaTable
 from streaming.silver.schema import PARTITIONS, silver_schema
 from tests.brokers.fixtures import MakeTopic
