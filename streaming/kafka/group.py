@@ -7,7 +7,7 @@ batch that Spark has reported, which it does after the batch is in the checkpoin
 from __future__ import annotations
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from streaming.progress import Offsets
 
 _CLOSE_TIMEOUT_S: Final = 5.0
-_BETWEEN_S: Final = 1.0
-"""Batches may follow each other faster than anyone looks at lag."""
 
 
 def group_name(prefix: str, query: str) -> str:
@@ -39,40 +37,25 @@ class GroupCommitter:
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, prefix: str, metrics: StreamMetrics) -> None:
         self._admin, self._prefix, self._metrics = KafkaAdmin(spark, kafka), prefix, metrics
-        self._changed = threading.Condition()
+        self._thread = ThreadPoolExecutor(1, "stream-group")
         self._newest: dict[str, Offsets] = {}
-        self._closing = False
         self._failing = False
-        self._thread = threading.Thread(target=self._run, name="stream-group", daemon=True)
-        self._thread.start()
 
     def offer(self, query: str, offsets: Offsets) -> None:
         """Has these committed soon; returns at once. A later offer replaces one that waits."""
         if offsets:
-            with self._changed:
-                self._newest[query] = offsets
-                self._changed.notify()
+            self._newest[query] = offsets
+            with suppress(RuntimeError):  # Spark may report a last batch after the end
+                self._thread.submit(self._commit, query)
 
     def close(self) -> None:
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._thread.join(_CLOSE_TIMEOUT_S)
-
-    def _run(self) -> None:
-        closing = False
-        while not closing:
-            with self._changed:
-                self._changed.wait_for(lambda: self._newest or self._closing)
-                closing, waiting, self._newest = self._closing, self._newest, {}
-            for query, offsets in waiting.items():
-                self._commit(query, offsets)
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, _BETWEEN_S)
         with suppress(Exception):
-            self._admin.close()
+            self._thread.submit(self._admin.close).result(_CLOSE_TIMEOUT_S)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _commit(self, query: str, offsets: Offsets) -> None:
+    def _commit(self, query: str) -> None:
+        if (offsets := self._newest.pop(query, None)) is None:
+            return  # an earlier call has committed the later offer
         group = group_name(self._prefix, query)
         try:
             self._admin.commit(group, offsets)
