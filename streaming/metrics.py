@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from config.errors import ConfigError
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
     from config.stream import StreamMetricsSettings
-    from streaming.progress import Offsets
+    from streaming.progress import BatchEvent, Offsets
 
 _PREFIX: Final = "gateway_stream_"
 _STARTS_BELOW_0: Final = {"batch_id": -1.0}
@@ -73,23 +72,23 @@ class StreamMetrics:
         with self._lock:
             self._heard_s[query] = time.monotonic()
 
-    def batch(self, query: str, progress: StreamingQueryProgress, rows: int, counts: BatchCounts | None) -> None:
-        """A batch is finished; ``rows`` are those of it."""
+    def batch(self, batch: BatchEvent, progress: StreamingQueryProgress) -> None:
+        """A batch is finished; ``progress`` is Spark's report of it."""
+        query = batch.query
         with self._lock:
             self._finished_s[query] = self._heard_s[query] = time.monotonic()
-            self._set("batch_id", progress.batchId, query)
-            self._set("batch_rows", rows, query)
+            self._set("batch_id", batch.batch, query)
+            self._set("batch_rows", batch.rows, query)
             self._add("batches_total", 1, query)
-            self._add("rows_total", rows, query)
+            self._add("rows_total", batch.rows, query)
             self._set("input_rows_per_second", _number(progress.inputRowsPerSecond), query)
             self._set("processed_rows_per_second", _number(progress.processedRowsPerSecond), query)
-            if counts is not None:
-                self._add("rows_quarantined_total", counts.quarantined, query)
-                self._add("rows_late_total", counts.late, query)
+            self._add("rows_quarantined_total", batch.quarantined, query)
+            self._add("rows_late_total", batch.late, query)
             self._phases(query, progress.durationMs)
             self._state(query, progress.stateOperators)
-            if (watermark := progress.eventTime.get("watermark")) is not None:
-                self._watermark_s[query] = datetime.fromisoformat(watermark).timestamp()
+            if batch.watermark_ms is not None:
+                self._watermark_s[query] = batch.watermark_ms / 1000
             for source in progress.sources:
                 self._offsets(query, kafka_offsets(source.endOffset), kafka_offsets(source.latestOffset))
 
@@ -145,16 +144,14 @@ class StreamMetrics:
             self._add("phase_seconds_total", seconds, query, phase)
 
     def _state(self, query: str, operators: Iterable[Any]) -> None:
-        rows = memory = disk = late = 0
+        rows = memory = disk = 0
         for one in operators:
             rows += one.numRowsTotal
             memory += one.memoryUsedBytes
-            late += one.numRowsDroppedByWatermark
             disk += one.customMetrics.get("rocksdbSstFileSize", 0)
         self._set("state_rows", rows, query)
         for store, size in zip(STORES, (memory, disk), strict=True):
             self._set("state_bytes", size, query, store)
-        self._add("rows_late_total", late, query)
 
     def _offsets(self, query: str, end: Offsets, latest: Offsets) -> None:
         for topic, partitions in end.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from streaming.metrics import kafka_offsets
+from streaming.metrics import BatchCounts, kafka_offsets
 from streaming.progress import BatchEvent
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 (Spark's name)
         batch = self._batch(event.progress)
+        self._context.metrics.batch(batch, event.progress)
         self._context.emit(batch)
         self._on_batch(batch)
 
@@ -68,20 +69,17 @@ class ProgressListener(StreamingQueryListener):
 
     def _batch(self, progress: StreamingQueryProgress) -> BatchEvent:
         query = progress.name or str(progress.id)
-        counts = self._context.counts.pop((query, progress.batchId), None)
         # Spark counts a record again each time a batch is read, so what the query counted itself goes first.
-        rows = progress.numInputRows if counts is None else counts.rows
-        self._context.metrics.batch(query, progress, rows, counts)
+        counts = self._context.counts.pop((query, progress.batchId), BatchCounts(progress.numInputRows, 0))
         duration_ms = progress.durationMs.get("triggerExecution", 0)
         watermark = progress.eventTime.get("watermark")
         return BatchEvent(
             query=query,
             batch=progress.batchId,
-            rows=rows,
-            quarantined=0 if counts is None else counts.quarantined,
-            late=sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
-            + (0 if counts is None else counts.late),
-            rows_per_s=round(rows * 1000 / duration_ms, 1) if duration_ms else 0.0,
+            rows=counts.rows,
+            quarantined=counts.quarantined,
+            late=counts.late + sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
+            rows_per_s=round(counts.rows * 1000 / duration_ms, 1) if duration_ms else 0.0,
             duration_ms=duration_ms,
             end_offsets=kafka_offsets(*(source.endOffset for source in progress.sources)),
             watermark_ms=None if watermark is None else _milliseconds(watermark),

@@ -20,6 +20,7 @@ from config.stream import StreamMetricsSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from streaming.metrics import StreamMetrics, serve
+from streaming.progress import BatchEvent
 from tests.auth_process import auth_serve
 from tests.batch_reports import batch_report
 from tests.brokers.client import Client
@@ -126,7 +127,7 @@ def spark_job() -> StreamMetrics:
     """What a Spark job serves after a batch; Spark itself does not run here."""
     metrics = StreamMetrics()
     metrics.start("silver")
-    metrics.batch("silver", batch_report(), 100, None)
+    metrics.batch(BatchEvent("silver", 6, 100, 0, 0, 50.0, 2000, {}, None, 0), batch_report())
     return metrics
 
 
