@@ -41,7 +41,7 @@ from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
-from streaming.lake.time_ranges import moment, timestamp
+from streaming.lake.time_ranges import TimeRange, joined, moment, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
 from streaming.silver.schema import FIXED
@@ -60,7 +60,7 @@ QUERY: Final = "anomalies"
 _CLOCK_SLACK: Final = "10 seconds"
 """How far silver's own clock may go back, after an NTP step or on another driver."""
 _MOST_SPANS: Final = 50
-"""Days that a MERGE's condition names one by one."""
+"""Stretches that a MERGE's condition names one by one."""
 _FILES_PER_BATCH: Final = "64"
 """Of silver's files, a batch takes at most so many: a first start beside a large table must not take it at once."""
 
@@ -84,7 +84,7 @@ def limits_of(settings: AnomalySettings) -> Limits:
         scale_share=settings.scale_share,
         min_scale=dict(settings.min_scale),
         silence_factor=settings.silence_factor,
-        min_silence_us=_microseconds(settings.min_silence),
+        min_silence_us=settings.min_silence // timedelta(microseconds=1),
     )
 
 
@@ -262,13 +262,13 @@ def publish(rows: DataFrame, settings: Settings) -> None:
     kafka_records(rows, settings.instance).write.format("kafka").options(topic=topic, **options).save()
 
 
-def insert(table: DeltaTable, alerts: DataFrame, spans: Sequence[tuple[int, int]]) -> None:
-    """Inserts the alerts that are not there. ``spans``: first and last event time of those of each day, in
-    microseconds. The event time is part of ``alert_id``, so an alert that is there lies within them, and Delta reads
-    only files that may."""
-    if len(spans) > _MOST_SPANS:
-        spans = [(min(first for first, _ in spans), max(last for _, last in spans))]
-    within = " OR ".join(f"t.event_time BETWEEN {timestamp(first)} AND {timestamp(last)}" for first, last in spans)
+def insert(table: DeltaTable, alerts: DataFrame, spans: Sequence[TimeRange]) -> None:
+    """Inserts the alerts that are not there. ``spans``: where their event times are. An alert that is there lies within
+    them too, since the event time is part of ``alert_id``, and Delta reads only files that may."""
+    within = " OR ".join(
+        f"t.event_time BETWEEN {timestamp(one.first)} AND {timestamp(one.end - 1)}"
+        for one in joined(spans, _MOST_SPANS)
+    )
     table.merge(alerts, f"t.alert_id = s.alert_id AND ({within})", "WHEN NOT MATCHED THEN INSERT *")
 
 
@@ -277,14 +277,14 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
     try:
         if (marked := Forgotten(kept.sparkSession, settings.stream).marked(kept)) is not None:
             kept = without_forgotten(marked)
-        days = kept.groupBy("event_date").agg(
-            F.count(F.lit(1)),
-            F.count(F.when(F.col("kind") != "score", 1)),
-            *(F.unix_micros(bound(F.when(F.col("kind") != "score", F.col("event_time")))) for bound in (F.min, F.max)),
+        alerted_us = F.when(F.col("kind") != "score", F.unix_micros("event_time"))
+        days = (
+            kept.groupBy("event_date")
+            .agg(F.count(F.lit(1)).alias("rows"), F.min(alerted_us).alias("first"), F.max(alerted_us).alias("last"))
+            .collect()
         )
-        counted = days.collect()
-        total = sum(day[1] for day in counted)
-        if spans := [(day[3], day[4]) for day in counted if day[2]]:
+        total = sum(day.rows for day in days)
+        if spans := [TimeRange(day.first, day.last + 1) for day in days if day.first is not None]:
             alerts = unseen(kept)
             retried(lambda: insert(table, alerts, spans))  # compaction or forget may have rewritten what it read
         if total:
@@ -315,7 +315,3 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     rows = readings.transform(measured, skip=stream.anomalies.skip)
     found = detected(rows, limits_of(stream.anomalies), signals, stream.anomalies.score_from)
     return checkpoint.start(found, stream, partial(_write, table=table, settings=settings, context=context))
-
-
-def _microseconds(length: timedelta) -> int:
-    return length // timedelta(microseconds=1)

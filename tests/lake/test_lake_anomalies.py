@@ -27,6 +27,7 @@ from streaming.errors import KafkaUnavailableError
 from streaming.job import JobContext
 from streaming.kafka.admin import ensure_topic
 from streaming.lake.lake import DeltaTable
+from streaming.lake.time_ranges import TimeRange
 from streaming.silver.schema import PARTITIONS, silver_schema
 from tests.brokers.fixtures import MakeTopic
 from tests.chaos.harness import FULL
@@ -157,12 +158,12 @@ def test_alerts_are_compared_with_those_of_their_own_time_only(spark: SparkSessi
     again = [alert(20, moments[20]), alert(59, moments[59]), alert(60, moments[59] + timedelta(seconds=1))]
     alerts = spark.createDataFrame(again, anomalies.ANOMALIES)
     micros = [round(moment.timestamp() * 1e6) for moment in (moments[20], moments[59])]
-    spans = [(micros[0], micros[0]), (micros[1], micros[1] + 1_000_000)]
+    spans = [TimeRange(micros[0], micros[0] + 1), TimeRange(micros[1], micros[1] + 1_000_001)]
     anomalies.insert(table, alerts, spans)
     last = table.read().where("event_date >= '2027-01-01'")
     assert sorted(row.alert_id for row in last.collect()) == ["id-59", "id-60"]
     with pytest.raises(Exception, match=r"FILE_NOT_FOUND|FILE_NOT_EXIST|FAILED_READ_FILE"):
-        anomalies.insert(table, alerts, [(micros[0], micros[1])])
+        anomalies.insert(table, alerts, [TimeRange(micros[0], micros[1] + 1)])
 
 
 def test_without_silver_or_topic_it_says_what_is_missing(
