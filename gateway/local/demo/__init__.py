@@ -12,7 +12,7 @@ latency.py        latency percentiles, over the whole run and over the last seco
 options.py        what a run of the demo is asked to do
 plain.py          keeps the plain bridge's process running, as a process manager would, and kills it when told to
 plain_bridge.py   the bridge most of us write first, as a process (``python -m gateway.local.demo.plain_bridge``)
-records.py        reads the messages back: from Kafka with a consumer, from the lake without Spark
+records.py        makes topics, and reads the messages back: from Kafka with a consumer, from the lake without Spark
 result.py         what a whole run of the demo comes to, and the page with plots made from its Spark job's tables
 run.py            the demo from its first line to its account: start, flow, stop without a loss, read back
 scrape.py         asks the gateway's HTTP port what the demo shows: whether it is ready, and its counts

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.error_words import words
 from gateway.devices.commanded import CommandAccount, examine_commands
-from gateway.local.demo.options import ALERTS_TOPIC, COMMANDS_TOPIC, PARTITIONS, STATUSES_TOPIC
-from gateway.local.demo.records import ReadBackError
+from gateway.local.demo.options import COMMANDS_TOPIC, STATUSES_TOPIC
+from gateway.local.demo.records import ReadBackError, read_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,6 @@ _BURST: Final = 50
 _FLUSH_S: Final = 10.0
 _FINISH_S: Final = 30.0  # above the longest life of a command in the demo
 _LOOK_S: Final = 0.2
-_STALL_S: Final = 30.0
 
 
 class Commander:
@@ -121,21 +120,6 @@ class Commander:
         return future
 
 
-async def make_topics(bootstrap: str) -> None:
-    """Make the topics of commands and of alerts: who writes them does that, not the gateway. Raises ReadBackError."""
-    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-    from aiokafka.errors import KafkaError
-
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await admin.start()
-        await admin.create_topics([NewTopic(COMMANDS_TOPIC, PARTITIONS, 1), NewTopic(ALERTS_TOPIC, 1, 1)])
-    except KafkaError as error:
-        raise ReadBackError(f"the topics of commands and alerts could not be made: {words(error)}.") from error
-    finally:
-        await admin.close()
-
-
 def _orders(devices: Sequence[str]) -> Iterator[tuple[str, int]]:
     """For ever: a device and how many of its readings are one. Never more than ``_LASTS`` devices measure less."""
     lasts = min(_LASTS, len(devices))
@@ -147,26 +131,5 @@ def _orders(devices: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 async def _read(bootstrap: str, topic: str) -> list[tuple[str, bytes]]:
     """Place and value of each record that the topic has now."""
-    from aiokafka import AIOKafkaConsumer, TopicPartition
-    from aiokafka.errors import KafkaError
-
-    parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
-    found: list[tuple[str, bytes]] = []
-    try:
-        await consumer.start()
-        consumer.assign(parts)
-        await consumer.seek_to_beginning(*parts)
-        async with asyncio.timeout(_STALL_S):
-            ends = await consumer.end_offsets(parts)
-            left = {part for part in parts if ends[part]}
-            while left:
-                for part, records in (await consumer.getmany(*left, timeout_ms=200)).items():
-                    if records[-1].offset + 1 >= ends[part]:
-                        left.discard(part)
-                    found += [(f"{topic}/{part.partition}:{one.offset}", one.value or b"") for one in records]
-    except (KafkaError, TimeoutError) as error:
-        raise ReadBackError(f"the topic {topic!r} could not be read back from Kafka: {words(error)}.") from error
-    finally:
-        await consumer.stop()
-    return found
+    records = read_topic(bootstrap, topic)
+    return [(f"{topic}/{one.partition}:{one.offset}", one.value or b"") async for one in records]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gateway.local.demo.account import examine
 from gateway.local.demo.chaos import ChaosResult, ChaosState, Fault, FaultKind, PlainCounts
-from gateway.local.demo.options import PARTITIONS
 from gateway.local.demo.plain import PLAIN_TOPIC, PlainBridge
 from gateway.local.demo.records import count_kafka
 from gateway.local.demo.services import DemoError, Services
@@ -50,7 +49,7 @@ class Faults:
         step.state, step.detail = StepState.WORKING, "starting"
         services = self._services
         log = services.root / "plain-bridge.log"
-        self._plain = PlainBridge(services.bootstrap, services.mqtt_port, PARTITIONS, log, self._on_plain)
+        self._plain = PlainBridge(services.bootstrap, services.mqtt_port, log, self._on_plain)
         await self._plain.start()
         step.state = StepState.READY
         self._view.note("plain bridge: the same messages go through paho → aiokafka beside the gateway, to compare")
@@ -84,7 +83,7 @@ class Faults:
 
     async def examine(self, ledger: Mapping[str, DeviceLedger]) -> ChaosResult:
         """Reads the plain bridge's topic back and measures it as the gateway's is measured."""
-        tally, _ = await count_kafka(self._services.bootstrap, PLAIN_TOPIC, PARTITIONS, lambda _read, _total: None)
+        tally, _ = await count_kafka(self._services.bootstrap, PLAIN_TOPIC)
         return ChaosResult(self._chaos, examine("plain_bridge", tally, ledger, ordered=True))
 
     async def abandon(self) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from config.error_words import words
 from config.errors import GatewayError
 from gateway.local.demo.chaos import PlainCounts
 from gateway.local.demo.children import Child, ChildError
+from gateway.local.demo.options import PARTITIONS
+from gateway.local.demo.records import make_topics
 
 PLAIN_TOPIC = "telemetry-plain"
 _CLIENT_ID = "plain-bridge"
@@ -25,11 +26,8 @@ _LOOK_S = 0.1
 class PlainBridge:
     """All lives of the process. ``on_change`` gets the counts over all of them, on our loop."""
 
-    def __init__(
-        self, bootstrap: str, mqtt_port: int, partitions: int, log: Path, on_change: Callable[[PlainCounts], None]
-    ) -> None:
+    def __init__(self, bootstrap: str, mqtt_port: int, log: Path, on_change: Callable[[PlainCounts], None]) -> None:
         self._bootstrap = bootstrap
-        self._partitions = partitions
         self._arguments = {
             "bootstrap": bootstrap,
             "topic": PLAIN_TOPIC,
@@ -59,7 +57,7 @@ class PlainBridge:
 
     async def start(self) -> None:
         """Makes its topic, starts it, returns when it is subscribed. Raises GatewayError if it does not get there."""
-        await _create_topic(self._bootstrap, PLAIN_TOPIC, self._partitions)
+        await make_topics(self._bootstrap, {PLAIN_TOPIC: PARTITIONS})
         self._keeping = asyncio.create_task(self._keep())
         try:
             async with asyncio.timeout(_START_S):
@@ -137,20 +135,3 @@ class PlainBridge:
             case "progress":
                 self._now = PlainCounts(**line)
         self._on_change(self.counts)
-
-
-async def _create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-    from aiokafka.errors import KafkaError, for_code
-
-    admin: Any = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await admin.start()
-        answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
-        code = answer.topic_errors[0][1]
-        if code:
-            raise for_code(code)(answer.topic_errors[0])
-    except KafkaError as error:
-        raise GatewayError(f"The plain bridge's topic {topic!r} could not be made: {words(error)}.") from error
-    finally:
-        await admin.close()

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.devices.account import Tally
+from gateway.local.demo.options import PARTITIONS
 from gateway.local.demo.state import Window
 
 _POLL_MS = 500
@@ -41,39 +42,51 @@ def read_identity(value: bytes | None) -> Identity | None:
     return identity if types == (str, int, int) else None
 
 
-async def count_kafka(
-    bootstrap: str, topic: str, partitions: int, on_progress: Callable[[int, int], None]
-) -> tuple[Tally[str], dict[int, int]]:
-    """Reads a whole topic, up to where it ends now; also where each partition ends.
+async def make_topics(bootstrap: str, partitions: Mapping[str, int]) -> None:
+    """Make topics with so many partitions: who writes them does that, not the gateway. Raises ReadBackError."""
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+    from aiokafka.errors import KafkaError, for_code
 
-    ``on_progress`` gets the records read and the records there are. Raises ReadBackError if Kafka cannot be read or
-    gives nothing for half a minute.
+    admin: Any = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        answer = await admin.create_topics([NewTopic(topic, count, 1) for topic, count in partitions.items()])
+        for refused in (error for error in answer.topic_errors if error[1]):
+            raise for_code(refused[1])(refused)
+    except KafkaError as error:
+        raise ReadBackError(f"the topics {', '.join(partitions)} could not be made: {words(error)}.") from error
+    finally:
+        await admin.close()
+
+
+async def read_topic(bootstrap: str, topic: str) -> AsyncIterator[Any]:
+    """The records of a topic of ``PARTITIONS`` partitions, up to where it ends now.
+
+    Raises ReadBackError if Kafka cannot be read or gives nothing for half a minute.
     """
     from aiokafka import AIOKafkaConsumer, TopicPartition  # a third of a second, while the brokers could be starting
     from aiokafka.errors import KafkaError
 
-    tally: Tally[str] = Tally()
-    parts = [TopicPartition(topic, number) for number in range(partitions)]
+    parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
     try:
         await consumer.start()
         consumer.assign(parts)
         await consumer.seek_to_beginning(*parts)
         async with asyncio.timeout(_STALL_S):
-            ends = cast("dict[Any, int]", await consumer.end_offsets(parts))
-        total, unread = sum(ends.values()), {part for part in parts if ends[part] > 0}
+            ends = await consumer.end_offsets(parts)
+        unread = {part for part in parts if ends[part]}
         while unread:
+            batches: dict[Any, list[Any]] = {}
             async with asyncio.timeout(_STALL_S):
-                batches = await consumer.getmany(*unread, timeout_ms=_POLL_MS, max_records=_RECORDS_PER_POLL)
                 while not batches:
                     batches = await consumer.getmany(*unread, timeout_ms=_POLL_MS, max_records=_RECORDS_PER_POLL)
             for part, records in batches.items():
                 for record in records:
                     if record.offset < ends[part]:
-                        _add(tally, record.value)
+                        yield record
                 if records[-1].offset + 1 >= ends[part]:
                     unread.discard(part)
-            on_progress(tally.records, total)
     except (KafkaError, TimeoutError) as error:
         raise ReadBackError(
             f"the topic {topic!r} could not be read back from Kafka at {bootstrap}: {words(error)}. "
@@ -81,15 +94,20 @@ async def count_kafka(
         ) from error
     finally:
         await consumer.stop()
-    return tally, {part.partition: end for part, end in ends.items()}
 
 
-def _add(tally: Tally[str], value: bytes | None) -> None:
-    identity = read_identity(value)
-    if identity is None:
-        tally.add_unreadable()
-    else:
-        tally.add(identity.device, identity.sequence)
+async def count_kafka(bootstrap: str, topic: str) -> tuple[Tally[str], dict[int, int]]:
+    """The messages in a whole topic; also where each partition ends. Raises as :func:`read_topic`."""
+    tally: Tally[str] = Tally()
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    async for record in read_topic(bootstrap, topic):
+        ends[record.partition] = record.offset + 1
+        identity = read_identity(record.value)
+        if identity is None:
+            tally.add_unreadable()
+        else:
+            tally.add(identity.device, identity.sequence)
+    return tally, ends
 
 
 def count_silver(lake: Path) -> Tally[str]:

@@ -22,10 +22,18 @@ from gateway.local.demo.access import DemoAccess
 from gateway.local.demo.account import Account, Stage, examine
 from gateway.local.demo.alerts import Alerts, Loop
 from gateway.local.demo.children import Child, in_thread
-from gateway.local.demo.commander import Commander, make_topics
+from gateway.local.demo.commander import Commander
 from gateway.local.demo.faults import Faults
-from gateway.local.demo.options import FAULTY_FROM, LAKE, PARTITIONS, TOPIC, DemoOptions
-from gateway.local.demo.records import count_kafka, count_silver, read_signal, read_windows
+from gateway.local.demo.options import (
+    ALERTS_TOPIC,
+    COMMANDS_TOPIC,
+    FAULTY_FROM,
+    LAKE,
+    PARTITIONS,
+    TOPIC,
+    DemoOptions,
+)
+from gateway.local.demo.records import count_kafka, count_silver, make_topics, read_signal, read_windows
 from gateway.local.demo.result import DemoResult, write_report
 from gateway.local.demo.services import DemoError, Services
 from gateway.local.demo.state import DemoState, GatewayCounts, StepState, Window, WitnessCounts
@@ -103,7 +111,7 @@ class _Demo:
         if self._access is not None:
             await self._access.start(self._options)
         await self._services.start_brokers()
-        await make_topics(self._services.bootstrap)
+        await make_topics(self._services.bootstrap, {COMMANDS_TOPIC: PARTITIONS, ALERTS_TOPIC: 1})
         self._say("starting the gateway")
         await self._services.start_gateway()
         if self._faults is not None:
@@ -160,7 +168,7 @@ class _Demo:
         self._background.append(asyncio.create_task(services.stop_mqtt()))
         await self._stop_witness()
         self._say("reading every message back from Kafka")
-        kafka, ends = await count_kafka(services.bootstrap, TOPIC, PARTITIONS, lambda _read, _total: None)
+        kafka, ends = await count_kafka(services.bootstrap, TOPIC)
         state.witness = replace(state.witness, ends=ends)
         stages = [examine("kafka", kafka, ledger, ordered=True)]
         chaos = None if self._faults is None else await self._faults.examine(ledger)
