@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from config.error_words import words
+from gateway.local.demo.children import Background
 from gateway.local.demo.options import ALERTS_TOPIC, STATUSES_TOPIC
 from gateway.local.demo.records import ReadBackError
 
@@ -109,8 +110,8 @@ def _seconds(begin_ms: int, end_ms: int) -> str:
     return f"{max(0, end_ms - begin_ms) / 1000:6.2f} s"
 
 
-class Alerts:
-    """One task runs it from :meth:`begin` to :meth:`end`. ``command`` writes a command to Kafka, and says when it was
+class Alerts(Background):
+    """Begins when both topics are there. ``command`` writes a command to Kafka, and says when it was
     there; ``say`` tells people."""
 
     def __init__(
@@ -121,20 +122,10 @@ class Alerts:
         self._say = say
         self._found: dict[str, Alert] = {}
         self._ended = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
 
     @property
     def found(self) -> tuple[Alert, ...]:
         return tuple(self._found.values())
-
-    def begin(self) -> None:
-        """Start to read. Both topics are there."""
-        self._running = asyncio.create_task(self._run())
-
-    def check(self) -> None:
-        """Raises what made the reading fail."""
-        if self._running is not None and self._running.done() and not self._running.cancelled():
-            self._running.result()
 
     def is_closed(self, device: str) -> bool:
         """Whether a command that an alert of the device led to has ended."""
@@ -146,12 +137,6 @@ class Alerts:
             self._ended.clear()
             await self._ended.wait()
         await asyncio.sleep(_AFTER_S)
-
-    async def end(self) -> None:
-        """Take no more alerts. Safe to call at any time."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
 
     async def alert(self, value: bytes, alerted_ms: int) -> None:
         """Take a record of the job's topic, which may have copies."""

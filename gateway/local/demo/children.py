@@ -1,4 +1,4 @@
-"""The demo's own Python processes (fleet, witness, plain bridge), spoken to in JSON lines; threads for what blocks."""
+"""The demo's own Python processes (fleet, witness, plain bridge), spoken to in JSON lines; its tasks and threads."""
 
 import asyncio
 import contextlib
@@ -100,6 +100,29 @@ class Child:
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()[-10:] if self._log.exists() else []
         return "".join(f"\n    {line}" for line in lines)
+
+
+class Background:
+    """A task beside the others, from :meth:`begin` to :meth:`end`."""
+
+    _task: asyncio.Task[None] | None = None
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def check(self) -> None:
+        """Raises what made it fail."""
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def end(self) -> None:
+        """Safe to call at any time, and twice."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.error_words import words
 from gateway.devices.commanded import CommandAccount, examine_commands
+from gateway.local.demo.children import Background
 from gateway.local.demo.options import COMMANDS_TOPIC, STATUSES_TOPIC
 from gateway.local.demo.records import ReadBackError, read_topic
 
@@ -30,19 +31,18 @@ _FINISH_S: Final = 30.0  # above the longest life of a command in the demo
 _LOOK_S: Final = 0.2
 
 
-class Commander:
-    """One task runs it from :meth:`begin` to :meth:`end`; :meth:`burst` may be called in between."""
+class Commander(Background):
+    """Sends from :meth:`start` to :meth:`end`; :meth:`burst` may be called in between."""
 
     def __init__(self, bootstrap: str, devices: Sequence[str]) -> None:
         self._bootstrap = bootstrap
         self._producer: Any = None
         self._orders = _orders(devices)
         self._futures: list[asyncio.Future[Any]] = []
-        self._running: asyncio.Task[None] | None = None
         self.statuses: list[tuple[str, bytes]] = []
         """Place and value of each record of the status topic, as :meth:`finished` has read them."""
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Start to send. Raises ReadBackError when Kafka does not answer."""
         from aiokafka import AIOKafkaProducer
         from aiokafka.errors import KafkaError
@@ -52,7 +52,7 @@ class Commander:
             await self._producer.start()
         except KafkaError as error:
             raise ReadBackError(f"commands cannot be sent through Kafka: {words(error)}.") from error
-        self._running = asyncio.create_task(self._run())
+        self.begin()
 
     async def burst(self) -> None:
         """Many commands at once, so that some are under way in a moment."""
@@ -64,27 +64,16 @@ class Commander:
         written = await self._write(device, subject, {subject: True}, ("correlation-id", command_id.encode()))
         return int((await asyncio.shield(written)).timestamp)
 
-    def check(self) -> None:
-        """Raises what made the sending fail."""
-        if self._running is not None and self._running.done() and not self._running.cancelled():
-            self._running.result()
-
-    async def end(self) -> int:
-        """Send no more; returns how many Kafka has."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-        done: set[asyncio.Future[Any]] = set()
+    async def end(self) -> None:
+        """Send no more, once Kafka has what was sent."""
+        await super().end()
         if self._futures:
-            done, _ = await asyncio.wait(self._futures, timeout=_FLUSH_S)
-        written = sum(not one.cancelled() and one.exception() is None for one in done)
+            await asyncio.wait(self._futures, timeout=_FLUSH_S)
         await self.abandon()
-        return written
 
     async def abandon(self) -> None:
         """End at once. Safe to call at any time."""
-        if self._running is not None:
-            self._running.cancel()
+        await super().end()
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(Exception):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.local.demo.account import examine
 from gateway.local.demo.chaos import ChaosResult, ChaosState, Fault, FaultKind, PlainCounts
+from gateway.local.demo.children import Background
 from gateway.local.demo.plain import PLAIN_TOPIC, PlainBridge
 from gateway.local.demo.records import count_kafka
 from gateway.local.demo.services import DemoError, Services
@@ -22,8 +23,8 @@ _BACK_S = 60.0
 _LOOK_S = 0.1
 
 
-class Faults:
-    """The faults of one run, and the plain bridge that meets them too. One task runs it, its owner may :meth:`calm`."""
+class Faults(Background):
+    """The faults of one run, and the plain bridge that meets them too. It begins with the first message."""
 
     def __init__(
         self,
@@ -41,7 +42,6 @@ class Faults:
         self._view = view
         self._plain: PlainBridge | None = None
         self._calm = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
 
     async def start_plain(self) -> None:
         """Starts the plain bridge; returns when it is subscribed."""
@@ -54,22 +54,17 @@ class Faults:
         step.state = StepState.READY
         self._view.note("plain bridge: the same messages go through paho → aiokafka beside the gateway, to compare")
 
-    def begin(self) -> None:
-        """Messages flow: the plan's clock starts."""
-        self._running = asyncio.create_task(self._run())
-
     async def calm(self) -> None:
         """No more faults, and an end of the present one; returns when both bridges are back."""
         self._calm.set()
-        if self._running is not None:
-            await self._running
+        if self._task is not None:
+            await self._task
 
     def check(self) -> None:
         """Raises what made a fault fail."""
         if self._plain is not None:
             self._plain.check()
-        if self._running is not None and self._running.done() and not self._running.cancelled():
-            self._running.result()
+        super().check()
 
     async def finish_plain(self) -> None:
         """Lets the plain bridge deliver what it has, and ends it. The MQTT broker must still be there."""
@@ -88,9 +83,7 @@ class Faults:
 
     async def abandon(self) -> None:
         """Ends at once what this started; Kafka goes on. Safe to call at any time."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await self.end()
         if self._plain is not None:
             await self._plain.abandon()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from config.errors import GatewayError
 from gateway.local.demo.chaos import PlainCounts
-from gateway.local.demo.children import Child, ChildError
+from gateway.local.demo.children import Background, Child, ChildError
 from gateway.local.demo.options import PARTITIONS
 from gateway.local.demo.records import make_topics
 
@@ -23,7 +23,7 @@ _STOP_S = 30.0
 _LOOK_S = 0.1
 
 
-class PlainBridge:
+class PlainBridge(Background):
     """All lives of the process. ``on_change`` gets the counts over all of them, on our loop."""
 
     def __init__(self, bootstrap: str, mqtt_port: int, log: Path, on_change: Callable[[PlainCounts], None]) -> None:
@@ -38,7 +38,6 @@ class PlainBridge:
         self._log = log
         self._on_change = on_change
         self._child: Child | None = None
-        self._keeping: asyncio.Task[None] | None = None
         self._subscribed = asyncio.Event()
         self._before = PlainCounts()
         self._now = PlainCounts()
@@ -58,7 +57,7 @@ class PlainBridge:
     async def start(self) -> None:
         """Makes its topic, starts it, returns when it is subscribed. Raises GatewayError if it does not get there."""
         await make_topics(self._bootstrap, {PLAIN_TOPIC: PARTITIONS})
-        self._keeping = asyncio.create_task(self._keep())
+        self.begin()
         try:
             async with asyncio.timeout(_START_S):
                 await self._subscribed.wait()
@@ -71,11 +70,6 @@ class PlainBridge:
         if self._child is not None:
             await self._child.kill()
 
-    def check(self) -> None:
-        """Raises what broke the keeping, which nothing should."""
-        if self._keeping is not None and self._keeping.done() and not self._keeping.cancelled():
-            self._keeping.result()
-
     async def finish(self) -> str | None:
         """Lets it take in and deliver all that is left for it, and ends it in order; or says why that did not go."""
         problem = None
@@ -85,7 +79,7 @@ class PlainBridge:
                 f"The plain bridge was not done after {_CATCH_UP_S:g} s: it holds {counts.in_memory:,} messages"
                 " that Kafka does not have."
             )
-        await self._stop_keeping()
+        await self.end()
         if self._child is not None:
             await self._child.tell("stop")
             try:
@@ -97,14 +91,9 @@ class PlainBridge:
 
     async def abandon(self) -> None:
         """Ends it at once. Safe to call at any time, and twice."""
-        await self._stop_keeping()
+        await self.end()
         if self._child is not None:
             await self._child.kill()
-
-    async def _stop_keeping(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
 
     async def _caught_up(self) -> bool:
         deadline_s = time.monotonic() + _CATCH_UP_S
@@ -118,7 +107,7 @@ class PlainBridge:
             await asyncio.sleep(_LOOK_S)
         return False
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         while True:
             self._child = Child("gateway.local.demo.plain_bridge", "The plain bridge", self._log)
             await self._child.start(self._arguments, self._heard)

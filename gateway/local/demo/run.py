@@ -125,7 +125,7 @@ class _Demo:
         self._say("messages flow; Ctrl-C ends")
         bootstrap = self._services.bootstrap
         self._commander = commander = Commander(bootstrap, self._devices)
-        await commander.begin()
+        await commander.start()
         if self._options.spark:
             self._background.append(asyncio.create_task(self._services.start_spark()))
             self._alerts = Alerts(bootstrap, commander.tell, self._view.warn)
