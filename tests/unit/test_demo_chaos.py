@@ -269,7 +269,7 @@ def test_counters_add_up_over_lives_and_gauges_are_as_they_are() -> None:
     ],
 )
 def test_a_worker_serves_when_it_has_all_its_sessions(worker: dict[str, Any], facts: WorkerFacts) -> None:
-    assert read_worker({"workers": [worker]}) == facts
+    assert read_worker(json.dumps({"workers": [worker]})) == facts
 
 
 # ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ plain_bridge.py   the bridge most of us write first, as a process (``python -m g
 records.py        makes topics, and reads the messages back: from Kafka with a consumer, from the lake without Spark
 result.py         what a whole run of the demo comes to, and the page with plots made from its Spark job's tables
 run.py            the demo from its first line to its account: start, flow, stop without a loss, read back
-scrape.py         asks the gateway's HTTP port what the demo shows: whether it is ready, and its counts
+scrape.py         asks HTTP ports what the demo shows: counts, and the gateway's worker
 services.py       the demo's servers: Kafka, the MQTT broker, the gateway and the Spark job; started, watched, stopped
 spark_events.py   turns the Spark job's progress lines into the numbers the demo shows and waits for
 state.py          what the demo knows of itself at a moment; the views draw it, the stages write it

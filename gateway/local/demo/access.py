@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
 from config.errors import GatewayError
 from gateway.devices.physics import build_fleet
 from gateway.local.demo.children import in_thread
 from gateway.local.demo.options import FILTERS, INSTANCE, DemoOptions, commands_toml
+from gateway.local.demo.scrape import HttpClient, read_samples
 from gateway.local.demo.state import DemoState, Step, StepState
 from gateway.local.embedded.access_process import AccessProcess
 from gateway.local.runtime.process import last_lines
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from gateway.local.embedded.access import AccessEndpoint
 
 _KEY = "auth"
-_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +71,7 @@ class DemoAccess:
     async def start(self, options: DemoOptions) -> None:
         """Make its database with a user for each device, and start it. Raises GatewayError."""
         begun_s = time.monotonic()
-        self._step.state, self._step.detail = StepState.WORKING, "making a user for each device"
-        self._view.note(f"{self._step.label}: {self._step.detail}")
+        self._view.note(self._step.now(StepState.WORKING, "making a user for each device"))
         root = self._root()
         self._process = process = AccessProcess(
             root / "auth",
@@ -91,12 +87,11 @@ class DemoAccess:
             process.start()
 
         await in_thread(work)
-        self._step.state = StepState.READY
-        self._step.detail = (
+        ready = (
             f"{len(names)} devices with secrets of their own, asked at 127.0.0.1:{process.service.port},"
             f" up after {time.monotonic() - begun_s:.1f} s"
         )
-        self._view.note(f"{self._step.label}: {self._step.detail}")
+        self._view.note(self._step.now(StepState.READY, ready))
 
     def check(self) -> None:
         """Raises GatewayError when it has ended by itself."""
@@ -112,15 +107,14 @@ class DemoAccess:
 
     async def counts(self) -> AccessCounts:
         """What it has answered so far, out of its metrics."""
-        url = f"http://127.0.0.1:{self._started().operator_port}/metrics"
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
-            text = await response.text()
+        client = HttpClient(self._started().operator_port)
+        page = await client.get("/metrics")
+        await client.close()
+        if page is None:
+            raise GatewayError("The access service does not tell what it answered: its operator port is silent.")
         found = {
             (sample.labels["endpoint"], sample.labels["result"]): int(sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == "gateway_auth_requests_total"
+            for sample in read_samples(page).get("gateway_auth_requests_total", ())
         }
         asked = [found.get((endpoint, result), 0) for endpoint in ("authn", "authz") for result in ("allow", "deny")]
         return AccessCounts(*asked)
@@ -129,8 +123,7 @@ class DemoAccess:
         process, self._process = self._process, None
         if process is not None:
             await in_thread(process.stop)
-            self._step.state, self._step.detail = StepState.STOPPED, ""
-            self._view.note(f"{self._step.label}: stopped")
+            self._view.note(self._step.now(StepState.STOPPED))
 
     def _started(self) -> AccessProcess:
         assert self._process is not None

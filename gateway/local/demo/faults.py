@@ -46,7 +46,7 @@ class Faults(Background):
     async def start_plain(self) -> None:
         """Starts the plain bridge; returns when it is subscribed."""
         step = self._state.steps["plain"]
-        step.state, step.detail = StepState.WORKING, "starting"
+        step.now(StepState.WORKING, "starting")
         services = self._services
         log = services.root / "plain-bridge.log"
         self._plain = PlainBridge(services.bootstrap, services.mqtt_port, log, self._on_plain)
@@ -72,9 +72,8 @@ class Faults(Background):
         problem = await self._plain.finish()
         if problem is not None:
             self._view.warn(problem)
-        step = self._state.steps["plain"]
-        step.state, step.detail = StepState.STOPPED, "flushed" if problem is None else "not flushed"
-        self._view.note(f"plain bridge: stopped, {step.detail}")
+        flushed = "flushed" if problem is None else "not flushed"
+        self._view.note(self._state.steps["plain"].now(StepState.STOPPED, flushed))
 
     async def examine(self, ledger: Mapping[str, DeviceLedger]) -> ChaosResult:
         """Reads the plain bridge's topic back and measures it as the gateway's is measured."""

@@ -247,7 +247,7 @@ class _Demo:
 
     async def _start_fleet(self) -> None:
         options, step = self._options, self._state.steps["devices"]
-        step.state, step.detail = StepState.WORKING, "connecting"
+        step.now(StepState.WORKING, "connecting")
         self._fleet = Child(
             "gateway.devices.fleet_process", "The process of the devices", self._services.root / "devices.log"
         )
@@ -295,8 +295,7 @@ class _Demo:
         self._fleet = None
         if self._ledger is None:
             raise DemoError(f"The devices ended without their account. {self._state.device_error}")
-        step = self._state.steps["devices"]
-        step.state, step.detail = StepState.STOPPED, "all said goodbye"
+        self._state.steps["devices"].now(StepState.STOPPED, "all said goodbye")
         self._view.note(f"devices: stopped after {self._state.published:,} messages")
         return self._ledger
 

@@ -1,9 +1,9 @@
-"""Asks the gateway's HTTP port what the demo shows: whether it is ready, and its counts out of ``/metrics``."""
+"""Asks HTTP ports what the demo shows: the counts in ``/metrics``, and the worker in ``/status``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import json
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,35 +26,18 @@ class WorkerFacts(NamedTuple):
     """Whether it answers, and has all of its MQTT sessions."""
 
 
-class GatewayClient:
-    """The HTTP side of a gateway on this machine. Create it on a running loop; :meth:`close` when done."""
+class HttpClient:
+    """The HTTP port of a service on this machine. Create it on a running loop; :meth:`close` when done."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
 
-    async def is_ready(self) -> bool:
-        """Whether it listens and says that it is ready."""
+    async def get(self, path: str) -> str | None:
+        """What it answers; None if it does not, or not with status 200."""
         try:
-            async with self._session.get(f"{self._url}/readyz") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            return False
-
-    async def counts(self) -> GatewayCounts | None:
-        """Its counts now; None if it does not answer."""
-        try:
-            async with self._session.get(f"{self._url}/metrics") as response:
-                response.raise_for_status()
-                return read_counts(await response.text())
-        except (aiohttp.ClientError, TimeoutError):
-            return None
-
-    async def worker(self) -> WorkerFacts | None:
-        """What the supervisor says of its one worker; None if it does not answer."""
-        try:
-            async with self._session.get(f"{self._url}/status") as response:
-                return read_worker(await response.json())
+            async with self._session.get(self._url + path) as response:
+                return await response.text() if response.status == 200 else None
         except (aiohttp.ClientError, TimeoutError):
             return None
 
@@ -62,12 +45,18 @@ class GatewayClient:
         await self._session.close()
 
 
-def read_counts(page: str) -> GatewayCounts:
-    """The counts of the telemetry route; what the page does not have is 0."""
+def read_samples(page: str) -> dict[str, list[Sample]]:
+    """The samples of a page of metrics by name."""
     samples: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             samples.setdefault(sample.name, []).append(sample)
+    return samples
+
+
+def read_counts(page: str) -> GatewayCounts:
+    """The counts of the telemetry route; what the page does not have is 0."""
+    samples = read_samples(page)
 
     def total(name: str, **labels: str) -> int:
         found = (s for s in samples.get(name, ()) if all(s.labels.get(label) == it for label, it in labels.items()))
@@ -88,8 +77,8 @@ def read_counts(page: str) -> GatewayCounts:
     )
 
 
-def read_worker(status: Mapping[str, Any]) -> WorkerFacts:
+def read_worker(status: str) -> WorkerFacts:
     """The one worker in a supervisor's ``/status``."""
-    (worker,) = status["workers"]
+    (worker,) = json.loads(status)["workers"]
     sessions = worker.get("sessions", ())
     return WorkerFacts(worker["pid"], bool(sessions) and all(session["subscribed"] for session in sessions))

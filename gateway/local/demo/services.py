@@ -21,6 +21,7 @@ from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.local.demo.children import in_thread
 from gateway.local.demo.options import TOPIC, gateway_toml
+from gateway.local.demo.scrape import HttpClient, WorkerFacts, read_counts, read_worker
 from gateway.local.demo.spark_events import LineTail, SparkEvents
 from gateway.local.demo.state import DemoState, GatewayCounts, GatewayLives, Step, StepState
 from gateway.local.demo.sweeper import Sweeper
@@ -34,7 +35,6 @@ from gateway.local.runtime.process import GuardedProcess, last_lines
 
 if TYPE_CHECKING:
     from gateway.local.demo.access import DemoAccess
-    from gateway.local.demo.scrape import GatewayClient
     from gateway.local.demo.view import View
     from gateway.local.runtime.progress import Download, ProgressCallback
 
@@ -87,7 +87,7 @@ class Services:
         self._sweeper: Sweeper | None = None
         self._spark_lines: LineTail | None = None
         self._spark_jars: asyncio.Task[None] | None = None
-        self._http: GatewayClient | None = None
+        self._http: HttpClient | None = None
         self._lives = GatewayLives()
         self._abandonable: list[Callable[[], bool]] = []
         """Says of each broker whether its guard would clean up after it now."""
@@ -141,14 +141,16 @@ class Services:
             group.create_task(self._start_mqtt())
 
     async def _start_kafka(self) -> None:
-        begun_s = self._working("kafka", "a real broker is starting")
+        begun_s = time.monotonic()
+        self._now("kafka", StepState.WORKING, "a real broker is starting")
         directory = self.root / "kafka" if self._keep else None
         self._kafka = cluster = KafkaCluster(directory=directory, progress=self._progress("kafka"))
         await self._start_broker("kafka", self._kafka.start, lambda: cluster.alive(1))
-        self._ready("kafka", f"{self._kafka.bootstrap}", begun_s)
+        self._ready("kafka", self._kafka.bootstrap, begun_s)
 
     async def _start_mqtt(self) -> None:
-        begun_s = self._working("mqtt", "a real broker is starting")
+        begun_s = time.monotonic()
+        self._now("mqtt", StepState.WORKING, "a real broker is starting")
         access = None if self._access is None else self._access.service
         self._mqtt = broker = MqttBroker(access=access, progress=self._progress("mqtt"))
         await self._start_broker("mqtt", self._mqtt.start, lambda: broker.alive)
@@ -174,7 +176,8 @@ class Services:
 
     async def start_gateway(self) -> None:
         """Starts ``gateway run`` and returns when it says that it is ready."""
-        begun_s = self._working("gateway", "starting")
+        begun_s = time.monotonic()
+        self._now("gateway", StepState.WORKING, "starting")
         http_port = self._reserved.ports[0]
         config = self.root / "gateway.toml"
         supervised = self._state.chaos is not None
@@ -191,10 +194,8 @@ class Services:
         # A worker outlives its supervisor for as long as it drains; the sweeper ends it with us.
         mark = self._sweeping() if supervised else {}
         self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log", mark)
-        from gateway.local.demo.scrape import GatewayClient  # loaded while the gateway starts
-
-        self._http = GatewayClient(http_port)
-        while not await self._http.is_ready():
+        self._http = HttpClient(http_port)
+        while await self._http.get("/readyz") is None:
             self.check()
             if time.monotonic() - begun_s > _READY_S:
                 raise DemoError(f"The gateway is not ready after {_READY_S:g} s.{self._tail(self._gateway)}")
@@ -205,7 +206,7 @@ class Services:
         """Starts ``gateway stream all``; :meth:`read_spark` tells when it is up."""
         if self._spark_jars is not None:
             await self._spark_jars
-        self._working("spark", "starting while messages already flow")
+        self._now("spark", StepState.WORKING, "starting while messages already flow")
         progress = self.root / "spark-progress.jsonl"
         command = [*_OURSELVES, "stream", "all", *_JOBS, "--config", str(self.root / "gateway.toml")]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
@@ -235,7 +236,8 @@ class Services:
     async def read_gateway(self) -> GatewayCounts | None:
         """The gateway's metrics now; None if it does not answer (it is busy, or gone: :meth:`check` tells)."""
         assert self._http is not None
-        counts = await self._http.counts()
+        page = await self._http.get("/metrics")
+        counts = None if page is None else read_counts(page)
         return self._lives.total(counts) if counts is not None and counts.up else None
 
     def read_spark(self) -> None:
@@ -247,17 +249,14 @@ class Services:
         self._state.spark_moments.note(self._state.spark, now_s, now_s)
         step = self._state.steps["spark"]
         if step.state is StepState.WORKING and self.spark_events.startup_s is not None:
-            step.state = StepState.READY
-            step.detail = f"running after {self.spark_events.startup_s:.1f} s"
-            self._view.note(f"Spark: {step.detail}")
+            self._now("spark", StepState.READY, f"running after {self.spark_events.startup_s:.1f} s")
 
     # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def kill_worker(self) -> int:
         """Kills the gateway's worker process (SIGKILL), returns its pid. The supervisor lives, and starts another."""
-        assert self._http is not None
         await self.read_gateway()  # its counts die with it: have them as late as can be
-        facts = await self._http.worker()
+        facts = await self._worker()
         if facts is None or facts.pid is None:
             raise DemoError("The gateway's supervisor does not tell the process of its worker.")
         os.kill(facts.pid, signal.SIGKILL)
@@ -266,12 +265,17 @@ class Services:
 
     async def worker_serves(self, *, other_than: int) -> bool:
         """Whether another worker than that one has all of its MQTT sessions."""
-        assert self._http is not None
-        facts = await self._http.worker()
+        facts = await self._worker()
         if facts is None or facts.pid == other_than or not facts.serves:
             return False
         self._state.steps["gateway"].trouble = ""
         return True
+
+    async def _worker(self) -> WorkerFacts | None:
+        """What the supervisor says of its one worker; None if it does not answer."""
+        assert self._http is not None
+        status = await self._http.get("/status")
+        return None if status is None else read_worker(status)
 
     async def freeze_kafka(self) -> None:
         """Stops the broker's process (SIGSTOP): connections stay open and nothing answers."""
@@ -294,7 +298,7 @@ class Services:
         self._gateway = None
         await in_thread(lambda: process.terminate(_GATEWAY_STOP_S))
         drained = process.returncode in (0, -signal.SIGTERM)  # it ends by the signal it was stopped with
-        self._stopped("gateway", "drained" if drained else f"not drained, status {process.returncode}")
+        self._now("gateway", StepState.STOPPED, "drained" if drained else f"not drained, status {process.returncode}")
         return drained
 
     async def stop_spark(self) -> None:
@@ -304,14 +308,14 @@ class Services:
             await in_thread(lambda: process.terminate(_SPARK_STOP_S))
             self.read_spark()
             shutil.rmtree(self.root / "tmp", ignore_errors=True)
-            self._stopped("spark", f"{self._state.spark.rows:,} rows written")
+            self._now("spark", StepState.STOPPED, f"{self._state.spark.rows:,} rows written")
 
     async def stop_mqtt(self) -> None:
         broker, self._mqtt = self._mqtt, None
         if broker is not None:
             self._copy_log(broker.log_file)
             await in_thread(broker.stop)
-            self._stopped("mqtt", "")
+            self._now("mqtt", StepState.STOPPED)
 
     async def stop_kafka(self) -> None:
         cluster, self._kafka = self._kafka, None
@@ -319,7 +323,7 @@ class Services:
             self._state.steps["kafka"].state = StepState.STOPPED
             self._copy_log(cluster.log_file(), "kafka.log")
             await in_thread(cluster.stop)
-            self._stopped("kafka", "")
+            self._now("kafka", StepState.STOPPED)
 
     def _copy_log(self, log: Path, name: str | None = None) -> None:
         """Beside those of the other parts; a broker's own goes with the broker."""
@@ -402,22 +406,11 @@ class Services:
 
         return draw
 
-    def _working(self, key: str, detail: str) -> float:
-        step = self._state.steps[key]
-        step.state, step.detail, step.share = StepState.WORKING, detail, None
-        self._view.note(f"{step.label}: {detail}")
-        return time.monotonic()
+    def _now(self, key: str, state: StepState, detail: str = "") -> None:
+        self._view.note(self._state.steps[key].now(state, detail))
 
-    def _ready(self, key: str, detail: str, begun_s: float) -> None:
-        step = self._state.steps[key]
-        step.state, step.share = StepState.READY, None
-        step.detail = f"{detail}, up after {time.monotonic() - begun_s:.1f} s"
-        self._view.note(f"{step.label}: {step.detail}")
-
-    def _stopped(self, key: str, detail: str) -> None:
-        step = self._state.steps[key]
-        step.state, step.detail = StepState.STOPPED, detail
-        self._view.note(f"{step.label}: stopped" + (f", {detail}" if detail else ""))
+    def _ready(self, key: str, where: str, begun_s: float) -> None:
+        self._now(key, StepState.READY, f"{where}, up after {time.monotonic() - begun_s:.1f} s")
 
     @staticmethod
     def _tail(process: GuardedProcess) -> str:

@@ -35,6 +35,12 @@ class Step:
     trouble: str = ""
     """What was done to it, for as long as it lasts."""
 
+    def now(self, state: StepState, detail: str = "") -> str:
+        """It has come this far; returns the line about it."""
+        self.state, self.detail, self.share = state, detail, None
+        said = ", ".join(filter(None, ("stopped" if state is StepState.STOPPED else "", detail)))
+        return f"{self.label}: {said}"
+
 
 class Rate:
     """Events per second over the last seconds, from a running total."""
