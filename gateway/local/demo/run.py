@@ -40,6 +40,7 @@ from gateway.local.demo.state import DemoState, GatewayCounts, StepState, Window
 from gateway.local.demo.watchdog import Watchdog, lateness
 
 if TYPE_CHECKING:
+    from gateway.devices.commanded import CommandAccount
     from gateway.local.demo.view import View
 
 _REFRESH_S = 0.25
@@ -146,82 +147,94 @@ class _Demo:
 
     async def _finish(self) -> DemoResult:
         """Stops in the order that loses nothing: devices, gateway, then Spark when it has read what Kafka has."""
-        state, services, commander = self._state, self._services, self._commander
-        assert commander is not None
-        self._say("the last commands are answered")
-        if self._alerts is not None:
-            await self._alerts.end()
-        await commander.end()
-        commands = await commander.finished()
-        self._say("the devices stop, and wait for their last acknowledgements")
+        state, services, alerts = self._state, self._services, self._alerts
+        commands = await self._finish_commands()
         ledger = await self._stop_fleet()
         commands = commands.with_devices(
             received=state.commands, copies=state.command_copies, answers=state.command_answers
         )
-        self._say("the gateway takes in what is left, and drains")
-        await self._await_received()
-        state.drained = True
-        await services.stop_gateway()
-        if self._faults is not None:
-            self._say("the plain bridge takes in what is left, and flushes")
-            await self._faults.finish_plain()
-        self._background.append(asyncio.create_task(services.stop_mqtt()))
-        await self._stop_witness()
+        await self._drain()
         self._say("reading every message back from Kafka")
         kafka, ends = await count_kafka(services.bootstrap, TOPIC)
         state.witness = replace(state.witness, ends=ends)
         stages = [examine("kafka", kafka, ledger, ordered=True)]
         chaos = None if self._faults is None else await self._faults.examine(ledger)
-        report = loop = None
-        if self._alerts is not None:
-            self._say("Spark catches up with Kafka")
-            state.catching_up = True
-            await self._await_spark(ends)
-            state.catching_up = False
-            await services.stop_spark()
-            unread = state.spark.lag(ends)
-            self._background.append(asyncio.create_task(services.stop_kafka()))
-            self._say("reading every message back from silver")
-            stages.append(replace(await self._count_silver(ledger), unread=unread))
-            loop = await self._close_loop(self._alerts, commander, ledger)
-            self._say("drawing the report")
-            report = await in_thread(
-                lambda: write_report(services.root, self._options.keep and services.root, self._view.warn)
-            )
-        access = None
-        if self._access is not None:
-            access = await self._access.counts()
-            await self._access.stop()
+        if alerts is not None:
+            stages.append(await self._finish_spark(ends, ledger))
+        loop = None if alerts is None else await self._close_loop(alerts, ledger)
+        report = None if alerts is None else await self._draw_report()
+        access = None if self._access is None else await self._access.counts()
         await services.stop_kafka()
         await asyncio.gather(*self._background)
-        account = Account(
+        account = self._account(ledger, stages)
+        self._say("done")
+        late = "" if self._faults is not None else lateness(state.witness.p50_ms, state.witness.p99_ms)
+        findings = (late, *map(str, self._watchdog.found), account.missing or account.pending)
+        return DemoResult(
+            account,
+            seconds=state.flow_seconds(time.monotonic()),
+            latency_p50_ms=state.witness.p50_ms,
+            latency_p99_ms=state.witness.p99_ms,
+            chaos=chaos,
+            access=access,
+            commands=commands,
+            loop=loop,
+            report=report,
+            late=late,
+            standstills=tuple(self._watchdog.found),
+            logs=services.save_logs() if any(findings) and self._options.keep is None else None,
+        )
+
+    async def _finish_commands(self) -> CommandAccount:
+        assert self._commander is not None
+        self._say("the last commands are answered")
+        if self._alerts is not None:
+            await self._alerts.end()
+        await self._commander.end()
+        return await self._commander.finished()
+
+    async def _drain(self) -> None:
+        """Stops the gateway, the plain bridge, the MQTT broker and the witness, once each has what there is for it."""
+        self._say("the gateway takes in what is left, and drains")
+        await self._await_received()
+        self._state.drained = True
+        await self._services.stop_gateway()
+        if self._faults is not None:
+            self._say("the plain bridge takes in what is left, and flushes")
+            await self._faults.finish_plain()
+        self._background.append(asyncio.create_task(self._services.stop_mqtt()))
+        await self._stop_witness()
+
+    async def _finish_spark(self, ends: Mapping[int, int], ledger: Mapping[str, DeviceLedger]) -> Stage:
+        """Stops Spark once it has read up to ``ends``, and reads its table silver back."""
+        state = self._state
+        self._say("Spark catches up with Kafka")
+        state.catching_up = True
+        await self._await_spark(ends)
+        state.catching_up = False
+        await self._services.stop_spark()
+        self._background.append(asyncio.create_task(self._services.stop_kafka()))
+        self._say("reading every message back from silver")
+        tally = await in_thread(lambda: count_silver(self._services.root / LAKE))
+        if state.spark.quarantined:
+            self._view.warn(f"Spark put {state.spark.quarantined:,} records into quarantine as unreadable.")
+        return replace(examine("silver", tally, ledger, ordered=False), unread=state.spark.lag(ends))
+
+    async def _draw_report(self) -> Path | None:
+        self._say("drawing the report")
+        root = self._services.root
+        return await in_thread(lambda: write_report(root, self._options.keep and root, self._view.warn))
+
+    def _account(self, ledger: Mapping[str, DeviceLedger], stages: list[Stage]) -> Account:
+        return Account(
             devices=sum(entry.published > 0 for entry in ledger.values()),
             wanted=self._options.devices,
             published=sum(entry.published for entry in ledger.values()),
             acknowledged=sum(entry.acknowledged for entry in ledger.values()),
-            received=state.gateway.received,
+            received=self._state.gateway.received,
             unheard=self._unheard,
             stages=tuple(stages),
-            killed=state.chaos is not None and state.chaos.killed,
-        )
-        self._say("done")
-        seconds = state.flow_seconds(time.monotonic())
-        late = "" if self._faults is not None else lateness(state.witness.p50_ms, state.witness.p99_ms)
-        findings = (late, *map(str, self._watchdog.found), account.missing or account.pending)
-        logs = services.save_logs() if any(findings) and self._options.keep is None else None
-        return DemoResult(
-            account,
-            seconds,
-            state.witness.p50_ms,
-            state.witness.p99_ms,
-            chaos,
-            access,
-            commands,
-            loop,
-            report,
-            late,
-            tuple(self._watchdog.found),
-            logs,
+            killed=self._state.chaos is not None and self._state.chaos.killed,
         )
 
     async def _clean_up(self) -> None:
@@ -290,6 +303,7 @@ class _Demo:
 
     async def _stop_fleet(self) -> Mapping[str, DeviceLedger]:
         assert self._fleet is not None
+        self._say("the devices stop, and wait for their last acknowledgements")
         await self._fleet.tell(f"stop {_DRAIN_DEVICES_S}")
         await self._fleet.finished(_DRAIN_DEVICES_S + 10.0)
         self._fleet = None
@@ -384,28 +398,19 @@ class _Demo:
                 return
             await asyncio.sleep(_REFRESH_S)
 
-    async def _count_silver(self, ledger: Mapping[str, DeviceLedger]) -> Stage:
-        tally = await in_thread(lambda: count_silver(self._services.root / LAKE))
-        if self._state.spark.quarantined:
-            self._view.warn(f"Spark put {self._state.spark.quarantined:,} records into quarantine as unreadable.")
-        return examine("silver", tally, ledger, ordered=False)
-
-    async def _close_loop(self, alerts: Alerts, commander: Commander, ledger: Mapping[str, DeviceLedger]) -> Loop:
+    async def _close_loop(self, alerts: Alerts, ledger: Mapping[str, DeviceLedger]) -> Loop:
         """What the alerts led to, by the records of Kafka and of silver."""
-        for _, value in commander.statuses:
+        assert self._commander is not None
+        for _, value in self._commander.statuses:
             alerts.status(value)
+        found = []
+        for one in alerts.found:
+            if one.finished_ms is not None:
+                lake = self._services.root / LAKE
+                readings = partial(read_signal, lake, one.device, one.signal, one.finished_ms)
+                one = replace(one, after=await in_thread(readings))
+            found.append(one)
         device = self._devices[0]
-        found = [
-            one
-            if one.finished_ms is None
-            else replace(
-                one,
-                after=await in_thread(
-                    partial(read_signal, self._services.root / LAKE, one.device, one.signal, one.finished_ms)
-                ),
-            )
-            for one in alerts.found
-        ]
         return Loop(device if ledger[device].published > FAULTY_FROM else None, tuple(found))
 
     async def _watch(self) -> None:
@@ -438,9 +443,8 @@ class _Demo:
         counts = await self._services.read_gateway()
         self._state.gateway_answers = counts is not None
         if counts is not None and not self._state.steps["gateway"].trouble:
-            self._take(
-                counts, asked_s
-            )  # one that is coming back knows its spool, and its counts, only when it is there
+            # One that is coming back knows its spool, and its counts, only when it is there.
+            self._take(counts, asked_s)
 
     def _look_for_standstills(self) -> None:
         """While messages flow, and while what is left is taken in. What is frozen on purpose is no finding."""
@@ -466,17 +470,11 @@ class _Demo:
             await self._commander.burst()
 
     def _check(self) -> None:
-        self._services.check()
-        for part in (self._commander, self._alerts):
+        for part in (
+            self._services, self._commander, self._alerts, self._access, self._faults, self._fleet, self._witness
+        ):  # fmt: skip
             if part is not None:
                 part.check()
-        if self._access is not None:
-            self._access.check()
-        if self._faults is not None:
-            self._faults.check()
-        for child in (self._fleet, self._witness):
-            if child is not None:
-                child.check()
         for task in (*self._background, self._watching):
             if task is not None and task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
