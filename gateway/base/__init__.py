@@ -1,6 +1,7 @@
 """Parts that every process uses: logs, metrics, life cycle, memory. Nothing here talks to MQTT or Kafka.
 
 build.py             which build runs: compiled or pure
+child.py             Python processes of ours that are spoken to in JSON lines
 command_metrics.py   metrics of commands to devices
 daemon_thread.py     blocking work in a thread that the end of the process does not wait for
 group_plan.py        which groups of MQTT sessions a worker has, by its settings, and their client ids

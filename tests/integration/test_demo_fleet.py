@@ -17,11 +17,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from gateway.base.child import Child
 from gateway.devices.account import Tally
 from gateway.devices.device import DeviceConnectError, DeviceConnection, Way
 from gateway.devices.fleet import Fleet, FleetSettings
 from gateway.local.demo.account import examine
-from gateway.local.demo.children import Child
 from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
 from tests.waiting import until

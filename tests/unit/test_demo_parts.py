@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
+from gateway.base.child import Child, ChildError
 from gateway.cli.local import demo as command
 from gateway.cli.parser import Parser
 from gateway.devices.outbox import DeviceLedger, ledger_as_json, ledger_from_json
-from gateway.local.demo.children import Child, ChildError, in_thread
+from gateway.local.demo.background import in_thread
 from gateway.local.demo.latency import Latencies
 from gateway.local.demo.options import PARTITIONS, ROUTE, TOPIC, gateway_toml
 from gateway.local.demo.records import Identity, count_silver, read_identity, read_windows

@@ -4,8 +4,8 @@ _sweeper.py       ends what Spark leaves running when it or the demo is killed
 access.py         ``--auth``: the access service of a demo, asked by its MQTT broker, with a secret for each device
 account.py        what became of every message, by the devices' own names and sequence numbers
 alerts.py         makes commands of the alerts of the Spark job ``anomalies``, and notes what came of them
+background.py     tasks beside the demo's own, and threads for what blocks
 chaos.py          the faults of ``--chaos``, their times, their result and its text
-children.py       the demo's own Python processes, spoken to in JSON lines, and its tasks and threads
 commander.py      sends commands to the devices through Kafka, and reads back what became of them
 faults.py         does what the plan of ``--chaos`` says, at its times, to the running demo
 latency.py        latency percentiles, over the whole run and over the last seconds, in bounded memory

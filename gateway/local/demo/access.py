@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import GatewayError
 from gateway.devices.physics import build_fleet
-from gateway.local.demo.children import in_thread
+from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import FILTERS, INSTANCE, DemoOptions, commands_toml
 from gateway.local.demo.scrape import HttpClient, read_samples
 from gateway.local.demo.state import DemoState, Step, StepState

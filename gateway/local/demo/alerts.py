@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from config.error_words import words
-from gateway.local.demo.children import Background
+from gateway.local.demo.background import Background
 from gateway.local.demo.options import ALERTS_TOPIC, STATUSES_TOPIC
 from gateway.local.demo.records import ReadBackError
 

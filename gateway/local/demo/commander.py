@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.error_words import words
 from gateway.devices.commanded import CommandAccount, examine_commands
-from gateway.local.demo.children import Background
+from gateway.local.demo.background import Background
 from gateway.local.demo.options import COMMANDS_TOPIC, STATUSES_TOPIC
 from gateway.local.demo.records import ReadBackError, read_topic
 

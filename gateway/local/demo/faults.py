@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gateway.local.demo.account import examine
+from gateway.local.demo.background import Background
 from gateway.local.demo.chaos import ChaosResult, ChaosState, Fault, FaultKind, PlainCounts
-from gateway.local.demo.children import Background
 from gateway.local.demo.plain import PLAIN_TOPIC, PlainBridge
 from gateway.local.demo.records import count_kafka
 from gateway.local.demo.services import DemoError, Services

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import GatewayError
+from gateway.base.child import Child, ChildError
+from gateway.local.demo.background import Background
 from gateway.local.demo.chaos import PlainCounts
-from gateway.local.demo.children import Background, Child, ChildError
 from gateway.local.demo.options import PARTITIONS
 from gateway.local.demo.records import make_topics
 

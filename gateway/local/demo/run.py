@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
+from gateway.base.child import Child
 from gateway.devices.outbox import DeviceLedger, ledger_from_json
 from gateway.devices.physics import build_fleet
 from gateway.local.demo.access import DemoAccess
 from gateway.local.demo.account import Account, Stage, examine
 from gateway.local.demo.alerts import Alerts, Loop
-from gateway.local.demo.children import Child, in_thread
+from gateway.local.demo.background import in_thread
 from gateway.local.demo.commander import Commander
 from gateway.local.demo.faults import Faults
 from gateway.local.demo.options import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from config.error_words import words
 from config.errors import ExitStatus, GatewayError
-from gateway.local.demo.children import in_thread
+from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import TOPIC, gateway_toml
 from gateway.local.demo.scrape import HttpClient, WorkerFacts, read_counts, read_worker
 from gateway.local.demo.spark_events import LineTail, SparkEvents

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 from config.errors import ExitStatus, GatewayError
 from config.loading.transfer import to_json
 from config.settings import Settings
+from gateway.base.child import Child
 
 _START_S = 60.0
-_LINE_BYTES = 1 << 20
 
 
 class SubjectError(GatewayError):
@@ -35,8 +34,8 @@ class Subject:
         self._settings = settings
         self._log = log
         self._stored = stored
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._child = Child("gateway.tools.trial.subject", "The gateway", log)
+        self._output: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[float] = loop.create_future()
         self._cpu: asyncio.Future[float] = loop.create_future()
@@ -51,19 +50,9 @@ class Subject:
 
     async def start(self) -> None:
         """Start it, and return when it is subscribed. Raises SubjectError."""
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "gateway.tools.trial.subject",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                limit=_LINE_BYTES,
-                start_new_session=True,  # so that a terminal's Ctrl-C reaches only the parent
-            )
-        self._reading = asyncio.create_task(self._read())
-        self._write(to_json(self._settings))
+        self._output = await self._child.start({}, self._take)
+        self._output.add_done_callback(self._ended)
+        await self._child.tell(to_json(self._settings))
         failing = asyncio.ensure_future(self.failed.wait())
         waiting: set[asyncio.Future[Any]] = {self._ready, failing}
         try:
@@ -80,43 +69,30 @@ class Subject:
 
     async def measure(self) -> None:
         """Note its CPU time since it was ready."""
-        self._write("cpu")
+        await self._child.tell("cpu")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0):
                 self.cpu_s = await self._cpu - self._cpu_at_start_s
 
     async def stop(self) -> bool:
         """Retire it, and wait for its end. Returns whether no session is left."""
-        if self._process is None:
+        if self._output is None:
             return True
         self._stopping = True
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         try:
-            status = await self._process.wait()
+            await self._child.tell("stop")
+            await self._output
+            return await self._child.ended() == 0 and self._clean
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            await self._child.kill()
             raise
-        if self._reading is not None:
-            await self._reading
-        return status == 0 and self._clean
 
-    def _write(self, line: str) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(line.encode() + b"\n")
-
-    async def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            self._take(json.loads(line))
-        if not self._stopping and self.error is None:
+    def _ended(self, output: asyncio.Task[None]) -> None:
+        if self._stopping or output.cancelled():
+            return
+        if self.error is None:
             self.error = SubjectError(f"The gateway's process ended.{self.last_log()}")
-        if not self._stopping:
-            self.failed.set()
+        self.failed.set()
 
     def _take(self, said: dict[str, Any]) -> None:
         match said["event"]:

@@ -1,4 +1,4 @@
-"""The demo's own Python processes (fleet, witness, plain bridge), spoken to in JSON lines; its tasks and threads."""
+"""Python processes of ours that are spoken to in JSON lines: for the demo's parts, and a trial's gateway."""
 
 import asyncio
 import contextlib
@@ -6,17 +6,15 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from config.errors import GatewayError
-from gateway.base.daemon_thread import begun
 
-_T = TypeVar("_T")
 _LINE_LIMIT = 64 * 1024 * 1024  # the fleet's ledger is one line: 30 bytes a device and 8 per unacknowledged message
 
 
 class ChildError(GatewayError):
-    """One of the demo's own processes ended when it should not have."""
+    """A process of ours ended when it should not have."""
 
 
 class Child:
@@ -32,8 +30,10 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self, arguments: Mapping[str, Any], on_line: Callable[[dict[str, Any]], None]) -> None:
-        """Starts it; ``on_line`` gets each line it prints, on our loop."""
+    async def start(
+        self, arguments: Mapping[str, Any], on_line: Callable[[dict[str, Any]], None]
+    ) -> asyncio.Task[None]:
+        """Starts it; ``on_line`` gets each line it prints, on our loop. Returns the task of its output."""
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -47,6 +47,7 @@ class Child:
                 start_new_session=True,  # a terminal's Ctrl-C is ours to handle
             )
         self._reading = asyncio.create_task(self._read(on_line))
+        return self._reading
 
     async def _read(self, on_line: Callable[[dict[str, Any]], None]) -> None:
         assert self._process is not None
@@ -100,35 +101,3 @@ class Child:
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()[-10:] if self._log.exists() else []
         return "".join(f"\n    {line}" for line in lines)
-
-
-class Background:
-    """A task beside the others, from :meth:`begin` to :meth:`end`."""
-
-    _task: asyncio.Task[None] | None = None
-
-    async def _run(self) -> None:
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    def check(self) -> None:
-        """Raises what made it fail."""
-        if self._task is not None and self._task.done() and not self._task.cancelled():
-            self._task.result()
-
-    async def end(self) -> None:
-        """Safe to call at any time, and twice."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-
-async def in_thread(work: Callable[[], _T]) -> _T:
-    """Runs blocking work in a thread that cannot hold up the end of the process.
-
-    ``asyncio.to_thread`` would: its threads are joined at exit, and a download or a broker's start may last a minute.
-    When the caller is cancelled the work goes on until the process ends; what it started is ended by its own guard.
-    """
-    return await asyncio.wrap_future(begun(work, "demo"))
