@@ -46,8 +46,6 @@ class Election:
 
 
 class Changes:
-    """The changes of ``KafkaAdmin``."""
-
     _links: Links
     timeout_s: float
 

@@ -22,7 +22,6 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The numbers of partitions by their topic."""
     found: dict[str, list[int]] = {}
     for place in places:
         found.setdefault(place.topic, []).append(place.partition)

@@ -42,7 +42,6 @@ class Applied:
 
 
 def look(admin: KafkaAdmin, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
-    """The present plan."""
     wanted = tuple(wanted)
     there = {topic.name: topic for topic in admin.topics(topic.name for topic in wanted)}
     asked = [topic.name for topic in wanted if topic.name in there and topic.configs]

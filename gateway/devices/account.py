@@ -82,7 +82,6 @@ class Tally(Generic[D]):
 
     @property
     def distinct(self) -> int:
-        """Different messages."""
         return self.records - self.unreadable - self.duplicates
 
     def add(self, device: D, number: int) -> Arrival:

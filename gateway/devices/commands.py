@@ -49,7 +49,6 @@ class Obedience:
         self.received = self.copies = 0
 
     def obey(self, command_id: str, payload: bytes) -> Reply:
-        """Do what a command says."""
         if (reply := self._replies.get(command_id)) is not None:
             self.copies += 1
             return reply

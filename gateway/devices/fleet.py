@@ -369,11 +369,9 @@ class Fleet:
 
     @property
     def readings(self) -> int:
-        """Number of the devices' readings."""
         return sum(device.readings for device in self._devices)
 
     def ledger(self) -> Mapping[str, DeviceLedger]:
-        """Each device's own counts."""
         return {device.model.device: device.outbox.ledger() for device in self._devices}
 
     def mischief(self) -> Mapping[str, Mischief]:

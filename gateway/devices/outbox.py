@@ -77,7 +77,6 @@ class Outbox:
         return len(self._waiting) >= self._limit
 
     def take(self, payload: bytes) -> None:
-        """Appends a message."""
         self._waiting.append(Message(self._taken, payload))
         self._taken += 1
 

@@ -153,8 +153,6 @@ class _Battery:
 
 
 class DeviceModel(Protocol):
-    """One device's physics."""
-
     device: str
     type: DeviceType
 

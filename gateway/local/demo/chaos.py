@@ -42,8 +42,6 @@ class ChaosPlan:
 
 
 class FaultKind(Enum):
-    """What was done."""
-
     KILLED = "bridges_killed"
     FROZEN = "kafka_frozen"
 
@@ -142,7 +140,6 @@ class ChaosState:
 
     @property
     def killed(self) -> bool:
-        """Whether the gateway has been killed."""
         return any(fault.kind is FaultKind.KILLED for fault in self.faults)
 
     def thawed_s(self) -> float | None:

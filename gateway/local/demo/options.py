@@ -30,8 +30,6 @@ LAKE = "lake"
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """One run."""
-
     devices: int = 200
     rate: float = 1.0
     """Messages per second of each device."""

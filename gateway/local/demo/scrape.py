@@ -46,7 +46,6 @@ class HttpClient:
 
 
 def read_samples(page: str) -> dict[str, list[Sample]]:
-    """The samples of a page of metrics by name."""
     samples: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

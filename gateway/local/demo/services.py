@@ -102,7 +102,6 @@ class Services:
 
     @property
     def root(self) -> Path:
-        """The folder of this run's data."""
         if self._root is None:
             self._root = self._make_root()
         return self._root

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class StepState(Enum):
-    """How far one part of the demo is."""
-
     WAITING = "waiting"
     WORKING = "working"
     READY = "ready"

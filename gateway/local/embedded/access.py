@@ -56,7 +56,6 @@ class Login:
 
     @classmethod
     def from_json(cls, text: str) -> Login:
-        """What :meth:`to_json` made."""
         return cls(*json.loads(text))
 
 

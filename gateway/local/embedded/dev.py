@@ -222,5 +222,4 @@ def _python_path() -> dict[str, str]:
 
 
 def to_json(brokers: DevBrokers) -> str:
-    """One JSON object."""
     return json.dumps(asdict(brokers))

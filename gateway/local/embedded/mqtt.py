@@ -98,7 +98,6 @@ class MqttBroker(ServerProcess):
         self._ports = {}
 
     def listener(self, name: str) -> int:
-        """The port of a listener."""
         if name not in self._ports:
             raise EmbeddedError(f"This MQTT broker has no {name} port: it is not started.")
         return self._ports[name]
@@ -169,5 +168,4 @@ _LOGBACK = """\
 
 
 def bound(port: int) -> str:
-    """A listener's port and address in the configuration."""
     return f"<port>{port}</port><bind-address>127.0.0.1</bind-address>"

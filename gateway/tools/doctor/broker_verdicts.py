@@ -28,7 +28,6 @@ _DISK: Final = {"KAFKA_STORAGE_ERROR"}
 
 
 def judge_brokers(findings: Findings, settings: KafkaSettings, known: Known, brokers: Iterable[BrokerFacts]) -> None:
-    """All checks of single brokers."""
     for broker in brokers:
         listed = "kafka.bootstrap_servers" if broker.bootstrap else "advertised.listeners of the broker"
         assert broker.endpoint is not None

@@ -65,7 +65,6 @@ async def gather(settings: Settings, admin: KafkaAdmin, timeout_s: float, *, has
 
 
 def judge_commands(findings: Findings, settings: Settings, facts: CommandFacts) -> None:
-    """All checks of commands in Kafka."""
     for one in settings.commands:
         if "topics" in facts.problems:
             findings.skip(NAMES, f"Kafka does not tell of the topics: {facts.problems['topics']}", one.name)

@@ -76,7 +76,6 @@ class Findings(list[Check]):
         return Verdict(self, name, about, facts)
 
     def skip(self, names: Iterable[str], because: str, about: str = "") -> None:
-        """Skip these checks for one reason."""
         for name in names:
             self.of(name, about).skip(because)
 

@@ -43,7 +43,6 @@ class RunningFacts:
 
     @property
     def pids(self) -> list[int]:
-        """All its process ids."""
         own = [] if self.supervisor is None else [self.supervisor]
         return own + list((self.workers or {}).values())
 

@@ -25,7 +25,6 @@ _OUT_OF_BALANCE: Final = 0.1  # Kafka's own limit, leader.imbalance.per.broker.p
 def judge_topics(
     findings: Findings, settings: Settings, known: Known, admin: AdminFacts, brokers: Sequence[BrokerFacts]
 ) -> None:
-    """All checks of topics and partitions."""
     layout = known.layout
     if layout is None:
         findings.skip(NAMES, f"Not tried: {known.why}.")

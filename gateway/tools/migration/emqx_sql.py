@@ -328,5 +328,4 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _line(text: str) -> str:
-    """As it stands, on one line."""
     return " ".join(text.split())

@@ -62,7 +62,6 @@ class Imported:
         )
 
     def comment(self, path: str, text: str) -> None:
-        """Add a line above a table."""
         self.comments.setdefault(path, []).append(
             " ".join(text.split())
         )  # on one line, because the next line would be a setting

@@ -29,7 +29,6 @@ class Percentiles:
 
 
 def percentiles(samples_ns: Sequence[int]) -> Percentiles | None:
-    """The percentiles of times in nanoseconds; None without any."""
     if not samples_ns:
         return None
     ordered = sorted(samples_ns)
@@ -157,7 +156,6 @@ class CommandMoments:
         )
 
     def result(self, name: str, qos: int, not_judged: tuple[str, ...], stalled: str) -> CommandResult:
-        """The account."""
         account = examine_commands(((str(place), b"") for place, _ in self._written.values()), self._told)
         faults = Counter(fault for number in sorted(self._written) if (fault := self._fault(number)))
         return CommandResult(

@@ -43,7 +43,6 @@ class TrialCommands:
     not_judged: tuple[str, ...]
 
     def topics(self, partitions: int) -> tuple[TopicSettings, ...]:
-        """Its Kafka topics."""
         one = self.settings
         retention = max(one.expiry, one.status_retention)
         names = {one.topics[0]: "delete", one.status_topic: "compact,delete"}
@@ -111,7 +110,6 @@ class TrialPlan:
         return mqtt.sessions if mqtt.distribution == "partitioned" else 1
 
     def mqtt_topics(self, mqtt: MqttSettings) -> list[str]:
-        """The topic of each device."""
         lanes = self.lanes(mqtt)
         return [f"{self.prefix}/{self.run}/{device % lanes}/d{device:02}" for device in range(DEVICES)]
 

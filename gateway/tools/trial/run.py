@@ -308,7 +308,6 @@ class Trial:
     async def _try_commands(
         self, settings: Settings, login: KafkaLogin, way: Way, subject: Subject
     ) -> list[CommandResult]:
-        """Try each ``[[commands]]``, one after the other."""
         entries = self._plan.commands()
         if not entries:
             return []

@@ -31,7 +31,6 @@ class Before:
         return sum(one.mqueue_dropped + one.dropped_too_large for one in self.sessions)
 
     def as_dict(self) -> dict[str, object]:
-        """The counts for JSON."""
         return {
             "looked": self.problem is None,
             "problem": self.problem,

@@ -64,8 +64,6 @@ class Verdict:
 
 
 class _Reading:
-    """Reads the ledger topic."""
-
     def __init__(self, gateway: str, span: Span, lives: Lives, now_ms: int) -> None:
         self.lives = lives
         self.topics: dict[str, TopicView | None] = {}

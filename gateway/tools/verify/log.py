@@ -15,8 +15,6 @@ class FoundRecord(NamedTuple):
 
 
 class LedgerRow(NamedTuple):
-    """A record of the ledger topic."""
-
     partition: int
     key: bytes
     value: bytes | None

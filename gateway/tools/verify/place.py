@@ -71,7 +71,6 @@ class Place:
         self.result = PlaceResult(topic, partition, {}, dead_letter=False)
 
     def add(self, record: PartitionRecord) -> None:
-        """Add a ledger record of this partition."""
         result = self.result
         result.acknowledged += record.records
         result.messages += record.messages
