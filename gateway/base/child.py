@@ -1,10 +1,14 @@
-"""Python processes of ours that are spoken to in JSON lines: for the demo's parts, and a trial's gateway."""
+"""Python processes of ours that are spoken to in JSON lines: for the demo's parts, and a trial's gateway.
+
+The parent has a :class:`Child`; the functions below it are for the child."""
 
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +105,27 @@ class Child:
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()[-10:] if self._log.exists() else []
         return "".join(f"\n    {line}" for line in lines)
+
+
+# ── in the child ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def say(event: str, **fields: Any) -> None:
+    """Write a line to the parent."""
+    rest = memoryview(json.dumps({"event": event, **fields}, separators=(",", ":")).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended; the end of standard input shows it too
+        while rest:
+            rest = rest[os.write(sys.stdout.fileno(), rest) :]
+
+
+async def words_of_parent() -> asyncio.StreamReader:
+    """The parent's lines, on standard input. They end with the parent."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+def run(work: Callable[[dict[str, Any]], Coroutine[Any, Any, int]]) -> int:
+    """Run ``work`` with the arguments of :meth:`Child.start`; returns its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
+    return asyncio.run(work(json.loads(sys.argv[1])))

@@ -6,47 +6,36 @@ The end of standard input, when the parent ends, ends it at once.
 """
 
 import asyncio
-import json
-import signal
 import sys
 import time
 from dataclasses import asdict
 from typing import Any
 
+from gateway.base.child import run, say, words_of_parent
 from gateway.devices.fleet import Fleet, FleetSettings, allow_a_socket_per_device
 from gateway.devices.outbox import ledger_as_json
 
 _PROGRESS_S = 0.5
 
 
-def _say(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}, separators=(",", ":")), flush=True)
-
-
-async def _commands() -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    return reader
-
-
 async def _report(fleet: Fleet) -> None:
     while True:
-        _say("progress", at_s=time.monotonic(), **asdict(fleet.counts()), last_error=fleet.last_error())
+        say("progress", at_s=time.monotonic(), **asdict(fleet.counts()), last_error=fleet.last_error())
         if (failure := fleet.failure()) is not None:
             raise failure
         await asyncio.sleep(_PROGRESS_S)
 
 
-async def _run(settings: FleetSettings) -> int:
-    fleet = Fleet(settings)
-    commands = await _commands()
+async def _run(arguments: dict[str, Any]) -> int:
+    fleet = Fleet(FleetSettings(**arguments))
+    commands = await words_of_parent()
     fleet.start()
     started = time.monotonic()
     reporting = asyncio.create_task(_report(fleet))
     waiting = asyncio.create_task(commands.readline())
     await asyncio.wait({reporting, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if reporting.done():
-        _say("failed", message=f"the simulated devices broke: {reporting.exception()!r}")
+        say("failed", message=f"the simulated devices broke: {reporting.exception()!r}")
         return 1
     words = (await waiting).split()
     if words[:1] != [b"stop"]:
@@ -55,17 +44,11 @@ async def _run(settings: FleetSettings) -> int:
     await fleet.stop(float(words[1]))
     reporting.cancel()
     counts = fleet.counts()
-    _say("progress", at_s=time.monotonic(), **asdict(counts), last_error="")
-    _say("ledger", seconds=round(flow_s, 3), unheard=counts.unheard, devices=ledger_as_json(fleet.ledger()))
+    say("progress", at_s=time.monotonic(), **asdict(counts), last_error="")
+    say("ledger", seconds=round(flow_s, 3), unheard=counts.unheard, devices=ledger_as_json(fleet.ledger()))
     return 0
 
 
-def main() -> int:
-    """Run the fleet of its argument; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    allow_a_socket_per_device()
-    return asyncio.run(_run(FleetSettings(**json.loads(sys.argv[1]))))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    allow_a_socket_per_device()
+    sys.exit(run(_run))

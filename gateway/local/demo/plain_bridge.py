@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +23,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from paho.mqtt.enums import CallbackAPIVersion
 
+from gateway.base.child import run, say, words_of_parent
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _PROGRESS_S = 0.5
 _STOP_S = 20.0
 _log = logging.getLogger("plain_bridge")
-
-
-def _say(event: str, **fields: int) -> None:
-    print(json.dumps({"event": event, **fields}, separators=(",", ":")), flush=True)
 
 
 class _Bridge:
@@ -69,13 +65,13 @@ class _Bridge:
         self.report()
 
     def report(self) -> None:
-        _say("progress", received=self._received, delivered=self._delivered, failed=self._failed)
+        say("progress", received=self._received, delivered=self._delivered, failed=self._failed)
 
     def _on_connect(self, client: mqtt.Client, *_args: object) -> None:
         client.subscribe(self._filter, qos=1)
 
     def _on_subscribe(self, *_args: object) -> None:
-        self._loop.call_soon_threadsafe(_say, "subscribed")
+        self._loop.call_soon_threadsafe(say, "subscribed")
 
     def _on_message(self, _client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage) -> None:
         self._received += 1
@@ -94,9 +90,7 @@ class _Bridge:
 
 
 async def _run(arguments: dict[str, Any]) -> int:
-    commands = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    stop = asyncio.create_task(commands.readline())
+    stop = asyncio.create_task((await words_of_parent()).readline())
     bridge = _Bridge(**arguments)
     starting = asyncio.create_task(bridge.start())
     await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -113,11 +107,5 @@ async def _run(arguments: dict[str, Any]) -> int:
     return 0
 
 
-def main() -> int:
-    """Bridges as its argument says; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
-    return asyncio.run(_run(json.loads(sys.argv[1])))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(_run))

@@ -325,6 +325,7 @@ class _Demo:
         await self._witness.start(arguments, self._on_witness)
 
     def _on_witness(self, line: dict[str, Any]) -> None:
+        del line["event"]
         at_s, ends = line.pop("at_s"), {int(partition): end for partition, end in line.pop("ends").items()}
         self._state.witness = WitnessCounts(ends=ends, **line)
         self._state.witness_moments.note(self._state.witness, at_s, at_s)

@@ -8,14 +8,13 @@ standard input, or at once when that ends.
 """
 
 import asyncio
-import json
-import signal
 import sys
 import time
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from gateway.base.child import run, say, words_of_parent
 from gateway.devices.account import Tally
 from gateway.local.demo.latency import Latencies
 from gateway.local.demo.records import read_identity
@@ -56,25 +55,23 @@ class _Witness:
 
     def say(self) -> None:
         latencies = self._latencies
-        line = {
-            "at_s": time.monotonic(),  # one clock for all processes of the machine
-            "read": self._read,
-            "ends": {part.partition: self._consumer.highwater(part) or 0 for part in self._parts},
-            "recent_p50_ms": latencies.recent(0.5),
-            "recent_p99_ms": latencies.recent(0.99),
-            "p50_ms": latencies.overall(0.5),
-            "p99_ms": latencies.overall(0.99),
-            "distinct": None if self._tally is None else self._tally.distinct,
-        }
-        print(json.dumps(line, separators=(",", ":")), flush=True)
+        say(
+            "progress",
+            at_s=time.monotonic(),  # one clock for all processes of the machine
+            read=self._read,
+            ends={part.partition: self._consumer.highwater(part) or 0 for part in self._parts},
+            recent_p50_ms=latencies.recent(0.5),
+            recent_p99_ms=latencies.recent(0.99),
+            p50_ms=latencies.overall(0.5),
+            p99_ms=latencies.overall(0.99),
+            distinct=None if self._tally is None else self._tally.distinct,
+        )
 
 
 async def _run(arguments: dict[str, Any]) -> int:
     witness = _Witness(**arguments)
-    commands = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     tasks = [asyncio.create_task(witness.run()), asyncio.create_task(witness.report())]
-    stop = asyncio.create_task(commands.readline())
+    stop = asyncio.create_task((await words_of_parent()).readline())
     await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         if task.done():
@@ -86,11 +83,5 @@ async def _run(arguments: dict[str, Any]) -> int:
     return 0
 
 
-def main() -> int:
-    """Watches the topic its argument names; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
-    return asyncio.run(_run(json.loads(sys.argv[1])))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(_run))

@@ -9,19 +9,17 @@ and ends its MQTT sessions.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import signal
 import sys
 import time
-from typing import Any
 
 from bridge.produce.batch import Batch
 from config.errors import GatewayError
 from config.loading.transfer import from_json
 from config.settings import Settings
 from gateway.base import logs, memory
+from gateway.base.child import say, words_of_parent
 from gateway.base.lifecycle import State, StopRequest, StopVerb
 from gateway.components.kafka_side import KafkaSide
 from gateway.worker.worker import Worker
@@ -55,25 +53,18 @@ class _TrialWorker(Worker):
         self.sent_bytes += batch.builder.size()
 
 
-def _say(event: str, **fields: Any) -> None:
-    line = json.dumps({"event": event, **fields}, separators=(",", ":")).encode() + b"\n"
-    with contextlib.suppress(BrokenPipeError):  # the parent has ended; the end of standard input shows it too
-        os.write(sys.stdout.fileno(), line)
-
-
 async def _run(settings: Settings) -> int:
     stop = StopRequest()
     worker = _TrialWorker(settings, stop)
     loop = asyncio.get_running_loop()
-    commands = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    commands = await words_of_parent()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.request, StopVerb.RETIRE)
 
     def on_state(_old: State, new: State) -> None:
         if new is State.RUNNING:
             memory.settle()
-            _say("ready", cpu_s=time.process_time())
+            say("ready", cpu_s=time.process_time())
 
     worker.service.lifecycle.listen(on_state)
     tasks = [
@@ -88,14 +79,14 @@ async def _run(settings: Settings) -> int:
         await asyncio.gather(*tasks, return_exceptions=True)
         worker.mqtt.chains.close()
     _say_stored(worker)
-    _say("stopped", clean=report.clean, cpu_s=time.process_time(), batch_bytes=worker.sent_bytes)
+    say("stopped", clean=report.clean, cpu_s=time.process_time(), batch_bytes=worker.sent_bytes)
     return 0
 
 
 async def _obey(commands: asyncio.StreamReader, stop: StopRequest) -> None:
     while line := await commands.readline():
         if line.strip() == b"cpu":
-            _say("cpu", cpu_s=time.process_time())
+            say("cpu", cpu_s=time.process_time())
         else:
             break
     stop.request(StopVerb.RETIRE)
@@ -108,13 +99,13 @@ async def _report(worker: _TrialWorker) -> None:
         _say_stored(worker)
         if worker.commanding is not None and (entries := worker.commanding.openings()) != said:
             said = entries
-            _say("commands", entries=entries)
+            say("commands", entries=entries)
 
 
 def _say_stored(worker: _TrialWorker) -> None:
     stored, worker.stored = worker.stored, []
     for start in range(0, len(stored), 500):
-        _say("stored", batches=stored[start : start + 500])
+        say("stored", batches=stored[start : start + 500])
 
 
 def main() -> int:
@@ -126,7 +117,7 @@ def main() -> int:
         logs.configure(settings.log, context={"instance": settings.instance, "worker": 0})
         return asyncio.run(_run(settings))
     except GatewayError as error:
-        _say("failed", sentence=str(error), status=int(error.exit_status), reason=getattr(error, "reason", ""))
+        say("failed", sentence=str(error), status=int(error.exit_status), reason=getattr(error, "reason", ""))
         return int(error.exit_status)
 
 
