@@ -165,18 +165,15 @@ def _partitions(topic: Wanted, found: Topic) -> list[Step]:
     count = len(found.partitions)
     if topic.partitions == count or not topic.partitions_said:
         return []
-    if topic.partitions < count:
-        if not topic.grows:
-            return []
-        text = (
-            f"has {_count(count)}, the settings say {topic.partitions}: partitions cannot be removed. For fewer, "
-            "create a topic with another name and move its readers"
-        )
-        return [Step(topic.name, "differs", text, before={"partitions": count}, after={"partitions": topic.partitions})]
-    if not topic.grows:
-        text = (
-            f"has {_count(count)}; kafka.topics.partitions = {topic.partitions} applies to new topics only. To grow "
-            "this one, name it in kafka.topics.declare with its partitions"
+    fewer = topic.partitions < count
+    if fewer and not topic.grows:
+        return []
+    if fewer or not topic.grows:
+        text = f"has {_count(count)}, the settings say {topic.partitions}: " + (
+            "partitions cannot be removed. For fewer, create a topic with another name and move its readers"
+            if fewer
+            else "kafka.topics.partitions applies to new topics only. To grow this one, name it in "
+            "kafka.topics.declare with its partitions"
         )
         return [Step(topic.name, "differs", text, before={"partitions": count}, after={"partitions": topic.partitions})]
     warning = (

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from gateway.local.demo.state import DemoState, Shown, Step, StepState, Window
 from gateway.local.runtime.cache import format_bytes
@@ -31,8 +31,9 @@ _MARKS = {
 _SHOWN_MEASUREMENTS = ("temperature", "humidity", "voltage", "rssi")
 
 
-class View(Protocol):
-    """How the demo tells what is going on, on standard error: standard output belongs to the account.
+class View:
+    """How the demo tells what is going on, on standard error: standard output belongs to the account. This one is
+    silent.
 
     A closed terminal or pipe does not end the demo: the messages still have to be accounted for.
     """
@@ -41,20 +42,17 @@ class View(Protocol):
 
     def note(self, text: str) -> None:
         """Something happened that the state shows too."""
-        ...
 
     def warn(self, text: str) -> None:
         """Something happened that people should read."""
-        ...
 
     def refresh(self) -> None:
         """The state has changed. Called several times a second."""
-        ...
 
     def stop(self) -> None: ...
 
 
-class PlainView:
+class PlainView(View):
     """A line when something happens, and one with the numbers every few seconds while messages flow."""
 
     def __init__(self, state: DemoState, stream: TextIO = sys.stderr) -> None:
@@ -71,7 +69,8 @@ class PlainView:
             for line in text.splitlines():
                 print(f"[{time.monotonic() - self._started_s:6.1f} s] {line}", file=self._stream, flush=True)
 
-    warn = note
+    def warn(self, text: str) -> None:
+        self.note(text)
 
     def refresh(self) -> None:
         now_s, state = time.monotonic(), self._state
@@ -83,12 +82,9 @@ class PlainView:
             self._status_due_s = now_s + (_STATUS_LINE_SPOOLING_S if spooling else _STATUS_LINE_S)
             self.note(status_line(state) if flowing else _spark_line(state.shown()))
 
-    def stop(self) -> None:
-        pass
 
-
-class LiveView:
-    """The state as tables, redrawn in place. Needs a terminal."""
+class LiveView(View):
+    """The state as tables, redrawn in place, which show what is noted. Needs a terminal."""
 
     def __init__(self, state: DemoState) -> None:
         from rich.console import Console
@@ -108,9 +104,6 @@ class LiveView:
             redirect_stderr=False,
         )
         self._live.start()
-
-    def note(self, text: str) -> None:
-        pass  # the tables show it
 
     def warn(self, text: str) -> None:
         from rich.text import Text
