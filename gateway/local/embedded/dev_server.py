@@ -19,6 +19,7 @@ from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.errors import PortTakenError
 from gateway.local.runtime.progress import quiet
+from gateway.local.runtime.server import Server
 
 
 def main(description: dict[str, Any]) -> int:
@@ -32,17 +33,18 @@ def main(description: dict[str, Any]) -> int:
     )
     state_file = Path(description["state"])
     access = AccessProcess(Path(description["auth"])) if description["auth"] else None
-    mqtt: MqttBroker | None = None
     try:
-        try:
-            if access is not None:
-                access.prepare()
-        except GatewayError as error:
-            _say({"error": str(error)})
-            return 1
-        service = None if access is None else access.service
-        mqtt = MqttBroker(access=service, port=description["mqtt_port"], progress=quiet)
-        if not _start(kafka, mqtt, access, stopping):
+        if access is not None:
+            access.prepare()
+    except GatewayError as error:
+        _say({"error": str(error)})
+        return 1
+    service = None if access is None else access.service
+    mqtt = MqttBroker(access=service, port=description["mqtt_port"], progress=quiet)
+    # In the order of their end: producers into Kafka read their messages from the MQTT broker.
+    servers: list[Server] = [mqtt, kafka] if access is None else [mqtt, access, kafka]
+    try:
+        if not _start(servers, stopping):
             return 1
         server = _ControlServer(kafka, mqtt, access, stopping, description["project"])
         threading.Thread(target=server.serve_forever, name="control", daemon=True).start()
@@ -51,31 +53,23 @@ def main(description: dict[str, Any]) -> int:
         stopping.wait()
     finally:
         state_file.unlink(missing_ok=True)
-        _stop(kafka, mqtt, access)
+        for one in servers:
+            one.stop()
     return 0
 
 
-def _start(kafka: KafkaCluster, mqtt: MqttBroker, access: AccessProcess | None, stopping: threading.Event) -> bool:
+def _start(servers: list[Server], stopping: threading.Event) -> bool:
     """Start all at the same time; False when one does not come up, with the reason said, or on a signal."""
-    with ThreadPoolExecutor(3) as threads:
-        results = [threads.submit(kafka.start), threads.submit(mqtt.start)]
-        if access is not None:
-            results.append(threads.submit(access.start))
+    with ThreadPoolExecutor(len(servers)) as threads:
+        results = [threads.submit(server.start) for server in servers]
     errors = [error for result in results if (error := result.exception()) is not None]
     for error in errors:
         if not isinstance(error, GatewayError):
             raise error
     if errors:
-        _say({"error": "\n".join(map(str, errors)), "port_taken": isinstance(errors[0], PortTakenError)})
+        is_taken = any(isinstance(error, PortTakenError) for error in errors)
+        _say({"error": "\n".join(map(str, errors)), "port_taken": is_taken})
     return not errors and not stopping.is_set()
-
-
-def _stop(kafka: KafkaCluster, mqtt: MqttBroker | None, access: AccessProcess | None) -> None:
-    if mqtt is not None:
-        mqtt.stop()  # first: producers into Kafka read their messages from it
-    if access is not None:
-        access.stop()
-    kafka.stop()
 
 
 class _ControlServer(socketserver.ThreadingTCPServer):
