@@ -1,22 +1,22 @@
-"""``gateway auth``: the service that EMQX asks who may connect, publish and subscribe, and its database.
+"""``gateway auth``: the service that EMQX asks who may connect, publish and subscribe, and its database."""
 
-Each command is a module of ``gateway.cli.access``, which imports its parts when it runs.
-"""
+from gateway.cli.parser import Commands
 
-import importlib
-import importlib.util
-from typing import Any
+_COMMANDS = {  # modules of gateway.cli.access
+    "serve": "answer EMQX until stopped",
+    "init": "make the database, first users and secrets, once",
+    "user": "add, change, list, import and export users",
+    "acl": "add, list, try, import and export access rules",
+    "ban": "ban clients, and lift bans",
+    "tenant": "add, change, list and remove tenants",
+    "forget": "erase a device: its user, rules, bans, its name in the audit",
+    "explain": "explain the decision on a client and a topic",
+    "audit": "list who changed what",
+}
 
-_COMMANDS = ("serve", "init", "user", "acl", "ban", "tenant", "forget", "explain", "audit")
 
-
-def add_parser(commands: Any) -> None:
-    actions = commands.group(
-        "auth",
-        "the service that EMQX asks who may do what",
-        "The service that EMQX asks who may connect, publish and subscribe, and its users and rules.",
-    )
-    for name in _COMMANDS:
-        module = f"gateway.cli.access.{name}"
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module).add_parser(actions)
+def add_parser(commands: Commands) -> None:
+    description = "The service that EMQX asks who may connect, publish and subscribe, and its users and rules."
+    actions = commands.group("auth", description)
+    for module, text in _COMMANDS.items():
+        actions.later(f"gateway.cli.access.{module}", text)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "config",
-        "check, show or explain the settings",
         "Check the settings, show them with their origins, print the reference. Connects to nothing.",
     )
     check = parsers.verb("check", _check, "check all settings and exit", json="")

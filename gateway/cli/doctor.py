@@ -33,7 +33,7 @@ warning ends with 1. docs/doctor.md has every check and its rights.
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("doctor", _run, "find problems: settings, MQTT, Kafka, this machine", _EPILOG)
+    parser = commands.verb("doctor", _run, epilog=_EPILOG)
     text = f"look at this group alone (repeat for several): {', '.join(GROUPS)}"
     repeated(parser, "--only", "GROUP", text, choices=tuple(GROUPS))
     parser.add_argument(

@@ -43,8 +43,7 @@ exit status: 0 everything has a counterpart, 5 something has not (LOST in the re
 
 
 def add_parser(commands: Commands) -> None:
-    text = "turn EMQX's Kafka actions or a Telegraf configuration into settings"
-    kinds = commands.group("import", text, _DESCRIPTION, _EPILOG, metavar="SOURCE", config="")
+    kinds = commands.group("import", _DESCRIPTION, _EPILOG, metavar="SOURCE", config="")
     json = "print one JSON object: settings (the TOML text) and findings"
     text = "rules, actions and connectors from EMQX's REST API, as JSON"
     emqx = kinds.verb("emqx", _emqx, text, _EPILOG, json=json)

@@ -38,7 +38,7 @@ key = "${{device}}"
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("init", _run, "write a settings file to begin with", _EPILOG, json="", config="")
+    parser = commands.verb("init", _run, epilog=_EPILOG, json="", config="")
     parser.add_argument(
         "file", nargs="?", type=Path, default=Path("gateway.toml"), metavar="FILE", help="default: %(default)s"
     )

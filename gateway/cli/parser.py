@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import importlib
 import re
 import sys
 import textwrap
@@ -161,18 +162,30 @@ class Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: S
 
     config = "the gateway's settings"  # help of its commands' --config
 
+    def later(self, module: str, text: str) -> None:
+        """Add the command of a module, which is imported when the command is chosen. It has the command's name, with _
+        after one that Python has taken."""
+        name = module.rpartition(".")[2].rstrip("_")
+        self._choices_actions.append(self._ChoicesPseudoAction(name, (), text))
+        self._name_parser_map[name] = module
+
+    def load(self, name: str) -> Parser:
+        """Take the parser of a command, of one added with ``later`` also."""
+        if isinstance(module := self._name_parser_map[name], str):
+            del self._name_parser_map[name]
+            importlib.import_module(module).add_parser(self)
+        made: Parser = self._name_parser_map[name]
+        return made
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        self.load(values[0])
+        super().__call__(parser, namespace, values, option_string)
+
     def group(
-        self,
-        name: str,
-        text: str,
-        description: str,
-        epilog: str = "",
-        *,
-        metavar: str = "COMMAND",
-        config: str = config,
+        self, name: str, description: str, epilog: str = "", *, metavar: str = "COMMAND", config: str = config
     ) -> "Commands":
         """Add a command that has commands of its own."""
-        parser: Parser = self.add_parser(name, help=text, description=description, epilog=epilog)
+        parser: Parser = self.add_parser(name, description=description, epilog=epilog)
         commands = parser.add_commands(metavar)
         commands.config = config
         return commands
@@ -181,19 +194,18 @@ class Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: S
         self,
         name: str,
         run: Callable[[argparse.Namespace], int],
-        text: str,
+        text: str = "",
         epilog: str = "",
         *,
         json: str = "print one JSON object instead of text",
         config: str | None = None,
     ) -> Parser:
         """Add a command. ``run`` takes its arguments and returns the exit status; its docstring describes the command,
-        ``text`` where it has none. ``json`` and ``config`` are the help of these options, which an empty one leaves
-        out."""
-        first, _, rest = (run.__doc__ or f"{text[0].upper()}{text[1:]}.").partition("\n")
-        parser: Parser = self.add_parser(
-            name, help=text, description=f"{first}\n{textwrap.dedent(rest)}", epilog=epilog
-        )
+        ``text`` where it has none, and in the list of commands, where ``later`` has not. ``json`` and ``config`` are
+        the help of these options, which an empty one leaves out."""
+        first, _, rest = (run.__doc__ or f"{text[:1].upper()}{text[1:]}.").partition("\n")
+        listed: Any = {"help": text} if text else {}
+        parser: Parser = self.add_parser(name, description=f"{first}\n{textwrap.dedent(rest)}", epilog=epilog, **listed)
         parser.set_defaults(run=run)
         if json:
             flag(parser, "--json", json)

@@ -31,7 +31,6 @@ settings cannot be read
 def add_parser(commands: Commands) -> None:
     actions = commands.group(
         "routes",
-        "list the routes; find those that are never reached, overlap or break order",
         "Shows and checks the routes in the settings. Connects to nothing, changes nothing.",
     )
     actions.verb("list", _list, "the routes in the order they are tried")

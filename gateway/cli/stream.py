@@ -24,7 +24,7 @@ Spark's log go to standard error. SIGTERM or Ctrl-C finishes the batch first; a 
 
 
 def add_parser(commands: Commands) -> None:
-    jobs = commands.group("stream", "run a Spark job", "Run a Spark job on what is in Kafka.", metavar="JOB")
+    jobs = commands.group("stream", "Run a Spark job on what is in Kafka.", metavar="JOB")
     for name, does in _options().JOBS.items():
         examples = _EXAMPLES.format(name=name)
         job = jobs.add_parser(name, help=does, description=f"Spark job: {does}.", epilog=examples)

@@ -36,8 +36,7 @@ not there, 77 a broker refuses the login or rights, 78 bad settings
 
 
 def add_parser(commands: Commands) -> None:
-    text = "send marked messages through your own brokers and account for each"
-    parser = commands.verb("trial", _run, text, _EPILOG, config="credentials, TLS and limits")
+    parser = commands.verb("trial", _run, epilog=_EPILOG, config="credentials, TLS and limits")
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     parser.add_argument("--kafka", metavar="HOST:PORT[,…]", help="(default: kafka.bootstrap_servers)")
     add_number(parser, "-n", "--messages", within=(1, 5_000_000), default=10_000)

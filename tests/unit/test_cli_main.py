@@ -1,7 +1,6 @@
 """The ``gateway`` command itself: what it offers, what it ends with, and that it leaves quietly when nobody listens."""
 
 import argparse
-import importlib
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ import pytest
 from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.cli import main as module
 from gateway.cli.main import main
-from gateway.cli.parser import Parser
+from gateway.cli.parser import Commands, Parser
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from tests.command_line import run_gateway
 
@@ -73,20 +72,16 @@ def test_a_group_without_its_command_shows_what_there_is(capsys: pytest.CaptureF
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
     for action in parser._actions:
-        if action.nargs == argparse.PARSER:
-            for choice in dict.fromkeys((action.choices or {}).values()):  # type: ignore[attr-defined]
-                yield from _parsers(choice)
+        if isinstance(action, Commands):
+            for name in list(action.choices or ()):
+                yield from _parsers(action.load(name))
 
 
 def test_every_help_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also examples, which stay lines that can be copied, and usages. No word is broken."""
     monkeypatch.setenv("COLUMNS", "80")
-    parser = Parser(prog="gateway", description="A", epilog=module._EPILOG)
-    commands = parser.add_commands()
-    for name in module._COMMANDS:
-        importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
     seen = 0
-    for one in _parsers(parser):
+    for one in _parsers(module.make_parser()):
         seen += 1
         lines = one.format_help().splitlines()
         assert not [line for line in lines if len(line) > 80], one.prog

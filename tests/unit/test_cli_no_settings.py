@@ -1,7 +1,5 @@
 """Every command that reads settings, where there are none: it says so, and where they were looked for."""
 
-import argparse
-import importlib
 import signal
 import subprocess
 import sys
@@ -13,8 +11,8 @@ import pytest
 
 import config.loading.load
 from config.errors import GatewayError
-from gateway.cli import main as module
-from gateway.cli.parser import Parser
+from gateway.cli.main import make_parser
+from gateway.cli.parser import Commands
 from tests.command_line import Cli
 
 ROOT = Path(__file__).parents[2]
@@ -41,16 +39,12 @@ OTHERWISE = {
 
 def verbs() -> Iterator[tuple[str, list[str]]]:
     """Each command with ``--config``, and the least arguments it takes."""
-    parser = Parser(prog="gateway")
-    commands = parser.add_commands()
-    for name in module._COMMANDS:
-        importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
-    waiting: list[Parser] = [parser]
+    waiting = [make_parser()]
     while waiting:
         one = waiting.pop()
-        below = [action.choices for action in one._actions if action.nargs == argparse.PARSER]
+        below = [action for action in one._actions if isinstance(action, Commands)]
         if below:
-            waiting += dict(below[0] or {}).values()  # type: ignore[arg-type]
+            waiting += [below[0].load(name) for name in list(below[0].choices or ())]
         elif any("--config" in action.option_strings for action in one._actions):
             name = one.prog.removeprefix("gateway ")
             words = NEEDED.get(name, [])

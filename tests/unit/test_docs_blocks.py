@@ -1,6 +1,5 @@
 """What the README and the docs give to paste: settings load, and every `gateway` command line has options there are."""
 
-import importlib
 import re
 import shlex
 import textwrap
@@ -12,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from config.loading.load import load
-from gateway.cli import main as module
 from gateway.cli.config import check_run
+from gateway.cli.main import make_parser
 from gateway.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
@@ -97,11 +96,7 @@ def test_settings_can_be_pasted(block: Block, tmp_path: Path, monkeypatch: pytes
 
 @cache
 def parser() -> Parser:
-    made = Parser(prog="gateway")
-    commands = made.add_commands()
-    for name in module._COMMANDS:
-        importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
-    return made
+    return make_parser()
 
 
 def command_lines(block: Block) -> list[list[str]]:

@@ -40,7 +40,6 @@ def test_no_page_asks_an_index_for_the_gateway(page: Path) -> None:
 
 
 def test_dev_up_without_its_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
-    monkeypatch.setattr("gateway.cli.main._COMMANDS", ("local.dev",))
     monkeypatch.setattr("config.extras.importlib.util.find_spec", lambda name: None if name == "jpype" else object())
     said = cli("dev", "up", status=78).err
     assert "JPype1" in said

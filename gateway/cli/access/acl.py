@@ -55,7 +55,7 @@ _CONDITIONS: tuple[tuple[str, SubjectKind, str, str], ...] = (
 
 
 def add_parser(commands: Commands) -> None:
-    parsers = commands.group("acl", "add, list, try, import and export access rules", _DESCRIPTION)
+    parsers = commands.group("acl", _DESCRIPTION)
     add = parsers.verb("add", _add, "add a rule", _TOPICS)
     add.add_argument("permission", choices=("allow", "deny"))
     add.add_argument("topic", metavar="TOPIC", help="a topic or filter; see below")

@@ -9,7 +9,7 @@ from gateway.cli.table import shown
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("audit", _run, "list who changed what")
+    parser = commands.verb("audit", _run)
     parser.add_argument("--limit", type=positive, default=50, metavar="N", help="the N newest (default: %(default)s)")
 
 

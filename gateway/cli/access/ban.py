@@ -22,7 +22,6 @@ _KINDS: Final = ("clientid", "username", "address")
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "ban",
-        "ban clients, and lift bans",
         "Bans by client id, user name or address. A running service takes changes at once. A connected client stays "
         "connected until its next login.",
     )

@@ -31,7 +31,7 @@ examples:
 
 def add_parser(commands: Commands) -> None:
     """Add ``gateway auth explain`` to the commands of ``gateway auth``."""
-    parser = commands.verb("explain", _run, "explain the decision on a client and a topic", _EPILOG)
+    parser = commands.verb("explain", _run, epilog=_EPILOG)
     parser.set_defaults(usage=parser.error)
     client = parser.add_argument_group("client")
     add_client(client)

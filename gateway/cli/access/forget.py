@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("forget", _run, "erase a device: its user, rules, bans, its name in the audit")
+    parser = commands.verb("forget", _run)
     parser.add_argument("device", metavar="DEVICE", help="the name, compared byte for byte")
     flag(parser, "--dry-run", "say what would be removed, and remove nothing")
 

@@ -35,7 +35,7 @@ No other place has them: the database has hashes.
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("init", _run, "make the database, first users and secrets, once", _EPILOG, json="")
+    parser = commands.verb("init", _run, epilog=_EPILOG, json="")
     parser.add_argument(
         "--secrets", type=Path, metavar="DIR", help="folder for the secrets (default: auth/secrets below data_dir)"
     )

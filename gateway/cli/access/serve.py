@@ -8,14 +8,11 @@ from gateway.cli.parser import Commands
 
 def add_parser(commands: Commands) -> None:
     """Add ``gateway auth serve`` to the commands of ``gateway auth``."""
-    commands.verb(
-        "serve",
-        _run,
-        "answer EMQX until stopped",
+    statuses = (
         "exit status: 1 when the database cannot be used, 69 when a port is taken, 78 for bad settings or missing "
-        "packages, else as the signal says.",
-        json="",
+        "packages, else as the signal says."
     )
+    commands.verb("serve", _run, epilog=statuses, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:

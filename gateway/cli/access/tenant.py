@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "tenant",
-        "add, change, list and remove tenants",
         "Tenants: groups of users with limits, attributes and rules of their own.",
     )
     add = parsers.verb("add", _add, "add a tenant")

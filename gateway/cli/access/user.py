@@ -36,7 +36,6 @@ _KINDS: Final = ("username", "clientid", "common_name", "address")
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "user",
-        "add, change, list, import and export users",
         "Users of the built-in database. A running service takes changes at once.",
     )
     add = parsers.verb("add", _add, "add a user")

@@ -31,7 +31,6 @@ class NotFoundError(GatewayError):
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "dlq",
-        "list, show and replay dead letters",
         "Show the dead letters of the routes in the settings, and replay them. Only a replay writes; no command uses a "
         "consumer group.",
     )

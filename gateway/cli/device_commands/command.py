@@ -44,7 +44,6 @@ class NoCommandError(GatewayError):
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "command",
-        "send commands to devices, and show what became of them",
         "Commands to devices ([[commands]] in the settings): records of Kafka topics, which a running gateway "
         "publishes over MQTT. Only send writes; no command uses a consumer group.",
     )

@@ -28,7 +28,6 @@ _DISK_WARN: Final = 0.15  # of a file system left
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "cluster",
-        "Kafka's brokers, controller, quorum, running reassignments",
         "Kafka's brokers and their state. Changes nothing.",
         "example:\n  gateway cluster describe",
         config=CONFIG,

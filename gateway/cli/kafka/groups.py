@@ -29,7 +29,6 @@ _WIDE: Final = 12  # members whose partitions are shown in full
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "groups",
-        "consumer groups: members, offsets, lag",
         "The readers of the gateway's records. Changes nothing. The Spark jobs show their offsets in groups without "
         "members, gateway-stream-JOB. They start from their checkpoints (gateway stream status).",
         "examples:\n  gateway groups list\n  gateway groups describe billing --watch",

@@ -37,7 +37,6 @@ _POLL_S: Final = 0.2
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "leaders",
-        "show which broker leads what, or elect the preferred leaders",
         "After a stop of a broker, others lead its partitions: it idles, and they have its load. Kafka gives them back "
         "within five minutes (auto.leader.rebalance.enable), or at once with elect.",
         "examples:\n  gateway leaders show\n  gateway leaders elect --topic telemetry --yes",

@@ -35,7 +35,6 @@ _TIMEOUT_S = 60.0
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "topics",
-        "list, describe, plan, make, grow or delete Kafka topics",
         "Kafka's topics, and the topics of this gateway's settings. list, describe and plan change nothing. apply and "
         "delete change Kafka after a question and write to admin.audit_file.",
         "examples:\n  gateway topics plan\n  gateway topics apply --yes\n  gateway topics describe telemetry\n"

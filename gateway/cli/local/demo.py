@@ -59,8 +59,7 @@ _NEEDED_WITH_SPARK = {"pyspark": "pyspark", "pyarrow": "pyarrow", "deltalake": "
 
 
 def add_parser(commands: Commands) -> None:
-    text = "run the whole path on this machine and account for every message"
-    parser = commands.verb("demo", _run, text, _EPILOG, json="print the account as one JSON object", config="")
+    parser = commands.verb("demo", _run, epilog=_EPILOG, json="print the account as one JSON object", config="")
     flow = "how long messages flow"
     add_number(parser, "--duration", within=(1.0, 86_400.0), default=60.0, metavar="S", what=flow)
     add_number(parser, "--devices", within=(1, 10_000), default=200, what="simulated devices")

@@ -22,7 +22,6 @@ _KAFKA_PORT, _MQTT_PORT = 9092, 1883  # the settings' defaults: a gateway finds 
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "dev",
-        "run the embedded brokers in the background",
         "Runs a real Kafka and a real MQTT broker on this machine, without Docker or root. They are bound to 127.0.0.1 "
         "and downloaded once. Each project, which is the current folder, has brokers of its own; --name takes those of "
         "another.",

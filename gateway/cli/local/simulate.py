@@ -57,7 +57,7 @@ exit status: 0 everything was acknowledged, 5 not everything was, 69 no broker, 
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("simulate", _run, "simulate many devices, with faults on request", _EPILOG)
+    parser = commands.verb("simulate", _run, epilog=_EPILOG)
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     add_number(parser, "--devices", within=(1, 10_000), default=10, what="1 to 10,000")
     each = "messages per second of each"

@@ -35,7 +35,7 @@ recent, or without the identity of --by), 69 Kafka or a topic is missing, 77 Kaf
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("compare", _run, "compare two Kafka topics: the old bridge's and ours", _EPILOG)
+    parser = commands.verb("compare", _run, epilog=_EPILOG)
     parser.add_argument("--left", required=True, metavar="TOPIC", help="the present topic")
     parser.add_argument("--right", required=True, metavar="TOPIC", help="its replacement")
     parser.add_argument(

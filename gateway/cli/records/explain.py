@@ -42,8 +42,7 @@ _OWN: Final = ("content_type", "response_topic", "correlation_data", "message_ex
 
 
 def add_parser(commands: Commands) -> None:
-    text = "show the way of a message: route, interceptors, topic, key, partition, headers"
-    parser = commands.verb("explain", _run, text, _EPILOG)
+    parser = commands.verb("explain", _run, epilog=_EPILOG)
     parser.add_argument("topic", metavar="TOPIC", help="the MQTT topic it is published to; with --command the device")
     parser.add_argument(
         "payload",

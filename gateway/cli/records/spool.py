@@ -33,7 +33,6 @@ class SpoolCommandError(GatewayError):
 def add_parser(commands: Commands) -> None:
     parsers = commands.group(
         "spool",
-        "show, export or import batches that wait on disk for Kafka",
         "Batches that a worker keeps on disk until Kafka takes them.",
     )
     status = parsers.verb("status", _status, "the stored batches by partition")

@@ -33,8 +33,7 @@ size. Records without such a field are not shown; their number is reported at th
 
 def add_parser(commands: Commands) -> None:
     json = "one JSON object per line: everything in the record"
-    text = "show records in Kafka as they arrive, payloads included"
-    parser = commands.verb("tail", _run, text, _EPILOG, json=json)
+    parser = commands.verb("tail", _run, epilog=_EPILOG, json=json)
     which = parser.add_argument_group("which topics (all routes' where none is named)")
     repeated(which, "--topic", "T", "a Kafka topic; may be repeated")
     repeated(which, "--route", "R", "the Kafka topic of a route")

@@ -28,7 +28,7 @@ it
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("verify", _run, "compare the ledger topic with Kafka's records", _EPILOG)
+    parser = commands.verb("verify", _run, epilog=_EPILOG)
     parser.add_argument(
         "--since",
         type=moment,

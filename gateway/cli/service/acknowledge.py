@@ -11,7 +11,7 @@ from gateway.cli.table import tell
 
 def add_parser(commands: Commands) -> None:
     status = "exit status: 0 acknowledged, 4 there was nothing to acknowledge"
-    commands.verb("acknowledge", _run, "end the problem session-lost", status, json="")
+    commands.verb("acknowledge", _run, epilog=status, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:

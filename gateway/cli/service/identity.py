@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     actions = commands.group(
         "identity",
-        "show or change the owner of the data directory",
         "A data directory belongs to one instance, one place on a disk and one Kafka cluster. A copy would end the "
         "original's MQTT sessions and deliver its spool twice.",
     )

@@ -34,8 +34,7 @@ refused, and nothing was changed
 
 
 def add_parser(commands: Commands) -> None:
-    text = "have the running gateway take changed settings, without disconnecting"
-    parser = commands.verb("reload", _run, text, _EPILOG)
+    parser = commands.verb("reload", _run, epilog=_EPILOG)
     flag(parser, "--dry-run", "change nothing: show the differences and whether they could be taken")
     flag(parser, "--partial", "take what can be taken live when other changes need a restart")
 

@@ -11,7 +11,7 @@ from gateway.cli.table import tell
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("restart", _run, "replace the workers one after the other", json="")
+    parser = commands.verb("restart", _run, json="")
     text = "let the gateway read its settings again first; `gateway reload` changes most of them without a restart"
     flag(parser, "--reload", text)
 

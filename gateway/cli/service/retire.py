@@ -24,7 +24,7 @@ _GRACE_S = 5.0
 
 
 def add_parser(commands: Commands) -> None:
-    commands.verb("retire", _run, "stop the gateway for good: its sessions end at the broker", json="")
+    commands.verb("retire", _run, json="")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ was acknowledged (it will be delivered again), 77 a broker refuses the login or 
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.verb("run", _run, "bridge messages until stopped", _EPILOG, json="")
+    parser = commands.verb("run", _run, epilog=_EPILOG, json="")
     parser.add_argument(
         "--workers",
         type=int,
