@@ -1,22 +1,20 @@
 """``gateway doctor``: problems between MQTT, this machine and Kafka, with their repair."""
 
-from __future__ import annotations
-
+import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from config.errors import ConfigError, ExitStatus
+from config.loading.load import Loaded, load
+from config.prose import width_of
 from gateway.cli.arguments import between, login, run_quietly
 from gateway.cli.parser import Commands, flag, repeated
-from gateway.cli.table import progress
-from gateway.tools.doctor.model import GROUPS, Report, Severity
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.loading.load import Loaded
-    from gateway.tools.doctor.mqtt_facts import Device
+from gateway.cli.table import print_json, progress, say, severity
+from gateway.tools.doctor.examine import Options, examine
+from gateway.tools.doctor.model import GROUPS, Findings, Report, Severity, exit_status
+from gateway.tools.doctor.mqtt_facts import Device
+from gateway.tools.doctor.text import report_text
 
 _PIPE_WIDTH: Final = 120
 _SCHEMA: Final = 1  # of --json; raised when a field changes its meaning or goes
@@ -58,9 +56,6 @@ def _run(arguments: argparse.Namespace) -> int:
     MQTT clients have their own client ids and clean sessions, and unsubscribe at once; Kafka's leaders get a batch that
     they must refuse. With a running gateway it lists that one's problems first.
     """
-    from config.loading.load import load
-    from gateway.tools.doctor.model import exit_status
-
     device = _device(arguments)
     try:
         loaded = load(arguments.config)
@@ -69,8 +64,6 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         report = _examine(arguments, loaded, device)
     if arguments.json:
-        from gateway.cli.table import print_json
-
         print_json(
             {
                 "schema": _SCHEMA,
@@ -86,15 +79,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _device(arguments: argparse.Namespace) -> Device | None:
-    from gateway.tools.doctor.mqtt_facts import Device
-
     given = login(arguments.device_user, arguments.device_password_file, "--device-user and --device-password-file")
     return None if given is None else Device(*given)
 
 
 def _examine(arguments: argparse.Namespace, loaded: Loaded, device: Device | None) -> Report:
-    from gateway.tools.doctor.examine import Options, examine
-
     options = Options(frozenset(arguments.only), arguments.timeout, device, tuple(dict.fromkeys(arguments.group)))
     progress("looking, for half a minute at most …")
     try:
@@ -105,8 +94,6 @@ def _examine(arguments: argparse.Namespace, loaded: Loaded, device: Device | Non
 
 def _unusable(error: ConfigError) -> Report:
     """The report for settings that do not load: no other group is checked."""
-    from gateway.tools.doctor.model import Findings, Report
-
     config = Findings("config")
     for problem in error.problems:
         config.of("settings").fail(problem, "Correct it; gateway config check looks again.", status=ExitStatus.CONFIG)
@@ -119,11 +106,6 @@ def _unusable(error: ConfigError) -> Report:
 
 
 def _print(report: Report) -> None:
-    from config.prose import width_of
-    from gateway.cli.table import say, severity
-    from gateway.tools.doctor.model import Severity
-    from gateway.tools.doctor.text import report_text
-
     def mark(one: Severity) -> str:
         return one.value if one is Severity.SKIPPED else severity(one.value)  # type: ignore[arg-type]  # one of the others
 

@@ -1,24 +1,23 @@
 """``gateway import``: another bridge's configuration as settings of the gateway, and a report of the differences."""
 
-from __future__ import annotations
-
+import argparse
 import contextlib
+import json
 import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, ExitStatus
 from config.prose import lines_of, width_of
+from config.values.addresses import parse_mqtt_address
 from gateway.cli.arguments import UsageError
 from gateway.cli.parser import Commands, flag
-from gateway.cli.table import shown, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from gateway.tools.migration.findings import Finding, Imported
+from gateway.cli.table import print_json, shown, tell
+from gateway.tools.migration.emqx import import_emqx, read_emqx
+from gateway.tools.migration.findings import Finding, Imported, ImportError_
+from gateway.tools.migration.telegraf import import_telegraf
+from gateway.tools.migration.toml_text import as_toml_text, check_text
 
 _LARGEST = 32 << 20
 _PIPE_WIDTH = 110
@@ -44,9 +43,9 @@ exit status: 0 everything has a counterpart, 5 something has not (LOST in the re
 
 def add_parser(commands: Commands) -> None:
     kinds = commands.group("import", _DESCRIPTION, _EPILOG, metavar="SOURCE", config="")
-    json = "print one JSON object: settings (the TOML text) and findings"
+    printed = "print one JSON object: settings (the TOML text) and findings"
     text = "rules, actions and connectors from EMQX's REST API, as JSON"
-    emqx = kinds.verb("emqx", _emqx, text, _EPILOG, json=json)
+    emqx = kinds.verb("emqx", _emqx, text, _EPILOG, json=printed)
     emqx.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON; - is standard input")
     emqx.add_argument("--mqtt", metavar="URL", help="EMQX's address, as the gateway will reach it")
     emqx.add_argument(
@@ -55,7 +54,7 @@ def add_parser(commands: Commands) -> None:
         help="where a message names its device, such as '${topic[1]}': takes the place of ${clientid}",
     )
     text = "a TOML file with inputs.mqtt_consumer and outputs.kafka"
-    telegraf = kinds.verb("telegraf", _telegraf, text, _EPILOG, json=json)
+    telegraf = kinds.verb("telegraf", _telegraf, text, _EPILOG, json=printed)
     telegraf.add_argument("files", nargs=1, type=Path, metavar="FILE", help="TOML; - is standard input")
     for command in (emqx, telegraf):
         command.add_argument(
@@ -67,11 +66,6 @@ def add_parser(commands: Commands) -> None:
 def _emqx(arguments: argparse.Namespace) -> int:
     """Rules, actions (kafka_producer) and connectors of EMQX 5.4 to 5.10, or bridges of 5.0 to 5.3, as GET
     /api/v5/rules, /actions, /connectors and /bridges answer, in any number of files."""
-    import json
-
-    from gateway.tools.migration.emqx import import_emqx, read_emqx
-    from gateway.tools.migration.findings import ImportError_
-
     documents = []
     for file in arguments.files:
         try:
@@ -86,8 +80,6 @@ def _emqx(arguments: argparse.Namespace) -> int:
 
 def _telegraf(arguments: argparse.Namespace) -> int:
     """A Telegraf configuration with [[inputs.mqtt_consumer]] and [[outputs.kafka]]."""
-    from gateway.tools.migration.telegraf import import_telegraf
-
     (file,) = arguments.files
     text = _text(file)
     with _understood("Telegraf documents them"):
@@ -98,8 +90,6 @@ def _telegraf(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _understood(as_what: str) -> Iterator[None]:
     """Turn errors of unexpected fields into ImportError_, without their values, which may be secrets."""
-    from gateway.tools.migration.findings import ImportError_
-
     try:
         yield
     except KeyError as error:
@@ -129,8 +119,6 @@ def _text(file: Path) -> str:
 
 
 def _mqtt(text: str | None) -> str | None:
-    from config.values.addresses import parse_mqtt_address
-
     if text is not None:
         try:
             parse_mqtt_address(text)
@@ -140,8 +128,6 @@ def _mqtt(text: str | None) -> str | None:
 
 
 def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> int:
-    from gateway.tools.migration.toml_text import as_toml_text, check_text
-
     heading = (
         f"Settings made by gateway import from {source}.\n"
         "Read the report that came with them before you rely on them; docs/migration.md tells how to switch over."
@@ -152,8 +138,6 @@ def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> in
     if arguments.output is not None:
         _save(arguments.output, text, force=arguments.force)
     if arguments.json:
-        from gateway.cli.table import print_json
-
         print_json({"settings": text, "findings": imported.findings})
     else:
         if arguments.output is None:

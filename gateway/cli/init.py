@@ -2,10 +2,13 @@
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 
 from config.errors import ConfigError, ExitStatus
+from config.loading.load import load
 from gateway.cli.arguments import UsageError
+from gateway.cli.config import check_run
 from gateway.cli.parser import Commands
 
 _EPILOG = """\
@@ -109,11 +112,6 @@ def _text(arguments: argparse.Namespace) -> str:
 
 def _problems(text: str) -> list[str]:
     """Why a gateway would not start with these settings. The password's file may be missing."""
-    import tempfile
-
-    from config.loading.load import load
-    from gateway.cli.config import check_run
-
     with tempfile.TemporaryDirectory(prefix="gateway-init-") as folder:
         secret = Path(folder) / "secret"
         secret.write_text("stands-in-for-the-password")

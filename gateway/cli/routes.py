@@ -1,18 +1,15 @@
 """``gateway routes``: the routes, and likely mistakes in them."""
 
-from __future__ import annotations
+import argparse
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from config.errors import ExitStatus
+from bridge.routing.lint import Finding, lint
+from bridge.routing.router import Route
+from config.errors import ConfigError, ExitStatus
+from config.settings import RouteSettings, Settings
 from gateway.cli.arguments import load_noted
 from gateway.cli.parser import Commands, flag
-
-if TYPE_CHECKING:
-    import argparse
-
-    from bridge.routing.lint import Finding
-    from config.settings import RouteSettings, Settings
+from gateway.cli.table import print_json, say, severity, table, tell
 
 _LINT_EPILOG = """\
 findings (docs/routing.md explains each):
@@ -35,15 +32,13 @@ def add_parser(commands: Commands) -> None:
     )
     actions.verb("list", _list, "the routes in the order they are tried")
     text = "routes that are never reached, topics that come twice, keys that break order"
-    lint = actions.verb("lint", _lint, text, _LINT_EPILOG)
-    flag(lint, "--all", "also findings that are mostly intended")
-    flag(lint, "--strict", "end with status 1 for a warn as well: for a pipeline")
+    parser = actions.verb("lint", _lint, text, _LINT_EPILOG)
+    flag(parser, "--all", "also findings that are mostly intended")
+    flag(parser, "--strict", "end with status 1 for a warn as well: for a pipeline")
 
 
 def _list(arguments: argparse.Namespace) -> int:
     """The routes in the order they are tried, with what each subscribes to and where it writes."""
-    from gateway.cli.table import print_json, say, table, tell
-
     settings = load_noted(arguments.config).settings
     rows = [_row(settings, route) for route in settings.routes]
     if arguments.json:
@@ -69,9 +64,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _row(settings: Settings, route: RouteSettings) -> dict[str, Any]:
-    from bridge.routing.router import Route
-    from config.errors import ConfigError
-
     chain = [one.label for one in (*settings.interceptors, *route.interceptors)]
     try:
         compiled = Route(route, index=0, instance=settings.instance, reserved_topics=settings.own_topics)
@@ -95,9 +87,6 @@ def _lint(arguments: argparse.Namespace) -> int:
     EMQX delivers twice, templates without a value for some topics, keys that put all records into one partition or one
     device into several. Each finding has an MQTT topic as an example, for `gateway explain TOPIC`. Findings are
     certain, but may be intended."""
-    from bridge.routing.lint import lint
-    from gateway.cli.table import print_json, say, tell
-
     settings = load_noted(arguments.config).settings
     found = lint(settings)
     bad = [one for one in found if one.severity == "FAIL" or (arguments.strict and one.severity == "warn")]
@@ -113,8 +102,6 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _text(finding: Finding) -> str:
-    from gateway.cli.table import severity
-
     return f"{severity(finding.severity):<4}  {finding.id}\n      {finding.sentence}\n      → {finding.advice}.\n"
 
 

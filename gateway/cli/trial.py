@@ -1,25 +1,24 @@
 """``gateway trial``: sends marked messages through your own brokers, and accounts for each."""
 
-from __future__ import annotations
-
+import argparse
+import asyncio
+import dataclasses
+import secrets
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.errors import GatewayError, sentence
+from config.loading.load import load
+from config.settings import Settings
 from gateway.cli.arguments import UsageError, add_number, between, login, run_quietly, topic_prefix
 from gateway.cli.parser import Commands
-from gateway.cli.table import counted, mention, progress, tell
-
-if TYPE_CHECKING:
-    import argparse
-    import asyncio
-    from collections.abc import Mapping
-
-    from config.settings import Settings
-    from gateway.tools.trial.account import CommandResult, Percentiles, TrialResult
-    from gateway.tools.trial.cleanup import Cleanup, Leftover
-    from gateway.tools.trial.plan import TrialPlan
+from gateway.cli.table import counted, mention, print_json, progress, tell
+from gateway.tools.trial.account import CommandResult, Percentiles, TrialResult
+from gateway.tools.trial.cleanup import Cleanup, Leftover
+from gateway.tools.trial.plan import TrialPlan
+from gateway.tools.trial.run import Trial
 
 _MOST_BYTES = 4 << 30
 _EPILOG = """\
@@ -75,11 +74,6 @@ def _run(arguments: argparse.Namespace) -> int:
     is named, with the command to remove it. It retains nothing, and touches no other topic, group or device. At most
     500 messages are under way (--ahead).
     """
-    import secrets  # takes 5 ms, so only this command imports it
-
-    from config.loading.load import load
-    from gateway.tools.trial.plan import TrialPlan
-
     overrides: dict[str, Any] = {}
     if arguments.mqtt is not None:
         overrides["mqtt.addresses"] = [arguments.mqtt]
@@ -131,11 +125,6 @@ def _check_size(plan: TrialPlan, settings: Settings) -> None:
 
 async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
     """Run the trial, clean up, and report. The first signal ends the trial in order, the second its clean-up."""
-    import asyncio
-
-    from gateway.tools.trial.cleanup import Cleanup
-    from gateway.tools.trial.run import Trial
-
     cleanup = Cleanup()
     work = asyncio.create_task(Trial(plan, base, cleanup, progress).run())
     cleaning: asyncio.Task[None] | None = None
@@ -170,8 +159,6 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
         # The process ends by the signal, so that a shell sees it.
         signal.signal(caught[0], signal.SIG_DFL)
         signal.raise_signal(signal.Signals(caught[0]))
-    import dataclasses
-
     error = work.exception()
     if error is not None:
         _tell_left(cleanup.left)
@@ -182,8 +169,6 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
         raise error
     result = dataclasses.replace(work.result(), left_behind=list(cleanup.left))
     if json:
-        from gateway.cli.table import print_json
-
         print_json({**dataclasses.asdict(result), "cpu_seconds_per_million": result.cpu_seconds_per_million})
     else:
         tell(_text(result))

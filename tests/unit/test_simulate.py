@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from config.errors import ExitStatus
-from gateway.cli.local.simulate import PROFILE_NAMES
 from gateway.cli.main import main
 from gateway.devices.fleet import FleetCounts
 from gateway.devices.mischief import CORRUPT, FaultShares, Mischief
@@ -28,10 +27,6 @@ def test_a_profile_only_bends_time(name: str) -> None:
         assert PROFILES[name].moment_s(period * periods) == pytest.approx(period * periods, abs=0.01)
     steps = [later - earlier for earlier, later in pairwise(moments)]
     assert 0.1 / min(steps) == pytest.approx(PROFILES[name].peak, rel=0.05), "the highest rate is what it says"
-
-
-def test_the_command_knows_every_profile() -> None:
-    assert tuple(PROFILES) == PROFILE_NAMES
 
 
 def test_a_burst_is_a_second_of_ten() -> None:

@@ -1,11 +1,16 @@
 """``gateway auth acl``: the access rules of the built-in database."""
 
-from __future__ import annotations
-
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from auth.errors import RuleFormatError
+from auth.model import Rule, SubjectKind
+from auth.rules.emqx_forms import actions_of, qos_of, retain_of
+from auth.rules.files import action_text, rule_as_json
+from auth.rules.rules import rule_problem
+from auth.rules.topics import parse_topic
+from auth.store.records import StoredRule
 from config.errors import ExitStatus
 from gateway.cli.access import acl_check as auth_acl_check
 from gateway.cli.access import acl_files as auth_acl_files
@@ -14,12 +19,6 @@ from gateway.cli.access.rule_text import only, sentence, whom
 from gateway.cli.arguments import UsageError, positive
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import answer, shown, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.model import Rule, SubjectKind
-    from auth.store.records import StoredRule
 
 _DESCRIPTION = """\
 The rules say who may publish to which topics and subscribe to which filters. They are one list: the first rule that
@@ -96,8 +95,6 @@ def _conditions(arguments: argparse.Namespace) -> tuple[tuple[SubjectKind, str],
 
 def _add(arguments: argparse.Namespace) -> int:
     """Add a rule, at the end of the list unless told otherwise."""
-    from auth.rules.files import rule_as_json
-
     rule = _rule(arguments)
     with database(arguments, create=True) as (settings, store), store.edit(operator()) as editor:
         if arguments.first or arguments.before is not None:
@@ -111,8 +108,6 @@ def _add(arguments: argparse.Namespace) -> int:
 
 def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
     """Warn of a rule with attributes that EMQX does not get and so cannot send with its questions."""
-    from auth.rules.topics import parse_topic
-
     asked = {name.removeprefix("client_attrs.") for name in parse_topic(rule.topic).parts[1::2] if "." in name}
     asked |= {value.partition("=")[0] for kind, value in rule.who if kind == "attribute"}
     if missing := sorted(asked - {*told, "tenant", "groups"}):
@@ -124,11 +119,6 @@ def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
 
 
 def _rule(arguments: argparse.Namespace) -> Rule:
-    from auth.errors import RuleFormatError
-    from auth.model import Rule
-    from auth.rules.emqx_forms import actions_of, qos_of, retain_of
-    from auth.rules.rules import rule_problem
-
     who = _conditions(arguments)
     if bool(who) == arguments.everybody:
         raise UsageError(
@@ -176,14 +166,10 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _as_data(stored: StoredRule) -> dict[str, object]:
-    from auth.rules.files import rule_as_json
-
     return {"id": stored.id, **rule_as_json(stored.rule)}
 
 
 def _rows(found: Iterator[StoredRule]) -> Iterator[tuple[str, ...]]:
-    from auth.rules.files import action_text
-
     for stored in found:
         rule = stored.rule
         yield str(stored.id), rule.permission, action_text(rule), shown(rule.topic), whom(rule), ", ".join(only(rule))

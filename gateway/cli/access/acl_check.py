@@ -1,22 +1,19 @@
 """``gateway auth acl test``: the decision of the built-in rules on a client and a topic."""
 
-from __future__ import annotations
+import argparse
 
-from typing import TYPE_CHECKING
-
+from auth.backends.local_users import asked_identities
+from auth.model import AccessRequest, Subject
+from auth.rules.files import rule_as_json
+from auth.rules.rules import decide
+from auth.store.store import Store
+from config.auth import AuthSettings
 from config.errors import ExitStatus
 from gateway.cli.access.common import add_attributes, add_client, attributes, database, login_of
 from gateway.cli.access.rule_text import sentence
 from gateway.cli.arguments import UsageError
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import print_json, shown, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.model import Subject
-    from auth.store.store import Store
-    from config.auth import AuthSettings
 
 
 def add_parser(parsers: Commands) -> None:
@@ -38,10 +35,6 @@ def _run(arguments: argparse.Namespace) -> int:
     auth.client_attributes count, since EMQX sends no others. No other source of auth.chain is asked, and rules of a
     token are unknown: `gateway auth explain` has both.
     """
-    from auth.model import AccessRequest
-    from auth.rules.files import rule_as_json
-    from auth.rules.rules import decide
-
     if arguments.retain and arguments.action == "subscribe":
         raise UsageError("--retain is for publishing: a subscription has no retain flag.")
     with database(arguments) as (settings, store):
@@ -71,9 +64,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _subject(arguments: argparse.Namespace, settings: AuthSettings, store: Store) -> tuple[Subject, bool]:
     """The client as the rules see it, and whether it is a superuser."""
-    from auth.backends.local_users import asked_identities
-    from auth.model import Subject
-
     request = login_of(arguments)
     users = (store.find_user(*identity) for identity in asked_identities(request, settings.database.identities))
     user = next((user for user in users if user is not None), None)

@@ -1,22 +1,19 @@
 """``gateway auth acl import`` and ``export``."""
 
-from __future__ import annotations
-
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from auth.errors import ImportFormatError
+from auth.model import Rule
+from auth.rules.acl_conf import AclFile, read_acl_conf
+from auth.rules.acl_conf_writing import write_acl_conf
+from auth.rules.files import read_rules, write_rules
 from config.errors import ExitStatus
 from gateway.cli.access.common import database, new_file, operator
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import print_json, shown, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.model import Rule
-    from auth.rules.acl_conf import AclFile
 
 
 def add_parsers(parsers: Commands) -> None:
@@ -42,8 +39,6 @@ def _is_conf(arguments: argparse.Namespace) -> bool:
 
 
 def _read(name: str) -> str:
-    from auth.errors import ImportFormatError
-
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
@@ -61,10 +56,6 @@ def _import(arguments: argparse.Namespace) -> int:
     A rule of acl.conf without a counterpart is printed with its line, and the file is refused: without a denial, more
     would be allowed than in EMQX. With --partial the other rules are added.
     """
-    from auth.errors import ImportFormatError
-    from auth.rules.acl_conf import AclFile, read_acl_conf
-    from auth.rules.files import read_rules
-
     text = _read(arguments.file)
     try:
         found = read_acl_conf(text) if _is_conf(arguments) else AclFile(tuple(read_rules(text)), ())
@@ -109,9 +100,6 @@ def _say_untranslated(name: str, found: AclFile) -> None:
 
 def _export(arguments: argparse.Namespace) -> int:
     """Write all rules into a file that `import` reads."""
-    from auth.rules.acl_conf_writing import write_acl_conf
-    from auth.rules.files import write_rules
-
     with database(arguments) as (_settings, store):
         rules = [stored.rule for stored in store.rules()]
     left_out: Sequence[tuple[Rule, str]] = ()

@@ -2,6 +2,7 @@
 
 import argparse
 
+from auth.moments import format_moment
 from gateway.cli.access.common import answer_list, database
 from gateway.cli.arguments import positive
 from gateway.cli.parser import Commands
@@ -16,8 +17,6 @@ def add_parser(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """List changes of users, rules, tenants and bans, the newest last. The database keeps the last million; no password
     or hash is among them."""
-    from auth.moments import format_moment
-
     with database(arguments) as (_settings, store):
         entries = store.audit(arguments.limit)[::-1]
     data = (

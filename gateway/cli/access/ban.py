@@ -1,20 +1,16 @@
 """``gateway auth ban``: clients that are refused."""
 
-from __future__ import annotations
-
+import argparse
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from auth.model import Ban
+from auth.moments import format_moment
 from gateway.cli.access.common import answer_list, database, moment, operator
 from gateway.cli.arguments import UsageError
 from gateway.cli.parser import Commands
 from gateway.cli.table import answer, shown
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.model import Ban
 
 _KINDS: Final = ("clientid", "username", "address")
 
@@ -39,9 +35,6 @@ def add_parser(commands: Commands) -> None:
 
 def _add(arguments: argparse.Namespace) -> int:
     """Ban a client, or change its ban."""
-    from auth.model import Ban
-    from auth.moments import format_moment
-
     until_s = moment(arguments.until)
     if until_s is not None and until_s <= time.time():
         raise UsageError(f"--until {shown(arguments.until)} is in the past.")
@@ -67,8 +60,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _rows(bans: Iterable[Ban]) -> Iterator[tuple[str, ...]]:
-    from auth.moments import format_moment
-
     for ban in bans:
         yield (
             ban.kind,

@@ -1,7 +1,6 @@
 """Shared by the administration commands of ``gateway auth``: the database, the operator, passwords."""
 
-from __future__ import annotations
-
+import argparse
 import contextlib
 import getpass
 import json
@@ -10,21 +9,19 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
+from auth.errors import StoreError
+from auth.model import LoginRequest
+from auth.moments import parse_moment
+from auth.passwords import Argon2Cost
+from auth.store.store import Store, database_path
 from config.errors import ExitStatus
+from config.settings import Settings
 from gateway.base.running_user import running_user
 from gateway.cli.arguments import UsageError, load_noted
 from gateway.cli.parser import flag, repeated
 from gateway.cli.table import shown, table_lines
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.model import LoginRequest
-    from auth.passwords import Argon2Cost
-    from auth.store.store import Store
-    from config.settings import Settings
 
 _PASSWORD_BYTES: Final = 65_535
 
@@ -59,8 +56,6 @@ def add_client(parser: argparse._ActionsContainer) -> None:
 
 
 def login_of(arguments: argparse.Namespace, password: str = "") -> LoginRequest:
-    from auth.model import LoginRequest
-
     return LoginRequest(arguments.username, arguments.clientid, password, arguments.address, arguments.common_name)
 
 
@@ -77,9 +72,6 @@ def attributes(texts: Sequence[str]) -> dict[str, str]:
 @contextlib.contextmanager
 def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[tuple[Settings, Store]]:
     """The settings, and the open database. Without ``create`` a missing one is an error."""
-    from auth.errors import StoreError
-    from auth.store.store import Store, database_path
-
     settings = load_noted(arguments.config).settings
     path = database_path(settings)
     if not create and not path.exists():
@@ -118,8 +110,6 @@ def operator() -> str:
 
 
 def password_cost(settings: Settings) -> Argon2Cost:
-    from auth.passwords import Argon2Cost
-
     return Argon2Cost(settings.auth.hashing.memory >> 10, settings.auth.hashing.passes)
 
 
@@ -157,8 +147,6 @@ def _password(data: bytes, source: str) -> str:
 
 
 def moment(text: str) -> int | None:
-    from auth.moments import parse_moment
-
     try:
         return parse_moment(text, time.time())
     except ValueError as error:

@@ -1,25 +1,28 @@
 """``gateway auth explain``: the decision on a client and a topic, with its reasons."""
 
-from __future__ import annotations
-
+import argparse
+import asyncio
+import json
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
+from auth.hashing import Hasher
+from auth.logins.chain import make_chain
+from auth.logins.explain import Explanation, TrustingHasher, explain
+from auth.logins.lockouts import LockedNow
+from auth.model import Allow
+from auth.store.store import Store, database_path
 from config.errors import ExitStatus
 from config.prose import fitted
+from config.settings import Settings
 from gateway.cli.access.common import add_attributes, add_client, attributes, login_of, password_in
+from gateway.cli.access.explain_text import as_json, as_text
 from gateway.cli.arguments import load_noted, run_quietly
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import coloured
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.logins.explain import Explanation
-    from auth.logins.lockouts import LockedNow
-    from auth.model import Allow
-    from config.settings import Settings
+from gateway.http.asking import ask
 
 _ASK_S = 2.0  # the service's operator port answers in a millisecond
 _EPILOG = """\
@@ -58,8 +61,6 @@ def _run(arguments: argparse.Namespace) -> int:
     The question changes and counts nothing. Without a password, each source answers as for the right password. Tokens
     and LDAP need --password-file.
     """
-    from gateway.cli.access.explain_text import as_json, as_text
-
     if not (arguments.username or arguments.clientid or arguments.common_name or arguments.address):
         arguments.usage("say which client: --username, --clientid, --common-name or --address")
     if bool(arguments.topic) != bool(arguments.action):
@@ -74,15 +75,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explanation:
-    import asyncio
-    import time
-    from typing import cast
-
-    from auth.hashing import Hasher
-    from auth.logins.chain import make_chain
-    from auth.logins.explain import TrustingHasher, explain
-    from auth.store.store import Store, database_path
-
     request = login_of(arguments, "" if arguments.password_file is None else password_in(arguments.password_file))
     access = None
     if arguments.topic is not None:
@@ -113,11 +105,6 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
 
 def _lock_outs(settings: Settings) -> list[LockedNow] | None:
     """The lock-outs of the running service; None when no service reports them."""
-    import json
-
-    from auth.logins.lockouts import LockedNow
-    from gateway.http.asking import ask
-
     auth = settings.auth
     port = settings.http.model_copy(update={"host": auth.operator_host, "port": auth.operator_port})
     try:
@@ -131,8 +118,6 @@ def _lock_outs(settings: Settings) -> list[LockedNow] | None:
 
 
 def _known(arguments: argparse.Namespace) -> Allow | None:
-    from auth.model import Allow
-
     given = attributes(arguments.attributes)
     if not (arguments.tenant or arguments.group or given):
         return None

@@ -1,20 +1,16 @@
 """An explanation as text and JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from auth.logins.chain import Step
+from auth.logins.explain import AccessStory, Explanation
 from auth.logins.reasons import LOGIN_REASONS
+from auth.model import AccessRequest, Rule
 from auth.moments import format_moment
 from auth.names import shown
-
-if TYPE_CHECKING:
-    from auth.logins.chain import Step
-    from auth.logins.explain import AccessStory, Explanation
-    from auth.model import AccessRequest, Rule
-    from config.auth import AuthSettings
+from config.auth import AuthSettings
 
 _BOLD, _GREEN, _RED, _DIM = "1", "32", "31", "2"
 _SAID: Final = {

@@ -1,19 +1,14 @@
 """``gateway auth forget``: erases a device."""
 
-from __future__ import annotations
-
+import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from auth.store.forget import Forgotten, forget, wipe
 from config.errors import ExitStatus
 from gateway.cli.access.common import as_rule, database, operator
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import print_json, shown
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.store.forget import Forgotten
 
 
 def add_parser(commands: Commands) -> None:
@@ -26,8 +21,6 @@ def _run(arguments: argparse.Namespace) -> int:
     """Remove all entries of a device in the built-in database: the user of this user name, client id or certificate
     name, its rules and bans. Its name in the audit is replaced. Removed entries are overwritten in the file. Exports,
     copies and EMQX's own data stay."""
-    from auth.store.forget import forget, wipe
-
     wiped = True
     with database(arguments) as (_settings, store):
         with store.edit(operator(), wait_s=60, dry_run=arguments.dry_run) as editor:

@@ -1,21 +1,17 @@
 """``gateway auth init``: the first database, users and secrets."""
 
-from __future__ import annotations
-
+import argparse
 from collections.abc import Collection
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from config.errors import ExitStatus
+from auth.store.first_start import FirstStart
+from config.errors import ConfigError, ExitStatus
+from config.loading.load import load
+from config.settings import Settings
 from gateway.cli.arguments import load_noted
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import mention, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.settings import Settings
 
 _MADE = ("auth.shared_secret", "mqtt.password", "emqx.api_secret")
 _STANDS_IN = "stands-in-for-a-secret-to-be-made"
@@ -61,9 +57,6 @@ def _run(arguments: argparse.Namespace) -> int:
     secret for the service, and first devices. Existing parts stay as they are, so the command can run before every
     start. The gateway's user gets the right to subscribe to new routes.
     """
-    from auth.store.first_start import FirstStart
-    from config.loading.load import load
-
     settings, missing = _settings(arguments.config)
     folder = (arguments.secrets or settings.data_dir / "auth" / "secrets").absolute()
     said = FirstStart(settings, folder, mention).run(arguments.devices, arguments.users)
@@ -75,9 +68,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _settings(config: Path | None) -> tuple[Settings, bool]:
     """The settings, and whether they name files of missing secrets. Raises ConfigError."""
-    from config.errors import ConfigError
-    from config.loading.load import load
-
     try:
         return load_noted(config).settings, False
     except ConfigError:

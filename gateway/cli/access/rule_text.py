@@ -1,19 +1,13 @@
 """An access rule in words, for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from auth.model import Rule
+from auth.rules.files import action_text, condition_text
 from gateway.cli.table import shown
-
-if TYPE_CHECKING:
-    from auth.model import Rule
 
 
 def whom(rule: Rule) -> str:
-    from auth.rules.files import condition_text
-
     return shown(
         " and ".join("everybody" if kind == "all" else condition_text(kind, value) for kind, value in rule.who)
     )
@@ -30,8 +24,6 @@ def only(rule: Rule) -> Iterator[str]:
 
 
 def sentence(rule: Rule) -> str:
-    from auth.rules.files import action_text
-
     verb = {"all": "publish and subscribe"}.get(action_text(rule), action_text(rule))
     limits = "".join(f", {one}" for one in only(rule))
     return f"{rule.permission} {whom(rule)} to {verb} to {shown(rule.topic)}{limits}"

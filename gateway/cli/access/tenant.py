@@ -1,20 +1,15 @@
 """``gateway auth tenant``: customers or sites, with limits and attributes of their users."""
 
-from __future__ import annotations
-
+import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from auth.model import Tenant
+from auth.store.store import Store
 from gateway.cli.access.common import add_attributes, answer_list, attributes, database, operator
 from gateway.cli.arguments import UsageError
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import answer, shown
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.model import Tenant
-    from auth.store.store import Store
 
 
 def add_parser(commands: Commands) -> None:
@@ -61,8 +56,6 @@ def _limits(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from auth.model import Tenant
-
     rate, users_max = _limits(arguments)
     tenant = Tenant(
         arguments.name,

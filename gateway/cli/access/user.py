@@ -1,11 +1,18 @@
 """``gateway auth user``: the users of the built-in database."""
 
-from __future__ import annotations
-
+import argparse
+import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from auth.errors import NotStoredError
+from auth.moments import format_moment
+from auth.passwords import generate_secret, hash_argon2id, hash_device_secret, parse
+from auth.store.edit import Editor
+from auth.store.records import User
+from auth.store.store import Store
 from config.errors import ExitStatus
+from config.settings import Settings
 from gateway.cli.access import user_files as auth_user_files
 from gateway.cli.access.common import (
     add_attributes,
@@ -21,14 +28,6 @@ from gateway.cli.access.common import (
 from gateway.cli.arguments import UsageError
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import answer, print_json, shown, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.store.edit import Editor
-    from auth.store.records import User
-    from auth.store.store import Store
-    from config.settings import Settings
 
 _KINDS: Final = ("username", "clientid", "common_name", "address")
 
@@ -85,8 +84,6 @@ def _add_kind(parser: argparse.ArgumentParser) -> None:
 
 def _password(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
     """The password to store, as far as it can be made without the database's lock, and the secret to print."""
-    from auth.passwords import generate_secret, hash_argon2id
-
     if arguments.no_password or arguments.kind not in {"username", "clientid"}:
         if arguments.generate or arguments.password_file or arguments.password_stdin:
             raise UsageError(
@@ -99,8 +96,6 @@ def _password(arguments: argparse.Namespace, settings: Settings) -> tuple[str, s
 
 
 def _stored(editor: Editor, stored: str, secret: str) -> str:
-    from auth.passwords import hash_device_secret
-
     return hash_device_secret(secret, editor.current_device_key()) if secret else stored
 
 
@@ -114,8 +109,6 @@ def _say_done(arguments: argparse.Namespace, sentence: str, secret: str, **facts
 
 def _add(arguments: argparse.Namespace) -> int:
     """Add a user: a device or a person."""
-    from auth.store.records import User
-
     expires_at_s = moment(arguments.expires)
     with database(arguments, create=True) as (settings, store):
         stored, secret = _password(arguments, settings)
@@ -189,8 +182,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _rows(users: Iterable[User]) -> Iterator[tuple[str, ...]]:
-    from auth.moments import format_moment
-
     for user in users:
         marks = [word for word, on in (("superuser", user.is_superuser), ("disabled", user.disabled)) if on]
         yield (
@@ -206,8 +197,6 @@ def _rows(users: Iterable[User]) -> Iterator[tuple[str, ...]]:
 
 def _hash_kind(user: User) -> str:
     """The kind of the stored password, never the password."""
-    from auth.passwords import parse
-
     if not user.password:
         return "none"
     kind = parse(user.password).digest
@@ -232,11 +221,6 @@ def _as_data(user: User) -> dict[str, Any]:
 
 def _show(arguments: argparse.Namespace) -> int:
     """Show a user, its rules and its bans."""
-    import time
-
-    from auth.errors import NotStoredError
-    from auth.moments import format_moment
-
     with database(arguments) as (_settings, store):
         user = store.user(arguments.kind, arguments.name)
         if user is None:

@@ -1,24 +1,21 @@
 """``gateway auth user import`` and ``export``."""
 
-from __future__ import annotations
-
+import argparse
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
+from auth.errors import ImportFormatError, StoreError
+from auth.store.edit import Editor
+from auth.store.user_entries import HashForm
+from auth.store.user_formats import UserFile, export_lines, read_users
+from auth.store.user_hashing import hash_entries
 from config.errors import ExitStatus
 from gateway.cli.access.common import database, new_file, operator, password_cost
 from gateway.cli.arguments import UsageError
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import answer, mention
-
-if TYPE_CHECKING:
-    import argparse
-
-    from auth.store.edit import Editor
-    from auth.store.user_entries import HashForm
-    from auth.store.user_formats import UserFile
 
 _ALGORITHMS: Final = ("auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2")
 _EXISTING: Final = ("refuse", "keep", "overwrite")
@@ -74,8 +71,6 @@ def add_parsers(parsers: Commands) -> None:
 
 
 def _form(arguments: argparse.Namespace) -> HashForm:
-    from auth.store.user_entries import HashForm
-
     digest, _sign, iterations = arguments.pbkdf2.partition(":")
     if not (iterations.isascii() and iterations.isdigit() and len(iterations) < 10):
         raise UsageError("--pbkdf2 has not the form DIGEST:ITERATIONS, such as sha256:4096.")
@@ -85,9 +80,6 @@ def _form(arguments: argparse.Namespace) -> HashForm:
 def _import(arguments: argparse.Namespace) -> int:
     """Add the users of an export, or of a bootstrap file of EMQX (CSV or JSON). All of them or none: the first error
     ends the import, with its line."""
-    from auth.store.user_formats import read_users
-    from auth.store.user_hashing import hash_entries
-
     file = read_users(arguments.file, _form(arguments), arguments.identity)
     if arguments.replace:
         arguments.existing = "overwrite"
@@ -112,8 +104,6 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts: Counter[str]) -> None:
-    from auth.errors import ImportFormatError, StoreError
-
     for key in file.device_keys.values():
         editor.add_device_key(key)
     for tenant in file.tenants:
@@ -146,8 +136,6 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
 def _export(arguments: argparse.Namespace) -> int:
     """Write all tenants and users into a file that `import` and auth.users_file read, with their password hashes: keep
     it as secret as the database."""
-    from auth.store.user_formats import export_lines
-
     with database(arguments) as (_settings, store):
         lines = export_lines(store.device_keys(), store.tenants(), store.users())
         with new_file(arguments.file) as file:

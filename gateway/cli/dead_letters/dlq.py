@@ -1,25 +1,23 @@
 """``gateway dlq``: shows dead letters, and replays them through the present routes."""
 
-from __future__ import annotations
-
+import argparse
 import contextlib
 import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
+from bridge.dead_letters.reading import DeadLetter, Place
 from config.errors import ExitStatus, GatewayError
+from config.settings import Settings
 from gateway.cli.arguments import UsageError, moment, positive, topic_filters, with_settings
+from gateway.cli.dead_letters import text as dlq_text
+from gateway.cli.dead_letters.path import commands_of
+from gateway.cli.dead_letters.reader import DeadLetterReader
+from gateway.cli.dead_letters.replay import Outcome, ReplayRun
+from gateway.cli.dead_letters.selection import Filter, Selection, find, look_through, parse_place
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import print_json, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from bridge.dead_letters.reading import DeadLetter, Place
-    from config.settings import Settings
-    from gateway.cli.dead_letters.reader import DeadLetterReader
-    from gateway.cli.dead_letters.selection import Filter, Selection
+from gateway.components.outward import kafka_login
 
 
 class NotFoundError(GatewayError):
@@ -62,8 +60,6 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _filter(arguments: argparse.Namespace) -> Filter:
-    from gateway.cli.dead_letters.selection import Filter
-
     return Filter(
         reasons=tuple(arguments.reason),
         routes=tuple(arguments.route),
@@ -76,9 +72,6 @@ def _filter(arguments: argparse.Namespace) -> Filter:
 
 @contextlib.asynccontextmanager
 async def _reader(settings: Settings) -> AsyncIterator[DeadLetterReader]:
-    from gateway.cli.dead_letters.reader import DeadLetterReader
-    from gateway.components.outward import kafka_login
-
     async with (
         kafka_login(settings.kafka) as login,
         DeadLetterReader(settings.kafka, f"{settings.instance}-dlq", settings.dead_letter_topics, login) as reader,
@@ -87,8 +80,6 @@ async def _reader(settings: Settings) -> AsyncIterator[DeadLetterReader]:
 
 
 def _place(text: str, settings: Settings) -> Place:
-    from gateway.cli.dead_letters.selection import parse_place
-
     try:
         return parse_place(text, settings.dead_letter.topic)
     except ValueError as error:
@@ -97,9 +88,6 @@ def _place(text: str, settings: Settings) -> Place:
 
 async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
     """List dead letters, the newest last, and say how long they are kept."""
-    from gateway.cli.dead_letters import text as dlq_text
-    from gateway.cli.dead_letters.selection import look_through
-
     wanted = _filter(arguments)
     async with _reader(settings) as reader:
         selection = await look_through(reader, wanted.takes, newest=arguments.limit)
@@ -128,10 +116,6 @@ async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
 async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show a dead letter with all headers and its payload, parts put together. Ends with status 4 when there is none
     (any more)."""
-    from gateway.cli.dead_letters import text as dlq_text
-    from gateway.cli.dead_letters.path import commands_of
-    from gateway.cli.dead_letters.selection import look_through
-
     place = _place(arguments.place, settings)
     async with _reader(settings) as reader:
         selection = await look_through(reader, lambda letter: place in letter.places)
@@ -152,8 +136,6 @@ async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _named(selection: Selection, places: Sequence[Place]) -> list[DeadLetter]:
     """The dead letters at these places. Raises NotFoundError for one that is not there."""
-    from gateway.cli.dead_letters.selection import find
-
     letters = []
     for place in places:
         letter = find(selection.letters, place)
@@ -174,9 +156,6 @@ async def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
     """Send the messages of dead letters, oldest first, through the routes and interceptors of the present settings, and
     mark each once Kafka has it. A command goes back to its Kafka topic. A marked one is not replayed again. Ends with
     status 4 when nothing matches, 5 when some could not be replayed."""
-    from gateway.cli.dead_letters.replay import Outcome, ReplayRun
-    from gateway.cli.dead_letters.selection import Filter, look_through
-
     wanted = _filter(arguments)
     if arguments.places and (wanted != Filter() or arguments.all):
         raise UsageError("Give places, or filters, or --all, but only one of them.")

@@ -5,22 +5,25 @@ letter again is not written: it stays where it is, and the reason is reported. A
 it was.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from bridge.commands.plan import CommandPlan
 from bridge.commands.reading import BadCommandError, read_request
-from bridge.dead_letters.reading import LoggedRecord
+from bridge.dead_letters.reading import DeadLetter, LoggedRecord, Place
+from bridge.dead_letters.replay_marks import Mark
 from bridge.errors import BridgeError, RetriableError, UnreachableError
 from bridge.intercept.loading import load_chains
+from bridge.kafka.login import KafkaLogin
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.topics import Topics
+from bridge.message import Properties
+from bridge.ports import StoredRecord
+from bridge.produce.accumulator import Slot
 from bridge.produce.batch import Batch, Span
 from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
 from bridge.produce.dispatch import TopicNameError
@@ -29,17 +32,9 @@ from bridge.produce.partitions import Partitions
 from bridge.produce.pipeline import Pipeline, PipelineHooks
 from bridge.produce.sender import SenderPolicy
 from bridge.routing.router import Router
-
-if TYPE_CHECKING:
-    from bridge.dead_letters.reading import DeadLetter, Place
-    from bridge.dead_letters.replay_marks import Mark
-    from bridge.kafka.login import KafkaLogin
-    from bridge.message import Properties
-    from bridge.ports import StoredRecord
-    from bridge.produce.accumulator import Slot
-    from bridge.wire import DeadLetterReason
-    from config.commands import CommandSettings
-    from config.settings import Settings
+from bridge.wire import DeadLetterReason
+from config.commands import CommandSettings
+from config.settings import Settings
 
 LOOK_S = 0.2
 

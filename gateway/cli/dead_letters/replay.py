@@ -1,22 +1,18 @@
 """``gateway dlq replay``: claims, routes, awaits and marks dead letters, 200 at a time."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bridge.dead_letters.reading import DeadLetter, Place
 from bridge.dead_letters.replay_marks import Mark, MarkKind
+from config.settings import Settings
 from gateway.cli.dead_letters import text as dlq_text
 from gateway.cli.dead_letters.path import Destination, Fate, ReplayPath, commands_of
-
-if TYPE_CHECKING:
-    from bridge.dead_letters.reading import DeadLetter, Place
-    from config.settings import Settings
-    from gateway.cli.dead_letters.reader import DeadLetterReader
-    from gateway.cli.dead_letters.selection import Selection
+from gateway.cli.dead_letters.reader import DeadLetterReader
+from gateway.cli.dead_letters.selection import Selection
 
 # Claimed at a time, with the payloads in memory. After a crash, at most these are undecided.
 CHUNK = 200

@@ -1,20 +1,15 @@
 """The dead letters that a ``gateway dlq`` command is about, by filters or places."""
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bridge.dead_letters.reading import Assembler, DeadLetter, Place
 from bridge.dead_letters.replay_marks import Marks
+from bridge.kafka.reader import Partition
 from bridge.routing.filters import matches
-
-if TYPE_CHECKING:
-    from bridge.kafka.reader import Partition
-    from gateway.cli.dead_letters.reader import DeadLetterReader
+from gateway.cli.dead_letters.reader import DeadLetterReader
 
 _PLACE = re.compile(r"(?:([A-Za-z0-9._-]{1,249})/)?(\d+):(\d+)", re.ASCII)
 

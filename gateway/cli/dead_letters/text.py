@@ -1,19 +1,15 @@
 """Dead letters as text and JSON."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bridge.dead_letters.reading import DeadLetter
+from bridge.dead_letters.replay_marks import Marks, Replay
+from bridge.kafka.reader import TopicFacts
 from config.values.grammar import format_duration
 from gateway.cli.table import shown, table_lines
-
-if TYPE_CHECKING:
-    from bridge.dead_letters.reading import DeadLetter
-    from bridge.dead_letters.replay_marks import Marks, Replay
-    from bridge.kafka.reader import TopicFacts
 
 _PRINTABLE = frozenset(string.printable) - frozenset("\r\x0b\x0c")
 _HEX_WIDTH = 16

@@ -1,25 +1,24 @@
 """``gateway command``: sends commands to devices through Kafka, and shows what became of them."""
 
-from __future__ import annotations
-
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bridge.commands.reading import BadCommandError
+from bridge.commands.status_reading import StatusView
+from bridge.dead_letters.reading import Place
+from config.commands import CommandSettings
 from config.errors import ConfigError, ExitStatus, GatewayError
+from config.settings import Settings
 from gateway.cli.arguments import UsageError, duration, moment, positive, with_settings
+from gateway.cli.device_commands import text
+from gateway.cli.device_commands.statuses import StatusTopics, Wanted
 from gateway.cli.parser import Commands, flag, repeated
-from gateway.cli.table import print_json, tell
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bridge.commands.status_reading import StatusView
-    from bridge.dead_letters.reading import Place
-    from config.commands import CommandSettings
-    from config.settings import Settings
-    from gateway.tools.send_command import Draft, Sending
+from gateway.cli.table import bytes_data, print_json, tell
+from gateway.components.outward import kafka_login
+from gateway.tools.send_command import Draft, Sending
 
 _SEND_EPILOG: Final = """\
 examples:
@@ -47,8 +46,8 @@ def add_parser(commands: Commands) -> None:
         "Commands to devices ([[commands]] in the settings): records of Kafka topics, which a running gateway "
         "publishes over MQTT. Only send writes; no command uses a consumer group.",
     )
-    text = "write a command to Kafka; --wait shows its statuses"
-    send = parsers.verb("send", with_settings(_send), text, _SEND_EPILOG)
+    does = "write a command to Kafka; --wait shows its statuses"
+    send = parsers.verb("send", with_settings(_send), does, _SEND_EPILOG)
     send.add_argument("device", metavar="DEVICE", help="its name, which becomes the record's key")
     send.add_argument("payload", metavar="PAYLOAD", nargs="?", help="text (default: empty)")
     send.add_argument("--payload-file", metavar="FILE", help="the payload from a file, - for standard input")
@@ -70,8 +69,8 @@ def add_parser(commands: Commands) -> None:
     repeated(listing, "--status", "STATUS", f"with this last status: {', '.join(_STATUSES)}", choices=_STATUSES)
     flag(listing, "--open", "only those that are not finished")
     listing.add_argument("--since", type=moment, metavar="WHEN", help="with a status since then: a time (UTC), or 2h")
-    text = "the N newest, at most 100,000 (default: %(default)s)"
-    listing.add_argument("--limit", type=positive, default=50, metavar="N", help=text)
+    newest = "the N newest, at most 100,000 (default: %(default)s)"
+    listing.add_argument("--limit", type=positive, default=50, metavar="N", help=newest)
     _add_name(listing)
 
     show = parsers.verb("show", with_settings(_show), "show one command: its record, statuses and answers")
@@ -109,8 +108,6 @@ def the_one(settings: Settings, name: str | None) -> CommandSettings:
 
 
 def _draft(arguments: argparse.Namespace) -> Draft:
-    from gateway.tools.send_command import Draft
-
     if arguments.payload is not None and arguments.payload_file is not None:
         raise UsageError("Give PAYLOAD or --payload-file, but only one of them.")
     if arguments.payload_file is None:
@@ -135,10 +132,6 @@ def _draft(arguments: argparse.Namespace) -> Draft:
 async def _send(arguments: argparse.Namespace, settings: Settings) -> int:
     """Writes a command for a device to the first Kafka topic of its [[commands]], and says where it is. With --wait:
     shows each status until the terminal one. A gateway must run for that."""
-    from bridge.commands.reading import BadCommandError
-    from gateway.components.outward import kafka_login
-    from gateway.tools.send_command import Sending
-
     commands, draft = the_one(settings, arguments.commands), _draft(arguments)
     async with kafka_login(settings.kafka) as login:
         try:
@@ -156,9 +149,6 @@ async def _send(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _follow(arguments: argparse.Namespace, sending: Sending, draft: Draft) -> ExitStatus:
-    from bridge.commands.status_reading import StatusView
-    from gateway.cli.device_commands import text
-
     place: Place | None = None
     statuses: list[StatusView] = []
     async for one in sending.written_and_followed():
@@ -194,10 +184,6 @@ async def _follow(arguments: argparse.Namespace, sending: Sending, draft: Draft)
 async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the commands that the status topics know, with the last status of each, the newest last. A command that no
     worker has taken yet has no status."""
-    from gateway.cli.device_commands import text
-    from gateway.cli.device_commands.statuses import StatusTopics, Wanted
-    from gateway.components.outward import kafka_login
-
     commands = chosen(settings, arguments.commands)
     wanted = Wanted(tuple(arguments.device), tuple(arguments.status), arguments.open)
     async with kafka_login(settings.kafka) as login:
@@ -217,11 +203,6 @@ async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
 async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show a command in full: its record, every status that Kafka still has, and the answers of its device. Ends with
     status 4 when there is none."""
-    from gateway.cli.device_commands import text
-    from gateway.cli.device_commands.statuses import StatusTopics
-    from gateway.cli.table import bytes_data
-    from gateway.components.outward import kafka_login
-
     commands = chosen(settings, arguments.commands)
     async with kafka_login(settings.kafka) as login:
         found = await StatusTopics(settings, commands, login).find(arguments.id)

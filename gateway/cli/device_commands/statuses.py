@@ -1,24 +1,19 @@
 """Reads the status topics without a group, for ``gateway command list`` and ``show``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bridge.commands.model import Answer
 from bridge.commands.plan import CommandPlan
 from bridge.commands.reading import BadCommandError, Request, read_answer, read_request
 from bridge.commands.status_reading import StatusView, parse_place, read_status
+from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.errors import TopicMissingError
-from bridge.kafka.reader import TopicReader
-
-if TYPE_CHECKING:
-    from bridge.commands.model import Answer
-    from bridge.dead_letters.reading import LoggedRecord, Place
-    from bridge.kafka.login import KafkaLogin
-    from bridge.kafka.reader import Partition
-    from config.commands import CommandSettings
-    from config.settings import Settings
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.reader import Partition, TopicReader
+from config.commands import CommandSettings
+from config.settings import Settings
 
 MOST: Final = 100_000  # commands of a list that are kept in memory, about 1 kB each
 _ANSWERS_FOR_MS: Final = 3_600_000  # after a command's last status its further answers are looked for

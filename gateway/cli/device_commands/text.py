@@ -1,19 +1,15 @@
 """Commands and their statuses as text and JSON."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bridge.commands.model import Status
+from bridge.commands.reading import Request
+from bridge.commands.status_reading import AnswerView, StatusView
+from bridge.dead_letters.reading import LoggedRecord
 from gateway.cli.table import bytes_data, shown, table_lines
-
-if TYPE_CHECKING:
-    from bridge.commands.reading import Request
-    from bridge.commands.status_reading import AnswerView, StatusView
-    from bridge.dead_letters.reading import LoggedRecord
 
 _COLUMNS: Final = ("ID", "DEVICE", "STATUS", "AT (UTC)", "WHY")
 _WIDTHS: Final = (24, 16)  # of an id and a device; the whole is in --json

@@ -1,23 +1,20 @@
 """``gateway cluster``: Kafka's brokers, its controller, and running reassignments."""
 
-from __future__ import annotations
-
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from config.errors import ExitStatus
+from gateway.admin import progress
+from gateway.admin.errors import AdminError
+from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import Answers, BrokerVersion, Cluster, LogDir, Quorum, Topic, TopicPartition, Unanswered
+from gateway.admin.progress import Moving
 from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered, plural
 from gateway.cli.parser import Commands
 from gateway.cli.table import mention, print_json, say, severity, table
 from gateway.tools.doctor.wording import bytes_text
-
-if TYPE_CHECKING:
-    import argparse
-
-    from gateway.admin.kafka import KafkaAdmin
-    from gateway.admin.progress import Moving
 
 _SHOWN: Final = 10
 _LAGGING_RECORDS: Final = 1000  # a voter further behind must read before it can lead
@@ -75,9 +72,6 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _looked(admin: KafkaAdmin) -> _View:
-    from gateway.admin.errors import AdminError
-    from gateway.admin.progress import moving
-
     problems: list[str] = []
 
     def or_else(ask: Callable[[], Any], instead: Any) -> Any:
@@ -94,7 +88,7 @@ def _looked(admin: KafkaAdmin) -> _View:
     running = or_else(admin.reassignments, ()) if cluster.quorum_problem == "" else ()
     if cluster.quorum_problem:
         problems.append(cluster.quorum_problem)
-    return _View(cluster, versions, dirs, topics, moving(running, topics, dirs.by_broker), problems)
+    return _View(cluster, versions, dirs, topics, progress.moving(running, topics, dirs.by_broker), problems)
 
 
 # --- text ---

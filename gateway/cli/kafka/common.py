@@ -1,23 +1,19 @@
 """Shared by the commands for Kafka: options, the connection, the question before a change."""
 
-from __future__ import annotations
-
+import argparse
 import contextlib
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from config.settings import Settings
+from gateway.admin.audit import AuditLog
+from gateway.admin.errors import AdminMissingError
+from gateway.admin.kafka import KafkaAdmin
+from gateway.admin.model import Topic, Unanswered
 from gateway.cli.arguments import UsageError, load_noted, quiet
 from gateway.cli.parser import flag
 from gateway.cli.table import mention
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.settings import Settings
-    from gateway.admin.audit import AuditLog
-    from gateway.admin.kafka import KafkaAdmin
-    from gateway.admin.model import Topic, Unanswered
 
 CONFIG: Final = "the gateway's settings; [admin] says who asks Kafka"  # help of --config
 
@@ -30,8 +26,6 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
 @contextlib.contextmanager
 def connected(arguments: argparse.Namespace) -> Iterator[tuple[Settings, KafkaAdmin]]:
     """The settings and a connection made from them."""
-    from gateway.admin.kafka import KafkaAdmin
-
     settings = load_noted(arguments.config).settings
     with quiet(settings.log), KafkaAdmin(settings) as admin:
         yield settings, admin
@@ -39,8 +33,6 @@ def connected(arguments: argparse.Namespace) -> Iterator[tuple[Settings, KafkaAd
 
 def require_topics(names: Collection[str], topics: Iterable[Topic], outcome: str = "") -> None:
     """Raises AdminMissingError for the names without a topic."""
-    from gateway.admin.errors import AdminMissingError
-
     missing = sorted(set(names) - {topic.name for topic in topics})
     if missing:
         why = "not there, or no right to see it."
@@ -48,8 +40,6 @@ def require_topics(names: Collection[str], topics: Iterable[Topic], outcome: str
 
 
 def audit_log(settings: Settings, admin: KafkaAdmin, command: str) -> AuditLog:
-    from gateway.admin.audit import AuditLog
-
     return AuditLog.of(settings, command, admin.cluster().id)
 
 

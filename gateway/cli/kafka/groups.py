@@ -1,22 +1,20 @@
 """``gateway groups``: consumer groups, their coordinators, members and lag."""
 
-from __future__ import annotations
-
+import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from config.errors import ExitStatus
+from gateway.admin.errors import AdminRetriableError
+from gateway.admin.groups import offsets_partition
+from gateway.admin.lag import GroupLag, Look, PartitionLag
+from gateway.admin.looking import judged, look
+from gateway.admin.model import Group
 from gateway.cli.arguments import duration
 from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered, plural
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import as_data, mention, print_json, say, severity, table, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from gateway.admin.lag import GroupLag, Look, PartitionLag
-    from gateway.admin.model import Group
 
 _SAMPLE_S: Final = 6.0  # consumers commit every five seconds unless told otherwise (auto.commit.interval.ms)
 _WATCH_S: Final = 6.0
@@ -59,8 +57,6 @@ def add_parser(commands: Commands) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     """Every visible group: state, kind, the broker that coordinates it and the partition of __consumer_offsets with its
     offsets."""
-    from gateway.admin.groups import offsets_partition
-
     with connected(arguments) as (_, admin):
         answers = admin.groups()
         partitions = admin.offsets_partitions() if any(answers.by_broker.values()) else 1
@@ -103,8 +99,6 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _once(arguments: argparse.Namespace, admin: Any) -> int:
-    from gateway.admin.looking import judged, look
-
     first = look(admin, arguments.group)
     second: Look | None = None
     lags = any(first.ends.get(place, 0) > offset for place, offset in first.committed.items())
@@ -120,9 +114,6 @@ def _once(arguments: argparse.Namespace, admin: Any) -> int:
 
 
 def _again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Look | None:
-    from gateway.admin.errors import AdminRetriableError
-    from gateway.admin.looking import judged, look
-
     try:
         now = look(admin, arguments.group)
         found = judged(admin, now, before)

@@ -1,12 +1,17 @@
 """``gateway leaders``: the partitions that each broker leads, and the election of preferred leaders."""
 
-from __future__ import annotations
-
+import argparse
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from config.errors import ExitStatus
+from config.settings import Settings
+from gateway.admin.changes import Election
+from gateway.admin.errors import AdminError, AdminRetriableError
+from gateway.admin.kafka import KafkaAdmin
+from gateway.admin.leadership import BrokerLeadership, leadership, not_preferred
+from gateway.admin.model import Partition, Topic, TopicPartition
 from gateway.cli.kafka.common import (
     CONFIG,
     add_change_options,
@@ -18,15 +23,6 @@ from gateway.cli.kafka.common import (
 )
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import mention, print_json, say, severity, table, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.settings import Settings
-    from gateway.admin.changes import Election
-    from gateway.admin.kafka import KafkaAdmin
-    from gateway.admin.leadership import BrokerLeadership
-    from gateway.admin.model import Partition, Topic, TopicPartition
 
 _SHOWN: Final = 20
 _LIMIT: Final = 0.10  # leader.imbalance.per.broker.percentage by default
@@ -59,8 +55,6 @@ def _topics(admin: KafkaAdmin, arguments: argparse.Namespace) -> tuple[Topic, ..
 def _show(arguments: argparse.Namespace) -> int:
     """For each broker: the partitions that it leads, those that it should lead (first replicas), and the share that
     others lead, as Kafka's controller computes it. Changes nothing."""
-    from gateway.admin.leadership import leadership, not_preferred
-
     with connected(arguments) as (_, admin):
         topics = _topics(admin, arguments)
         brokers = leadership(topics, admin.brokers())
@@ -114,8 +108,6 @@ def _elect(arguments: argparse.Namespace) -> int:
     """Elect the preferred replica of each partition where it is in sync and does not lead. It is never an unclean
     election, so nothing is lost. Producers and consumers of those partitions pause for some milliseconds. Ends with
     status 5 when some could not be elected."""
-    from gateway.admin.leadership import leadership, not_preferred
-
     with connected(arguments) as (settings, admin):
         topics = _topics(admin, arguments)
         before = leadership(topics, admin.brokers())
@@ -163,8 +155,6 @@ def _nothing(
 
 
 def _elected(settings: Settings, admin: KafkaAdmin, wanted: dict[TopicPartition, Partition]) -> Election:
-    from gateway.admin.errors import AdminError, AdminRetriableError
-
     audit = audit_log(settings, admin, "gateway leaders elect")
     before = {str(place): one.leader for place, one in wanted.items()}
     after = {str(place): one.preferred for place, one in wanted.items()}
@@ -184,8 +174,6 @@ def _elected(settings: Settings, admin: KafkaAdmin, wanted: dict[TopicPartition,
 
 def _settled(admin: KafkaAdmin, arguments: argparse.Namespace, elected: set[TopicPartition]) -> set[TopicPartition]:
     """Wait until the metadata show the new leaders. Returns the partitions that they do not show in time."""
-    from gateway.admin.leadership import not_preferred
-
     deadline = time.monotonic() + _SETTLE_S
     while True:
         left = elected & {place for place, _ in not_preferred(_topics(admin, arguments))}

@@ -1,12 +1,18 @@
 """``gateway topics``: Kafka's topics, and those of the settings."""
 
-from __future__ import annotations
-
+import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.errors import ExitStatus
+from config.settings import Settings
+from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
+from gateway.admin.errors import AdminError, AdminRefusedError
+from gateway.admin.kafka import KafkaAdmin
+from gateway.admin.model import ConfigEntry, Topic
+from gateway.admin.topic_apply import apply, delete, look, refusals
+from gateway.admin.topic_plan import Step, Wanted, templated, wanted_topics
 from gateway.cli.arguments import duration
 from gateway.cli.kafka.common import (
     CONFIG,
@@ -20,14 +26,6 @@ from gateway.cli.kafka.common import (
 )
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, print_json, say, severity, table, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.settings import Settings
-    from gateway.admin.kafka import KafkaAdmin
-    from gateway.admin.model import ConfigEntry, Topic
-    from gateway.admin.topic_plan import Step, Wanted
 
 _TIMEOUT_S = 60.0
 
@@ -132,8 +130,6 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 def _configs(admin: KafkaAdmin, names: Sequence[str]) -> tuple[dict[str, dict[str, ConfigEntry]], str]:
     """The configurations, or why there are none (DescribeConfigs is a right of its own)."""
-    from gateway.admin.errors import AdminRefusedError
-
     try:
         return admin.configs("topic", names), ""
     except AdminRefusedError as error:
@@ -180,9 +176,6 @@ def _ids(numbers: Iterable[int]) -> str:
 def _plan(arguments: argparse.Namespace) -> int:
     """Compare the topics that the settings name (routes, dead letters, ledger, kafka.topics.declare) with Kafka, and
     say what apply would do. Kafka is asked whether the rights suffice; nothing is changed."""
-    from gateway.admin.topic_apply import look, refusals
-    from gateway.admin.topic_plan import wanted_topics
-
     with connected(arguments) as (settings, admin):
         wanted = wanted_topics(settings)
         steps = look(admin, wanted)
@@ -198,8 +191,6 @@ def _show(
     wanted: Sequence[Wanted],
     refused: Mapping[Step, str],
 ) -> None:
-    from gateway.admin.topic_plan import templated
-
     used = {one.name: one.used_by for one in wanted}
     if arguments.json:
         data = [_step_data(step) | {"used_by": used[step.topic], "refused": refused.get(step)} for step in steps]
@@ -233,9 +224,6 @@ def _step_data(step: Step) -> dict[str, Any]:
 def _apply(arguments: argparse.Namespace) -> int:
     """Do the steps of plan, and return when every broker shows them. A repetition is harmless: after an interruption,
     or a controller's failure, it does the remaining steps. Ends with status 5 when a step is not done."""
-    from gateway.admin.topic_apply import apply, look, refusals
-    from gateway.admin.topic_plan import wanted_topics
-
     with connected(arguments) as (settings, admin):
         wanted = wanted_topics(settings)
         steps = look(admin, wanted)
@@ -284,10 +272,6 @@ def _say_applied(result: Any, audit: Any) -> None:
 def _delete(arguments: argparse.Namespace) -> int:
     """Delete topics, and return when no broker shows them any more. This cannot be undone. Ends with status 4 when a
     topic does not exist, 5 when a broker still shows one, or shows it again."""
-    from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
-    from gateway.admin.errors import AdminError
-    from gateway.admin.topic_apply import delete
-
     with connected(arguments) as (settings, admin):
         if (why := kafka_s_own(arguments.topics)) is not None:
             raise AdminError(why)

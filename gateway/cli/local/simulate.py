@@ -1,15 +1,16 @@
 """``gateway simulate``: devices that publish to the MQTT broker, and their account."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
+import time
 from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
+from config.settings import Settings
+from config.values.addresses import MqttAddress, is_loopback, parse_mqtt_address
 from gateway.cli.arguments import (
     UsageError,
     add_number,
@@ -21,16 +22,15 @@ from gateway.cli.arguments import (
 )
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import counted, progress, tell
+from gateway.components.outward import Outward
+from gateway.devices.commands import AnswerShares
+from gateway.devices.device import Way
+from gateway.devices.fleet import FleetCounts, FleetSettings
+from gateway.devices.mischief import FaultShares
+from gateway.devices.profiles import PROFILES
+from gateway.devices.simulation import SimulationAccount, simulate
+from gateway.mqtt.login import Login
 
-if TYPE_CHECKING:
-    from config.settings import Settings
-    from config.values.addresses import MqttAddress
-    from gateway.devices.commands import AnswerShares
-    from gateway.devices.fleet import FleetCounts, FleetSettings
-    from gateway.devices.mischief import FaultShares
-    from gateway.devices.simulation import SimulationAccount
-
-PROFILE_NAMES = ("steady", "burst", "night-and-day")  # of gateway.devices.profiles, which no other command should load
 _MOST_PER_SECOND = 50_000.0
 _MOST_MESSAGES = 20_000_000.0
 _FAULTS = {
@@ -65,7 +65,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--duration", type=_length, default=60.0, metavar="LENGTH", help="30s, 10m (default: 1m)")
     parser.add_argument(
         "--profile",
-        choices=PROFILE_NAMES,
+        choices=tuple(PROFILES),
         default="steady",
         help="steady: evenly; burst: everything in one second of ten; night-and-day: a tenth of the rate to nearly "
         "twice of it, a day taking four minutes",
@@ -139,11 +139,6 @@ def _run(arguments: argparse.Namespace) -> int:
     It leaves no retained message, will or session. The broker and everything behind it has the load, so the command
     asks first when the broker is on another machine.
     """
-    from config.values.addresses import parse_mqtt_address
-    from gateway.devices.commands import AnswerShares
-    from gateway.devices.fleet import FleetSettings
-    from gateway.devices.mischief import FaultShares
-
     overrides = {} if arguments.mqtt is None else {"mqtt.addresses": [arguments.mqtt]}
     settings = load_noted(arguments.config, overrides=overrides).settings
     address = parse_mqtt_address(settings.mqtt.addresses[0])
@@ -173,8 +168,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_size(fleet: FleetSettings, duration_s: float) -> None:
-    from gateway.devices.profiles import PROFILES
-
     mean = fleet.devices * fleet.rate
     peak = mean * PROFILES[fleet.profile].peak
     if peak > _MOST_PER_SECOND:
@@ -188,8 +181,6 @@ def _check_size(fleet: FleetSettings, duration_s: float) -> None:
 
 def _ask(arguments: argparse.Namespace, fleet: FleetSettings, address: MqttAddress) -> None:
     """Ask before loading a broker on another machine. Raises UsageError."""
-    from config.values.addresses import is_loopback
-
     if arguments.yes or is_loopback(address.host):
         return
     total = fleet.devices * fleet.rate
@@ -212,14 +203,6 @@ async def _simulate(
     faults: FaultShares,
     answers: AnswerShares,
 ) -> int:
-    import time
-    from dataclasses import asdict
-
-    from gateway.components.outward import Outward
-    from gateway.devices.device import Way
-    from gateway.devices.simulation import simulate
-    from gateway.mqtt.login import Login
-
     def show(counts: FleetCounts) -> None:
         progress(
             f"{counts.connected} of {fleet.devices} devices connected, {counts.published:,} published, "

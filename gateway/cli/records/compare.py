@@ -1,20 +1,20 @@
 """``gateway compare``: compares two Kafka topics, the old bridge's and the gateway's."""
 
-from __future__ import annotations
-
 import argparse
+import asyncio
+import dataclasses
+import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from bridge.kafka.reader import TopicReader
+from config.settings import Settings
 from gateway.cli.arguments import UsageError, load_noted, moment, run_quietly
 from gateway.cli.parser import Commands
-from gateway.cli.table import progress
-
-if TYPE_CHECKING:
-    from config.settings import Settings
-    from gateway.tools.migration.compare import Comparison, Side, Table
-    from gateway.tools.migration.identity import Identity, Reader
+from gateway.cli.table import print_json, progress
+from gateway.components.outward import kafka_login
+from gateway.tools.migration.compare import Comparison, Side, Span, Table
+from gateway.tools.migration.identity import Identity, Reader, parse_identity
 
 _SLACK_MS = 60_000  # the longest time between the stamps of two bridges for one message
 _GRACE_MS = 10_000  # the other bridge may still write younger messages
@@ -53,8 +53,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _identity(text: str) -> Identity:
-    from gateway.tools.migration.identity import parse_identity
-
     try:
         return parse_identity(text)
     except ValueError as error:
@@ -69,8 +67,6 @@ def _run(arguments: argparse.Namespace) -> int:
     Both topics are read once, into a temporary file: 150 bytes for each record, 20,000,000 records a side at most. It
     needs some 150 MiB of memory.
     """
-    from gateway.tools.migration.identity import Reader
-
     sides: dict[Side, tuple[str, Settings, Reader]] = {}
     try:
         sides["left"] = arguments.left, _settings(arguments, "left"), Reader(arguments.by, arguments.left_field)
@@ -89,12 +85,6 @@ def _settings(arguments: argparse.Namespace, side: Side) -> Settings:
 
 
 async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, Settings, Reader]]) -> int:
-    import asyncio
-    import dataclasses
-    import tempfile
-
-    from gateway.tools.migration.compare import Span, Table
-
     started_ms = time.time_ns() // 1_000_000
     span = Span(
         since_ms=-(1 << 62) if arguments.since is None else arguments.since,
@@ -109,8 +99,6 @@ async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, S
         comparison = await asyncio.to_thread(table.compare, span, (arguments.left, arguments.right))
         progress("")
     if arguments.json:
-        from gateway.cli.table import print_json
-
         print_json({"left": arguments.left, "right": arguments.right, **dataclasses.asdict(comparison)})
     else:
         print(_text(comparison, arguments.left, arguments.right))
@@ -120,9 +108,6 @@ async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, S
 async def _read(
     table: Table, side: Side, topic: str, settings: Settings, reading: Reader, bounds: tuple[int | None, int | None]
 ) -> None:
-    from bridge.kafka.reader import TopicReader
-    from gateway.components.outward import kafka_login
-
     since_ms, until_ms = bounds
     async with (
         kafka_login(settings.kafka) as login,

@@ -1,25 +1,27 @@
 """``gateway explain``: the way of a message, or of a command to a device, step by step."""
 
-from __future__ import annotations
-
+import argparse
 import base64
 import binascii
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from bridge.message import Properties
 from config.errors import ConfigError, ExitStatus, GatewayError
-from gateway.cli.arguments import UsageError, positive
+from config.loading.load import load
+from config.settings import Settings
+from gateway.admin.kafka import KafkaAdmin
+from gateway.cli.arguments import UsageError, load_noted, positive
+from gateway.cli.device_commands.command import the_one
 from gateway.cli.parser import Commands, flag
-from gateway.cli.table import tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from bridge.message import Properties
-    from config.settings import Settings
-    from gateway.tools.explain import Explanation
+from gateway.cli.records import explain_text
+from gateway.cli.records.explain_text import command_text
+from gateway.cli.table import as_data, print_json, tell
+from gateway.tools.explain import Explanation, Message, explain
+from gateway.tools.explain_command import explain_command
 
 _LISTENS_S: Final = 1.0
 _PATIENCE_S: Final = 3.0  # for a Kafka that does not answer; only the partition needs it
@@ -77,9 +79,6 @@ def _run(arguments: argparse.Namespace) -> int:
     With --command: the way of a command from Kafka to a device: MQTT topic and properties, expiry, what is awaited, and
     which route brings it.
     """
-    from config.loading.load import load
-    from gateway.tools.explain import Message, explain
-
     if arguments.command or arguments.commands is not None:
         return _explain_command(arguments)
 
@@ -98,22 +97,14 @@ def _run(arguments: argparse.Namespace) -> int:
     told = explain(settings, message, _partitions(arguments, settings, asked))
     told.notes += [*asked, *filter(None, [loaded.profile])]
     if arguments.json:
-        from gateway.cli.table import print_json
-
         print_json(_document(told))
     else:
-        from gateway.cli.records.explain_text import text
-
-        tell(text(told, settings))
+        tell(explain_text.text(told, settings))
     good = bool(told.written) and not any(one.dead_letter for one in told.written)
     return ExitStatus.OK if good else ExitStatus.FAILED
 
 
 def _explain_command(arguments: argparse.Namespace) -> int:
-    from gateway.cli.arguments import load_noted
-    from gateway.cli.device_commands.command import the_one
-    from gateway.tools.explain_command import explain_command
-
     settings = load_noted(arguments.config).settings
     commands = the_one(settings, arguments.commands)
     headers = []
@@ -127,13 +118,9 @@ def _explain_command(arguments: argparse.Namespace) -> int:
     told = explain_command(settings, commands, arguments.topic, _payload(arguments), headers, count)
     told.notes += asked
     if arguments.json:
-        from gateway.cli.table import as_data, print_json
-
         document = {name: as_data(getattr(told, name)) for name in told.__slots__}
         print_json(document)
     else:
-        from gateway.cli.records.explain_text import command_text
-
         tell(command_text(told, commands))
     return ExitStatus.OK if told.sent is not None else ExitStatus.FAILED
 
@@ -171,8 +158,6 @@ def _payload(arguments: argparse.Namespace) -> bytes:
 
 
 def _properties(texts: list[str]) -> Properties:
-    from bridge.message import Properties
-
     user: list[tuple[str, str]] = []
     own: dict[str, Any] = {}
     for text in texts:
@@ -204,8 +189,6 @@ def _partitions(arguments: argparse.Namespace, settings: Settings, notes: list[s
         nonlocal silent
         if silent:
             return None
-        from gateway.admin.kafka import KafkaAdmin
-
         if not _listens(settings):
             silent = True
             addresses = ", ".join(settings.kafka.bootstrap_servers)
@@ -227,8 +210,6 @@ def _partitions(arguments: argparse.Namespace, settings: Settings, notes: list[s
 
 def _listens(settings: Settings) -> bool:
     """Whether one of Kafka's addresses takes a connection, since the client would try for much longer."""
-    import socket
-
     for address in settings.kafka.bootstrap_servers:
         host, _, port = address.rpartition(":")
         try:
@@ -240,8 +221,6 @@ def _listens(settings: Settings) -> bool:
 
 
 def _document(told: Explanation) -> dict[str, Any]:
-    from gateway.cli.table import as_data
-
     document = {name: as_data(getattr(told, name)) for name in told.__slots__ if name != "message"}
     for one in document["written"]:
         one["headers"] = [{"name": name, "value": value} for name, value in one["headers"]]

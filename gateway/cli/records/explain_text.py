@@ -1,20 +1,15 @@
 """An explanation as text: one section for each station of the way."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from bridge import wire
+from bridge.commands.model import StatusRecord
+from bridge.commands.ports import Outgoing
+from config.commands import CommandSettings
+from config.settings import Settings
 from gateway.base.moments import moment
 from gateway.tools.explain import Delivery, Explanation, RouteView, Step, Written, shown
-
-if TYPE_CHECKING:
-    from bridge.commands.model import StatusRecord
-    from bridge.commands.ports import Outgoing
-    from config.commands import CommandSettings
-    from config.settings import Settings
-    from gateway.tools.explain_command import CommandExplanation
+from gateway.tools.explain_command import CommandExplanation
 
 
 def text(told: Explanation, settings: Settings) -> str:
@@ -96,7 +91,7 @@ def _status(status: StatusRecord) -> str:
     return f"{status.status}{' (the end)' if status.terminal else ''}"
 
 
-def _section(lines: list[str], title: str, items: Iterator[str] | list[str] | map[str]) -> None:
+def _section(lines: list[str], title: str, items: Iterable[str]) -> None:
     found = list(items)
     if not found:
         return

@@ -1,27 +1,26 @@
 """``gateway spool``: the batches that wait on disk for Kafka, and their export and import."""
 
-from __future__ import annotations
-
+import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from bridge.spool.inspect import SpoolStatus, inspect, unreadable
+from bridge.spool.record import SpoolBatch
+from bridge.spool.spool import spool_path
+from bridge.spool.store import Removal, Store
 from config.errors import ExitStatus, GatewayError
+from config.settings import Settings
+from config.values.grammar import format_bytes
 from gateway.base.moments import moment
 from gateway.cli.arguments import load_noted, quiet
 from gateway.cli.parser import Commands, flag
+from gateway.cli.records import spool_file
+from gateway.cli.records.spool_file import ExportFile
 from gateway.cli.table import answer, print_json, table, tell
 from gateway.tools.doctor.wording import bytes_text
-
-if TYPE_CHECKING:
-    import argparse
-
-    from bridge.spool.inspect import SpoolStatus
-    from bridge.spool.record import SpoolBatch
-    from bridge.spool.store import Store
-    from config.settings import Settings
 
 _CHUNK_BYTES: Final = 4 << 20  # read, or stored, at a time
 
@@ -52,8 +51,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
-    from bridge.spool.spool import spool_path
-
     settings = load_noted(arguments.config).settings
     worker = settings.worker if arguments.worker is None else arguments.worker
     return settings, spool_path(settings.data_dir, worker)
@@ -61,8 +58,6 @@ def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
 
 def _status(arguments: argparse.Namespace) -> int:
     """Show the stored batches by partition, also while the gateway runs."""
-    from bridge.spool.inspect import inspect, unreadable
-
     settings, folder = _load(arguments)
     status = inspect(folder)
     if arguments.verify and status is not None and status.holder:
@@ -99,8 +94,6 @@ def _as_data(folder: Path, status: SpoolStatus | None, settings: Settings) -> di
 
 
 def _as_text(folder: Path, status: SpoolStatus | None, settings: Settings) -> str:
-    from config.values.grammar import format_bytes
-
     if status is None:
         return f"{folder.absolute()}: nothing was ever spooled here.\n"
     used = "in use by process " + status.holder if status.holder else "not in use"
@@ -134,8 +127,6 @@ def _mib(size: int) -> str:
 @contextmanager
 def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
     """The spool, with its lock. Damage is reported on stderr."""
-    from bridge.spool.store import Store
-
     with quiet(settings.log):
         store = Store(folder, settings.instance, lambda _report: None)
         report = store.open()
@@ -149,8 +140,6 @@ def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
 
 def _export(arguments: argparse.Namespace) -> int:
     """Copy all stored batches into a file that another gateway can import. The gateway must be stopped."""
-    from gateway.cli.records import spool_file
-
     settings, folder = _load(arguments)
     if not folder.exists():
         raise SpoolCommandError(f"{folder.absolute()}: nothing was ever spooled here. Check --config and --worker.")
@@ -172,8 +161,6 @@ def _stored(store: Store) -> Iterator[SpoolBatch]:
 
 
 def _empty(store: Store) -> None:
-    from bridge.spool.store import Removal
-
     everything = [(0, (1 << 63) - 1)]
     store.remove([Removal(one.topic, one.partition, [], everything) for one in store.totals()])
 
@@ -181,8 +168,6 @@ def _empty(store: Store) -> None:
 def _import(arguments: argparse.Namespace) -> int:
     """Store the batches of an export behind the present ones. The gateway must be stopped. A file is imported once; a
     second import continues an interrupted one."""
-    from gateway.cli.records.spool_file import ExportFile
-
     settings, folder = _load(arguments)
     export = ExportFile(arguments.file)
     if export.instance not in {settings.instance, arguments.from_instance}:

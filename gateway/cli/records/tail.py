@@ -1,23 +1,23 @@
 """``gateway tail``: shows records of Kafka as they arrive."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING
 
+from bridge.dead_letters.reading import Assembler, DeadLetter, LoggedRecord
+from bridge.dead_letters.replay_marks import Marks
+from bridge.intercept.expression import Expression
+from bridge.kafka.reader import Partition, TopicReader
 from config.errors import ExitStatus
+from config.settings import Settings
 from gateway.cli.arguments import UsageError, load_noted, moment, positive, run_quietly, topic_filters
+from gateway.cli.dead_letters.selection import parse_place
 from gateway.cli.parser import Commands, flag, repeated
+from gateway.cli.records.tail_selection import TailFilter, as_letter
+from gateway.cli.records.tail_text import LinePrinter, as_json_line
 from gateway.cli.table import mention, tell
-
-if TYPE_CHECKING:
-    from bridge.dead_letters.reading import DeadLetter, LoggedRecord
-    from bridge.kafka.reader import Partition, TopicReader
-    from config.settings import Settings
-    from gateway.cli.records.tail_selection import TailFilter
+from gateway.components.outward import kafka_login
 
 _EPILOG = """\
 examples:
@@ -115,9 +115,6 @@ def _topics(arguments: argparse.Namespace, settings: Settings) -> tuple[str, ...
 
 
 def _filter(arguments: argparse.Namespace) -> TailFilter:
-    from bridge.intercept.expression import Expression
-    from gateway.cli.records.tail_selection import TailFilter
-
     try:
         where = None if arguments.where is None else Expression(arguments.where)
     except ValueError as error:
@@ -132,10 +129,6 @@ def _filter(arguments: argparse.Namespace) -> TailFilter:
 
 
 async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple[str, ...], wanted: TailFilter) -> int:
-    from bridge.kafka.reader import TopicReader
-    from gateway.cli.records.tail_text import LinePrinter, as_json_line
-    from gateway.components.outward import kafka_login
-
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     printer = LinePrinter(width, topics=len(topics) > 1)
     shown = 0
@@ -180,8 +173,6 @@ async def _starts(
     arguments: argparse.Namespace, reader: TopicReader, ends: dict[Partition, int], topics: tuple[str, ...]
 ) -> dict[Partition, int]:
     """The first offset of each partition to read."""
-    from gateway.cli.dead_letters.selection import parse_place
-
     if arguments.since is not None:
         return await reader.offsets_at(arguments.since)
     if arguments.start is None:
@@ -208,15 +199,10 @@ class _Letters:
     """Records one by one. Dead letters are joined from their parts; marks of replays are left out."""
 
     def __init__(self, *, dead_letters: bool) -> None:
-        from bridge.dead_letters.reading import Assembler
-        from bridge.dead_letters.replay_marks import Marks
-
         self._assembler = Assembler() if dead_letters else None
         self._marks = Marks()
 
     def take(self, record: LoggedRecord) -> DeadLetter | None:
-        from gateway.cli.records.tail_selection import as_letter
-
         if self._assembler is None:
             return as_letter(record)
         return None if self._marks.take(record) else self._assembler.take(record)

@@ -1,19 +1,14 @@
 """The filters of ``gateway tail``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bridge.dead_letters.reading import DeadLetter, LoggedRecord
 from bridge.errors import BridgeError
+from bridge.intercept.expression import Expression
 from bridge.message import MessageView
 from bridge.record import Record
 from bridge.routing.filters import matches
 from config.error_words import words
-
-if TYPE_CHECKING:
-    from bridge.intercept.expression import Expression
 
 
 def as_letter(record: LoggedRecord) -> DeadLetter:

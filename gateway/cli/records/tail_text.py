@@ -1,19 +1,15 @@
 """Records of ``gateway tail``: a line each, without characters that a terminal obeys."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import from_json
 
 from bridge import wire
+from bridge.dead_letters.reading import DeadLetter
 from gateway.cli.dead_letters.text import cut, moment, readable
 from gateway.cli.table import bytes_data, shown
-
-if TYPE_CHECKING:
-    from bridge.dead_letters.reading import DeadLetter
 
 _TOPIC_CELLS = 40
 _DEVICE_CELLS = 24

@@ -1,23 +1,25 @@
 """``gateway verify``: compares Kafka's records with those that Kafka acknowledged to this gateway, and commands with
 their statuses."""
 
-from __future__ import annotations
-
+import argparse
+import logging
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
+from config.settings import Settings
 from gateway.cli.arguments import duration, load_noted, moment, run_quietly
+from gateway.cli.device_commands.command import chosen
 from gateway.cli.parser import Commands
 from gateway.cli.table import mention, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.settings import Settings
-    from gateway.tools.verify.before import Before
-    from gateway.tools.verify.check import Span, Verdict
+from gateway.components.commanding import group_name
+from gateway.components.outward import kafka_login
+from gateway.tools.verify import command_report, report
+from gateway.tools.verify.before import Before, look_before, workers_of
+from gateway.tools.verify.check import Span, Verdict, verify
+from gateway.tools.verify.command_check import verify_commands
+from gateway.tools.verify.command_log import KafkaCommandLog
+from gateway.tools.verify.reader import KafkaReader
 
 _EPILOG = """\
 exit status: 0 everything is there, 3 records are missing or the ledger does not balance, or a command has no terminal
@@ -55,10 +57,6 @@ def _run(arguments: argparse.Namespace) -> int:
     With --commands it compares the topics of commands with their status topic instead: each command that the consumer
     group's commit calls finished has one terminal status. It counts those that wait, are sent, or are not read yet.
     """
-    import logging
-
-    from gateway.tools.verify.report import as_json, as_text
-
     settings = load_noted(arguments.config).settings
     if arguments.commands is not None:
         return run_quietly(_verify_commands(arguments, settings), settings.log)
@@ -71,17 +69,15 @@ def _run(arguments: argparse.Namespace) -> int:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # its warnings are in our errors and in the table
         verdict, before = await _verify(settings, span, now_ms)
         if arguments.json:
-            print(as_json(verdict, before), end="")
+            print(report.as_json(verdict, before), end="")
         else:
-            tell(as_text(verdict, before))
+            tell(report.as_text(verdict, before))
         return verdict.exit_status
 
     return run_quietly(work(), settings.log)
 
 
 def _span(arguments: argparse.Namespace, now_ms: int) -> Span:
-    from gateway.tools.verify.check import Span
-
     since_ms = arguments.since
     if arguments.last is not None:
         since_ms = max(since_ms or 0, now_ms - round(arguments.last * 1000))
@@ -89,13 +85,6 @@ def _span(arguments: argparse.Namespace, now_ms: int) -> Span:
 
 
 async def _verify_commands(arguments: argparse.Namespace, settings: Settings) -> int:
-    from gateway.cli.device_commands.command import chosen
-    from gateway.components.commanding import group_name
-    from gateway.components.outward import kafka_login
-    from gateway.tools.verify.command_check import verify_commands
-    from gateway.tools.verify.command_log import KafkaCommandLog
-    from gateway.tools.verify.command_report import as_json, as_text, exit_status
-
     span = _span(arguments, time.time_ns() // 1_000_000)
     progress = mention if sys.stderr.isatty() else lambda _text: None
     verdicts = []
@@ -104,18 +93,13 @@ async def _verify_commands(arguments: argparse.Namespace, settings: Settings) ->
             async with KafkaCommandLog(settings, one, login) as log:
                 verdicts.append(await verify_commands(log, one, group_name(settings, one), span, progress))
     if arguments.json:
-        print(as_json(verdicts), end="")
+        print(command_report.as_json(verdicts), end="")
     else:
-        tell(as_text(verdicts))
-    return exit_status(verdicts)
+        tell(command_report.as_text(verdicts))
+    return command_report.exit_status(verdicts)
 
 
 async def _verify(settings: Settings, span: Span, now_ms: int) -> tuple[Verdict, Before]:
-    from gateway.components.outward import kafka_login
-    from gateway.tools.verify.before import look_before, workers_of
-    from gateway.tools.verify.check import verify
-    from gateway.tools.verify.reader import KafkaReader
-
     async with kafka_login(settings.kafka) as login, KafkaReader(settings.kafka, settings.instance, login) as reader:
         verdict = await verify(
             reader,

@@ -7,6 +7,7 @@ from config.errors import ExitStatus, GatewayError
 from gateway.cli.arguments import load_noted
 from gateway.cli.parser import Commands
 from gateway.cli.table import tell
+from gateway.data_dir.lost_sessions import acknowledge, read_losses
 
 
 def add_parser(commands: Commands) -> None:
@@ -18,8 +19,6 @@ def _run(arguments: argparse.Namespace) -> int:
     """Shows the MQTT sessions that the broker lost, of all workers of data_dir, and notes there that they are
     acknowledged: the problem session-lost and its alert end. The losses stay in the ledger topic, and gateway verify
     reports them. A later loss is a new problem. Without this command the problem ends after 24 h."""
-    from gateway.data_dir.lost_sessions import acknowledge, read_losses
-
     settings = load_noted(arguments.config).settings
     now_ms = time.time_ns() // 1_000_000
     try:

@@ -1,18 +1,16 @@
 """``gateway identity``: the owner of a data directory, and its adoption."""
 
-from __future__ import annotations
+import argparse
 
-from typing import TYPE_CHECKING
-
+from bridge.kafka.connection import cluster_id
 from config.errors import ExitStatus, GatewayError
+from config.settings import Settings
 from gateway.cli.arguments import load_noted, run_quietly
 from gateway.cli.parser import Commands
 from gateway.cli.table import tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.settings import Settings
+from gateway.components.outward import kafka_login
+from gateway.data_dir.adoption import adopt, describe, require_idle
+from gateway.supervisor.place import find_supervisor
 
 
 def add_parser(commands: Commands) -> None:
@@ -27,8 +25,6 @@ def add_parser(commands: Commands) -> None:
 
 def _show(arguments: argparse.Namespace) -> int:
     """Print the identity of data_dir and of each worker slot."""
-    from gateway.data_dir.adoption import describe
-
     settings = load_noted(arguments.config).settings
     tell("\n".join(describe(settings.data_dir, settings.instance)))
     return ExitStatus.OK
@@ -38,9 +34,6 @@ def _adopt(arguments: argparse.Namespace) -> int:
     """Give data_dir to the instance and the Kafka cluster of these settings, and print the changes. Use it after a
     restore from a backup, a move to another disk, or a change of the instance's name or of the cluster. Refused while a
     worker runs there."""
-    from gateway.data_dir.adoption import adopt, require_idle
-    from gateway.supervisor.place import find_supervisor
-
     settings = load_noted(arguments.config).settings
     supervisor = find_supervisor(settings.data_dir)
     if supervisor is not None:
@@ -48,8 +41,8 @@ def _adopt(arguments: argparse.Namespace) -> int:
             f"data_dir {settings.data_dir.absolute()} is in use: process {supervisor} runs its workers. Stop it."
         )
     require_idle(settings.data_dir)  # first, as Kafka may answer late
-    cluster_id, problem = _cluster_id(settings)
-    changes = adopt(settings.data_dir, settings.instance, cluster_id)
+    cluster, problem = _cluster_id(settings)
+    changes = adopt(settings.data_dir, settings.instance, cluster)
     for change in changes:
         tell(change)
     if not changes:
@@ -61,8 +54,6 @@ def _adopt(arguments: argparse.Namespace) -> int:
 
 def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
     """The cluster's id, or why it is unknown."""
-    from bridge.kafka.connection import cluster_id
-    from gateway.components.outward import kafka_login
 
     async def ask() -> str | None:
         async with kafka_login(settings.kafka) as login:

@@ -1,20 +1,19 @@
 """``gateway reload``: gives changed settings to the running gateway, without a disconnect."""
 
-from __future__ import annotations
-
+import argparse
 import signal
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from config.errors import ConfigError, ExitStatus
+from config.loading.live import Change
+from config.loading.load import Loaded, load
+from gateway.base.reload_plan import Wish
+from gateway.base.reports import Outcome
+from gateway.cli.config import check_run
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, print_json, say, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.loading.load import Loaded
-    from gateway.base.reports import Outcome
+from gateway.supervisor.running import find_running
 
 _EPILOG: Final = """\
 live: routes, interceptors, flow, dead_letter, log.level, http.overdue_after, http.token, shutdown_timeout, emqx,
@@ -45,11 +44,6 @@ def _run(arguments: argparse.Namespace) -> int:
     written first. All workers take the settings, or none does. Settings that need a restart are named; then nothing is
     changed unless --partial is given. docs/reload.md has the details.
     """
-    from config.loading.load import load
-    from gateway.base.reload_plan import Wish
-    from gateway.cli.config import check_run
-    from gateway.supervisor.running import find_running
-
     loaded = load(arguments.config)
     if problems := check_run(loaded)[0]:
         raise ConfigError(*problems)
@@ -66,8 +60,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _show(outcome: Outcome, loaded: Loaded) -> None:
-    from config.loading.live import Change
-
     details = outcome.details
     here = None if loaded.file is None else str(loaded.file.absolute())
     if details.get("file") != here and "file" in details:

@@ -5,9 +5,11 @@ import signal
 import time
 
 from config.errors import ExitStatus, GatewayError
+from gateway.base.reload_plan import Wish
 from gateway.cli.arguments import load_noted
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import tell
+from gateway.supervisor.running import find_running
 
 
 def add_parser(commands: Commands) -> None:
@@ -20,9 +22,6 @@ def _run(arguments: argparse.Namespace) -> int:
     """Replace the workers that run with these settings on this machine, one after the other. Each new one is ready
     before the old one stops, so its MQTT sessions are disconnected for a fraction of a second. The gateway keeps its
     settings and takes the code of an upgraded package."""
-    from gateway.base.reload_plan import Wish
-    from gateway.supervisor.running import find_running
-
     settings = load_noted(arguments.config).settings
     running = find_running(settings)
     if not running.supervises:

@@ -1,23 +1,24 @@
 """``gateway retire``: stops a running gateway for good and ends its MQTT sessions."""
 
-from __future__ import annotations
-
+import argparse
+import asyncio
 import os
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
+from config.loading.load import Loaded, require_runnable
+from config.settings import Settings
+from gateway.base import logs
+from gateway.base.reports import read_outcome
 from gateway.cli.arguments import load_noted
 from gateway.cli.parser import Commands
 from gateway.cli.table import tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.loading.load import Loaded
-    from config.settings import Settings
+from gateway.data_dir.directory import holder, slots
+from gateway.supervisor.place import NAME, find_supervisor
+from gateway.supervisor.running import NotRunningError
+from gateway.worker.run import run_worker
 
 POLL_S = 0.05
 _GRACE_S = 5.0
@@ -32,10 +33,6 @@ def _run(arguments: argparse.Namespace) -> int:
     MQTT sessions, so that a shared subscription sends them nothing more. For a stop with a later start send SIGTERM:
     the sessions then wait. When no worker runs, this command itself takes their slots in data_dir one after the other,
     drains and ends the sessions, and releases the slots."""
-    from gateway.data_dir.directory import holder, slots
-    from gateway.supervisor.place import find_supervisor
-    from gateway.supervisor.running import NotRunningError
-
     loaded = load_noted(arguments.config)
     settings = loaded.settings
     supervisor = find_supervisor(settings.data_dir)
@@ -68,9 +65,6 @@ def _stopped(settings: Settings, process: int, runs: Callable[[], bool]) -> bool
 
 
 def _retire_all(settings: Settings, supervisor: int) -> int:
-    from gateway.base.reports import read_outcome
-    from gateway.supervisor.place import NAME, find_supervisor
-
     if not _stopped(settings, supervisor, lambda: find_supervisor(settings.data_dir) == supervisor):
         return ExitStatus.UNDRAINED
     outcome = read_outcome(settings.data_dir, NAME, supervisor, "stop")
@@ -83,12 +77,6 @@ def _retire_all(settings: Settings, supervisor: int) -> int:
 
 def _retire_slots(loaded: Loaded, left: set[int]) -> int:
     """Drain and end the sessions of slots without a worker, in this process."""
-    import asyncio
-
-    from config.loading.load import require_runnable
-    from gateway.base import logs
-    from gateway.worker.run import run_worker
-
     require_runnable(loaded)
     for slot in sorted(left):
         # Any free port: nothing scrapes it, and another process may have the usual one.
