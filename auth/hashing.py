@@ -11,8 +11,6 @@ as long as an unknown user. A hash of bcrypt or PBKDF2, or of argon2id with othe
 distinguishes such a user from an unknown one until its hash is renewed at its next login.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -21,18 +19,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from auth import passwords
 from auth.errors import OverloadedError
 from auth.passwords import Argon2Cost, Kind
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from config.auth import AuthHashingSettings
+from config.auth import AuthHashingSettings
 
 T = TypeVar("T")
 _NICENESS: Final = 10  # about a ninth of the event loop's share of a common core

@@ -1,23 +1,20 @@
 """The protocols of the chain's parts, of decisions and of outward credentials. Implementations match by shape."""
 
-from __future__ import annotations
+from typing import Protocol, runtime_checkable
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    from auth.model import (
-        AccessAnswer,
-        AccessRequest,
-        Allow,
-        Ban,
-        Ignore,
-        LoginAnswer,
-        LoginRequest,
-        Rule,
-        Subject,
-        Tenant,
-        Verdict,
-    )
+from auth.model import (
+    AccessAnswer,
+    AccessRequest,
+    Allow,
+    Ban,
+    Ignore,
+    LoginAnswer,
+    LoginRequest,
+    Rule,
+    Subject,
+    Tenant,
+    Verdict,
+)
 
 
 class AccessDecisions(Protocol):

@@ -2,27 +2,23 @@
 (``auth.logins.accesses``). No HTTP here; everything belongs to one event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from auth.errors import BackendDownError
 from auth.logins.accesses import Accesses
+from auth.logins.chain import Chain
+from auth.logins.counts import Counts
 from auth.logins.events import Events
+from auth.logins.lockouts import LockedNow
 from auth.logins.logins import Logins
-
-if TYPE_CHECKING:
-    from auth.logins.chain import Chain
-    from auth.logins.counts import Counts
-    from auth.logins.lockouts import LockedNow
-    from auth.ports import AccessStore
-    from config.auth import AuthSettings
+from auth.ports import AccessStore
+from config.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 

@@ -1,12 +1,9 @@
 """Settings that earlier versions had, each with what takes its place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from config.schema import Path
+from config.schema import Path
 
 _INGEST: Final = "was for the job `ingest`, which is gone (docs/upgrade.md):"
 _DELTA: Final = "is no setting any more: bronze is always a Delta table (docs/upgrade.md); leave it out"

@@ -1,21 +1,18 @@
 """pydantic's errors in our words: what the value must be, and the value if it cannot be a secret."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic_core import ErrorDetails
 
 from config.origins import DEFAULT, Origin, Problem
 from config.schema import Field, Path, find
 from config.service import FLOW_PROFILES
 from config.settings import Settings
 from config.values.grammar import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 _PROFILE = ("flow", "profile")  # gives other settings their defaults
 _LONGEST = 60  # characters of a value that a message repeats

@@ -1,22 +1,18 @@
 """The built-in database in the chain."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from auth import passwords
 from auth.backends.local_users import Found, LocalUsers, asked_identities
 from auth.errors import BackendDownError
+from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
-
-if TYPE_CHECKING:
-    from auth.hashing import Hasher
-    from auth.store.records import User
-    from auth.store.store import Store
-    from config.auth import AuthSettings
+from auth.store.records import User
+from auth.store.store import Store
+from config.auth import AuthSettings
 
 _REHASHES: Final = 4  # at a time; an imported fleet renews its hashes over its next logins
 

@@ -1,22 +1,17 @@
 """The base of authenticators over a foreign table: login, TLS, the verdict on a record."""
 
-from __future__ import annotations
-
+import ssl
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from auth.backends.record import Verification
 from auth.backends.remote import RemoteAuthenticator
+from auth.backends.templates import LoginTemplate
 from auth.model import Ignore, LoginRequest, Verdict
+from auth.ports import PasswordHasher
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
-
-if TYPE_CHECKING:
-    import ssl
-
-    from auth.backends.templates import LoginTemplate
-    from auth.ports import PasswordHasher
-    from config.auth import AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
+from config.auth import AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
 
 C = TypeVar("C")
 

@@ -4,12 +4,9 @@ Ignore: no token, no JWT, or none of the keys signed it. It may be a password fo
 Deny: one of the keys signed the token, but its claims are wrong. EMQX does the same (emqx_authn_jwt).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from auth.errors import BackendDownError
 from auth.jwt.claims import ClaimRules
@@ -17,9 +14,7 @@ from auth.jwt.jwks import JwksKeys
 from auth.jwt.keys import FileKeys, KeySource, SecretKeys
 from auth.jwt.parsing import Token, json_object, parse_token
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
-
-if TYPE_CHECKING:
-    from config.auth import AuthJwtKeySettings, AuthJwtSettings
+from config.auth import AuthJwtKeySettings, AuthJwtSettings
 
 
 @dataclass(frozen=True, slots=True)

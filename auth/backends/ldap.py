@@ -7,12 +7,11 @@ Most directories answer a wrong password and an unknown name with the same code 
 after a bind that cannot succeed, so that it takes the same time.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
+import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from auth.backends.ldap_connection import DirectoryConnection, EndedError
@@ -21,17 +20,13 @@ from auth.backends.ldap_messages import Entry, MalformedError, Result, element
 from auth.backends.record import RecordError, read_record
 from auth.backends.remote import RemoteAuthenticator
 from auth.backends.templates import LoginTemplate, usable
+from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
+from config.auth import AuthLdapSettings
 from config.errors import ConfigError
 from config.tls import TlsSettings
-
-if TYPE_CHECKING:
-    import ssl
-
-    from auth.errors import BackendDownError
-    from config.auth import AuthLdapSettings
 
 # Result codes (RFC 4511 appendix A).
 _SIZE_LIMIT_EXCEEDED: Final = 4

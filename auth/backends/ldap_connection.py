@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from auth.backends.ldap_messages import (
     Entry,
@@ -18,9 +19,6 @@ from auth.backends.ldap_messages import (
     search_request,
     start_tls_request,
 )
-
-if TYPE_CHECKING:
-    import ssl
 
 _ENTRIES_MAX: Final = 100  # for a server that ignores the search's limit
 

@@ -1,20 +1,16 @@
 """The base of authenticators over users that this service keeps itself: in the built-in database or the users file."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
+from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant, Verdict
 from auth.names import NAME_MAX
-
-if TYPE_CHECKING:
-    from auth.hashing import Hasher
-    from auth.store.records import IdentityKind, User
-    from auth.store.store import Store
+from auth.store.records import IdentityKind, User
+from auth.store.store import Store
 
 log = structlog.get_logger("auth")
 

@@ -7,10 +7,8 @@ The library also continues without TLS if the server offers none, and sends a re
 it. Both are refused here before a secret is sent.
 """
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import aiomysql
 import pymysql.err
@@ -19,12 +17,10 @@ from pymysql.constants import CLIENT
 from auth.backends.foreign import ForeignAuthenticator
 from auth.backends.network_causes import causes
 from auth.backends.templates import LoginTemplate, usable
-
-if TYPE_CHECKING:
-    from auth.errors import BackendDownError
-    from auth.model import LoginRequest
-    from auth.ports import PasswordHasher
-    from config.auth import AuthMysqlSettings
+from auth.errors import BackendDownError
+from auth.model import LoginRequest
+from auth.ports import PasswordHasher
+from config.auth import AuthMysqlSettings
 
 Row = dict[str, Any]
 

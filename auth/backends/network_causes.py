@@ -1,17 +1,12 @@
 """Why a server could not be reached, from errors of the system and TLS: one wording for all backends."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from auth.errors import DownCause
 from bridge.tls import distrust
 from config.error_words import words
-
-if TYPE_CHECKING:
-    from auth.errors import DownCause
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -6,25 +6,21 @@ where a common name could be another query. If the pooler does not support prepa
 unnamed one in its own transaction: two more round trips, and always the right server connection.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import asyncpg
 import structlog
 
 from auth.backends.foreign import ForeignAuthenticator
 from auth.backends.templates import LoginTemplate, usable
-
-if TYPE_CHECKING:
-    from auth.errors import BackendDownError
-    from auth.model import LoginRequest
-    from auth.ports import PasswordHasher
-    from config.auth import AuthPostgresqlSettings
+from auth.errors import BackendDownError
+from auth.model import LoginRequest
+from auth.ports import PasswordHasher
+from config.auth import AuthPostgresqlSettings
 
 log = structlog.get_logger("auth")
 

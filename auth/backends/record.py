@@ -4,18 +4,14 @@ Others write that table, so every value is checked. An unreadable record refuses
 other authenticator is asked. Other users of the backend are not affected.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from auth.model import Allow, Deny, Verdict
-
-if TYPE_CHECKING:
-    from auth.ports import PasswordHasher
+from auth.ports import PasswordHasher
 
 FIELDS: Final = ("password_hash", "salt", "is_superuser", "tenant", "groups", "attributes")
 

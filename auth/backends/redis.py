@@ -3,10 +3,9 @@
 Commands carry the length of each argument, so a name is only a part of the key, whatever its bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Any
+import ssl
+from typing import Any
 
 from redis import exceptions
 from redis.asyncio.connection import Connection
@@ -14,14 +13,10 @@ from redis.asyncio.connection import Connection
 from auth.backends.foreign import ForeignAuthenticator
 from auth.backends.record import FIELDS
 from auth.backends.templates import LoginTemplate, usable
-
-if TYPE_CHECKING:
-    import ssl
-
-    from auth.errors import BackendDownError
-    from auth.model import LoginRequest
-    from auth.ports import PasswordHasher
-    from config.auth import AuthRedisSettings
+from auth.errors import BackendDownError
+from auth.model import LoginRequest
+from auth.ports import PasswordHasher
+from config.auth import AuthRedisSettings
 
 Fields = dict[str, bytes | None]
 

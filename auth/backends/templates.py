@@ -1,15 +1,11 @@
 """Texts of settings with placeholders such as ``${username}``, filled from a login."""
 
-from __future__ import annotations
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
+from auth.model import LoginRequest
 from auth.names import NAME_MAX
 from config.errors import ConfigError
 from config.values.auth_placeholders import Placeholder, check_template, split_placeholders
-
-if TYPE_CHECKING:
-    from auth.model import LoginRequest
 
 
 class LoginTemplate:

@@ -13,24 +13,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from auth.backends.local_users import Found, LocalUsers, asked_identities
 from auth.errors import BackendDownError, ImportFormatError
+from auth.hashing import Hasher
 from auth.model import Allow, Ignore, LoginRequest, Verdict
 from auth.networks import enclosing, prefix_code
 from auth.passwords import plain_text
+from auth.store.records import IdentityKind, User
+from auth.store.store import Store
 from auth.store.user_entries import HashForm
 from auth.store.user_formats import UserFile, read_users
+from config.auth import AuthSettings
 from config.errors import ConfigError
-
-if TYPE_CHECKING:
-    from auth.hashing import Hasher
-    from auth.store.records import IdentityKind, User
-    from auth.store.store import Store
-    from config.auth import AuthSettings
 
 log = structlog.get_logger("auth")
 

@@ -1,20 +1,16 @@
 """The verdict on a verified token's claims, by the settings of its key."""
 
-from __future__ import annotations
-
 import hmac
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from auth.errors import RuleFormatError
 from auth.jwt.parsing import moment
 from auth.model import Allow, Deny, LoginRequest, Rule
 from auth.rules.acl_claim import rules_of_claim
-
-if TYPE_CHECKING:
-    from config.auth import AuthJwtKeySettings, AuthJwtSettings
+from config.auth import AuthJwtKeySettings, AuthJwtSettings
 
 _IAT_SLACK_S = 60.0  # EMQX ignores iat; an issuer's clock may be a little fast
 _LONGEST = 1024  # characters of a name: tenant, group, attribute

@@ -4,24 +4,19 @@ Redirects are not followed, because the settings name the trusted server. ``HTTP
 connection serves one request: requests are minutes apart, and TLS files may change between them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from auth.errors import AuthError
 from bridge.tls import distrust, tls_context
 from config.error_words import words
 from config.errors import ExitStatus, forget_frames
-
-if TYPE_CHECKING:
-    from config.settings import TlsSettings
+from config.settings import TlsSettings
 
 _CHUNK = 16 << 10
 

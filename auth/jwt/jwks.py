@@ -5,8 +5,6 @@ as after a rotation. It then waits a second for a fetch that is due or under way
 otherwise each invented key id would cause a request to the issuer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
@@ -14,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from jwt.algorithms import get_default_algorithms
@@ -26,10 +24,8 @@ from auth.jwt.keys import VerificationKey, usable
 from auth.jwt.parsing import Token, json_object
 from auth.waiting import until_due, until_set
 from bridge.backoff import Backoff
+from config.auth import AuthJwtKeySettings
 from config.errors import ConfigError
-
-if TYPE_CHECKING:
-    from config.auth import AuthJwtKeySettings
 
 log = structlog.get_logger("auth")
 

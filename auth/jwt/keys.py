@@ -1,13 +1,11 @@
 """Keys that verify tokens: their algorithms, a shared secret, and a public key in a file."""
 
-from __future__ import annotations
-
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import structlog
 from cryptography import x509
@@ -19,13 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import get_default_algorithms
 
+from auth.jwt.parsing import Token
 from bridge.fresh_secret import fresh
+from config.auth import AuthJwtKeySettings
 from config.errors import ConfigError
 from config.values.jwt_secrets import decoded_secret
-
-if TYPE_CHECKING:
-    from auth.jwt.parsing import Token
-    from config.auth import AuthJwtKeySettings
 
 log = structlog.get_logger("auth")
 

@@ -1,21 +1,17 @@
 """Accesses: whether a client may publish to a topic or subscribe to a filter, by the rules of the database."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from auth.errors import BackendDownError
+from auth.logins.counts import Counts
 from auth.logins.decisions import DecisionCache
+from auth.logins.events import Events
+from auth.logins.reasons import AccessReason
 from auth.model import AccessAnswer, AccessRequest
+from auth.ports import AccessStore
 from auth.rules.rules import decide
-
-if TYPE_CHECKING:
-    from auth.logins.counts import Counts
-    from auth.logins.events import Events
-    from auth.logins.reasons import AccessReason
-    from auth.ports import AccessStore
-    from config.auth import AuthSettings
+from config.auth import AuthSettings
 
 
 class Accesses:

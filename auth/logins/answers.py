@@ -13,19 +13,15 @@ has none for a rule that denies, the list ends in a denial of everything (``auth
 login is refused.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from auth.model import Allow, LoginRequest, Subject
+from auth.ports import RuleSource
 from auth.rules.acl_text import AclText
 from auth.rules.hand_over import closed_list, whole_list
-
-if TYPE_CHECKING:
-    from auth.ports import RuleSource
-    from config.auth import AuthSettings
+from config.auth import AuthSettings
 
 _ABSENT: Final = "undefined"
 _NO_GROUPS: Final = frozenset({_ABSENT})

@@ -5,15 +5,12 @@ is random and only in this process, so a digest from a memory dump matches nothi
 and the fleet is verified again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from auth.model import LoginRequest
+from auth.model import LoginRequest
 
 _KEY_BYTES: Final = 32
 _DIGEST_BYTES: Final = 16  # among 200,000 entries the chance of two alike is 1 in 2**93

@@ -28,7 +28,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Final, Literal, cast
 
 import structlog
 
@@ -38,12 +38,10 @@ from auth.logins.counts import BackendCounts, Counts
 from auth.logins.reasons import LoginReason, login_reason
 from auth.model import Allow, Deny, Ignore, LoginRequest, Result, Verdict
 from auth.ports import AnsweringAtOnce, Authenticator, KnowingSecrets, PasswordHasher, Stamping
+from auth.store.store import Store
+from config.auth import AuthSettings
 from config.errors import ConfigError
 from config.extras import how_to_install
-
-if TYPE_CHECKING:
-    from auth.store.store import Store
-    from config.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 

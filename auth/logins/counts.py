@@ -3,15 +3,10 @@
 Only the service's event loop writes them. Every series begins at 0, so that the first failure has a rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from auth.logins.reasons import ACCESS_REASONS, LOGIN_REASONS, AccessReason, LoginReason
-
-if TYPE_CHECKING:
-    from auth.model import Result
+from auth.model import Result
 
 
 class BackendCounts:

@@ -1,13 +1,10 @@
 """A cache of decisions about topics."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from auth.model import AccessAnswer, AccessRequest
+from auth.model import AccessAnswer, AccessRequest
 
 _ENTRIES: Final = 50_000  # some 30 MiB; EMQX has a cache for each connection, so repeated questions come soon
 _LONGEST: Final = 256  # characters of a topic or of all names; longer ones are not cached

@@ -3,22 +3,18 @@
 Names are shortened and made printable (``auth.names``). Passwords and tokens are never logged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from auth.errors import BackendDownError, StoreError
+from auth.logins.counts import Counts
 from auth.logins.load_shedding import TokenBucket
+from auth.logins.lockouts import Locked
+from auth.logins.reasons import LoginReason
+from auth.model import LoginRequest
 from auth.names import lock_name, shown
-
-if TYPE_CHECKING:
-    from auth.errors import BackendDownError, StoreError
-    from auth.logins.counts import Counts
-    from auth.logins.lockouts import Locked
-    from auth.logins.reasons import LoginReason
-    from auth.model import LoginRequest
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 

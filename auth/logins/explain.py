@@ -4,24 +4,19 @@ It changes, counts and locks nothing. Without a password each source answers as 
 checks passwords itself (LDAP, tokens) cannot, and reports that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from auth.errors import BackendDownError
 from auth.logins.answers import Answer, AnswerWriter
+from auth.logins.chain import Chain, Outcome
 from auth.logins.lockouts import LockedNow, address_group
 from auth.model import AccessRequest, Action, Allow, Ban, Decision, LoginRequest, Rule, Subject, Tenant
 from auth.names import bounded, lock_name
+from auth.ports import AccessStore
 from auth.rules.reasons import mismatch
 from auth.rules.rules import decide
-
-if TYPE_CHECKING:
-    from auth.logins.chain import Chain, Outcome
-    from auth.ports import AccessStore
-    from config.auth import AuthSettings
+from config.auth import AuthSettings
 
 
 class TrustingHasher:

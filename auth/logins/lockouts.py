@@ -10,16 +10,13 @@ for addresses: behind a NAT, known devices log in while another client guesses. 
 Unknown users are counted and locked like existing ones, so a lock-out does not tell which users exist.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast
 
-if TYPE_CHECKING:
-    from config.auth import AuthProtectionSettings
+from config.auth import AuthProtectionSettings
 
 _NS: Final = 1_000_000_000
 _V6_PREFIX: Final = 64

@@ -3,21 +3,17 @@
 ``auth.logins.lockouts`` decides from names and times. Here a change of the user in the database ends its lock-out.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from auth.logins.chain import Chain
+from auth.logins.events import Events
 from auth.logins.lockouts import ClientLockouts
+from auth.model import LoginRequest
 from auth.names import bounded, lock_name
-
-if TYPE_CHECKING:
-    from auth.logins.chain import Chain
-    from auth.logins.events import Events
-    from auth.model import LoginRequest
-    from auth.ports import AccessStore
-    from config.auth import AuthSettings
+from auth.ports import AccessStore
+from config.auth import AuthSettings
 
 # Lock-outs that a change of the user ends. Others, and those of longer names, end by time only.
 _RELEASABLE: Final = 10_000

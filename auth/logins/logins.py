@@ -11,28 +11,24 @@ After a change of the database a cached entry is checked before its use, and sta
 edit costs a fleet some 10 µs per returning device, and no hash.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from auth.errors import BackendDownError, StoreError
 from auth.logins.answers import Answer, AnswerWriter
 from auth.logins.cache import LoginCache, LoginDigest
+from auth.logins.chain import Chain, Outcome
+from auth.logins.events import Events
 from auth.logins.load_shedding import LoadShedder
 from auth.logins.login_attempts import LoginAttempts, Names
 from auth.logins.reasons import LOGIN_REASONS, LoginReason
 from auth.model import Allow, Ban, LoginAnswer, LoginRequest
 from auth.names import bounded
-
-if TYPE_CHECKING:
-    from auth.logins.chain import Chain, Outcome
-    from auth.logins.events import Events
-    from auth.ports import AccessStore
-    from config.auth import AuthSettings
+from auth.ports import AccessStore
+from config.auth import AuthSettings
 
 _NS: Final = 1_000_000_000
 _REFUSED_MAX: Final = 50_000  # refused logins in their own cache, so that they displace no verified ones

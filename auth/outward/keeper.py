@@ -1,25 +1,20 @@
 """Keeps a token: one task renews it in time, and readers get the present one."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 
 from auth.errors import CredentialError
+from auth.outward.renewal import Plan
 from auth.waiting import until_due, until_set
 from bridge.ports import Credential
 from config.errors import GatewayError, forget_frames
 from config.values.grammar import format_duration
-
-if TYPE_CHECKING:
-    from auth.outward.renewal import Plan
 
 log = structlog.get_logger("credentials")
 

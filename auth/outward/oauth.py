@@ -1,12 +1,10 @@
 """Tokens from an OAuth 2.0 token endpoint, by client credentials (RFC 6749, 4.4)."""
 
-from __future__ import annotations
-
 import base64
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote_plus
 
 from auth.errors import CredentialError
@@ -16,9 +14,7 @@ from auth.outward.keeper import Found
 from auth.outward.token_text import problem_of_token, token_expiry_ns
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
-
-if TYPE_CHECKING:
-    from config.settings import OAuthSettings
+from config.settings import OAuthSettings
 
 LARGEST = 256 << 10
 _LONGEST_LIFE_S = 365 * 86_400

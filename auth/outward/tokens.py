@@ -1,12 +1,10 @@
 """The sources of tokens for EMQX (as the password) and Kafka (OAUTHBEARER)."""
 
-from __future__ import annotations
-
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from auth.errors import CredentialError
 from auth.outward.keeper import Found, Keeper
@@ -14,12 +12,8 @@ from auth.outward.renewal import PollPlan, RenewalPlan
 from auth.outward.token_text import LONGEST, problem_of_token, token_expiry_ns
 from bridge.ports import Credential, CredentialSource
 from config.errors import ConfigError
+from config.settings import OAuthSettings, TokenSettings
 from config.values.secret_files import FileSecret
-
-if TYPE_CHECKING:
-    import random
-
-    from config.settings import OAuthSettings, TokenSettings
 
 
 def token_source(settings: TokenSettings, where: str) -> CredentialSource:

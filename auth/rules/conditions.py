@@ -1,13 +1,10 @@
 """The conditions of access rules: users, client ids, groups, tenants, networks, certificates, attributes."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from auth.model import Subject, SubjectKind, Who
+from auth.model import Subject, SubjectKind, Who
 
 _LONGEST_ADDRESS: Final = 64  # an IPv6 address with a zone
 

@@ -5,15 +5,11 @@ on it. An expression for a single text, as EMQX's own ``{re, "^dashboard$"}``, b
 there are groups, tenants and attributes.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from auth.errors import RuleFormatError
-
-if TYPE_CHECKING:
-    from auth.model import Action, Permission
+from auth.model import Action, Permission
 
 _ACTIONS: Final[dict[str, frozenset[Action]]] = {
     "publish": frozenset({"publish"}),

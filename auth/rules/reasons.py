@@ -1,14 +1,8 @@
 """Why a rule did not decide about a request, as a sentence. ``auth.rules.rules.decide`` decides."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from auth.model import AccessRequest, Rule, Subject
 from auth.rules.conditions import concerns
 from auth.rules.topics import covered, judged_topic, parse_topic, shared
-
-if TYPE_CHECKING:
-    from auth.model import AccessRequest, Rule, Subject
 
 _KINDS = {
     "username": "the user name is not {0}",

@@ -6,17 +6,13 @@ A rule's topic may hold ``${clientid}``, ``${username}``, ``${tenant}``, ``${cer
 for a dollar sign, as in EMQX.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from auth.model import Action, Subject
 from bridge.routing.filters import FilterError, split_share, validate_filter
 from config.values.topic_filters import MAX_BYTES, covers, intersection
-
-if TYPE_CHECKING:
-    from auth.model import Action, Subject
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _ATTRIBUTE: Final = re.compile(r"client_attrs\.([A-Za-z0-9_-]+)")

@@ -1,22 +1,18 @@
 """Erases a device from the built-in database: its users, rules and bans, and its name in the audit."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from auth.errors import StoreError
 from auth.store import file as store_file
+from auth.store.edit import Editor
 from auth.store.records import StoredRule, User, user_of
 from auth.store.rules import RULE_COLUMNS, rule_of
 from auth.store.values import check_text
-
-if TYPE_CHECKING:
-    from auth.store.edit import Editor
 
 _NAMES: Final = ("username", "clientid", "common_name")  # kinds of a device's name
 

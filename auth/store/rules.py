@@ -1,20 +1,16 @@
 """Rules in the database: edits of the list, within a transaction of ``Editor``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from auth.errors import NotStoredError, StoreError
 from auth.model import Action, Rule
 from auth.networks import prefix_code
 from auth.rules.conditions import condition_problem
 from auth.store.records import StoredRule
+from auth.store.session import Session
 from auth.store.values import check_identity, check_tenant_name, check_text
-
-if TYPE_CHECKING:
-    from auth.store.session import Session
 
 # A rule with several conditions is filed under the narrowest: the first of these that it has.
 OWN_KINDS: Final = ("clientid", "username", "common_name")

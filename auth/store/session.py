@@ -1,12 +1,8 @@
 """One transaction of the built-in database, shared by its edits."""
 
-from __future__ import annotations
-
+import sqlite3
 import time
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    import sqlite3
+from typing import Final
 
 _AUDIT_ROWS: Final = 1_000_000  # the oldest are removed beyond that
 

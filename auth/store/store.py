@@ -7,8 +7,6 @@ processes may edit the file at any time (``auth.store.edit``): ``refresh`` finds
 The service survives a missing, replaced or damaged file: reads raise BackendDownError until the file is back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import os
@@ -16,27 +14,24 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from auth.errors import BackendDownError, StoreError
+from auth.model import Ban, Rule, Subject, Tenant
 from auth.names import ban_name
 from auth.networks import enclosing
 from auth.store import edit as store_edit
 from auth.store import file as store_file
+from auth.store.edit import Editor
 from auth.store.file import BAN_COLUMNS, LOGIN_COLUMNS, TENANT_COLUMNS, USER_COLUMNS
 from auth.store.records import AuditEntry, IdentityKind, StoredRule, User, ban_of, login_user_of, tenant_of, user_of
 from auth.store.rules import OWN_KINDS, RULE_COLUMNS, rule_of
 from auth.store.values import check_identity
 from auth.store.writer import Writer
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from auth.model import Ban, Rule, Subject, Tenant
-    from auth.store.edit import Editor
-    from config.settings import Settings
+from config.settings import Settings
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -1,9 +1,7 @@
 """Tenants and bans in the database: edits within a transaction of ``Editor``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 from auth.errors import NotStoredError, StoreError
 from auth.model import Ban, BanKind, Tenant
@@ -11,10 +9,8 @@ from auth.names import ban_name
 from auth.networks import prefix_code
 from auth.store.file import BAN_COLUMNS, TENANT_COLUMNS
 from auth.store.records import ban_of, tenant_of
+from auth.store.session import Session
 from auth.store.values import check_attributes, check_identity, check_number, check_tenant_name, check_text
-
-if TYPE_CHECKING:
-    from auth.store.session import Session
 
 _BAN_KINDS: Final[tuple[str, ...]] = get_args(BanKind)
 _REASON_BYTES: Final = 1024

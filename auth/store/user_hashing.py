@@ -1,18 +1,14 @@
 """Hashes the readable passwords of a file of users on all cores, with reports of progress."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from auth.passwords import Argon2Cost, hash_argon2id
-
-if TYPE_CHECKING:
-    from auth.store.user_entries import Entry
+from auth.store.user_entries import Entry
 
 _SAY_FROM_S: Final = 2.0  # shorter work is not reported
 _SAY_EVERY_S: Final = 5.0

@@ -1,21 +1,16 @@
 """Users in the database: edits within a transaction of ``Editor``."""
 
-from __future__ import annotations
-
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 from auth import passwords
 from auth.errors import NotStoredError, StoreError
 from auth.networks import prefix_code
 from auth.store.file import USER_COLUMNS
 from auth.store.records import IdentityKind, User, user_of
+from auth.store.session import Session
 from auth.store.values import check_attributes, check_groups, check_identity, check_number, check_user_identity
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from auth.store.session import Session
 
 _KINDS: Final[tuple[str, ...]] = get_args(IdentityKind)
 _WITH_PASSWORDS: Final = frozenset({"username", "clientid"})

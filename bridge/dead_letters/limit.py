@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-if TYPE_CHECKING:
-    from config.settings import DeadLetterSettings
+from config.settings import DeadLetterSettings
 
 STEPS = 12  # into which the time looked back on is divided: it is exact to one of them
 _SAMPLES = 6 * STEPS  # a step each of the time, and two of the messages; the rest is room, so that thinning is seldom

@@ -3,19 +3,14 @@
 ``bridge.produce.dead_letter`` writes them. Pure: the caller passes records in the order of their offsets within each
 partition."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bridge import wire
 from bridge.message import Properties
-
-if TYPE_CHECKING:
-    from bridge.ports import Headers
-
+from bridge.ports import Headers
 
 ALIKE = 1000
 

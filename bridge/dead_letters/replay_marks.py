@@ -16,12 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from bridge import wire
-
-if TYPE_CHECKING:
-    from bridge.dead_letters.reading import LoggedRecord
+from bridge.dead_letters.reading import LoggedRecord
 
 
 class MarkKind(StrEnum):

@@ -12,23 +12,19 @@ reading pauses, and messages wait in the MQTT broker. After a rest a few are tri
 again by itself: an operator need only correct the cause. A reload or a restart tries at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from bridge.beat import until_beat_s
+from bridge.dead_letters.limit import DeadLetterLimit, Excess
+from bridge.wire import DeadLetterReason
 from config.values.grammar import format_duration
-
-if TYPE_CHECKING:
-    from bridge.dead_letters.limit import DeadLetterLimit, Excess
-    from bridge.wire import DeadLetterReason
 
 log = structlog.get_logger("dead_letter")
 

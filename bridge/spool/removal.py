@@ -1,12 +1,7 @@
 """Removes batches and segments: first from the index, then files. So a power cut cannot seem to lose batches."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bridge.spool.index import Row
-    from bridge.spool.state import State
+from bridge.spool.index import Row
+from bridge.spool.state import State
 
 
 def drop_lost(state: State, rows: list[Row]) -> None:

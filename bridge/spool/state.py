@@ -1,17 +1,12 @@
 """The open files of the spool's thread, and a few numbers per partition and segment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from bridge.spool.files import Files, Topics
+from bridge.spool.index import Index
 from bridge.spool.record import ID_BITS
+from bridge.spool.segments import Segments
 from bridge.spool.tally import Slot, Tally
-
-if TYPE_CHECKING:
-    from bridge.spool.files import Files, Topics
-    from bridge.spool.index import Index
-    from bridge.spool.segments import Segments
 
 
 @dataclass(slots=True)

@@ -1,22 +1,17 @@
 """The thread that waits for the spool's disk, and its jobs."""
 
-from __future__ import annotations
-
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import structlog
 
 from bridge.errors import SpoolWriteError
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from bridge.spool.record import SpoolBatch
-    from bridge.spool.store import Store
+from bridge.spool.record import SpoolBatch
+from bridge.spool.store import Store
 
 log = structlog.get_logger("spool")
 P = ParamSpec("P")

@@ -1,21 +1,17 @@
 """All settings in effect with their origins: for people as TOML, for programs as plain values. Secrets are masked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from config.loading.load import Loaded
 from config.loading.transfer import plain
+from config.origins import Origin
 from config.schema import Field, Path, dotted, fields_of
 from config.wording import as_toml
-
-if TYPE_CHECKING:
-    from config.loading.load import Loaded
-    from config.origins import Origin
 
 _MASK = "********"
 _COLUMN = 48  # column of the origins, unless a value is longer

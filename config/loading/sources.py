@@ -4,8 +4,6 @@ A layer is read along the models. Unknown keys are refused first, with the neare
 once, so that no later message can contain it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
@@ -14,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 from pydantic_settings import PydanticBaseSettingsSource
 
 from config.loading.toml_lines import line_numbers
@@ -25,9 +24,6 @@ from config.removed import REMOVED
 from config.schema import PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
 from config.settings import Settings
 from config.values.secret_files import FileSecret, read_secret
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 RESERVED = {
     "GATEWAY_CACHE": "folder where the embedded brokers of laptop and tests keep what they downloaded",
