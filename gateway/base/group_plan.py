@@ -1,12 +1,8 @@
 """The groups of MQTT sessions of a worker, by its settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from config.settings import Settings
+from config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,14 @@
 answer comes out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from config.errors import sentence
+from config.settings import Settings
 from config.values.grammar import nanoseconds
 from gateway.base.lifecycle import State
-
-if TYPE_CHECKING:
-    from config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,14 @@ Nothing here is on the data path. A look costs some microseconds for each partit
 data path keeps anyway.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bridge.beat import until_beat_s
-
-if TYPE_CHECKING:
-    from gateway.base.instruments import Histogram
+from gateway.base.instruments import Histogram
 
 SECOND_NS: Final = 1_000_000_000
 INTERVAL_S: Final = 1.0

@@ -1,20 +1,15 @@
 """The Kafka topics of commands at the start: whether they can keep what is promised; makes the status topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from bridge.errors import RefusedError, TopicMissingError
+from bridge.kafka.login import KafkaLogin
 from bridge.kafka.reader import TopicFacts, TopicReader
 from bridge.kafka.topics import Topics
+from config.commands import CommandSettings
 from config.kafka import TopicSettings
+from config.settings import KafkaSettings
 from config.values.grammar import format_duration
-
-if TYPE_CHECKING:
-    from bridge.kafka.login import KafkaLogin
-    from config.commands import CommandSettings
-    from config.settings import KafkaSettings
 
 
 async def prepare_topics(

@@ -1,40 +1,36 @@
 """The Kafka side of a worker: login, topics, partitions, and the sender with its producer."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.certificate import Validity
 from bridge.errors import BridgeError, LeaderMissingError, RetriableError
+from bridge.interceptors import Chains
 from bridge.kafka.connection import cluster_id
 from bridge.kafka.contacts import Contacts
+from bridge.kafka.login import KafkaLogin
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.topic_watch import TopicWatch
 from bridge.kafka.topics import Topics
 from bridge.produce.partitions import PartitionQueue, Partitions
 from bridge.produce.pipeline import Pipeline, PipelineHooks
 from bridge.produce.sender import SenderPolicy
+from bridge.routing.router import Router
+from bridge.wire import DeadLetterReason
+from config.settings import Settings
+from gateway.base.metrics import Metrics
 from gateway.base.readiness import TopicView
+from gateway.components.send_counts import SendCounts
+from gateway.components.spooling import Spooling
+from gateway.data_dir.identity import Identity
+from gateway.data_dir.ledger_log import LedgerLog
 from gateway.mqtt.properties import parse_properties
-
-if TYPE_CHECKING:
-    from bridge.certificate import Validity
-    from bridge.interceptors import Chains
-    from bridge.kafka.login import KafkaLogin
-    from bridge.routing.router import Router
-    from bridge.wire import DeadLetterReason
-    from config.settings import Settings
-    from gateway.base.metrics import Metrics
-    from gateway.components.send_counts import SendCounts
-    from gateway.components.spooling import Spooling
-    from gateway.data_dir.identity import Identity
-    from gateway.data_dir.ledger_log import LedgerLog
 
 log = structlog.get_logger("worker")
 

@@ -1,33 +1,28 @@
 """The MQTT side of a worker: its groups of sessions, and the sessions of earlier settings."""
 
-from __future__ import annotations
-
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bridge.dead_letters.route_stops import RouteStops
+from bridge.interceptors import Chains
+from bridge.routing.filters import Subscription
+from bridge.routing.router import Router
+from config.settings import Settings
 from gateway.base.group_plan import group_plans, orphan_plan
+from gateway.base.lifecycle import Component
+from gateway.base.metrics import Metrics
 from gateway.components.session_group import SessionGroup, Shared
+from gateway.data_dir.identity import Identity
+from gateway.data_dir.session_registry import SessionRecord
+from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import Orphans, OrphanSession
 from gateway.mqtt.renewal import Renewals
-
-if TYPE_CHECKING:
-    from collections import Counter
-
-    from bridge.dead_letters.route_stops import RouteStops
-    from bridge.interceptors import Chains
-    from bridge.routing.filters import Subscription
-    from bridge.routing.router import Router
-    from config.settings import Settings
-    from gateway.base.lifecycle import Component
-    from gateway.base.metrics import Metrics
-    from gateway.data_dir.identity import Identity
-    from gateway.data_dir.session_registry import SessionRecord
-    from gateway.mqtt.login import Login
-    from gateway.mqtt.session import Session
+from gateway.mqtt.session import Session
 
 
 class MqttSide:

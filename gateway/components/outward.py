@@ -3,23 +3,19 @@
 An HTTP client costs a start 0.3 s and 10 MiB, so nothing is loaded where no setting asks for a token.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bridge.certificate import Validity
 from bridge.kafka.login import KafkaLogin
-
-if TYPE_CHECKING:
-    from bridge.certificate import Validity
-    from bridge.ports import Credential, CredentialSource
-    from config.settings import KafkaSettings, Settings, TokenSettings
-    from gateway.base.metrics import Metrics
-    from gateway.mqtt.login import Shown
-    from gateway.mqtt.session import Session
+from bridge.ports import Credential, CredentialSource
+from config.settings import KafkaSettings, Settings, TokenSettings
+from gateway.base.metrics import Metrics
+from gateway.mqtt.login import Shown
+from gateway.mqtt.session import Session
 
 
 class Outward:

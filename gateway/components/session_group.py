@@ -4,37 +4,31 @@ Groups do not wait for each other. An alarm route in a group of its own is read 
 acknowledged while one of telemetry's partitions stands still.
 """
 
-from __future__ import annotations
-
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from bridge.dead_letters.route_stops import RouteStops
+from bridge.interceptors import Chains
+from bridge.ledger import Ledger
+from bridge.produce.batch import Span
 from bridge.produce.dead_letter import DeadLetterPlan
 from bridge.produce.dispatch import DispatchLimits
+from bridge.produce.pipeline import Pipeline
+from bridge.routing.filters import Subscription
+from bridge.routing.router import Router
 from config.values.grammar import nanoseconds
 from gateway.base.group_plan import GroupPlan, client_id
+from gateway.base.lifecycle import StopVerb
+from gateway.base.metrics import Metrics
+from gateway.data_dir.lost_sessions import LostSessions
+from gateway.data_dir.session_registry import SessionRecord, SessionRegistry
 from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
+from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import OrphanSession
+from gateway.mqtt.retry import Siblings
 from gateway.mqtt.session import DataPath, Session, SessionPlan
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from bridge.dead_letters.route_stops import RouteStops
-    from bridge.interceptors import Chains
-    from bridge.ledger import Ledger
-    from bridge.produce.batch import Span
-    from bridge.produce.pipeline import Pipeline
-    from bridge.routing.filters import Subscription
-    from bridge.routing.router import Router
-    from gateway.base.lifecycle import StopVerb
-    from gateway.base.metrics import Metrics
-    from gateway.data_dir.lost_sessions import LostSessions
-    from gateway.data_dir.session_registry import SessionRecord, SessionRegistry
-    from gateway.mqtt.login import Login
-    from gateway.mqtt.retry import Siblings
 
 
 @dataclass(frozen=True, slots=True)

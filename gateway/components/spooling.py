@@ -1,26 +1,22 @@
 """A worker's spool: the store and the spooler together, as a component of the service."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from bridge.errors import SpoolWriteError
+from bridge.ledger import Ledger
 from bridge.produce.dead_letter import DeadLetterPlan
+from bridge.produce.pipeline import Pipeline
 from bridge.produce.spooler import SpoolPolicy
+from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool, spool_path
+from config.settings import Settings
 from gateway.base.lifecycle import StopVerb
-
-if TYPE_CHECKING:
-    from bridge.ledger import Ledger
-    from bridge.produce.pipeline import Pipeline
-    from bridge.spool.recovery import SpoolReport
-    from config.settings import Settings
-    from gateway.base.metrics import Metrics
+from gateway.base.metrics import Metrics
 
 log = structlog.get_logger("spool")
 

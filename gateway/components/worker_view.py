@@ -1,23 +1,20 @@
 """A worker as its watchers see it: health, /status and the lookouts. They change nothing of it."""
 
-from __future__ import annotations
+from typing import Protocol
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from bridge.ledger import Ledger
-    from config.settings import Settings
-    from gateway.base.lifecycle import Service
-    from gateway.base.metrics import Metrics
-    from gateway.base.readiness import ReadinessSnapshot
-    from gateway.base.reload_state import ConfigState
-    from gateway.components.kafka_side import KafkaSide
-    from gateway.components.mqtt_side import MqttSide
-    from gateway.components.outward import Outward
-    from gateway.components.spooling import Spooling
-    from gateway.data_dir.identity import Identity
-    from gateway.data_dir.ledger_log import LedgerLog
-    from gateway.data_dir.lost_sessions import LostSessions
+from bridge.ledger import Ledger
+from config.settings import Settings
+from gateway.base.lifecycle import Service
+from gateway.base.metrics import Metrics
+from gateway.base.readiness import ReadinessSnapshot
+from gateway.base.reload_state import ConfigState
+from gateway.components.kafka_side import KafkaSide
+from gateway.components.mqtt_side import MqttSide
+from gateway.components.outward import Outward
+from gateway.components.spooling import Spooling
+from gateway.data_dir.identity import Identity
+from gateway.data_dir.ledger_log import LedgerLog
+from gateway.data_dir.lost_sessions import LostSessions
 
 
 class CommandingView(Protocol):

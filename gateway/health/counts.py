@@ -1,16 +1,12 @@
 """Problems from counts of the last minutes, by the rules of the alerts with these names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from gateway.base.metrics import Metrics
 from gateway.base.problem import Problem
 from gateway.base.vitals import Lasting, Rates, Stalls
 from gateway.health.model import SECOND_NS, HealthSnapshot
-
-if TYPE_CHECKING:
-    from gateway.base.metrics import Metrics
 
 TEN_NS: Final = 600 * SECOND_NS
 QUARTER_NS: Final = 900 * SECOND_NS

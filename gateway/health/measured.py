@@ -1,14 +1,10 @@
 """Verdicts over one measured value, shared by a worker's health and ``gateway doctor``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.base.problem import Problem, Severity
-
-if TYPE_CHECKING:
-    from gateway.health.model import CpuView
+from gateway.health.model import CpuView
 
 SLOW_DISK_S: Final = 0.25  # a write of the spool; a healthy disk takes 2.5 ms
 DESCRIPTORS: Final = 0.8  # of the limit

@@ -3,19 +3,14 @@
 Ages and lengths are nanoseconds up to the moment of the snapshot, without the time in which the event loop stood still.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import Final, Literal, Self
 
+from config.settings import Settings
 from config.values.grammar import nanoseconds
+from gateway.base.problem import Problem
 from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot
-
-if TYPE_CHECKING:
-    from config.settings import Settings
-    from gateway.base.problem import Problem
-
 
 SECOND_NS: Final = 1_000_000_000
 MUTE_NS: Final = 5 * SECOND_NS  # no election, collection or slow disk of a healthy broker takes as long

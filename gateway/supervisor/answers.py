@@ -1,25 +1,20 @@
 """The answers of a supervisor's HTTP port, collected from its workers at each request."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from gateway.base.problem import Problem
 from gateway.base.reload_state import ConfigState
 from gateway.http.answers import TEXT_METRICS, Answer, Answers
 from gateway.supervisor.exposition import merge, text_of
+from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.fleet_status import SILENT_NS, merged, worker_problem
-from gateway.supervisor.metrics import ProcessMetrics
-
-if TYPE_CHECKING:
-    from gateway.base.problem import Problem
-    from gateway.supervisor.fleet import Fleet
-    from gateway.supervisor.metrics import SupervisorMetrics
-    from gateway.supervisor.slot import Slot
+from gateway.supervisor.metrics import ProcessMetrics, SupervisorMetrics
+from gateway.supervisor.slot import Slot
 
 _OWN_NAME: Final = "supervisor"  # the label ``worker`` of this process's own process_* metrics
 

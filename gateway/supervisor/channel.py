@@ -20,15 +20,11 @@ process's first moment on.
 The channel ends with either process: a worker without a supervisor stops in order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
+import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import socket
+from typing import Any, Final
 
 Message = dict[str, Any]
 

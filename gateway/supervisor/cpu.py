@@ -1,16 +1,12 @@
 """How many CPUs this process may use: the machine's, limited by affinity and the container's quota."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from config.settings import Settings
 from gateway.base.machine_facts import control_groups
-
-if TYPE_CHECKING:
-    from config.settings import Settings
 
 _ROOT: Final = Path("/")
 

@@ -1,15 +1,11 @@
 """Merges the workers' health for /status."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gateway.base.problem import Problem
 from gateway.base.vitals import LATENCIES, latency
-
-if TYPE_CHECKING:
-    from gateway.supervisor.slot import Slot
+from gateway.supervisor.slot import Slot
 
 MOST_PARTITIONS: Final = 2000
 LAST: Final = 10

@@ -1,31 +1,26 @@
 """A worker's end of the channel to its supervisor, and its wait for the slot once it is warm."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes
 import json
+import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from config.error_words import words
 from config.errors import GatewayError
 from config.loading.transfer import from_json
+from config.settings import Settings
 from gateway.base import memory
 from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.data_dir.directory import holder
+from gateway.http.answers import Answers
 from gateway.supervisor.channel import Channel, Message, open_channel
-
-if TYPE_CHECKING:
-    import socket
-
-    from config.settings import Settings
-    from gateway.http.answers import Answers
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("worker")
 

@@ -8,20 +8,16 @@
 A slot without a running worker gets the changed settings with its next one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from config.settings import Settings
+from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.process import WorkerProcess, patience
 from gateway.supervisor.slot import READY_S, Slot
-
-if TYPE_CHECKING:
-    from config.settings import Settings
-    from gateway.supervisor.fleet import Fleet
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 

@@ -5,38 +5,34 @@ It runs in worker 0 alone, on a connection of its own. It costs a message every 
 second to Kafka.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from bridge.backoff import Backoff
 from bridge.errors import UnreachableError
+from bridge.kafka.login import KafkaLogin
 from bridge.message import MessageView
+from bridge.routing.router import Router
 from bridge.routing.topic_rule import RouteError
 from config.errors import GatewayError, forget_frames
+from config.settings import Settings
 from config.values.grammar import format_duration, nanoseconds
 from gateway.base.lookout_metrics import LEGS
+from gateway.base.metrics import Metrics
+from gateway.base.problem import Problem
 from gateway.health.canary.account import CanaryAccount, Lost
 from gateway.health.canary.problems import canary_problem
 from gateway.health.canary.reader import EndReader
 from gateway.mqtt.errors import ConnectError
+from gateway.mqtt.login import Login
 from gateway.mqtt.publisher import Publisher
-
-if TYPE_CHECKING:
-    from bridge.kafka.login import KafkaLogin
-    from bridge.routing.router import Router
-    from config.settings import Settings
-    from gateway.base.metrics import Metrics
-    from gateway.base.problem import Problem
-    from gateway.mqtt.login import Login
 
 log = structlog.get_logger("canary")
 

@@ -1,19 +1,15 @@
 """Reads the end of one Kafka topic: all partitions, without a consumer group or committed offsets."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka import errors as kafka_errors
 
 from bridge.errors import BridgeError, UnreachableError
 from bridge.kafka.connection import connection_options, make_consumer, read_failure, stop_consumer, why_unreachable
+from bridge.kafka.login import KafkaLogin
 from config.errors import GatewayError
-
-if TYPE_CHECKING:
-    from bridge.kafka.login import KafkaLogin
-    from config.settings import KafkaSettings
+from config.settings import KafkaSettings
 
 _METADATA_AGE_MS: Final = 10_000  # the former leader's refusal shows a new leader earlier
 

@@ -5,34 +5,30 @@ no supervisor, and the metrics stay with their sessions. EMQX's counts at the la
 so losses during the worker's absence are counted afterwards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from config.error_words import words
 from config.errors import ConfigError, forget_frames
+from config.settings import EmqxSettings
 from gateway.base.lookout_metrics import REASONS
+from gateway.base.metrics import Metrics
 from gateway.base.moments import moment
+from gateway.base.problem import Problem
 from gateway.data_dir import durable
+from gateway.data_dir.lost_sessions import LostSessions
 from gateway.health.emqx.api import EmqxApi, EmqxApiError
 from gateway.health.emqx.cluster import ClusterView, cluster_problem, look_at_cluster
 from gateway.health.emqx.losses import Marks, SessionLosses
 from gateway.health.emqx.model import EmqxClient
 from gateway.health.emqx.problems import emqx_problems, said_of_counts
-
-if TYPE_CHECKING:
-    from config.settings import EmqxSettings
-    from gateway.base.metrics import Metrics
-    from gateway.base.problem import Problem
-    from gateway.data_dir.lost_sessions import LostSessions
 
 log = structlog.get_logger("emqx")
 
