@@ -12,6 +12,11 @@ def moment(unix_s: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
 
 
+def moment_ms(unix_ms: int) -> str:
+    """``2026-11-21T03:00:00.123Z``."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def parse_moment(text: str, now_ms: int) -> int:
     """A moment in milliseconds since 1970: a date, a date with time (UTC unless it says otherwise), or how long ago
     (``2h``, ``1d12h``). Raises ValueError with a sentence."""

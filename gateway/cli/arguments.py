@@ -26,6 +26,12 @@ class UsageError(GatewayError):
     exit_status = ExitStatus.USAGE
 
 
+class NotFoundError(GatewayError):
+    """What was asked for is not there."""
+
+    exit_status = ExitStatus.NOT_FOUND
+
+
 def add_number(
     parser: argparse._ActionsContainer,
     *names: str,

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -107,6 +108,16 @@ def harmless(text: str, *, keep: str = "\n\t") -> str:
 def shown(text: str) -> str:
     """A name or text from outside on one line, with escapes for unprintable characters."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def cut(line: str, width: int | None) -> str:
+    """The line, cut to ``width`` characters if given, with "…" at its end."""
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
+
+
+def columns() -> int | None:
+    """The width of the terminal on standard output, None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def say(text: str = "", *, to: TextIO | None = None) -> None:

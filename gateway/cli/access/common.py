@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from auth.errors import StoreError
 from auth.model import LoginRequest
@@ -171,9 +171,3 @@ def print_list(rows: Iterable[object]) -> None:
     for number, row in enumerate(rows):
         print(",\n " if number else "\n ", json.dumps(row), sep="", end="")
     print("\n]")
-
-
-def as_rule(stored: Any) -> str:
-    rule = stored.rule
-    who = " and ".join(f"{kind} {shown(value)}".strip() for kind, value in rule.who)
-    return f"rule {stored.id}: {rule.permission} {who} to {' and '.join(sorted(rule.actions))} {shown(rule.topic)}"

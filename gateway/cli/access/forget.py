@@ -6,7 +6,8 @@ from typing import Any
 
 from auth.store.forget import Forgotten, forget, wipe
 from config.errors import ExitStatus
-from gateway.cli.access.common import as_rule, database, operator
+from gateway.cli.access.common import database, operator
+from gateway.cli.access.rule_text import sentence
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import print_json, shown
 
@@ -61,11 +62,12 @@ def _lines(arguments: argparse.Namespace, found: Forgotten, *, wiped: bool) -> I
         for user in found.users:
             yield f"  {user.kind} {shown(user.identity)}"
         for stored in found.rules:
-            yield f"  {as_rule(stored)}"
+            yield f"  rule {stored.id}: {sentence(stored.rule)}"
         yield f"  {found.bans} bans"
         yield f"  its name in {found.audit} entries of the audit, which call it {found.pseudonym!r}"
     for stored in found.topics:
-        yield f"Left, since it concerns others; `gateway auth acl remove {stored.id}` removes it: {as_rule(stored)}"
+        removal = f"`gateway auth acl remove {stored.id}`"
+        yield f"Left, since it concerns others; {removal} removes it: rule {stored.id}: {sentence(stored.rule)}"
     if not wiped:
         yield (
             "The database's log still has old pages, since the service was reading: repeat the command, or restart "

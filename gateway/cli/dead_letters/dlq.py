@@ -2,28 +2,21 @@
 
 import argparse
 import contextlib
-import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
 
 from bridge.dead_letters.reading import DeadLetter, Place
-from config.errors import ExitStatus, GatewayError
+from config.errors import ExitStatus
 from config.settings import Settings
-from gateway.cli.arguments import UsageError, moment, positive, topic_filters, with_settings
+from gateway.cli.arguments import NotFoundError, UsageError, moment, positive, topic_filters, with_settings
 from gateway.cli.dead_letters import text as dlq_text
 from gateway.cli.dead_letters.path import commands_of
 from gateway.cli.dead_letters.reader import DeadLetterReader
 from gateway.cli.dead_letters.replay import Outcome, ReplayRun
 from gateway.cli.dead_letters.selection import Filter, Selection, find, look_through, parse_place
 from gateway.cli.parser import Commands, flag, repeated
-from gateway.cli.table import print_json, tell
+from gateway.cli.table import columns, print_json, tell
 from gateway.components.outward import kafka_login
-
-
-class NotFoundError(GatewayError):
-    """A dead letter that was asked for is not there."""
-
-    exit_status = ExitStatus.NOT_FOUND
 
 
 def add_parser(commands: Commands) -> None:
@@ -102,7 +95,7 @@ async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
         }
         print_json(document)
         return ExitStatus.OK
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = columns()
     if shown:
         for line in dlq_text.table(shown, selection.marks, settings.dead_letter.topic, width):
             print(line)

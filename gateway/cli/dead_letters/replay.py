@@ -9,6 +9,7 @@ from typing import Any
 from bridge.dead_letters.reading import DeadLetter, Place
 from bridge.dead_letters.replay_marks import Mark, MarkKind
 from config.settings import Settings
+from gateway.base.moments import moment_ms
 from gateway.cli.dead_letters import text as dlq_text
 from gateway.cli.dead_letters.path import Destination, Fate, ReplayPath, commands_of
 from gateway.cli.dead_letters.reader import DeadLetterReader
@@ -129,7 +130,7 @@ class ReplayRun:
         if letter.mqtt_topic is None and commands_of(letter, self._settings) is None:
             return "its MQTT topic is unknown: its route's metadata_headers leave it out"
         if replay is not None and not self._again:
-            at = dlq_text.moment(replay.at_ms)
+            at = moment_ms(replay.at_ms)
             if replay.done:
                 return f"it was replayed at {at}; --again replays it"
             return f"a replay began with it at {at}, and its result is unknown; --again replays it"

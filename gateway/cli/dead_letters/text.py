@@ -2,23 +2,19 @@
 
 import string
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from bridge.dead_letters.reading import DeadLetter
 from bridge.dead_letters.replay_marks import Marks, Replay
 from bridge.kafka.reader import TopicFacts
 from config.values.grammar import format_duration
-from gateway.cli.table import shown, table_lines
+from gateway.base.moments import moment_ms
+from gateway.cli.table import cut, shown, table_lines
 
 _PRINTABLE = frozenset(string.printable) - frozenset("\r\x0b\x0c")
 _HEX_WIDTH = 16
 _COLUMNS = ("PLACE", "RECEIVED", "ROUTE", "REASON", "BYTES", "REPLAYED", "MQTT TOPIC", "ERROR")
-
-
-def moment(ms: int) -> str:
-    """``2026-11-21T03:00:00.123Z``."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def short_place(letter: DeadLetter, default_topic: str) -> str:
@@ -39,7 +35,7 @@ def table(letters: Sequence[DeadLetter], marks: Marks, default_topic: str, width
     rows = [
         (
             short_place(letter, default_topic),
-            moment(letter.first_seen_ms)[:19],
+            moment_ms(letter.first_seen_ms)[:19],
             letter.route or None,
             letter.reason,
             f"{letter.size}" if letter.complete else f"{letter.size} ({len(letter.places)}/{letter.parts})",
@@ -51,11 +47,6 @@ def table(letters: Sequence[DeadLetter], marks: Marks, default_topic: str, width
     ]
     for line in table_lines(_COLUMNS, rows):
         yield cut(line.rstrip("\n"), width)
-
-
-def cut(line: str, width: int | None) -> str:
-    """The line, cut to ``width`` characters if given, with "…" at its end."""
-    return line if width is None or len(line) <= width else line[: width - 1] + "…"
 
 
 def retention(facts: Iterable[TopicFacts]) -> Iterator[str]:
@@ -81,7 +72,7 @@ def as_json(letter: DeadLetter, marks: Marks) -> dict[str, Any]:
     replay = marks.of(*letter.place)
     return {
         "place": str(letter.place),
-        "received": moment(letter.first_seen_ms),
+        "received": moment_ms(letter.first_seen_ms),
         "reason": letter.reason,
         "error_class": letter.error_class,
         "error": letter.error,
@@ -97,7 +88,7 @@ def as_json(letter: DeadLetter, marks: Marks) -> dict[str, Any]:
         "bytes": letter.size,
         "parts": letter.parts,
         "complete": letter.complete,
-        "replay": None if replay is None else {"id": replay.id, "done": replay.done, "at": moment(replay.at_ms)},
+        "replay": None if replay is None else {"id": replay.id, "done": replay.done, "at": moment_ms(replay.at_ms)},
     }
 
 
@@ -107,7 +98,7 @@ def describe(letter: DeadLetter, marks: Marks, *, is_command: bool = False) -> I
     qos_and_retain = f"{letter.flags >> 1 & 3}, {'yes' if letter.flags & 1 else 'no'}"
     rows = [
         ("place", ", ".join(map(str, letter.places))),
-        ("received", moment(letter.first_seen_ms)),
+        ("received", moment_ms(letter.first_seen_ms)),
         ("reason", letter.reason),
         ("error", f"{letter.error_class}: {letter.error}"),
         ("attempts", str(letter.attempts)),
@@ -137,8 +128,8 @@ def _replayed(replay: Replay | None) -> str:
     if replay is None:
         return "no"
     if replay.done:
-        return f"yes, at {moment(replay.at_ms)} (replay {replay.id})"
-    return f"begun at {moment(replay.at_ms)} (replay {replay.id}); whether it was written is not known"
+        return f"yes, at {moment_ms(replay.at_ms)} (replay {replay.id})"
+    return f"begun at {moment_ms(replay.at_ms)} (replay {replay.id}); whether it was written is not known"
 
 
 def _payload(value: bytes) -> Iterator[str]:

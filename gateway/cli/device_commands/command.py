@@ -1,18 +1,20 @@
 """``gateway command``: sends commands to devices through Kafka, and shows what became of them."""
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bridge.commands.model import Status
 from bridge.commands.reading import BadCommandError
 from bridge.commands.status_reading import StatusView
 from bridge.dead_letters.reading import Place
 from config.commands import CommandSettings
-from config.errors import ConfigError, ExitStatus, GatewayError
+from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
-from gateway.cli.arguments import UsageError, duration, moment, positive, with_settings
+from gateway.cli.arguments import NotFoundError, UsageError, duration, moment, positive, with_settings
 from gateway.cli.device_commands import text
 from gateway.cli.device_commands.statuses import StatusTopics, Wanted
 from gateway.cli.parser import Commands, flag, repeated
@@ -28,16 +30,6 @@ examples:
 exit status: 0 it is written; with --wait it was sent, delivered or succeeded, as asked. 7 it failed, was rejected or
 refused, timed out, expired, or is undeliverable; 5 no terminal status came in time; 2 it could never be a command
 """
-_STATUSES: Final = (
-    "accepted", "waiting", "sent", "delivered", "in_progress", "succeeded", "rejected", "failed", "timed_out",
-    "expired", "undeliverable", "refused",
-)  # fmt: skip
-
-
-class NoCommandError(GatewayError):
-    """A command that was asked for is not there."""
-
-    exit_status = ExitStatus.NOT_FOUND
 
 
 def add_parser(commands: Commands) -> None:
@@ -66,7 +58,7 @@ def add_parser(commands: Commands) -> None:
 
     listing = parsers.verb("list", with_settings(_list), "list commands with their last status, the newest last")
     repeated(listing, "--device", "NAME", "of a device; may be repeated")
-    repeated(listing, "--status", "STATUS", f"with this last status: {', '.join(_STATUSES)}", choices=_STATUSES)
+    repeated(listing, "--status", "STATUS", f"with this last status: {', '.join(Status)}", choices=list(Status))
     flag(listing, "--open", "only those that are not finished")
     listing.add_argument("--since", type=moment, metavar="WHEN", help="with a status since then: a time (UTC), or 2h")
     newest = "the N newest, at most 100,000 (default: %(default)s)"
@@ -193,7 +185,7 @@ async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
         matching = len(found) if has_all else None
         print_json({"matching": matching, "commands": [text.as_data(status) for status in shown]})
         return ExitStatus.OK
-    for line in text.table(shown, text.columns()):
+    for line in text.table(shown, shutil.get_terminal_size((80, 24)).columns):
         print(line)
     older = f", the {len(shown)} newest shown" if len(shown) < len(found) else ""
     print(f"{'' if has_all else 'More than '}{len(found)} commands match{older}.")
@@ -208,7 +200,7 @@ async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
         found = await StatusTopics(settings, commands, login).find(arguments.id)
     if not found:
         topics = ", ".join(sorted({one.status_topic for one in commands}))
-        raise NoCommandError(
+        raise NotFoundError(
             f"There is no command {arguments.id!r}: {topics} has no status with this id or place. Its statuses may "
             "have expired, or no worker has taken it yet (then give its place)."
         )
@@ -227,7 +219,7 @@ async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
                         "answers": [
                             {
                                 "record": str(answer.place),
-                                "at": text.moment(answer.timestamp_ms),
+                                "at": text.when(answer.timestamp_ms),
                                 "device": answer.device,
                                 "status": answer.code,
                                 "payload": bytes_data(answer.payload),

@@ -1,15 +1,14 @@
 """Commands and their statuses as text and JSON."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from bridge.commands.model import Status
 from bridge.commands.reading import Request
 from bridge.commands.status_reading import AnswerView, StatusView
 from bridge.dead_letters.reading import LoggedRecord
-from gateway.cli.table import bytes_data, shown, table_lines
+from gateway.base.moments import moment_ms
+from gateway.cli.table import bytes_data, cut, shown, table_lines
 
 _COLUMNS: Final = ("ID", "DEVICE", "STATUS", "AT (UTC)", "WHY")
 _WIDTHS: Final = (24, 16)  # of an id and a device; the whole is in --json
@@ -34,11 +33,8 @@ _MEANINGS: Final = {
 _RECEIVERS: Final = {"online": "the device was connected", "away": "the device was away"}
 
 
-def moment(ms: int | None) -> str | None:
-    """``2026-11-21T03:00:00.123Z``."""
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def when(ms: int | None) -> str | None:
+    return None if ms is None else moment_ms(ms)
 
 
 def why(status: StatusView) -> str:
@@ -59,12 +55,8 @@ def _answer(answer: AnswerView) -> str:
     text = f"answer {answer.code}"
     if answer.payload:
         payload = shown(answer.payload.decode(errors="backslashreplace"))
-        text += f": {_cut(payload, _PAYLOAD_SHOWN)}"
+        text += f": {cut(payload, _PAYLOAD_SHOWN)}"
     return text
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _end_of(text: str, width: int) -> str:
@@ -74,13 +66,8 @@ def _end_of(text: str, width: int) -> str:
 
 def line(status: StatusView) -> str:
     """A status on one line, for somebody who waits for it."""
-    at = (moment(status.at_ms) or "")[11:23]
+    at = (when(status.at_ms) or "")[11:23]
     return f"{at}  {status.status:<13}  {why(status)}"
-
-
-def columns() -> int:
-    """The width of the terminal; 80 without one."""
-    return shutil.get_terminal_size((80, 24)).columns
 
 
 def table(statuses: Iterable[StatusView], width: int) -> Iterator[str]:
@@ -88,15 +75,15 @@ def table(statuses: Iterable[StatusView], width: int) -> Iterator[str]:
     rows = [
         (
             _end_of(shown(one.id), _WIDTHS[0]),
-            _cut(shown(one.device or "-"), _WIDTHS[1]),
+            cut(shown(one.device or "-"), _WIDTHS[1]),
             one.status + (" (late)" if one.is_late else ""),
-            (moment(one.at_ms) or "")[5:19].replace("T", " "),
+            (when(one.at_ms) or "")[5:19].replace("T", " "),
             shown(why(one)),
         )
         for one in statuses
     ]
     for text in table_lines(_COLUMNS, rows):
-        yield _cut(text.rstrip("\n"), width)
+        yield cut(text.rstrip("\n"), width)
 
 
 def describe(
@@ -113,7 +100,7 @@ def describe(
             ("commands", last.route),
             ("device", last.device),
             ("order", None if last.is_ordered else "not kept: the record's key is not the device"),
-            ("deadline", moment(last.deadline_ms)),
+            ("deadline", when(last.deadline_ms)),
         ]
     elif record is not None:
         first = [("record", str(record.place))]
@@ -129,14 +116,14 @@ def describe(
         yield "answers, as the devices sent them"
     for answer in answers:
         payload = shown(answer.payload.decode(errors="backslashreplace"))
-        yield f"  {moment(answer.timestamp_ms)}  {answer.code}  {answer.place}  {shown(answer.device)}: {payload}"
+        yield f"  {when(answer.timestamp_ms)}  {answer.code}  {answer.place}  {shown(answer.device)}: {payload}"
 
 
 def _record(record: LoggedRecord | None, request: Request | str | None) -> Iterator[str]:
     if record is None:
         yield "payload   (Kafka has deleted the record)"
         return
-    yield f"written   {moment(record.timestamp_ms)}"
+    yield f"written   {when(record.timestamp_ms)}"
     for name, value in record.headers:
         yield f"header    {shown(name)}: {shown((value or b'').decode(errors='backslashreplace'))}"
     if isinstance(request, str):
@@ -154,8 +141,8 @@ def as_data(status: StatusView) -> dict[str, Any]:
         "device": status.device,
         "status": str(status.status),
         "terminal": status.is_terminal,
-        "at": moment(status.at_ms),
-        "deadline": moment(status.deadline_ms),
+        "at": when(status.at_ms),
+        "deadline": when(status.deadline_ms),
         "attempt": status.attempt,
         "mqtt_reason_code": status.code,
         "reason": status.reason,
@@ -167,7 +154,7 @@ def as_data(status: StatusView) -> dict[str, Any]:
         else {
             "status": answer.code,
             "record": None if answer.record is None else str(answer.record),
-            "at": moment(answer.at_ms),
+            "at": when(answer.at_ms),
             "content_type": answer.content_type,
             "payload": bytes_data(answer.payload),
             "truncated_bytes": answer.bytes_all,

@@ -11,10 +11,10 @@ from gateway.admin.errors import AdminError
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import Answers, BrokerVersion, Cluster, LogDir, Quorum, Topic, TopicPartition, Unanswered
 from gateway.admin.progress import Moving
-from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered, plural
+from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands
 from gateway.cli.table import mention, print_json, say, severity, table
-from gateway.tools.doctor.wording import bytes_text
+from gateway.tools.doctor.wording import bytes_text, many
 
 _SHOWN: Final = 10
 _LAGGING_RECORDS: Final = 1000  # a voter further behind must read before it can lead
@@ -150,13 +150,13 @@ def _partitions(topics: tuple[Topic, ...], moving: tuple[Moving, ...]) -> str:
              for one in partitions}  # fmt: skip
     leaderless = [one for one in partitions if one.leader is None]
     under = [one for one in partitions if one.leader is not None and lacks[one]]
-    text = f"\n{plural(len(topics), 'topic')}, {plural(len(partitions), 'partition')}: "
+    text = f"\n{many(len(topics), 'topic')}, {many(len(partitions), 'partition')}: "
     if not leaderless and not under:
         return text + f"{severity('ok')}, each has a leader and all its replicas\n"
     text += f"{len(leaderless)} without a leader, {len(under)} under-replicated\n"
     for broker in sorted({number for one in under for number in lacks[one]}):
         count = sum(broker in lacks[one] for one in under)
-        text += f"  broker {broker} is out of sync in {plural(count, 'partition')}\n"
+        text += f"  broker {broker} is out of sync in {many(count, 'partition')}\n"
     rows = [
         (f"{one.topic}/{one.number}", one.leader, ",".join(map(str, one.replicas)), ",".join(map(str, one.isr)),
          f"{severity('FAIL')}: no leader" if one.leader is None
@@ -196,9 +196,7 @@ def _moving(moving: tuple[Moving, ...]) -> str:
                      ",".join(map(str, one.removing)) or None, copied or None,
                      None if one.bytes is None else bytes_text(one.bytes),
                      None if one.share is None else f"{one.share:.0%}"))  # fmt: skip
-    text = (
-        f"\n{plural(len(moving), 'reassignment')} running (started by kafka-reassign-partitions.sh or Cruise Control, "
-    )
+    text = f"\n{many(len(moving), 'reassignment')} running (started by kafka-reassign-partitions.sh or Cruise Control, "
     text += "which also end them)\n"
     text += table(("PARTITION", "REPLICAS", "ADDING", "REMOVING", "COPIED", "OF", "DONE"), rows, indent="  ")
     return text + (f"  … and {len(moving) - _SHOWN} more\n" if len(moving) > _SHOWN else "")

@@ -57,7 +57,3 @@ def mention_unanswered(unanswered: Iterable[Unanswered]) -> None:
     """Name the brokers that did not answer, on stderr."""
     for one in unanswered:
         mention(f"{one.why} The output lacks its part.")
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -12,9 +12,10 @@ from gateway.admin.lag import GroupLag, Look, PartitionLag
 from gateway.admin.looking import judged, look
 from gateway.admin.model import Group
 from gateway.cli.arguments import duration
-from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered, plural
+from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import as_data, mention, print_json, say, severity, table, tell
+from gateway.tools.doctor.wording import many
 
 _SAMPLE_S: Final = 6.0  # consumers commit every five seconds unless told otherwise (auto.commit.interval.ms)
 _WATCH_S: Final = 6.0
@@ -140,7 +141,7 @@ def _print(arguments: argparse.Namespace, found: GroupLag) -> None:
         return
     group = found.group
     place = f"__consumer_offsets/{group.offsets_partition} (of {group.offsets_partitions})"
-    say(f"group {group.id}: {state(group.state)}, {group.type}, {plural(len(group.members), 'member')}, "
+    say(f"group {group.id}: {state(group.state)}, {group.type}, {many(len(group.members), 'member')}, "
         f"coordinator broker {group.coordinator}, offsets in {place}\n")  # fmt: skip
     say(_members(group))
     rows = [
@@ -216,7 +217,7 @@ def _verdict(found: GroupLag) -> str:
         clients = sorted({one.member.client_id for one in stopped if one.member})
         return (
             f"{severity('FAIL')} {', '.join(clients)} is in the group and commits nothing for "
-            f"{plural(len(stopped), 'partition')}: it hangs, fails on a record, or commits less often than --sample. "
+            f"{many(len(stopped), 'partition')}: it hangs, fails on a record, or commits less often than --sample. "
             "Check its log. A restart of the gateway or Kafka does not help."
         )
     if not group.members:

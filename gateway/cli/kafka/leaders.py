@@ -18,11 +18,11 @@ from gateway.cli.kafka.common import (
     answered_yes,
     audit_log,
     connected,
-    plural,
     require_topics,
 )
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import mention, print_json, say, severity, table, tell
+from gateway.tools.doctor.wording import many
 
 _SHOWN: Final = 20
 _LIMIT: Final = 0.10  # leader.imbalance.per.broker.percentage by default
@@ -99,7 +99,7 @@ def _elsewhere(elsewhere: Sequence[tuple[TopicPartition, Partition]]) -> str:
         for place, one in elsewhere[:_SHOWN]
     ]
     more = len(elsewhere) - _SHOWN
-    text = f"\n{plural(len(elsewhere), 'partition')} not led by the preferred leader:\n"
+    text = f"\n{many(len(elsewhere), 'partition')} not led by the preferred leader:\n"
     text += table(("PARTITION", "LEADER", "PREFERRED", "PREFERRED IS IN SYNC"), rows, indent="  ")
     return text + (f"  … and {more} more\n" if more > 0 else "")
 
@@ -118,7 +118,7 @@ def _elect(arguments: argparse.Namespace) -> int:
         ready = [place for place, one in wanted if one.preferred in one.isr]
         if not ready or arguments.dry_run:
             return _nothing(arguments, before, wanted, ready)
-        if not answered_yes(arguments, f"Give {plural(len(ready), 'partition')} to the preferred leader?"):
+        if not answered_yes(arguments, f"Give {many(len(ready), 'partition')} to the preferred leader?"):
             say("Nothing was done.")
             return ExitStatus.OK
         election = _elected(settings, admin, {place: one for place, one in wanted if place in ready})
@@ -130,7 +130,7 @@ def _elect(arguments: argparse.Namespace) -> int:
                     "failed": {str(place): why for place, why in election.failed.items()},
                     "not_seen_yet": [str(place) for place in sorted(left)]})  # fmt: skip
     else:
-        say(f"\n{plural(len(election.elected), 'leader')} elected. After it:")
+        say(f"\n{many(len(election.elected), 'leader')} elected. After it:")
         say(_table(after))
         for place, why in election.failed.items():
             tell(f"{severity('FAIL')} {place}: {why}")
@@ -148,7 +148,7 @@ def _nothing(
     if arguments.json:
         print_json(_data(before, wanted) | {"elected": [], "would_elect": [str(place) for place in ready]})
     elif ready:
-        say(f"Would give {plural(len(ready), 'partition')} to the preferred leader.")
+        say(f"Would give {many(len(ready), 'partition')} to the preferred leader.")
     elif wanted:
         mention("Nothing can be elected: the preferred leaders are not in sync.")
     return ExitStatus.INCOMPLETE if wanted and not ready else ExitStatus.OK
@@ -158,7 +158,7 @@ def _elected(settings: Settings, admin: KafkaAdmin, wanted: dict[TopicPartition,
     audit = audit_log(settings, admin, "gateway leaders elect")
     before = {str(place): one.leader for place, one in wanted.items()}
     after = {str(place): one.preferred for place, one in wanted.items()}
-    entry = audit.begin("leaders.elect", plural(len(wanted), "partition"), before, after)
+    entry = audit.begin("leaders.elect", many(len(wanted), "partition"), before, after)
     try:
         election = admin.elect(wanted)
     except AdminError as error:

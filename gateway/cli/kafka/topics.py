@@ -21,11 +21,11 @@ from gateway.cli.kafka.common import (
     audit_log,
     connected,
     mention_unanswered,
-    plural,
     require_topics,
 )
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, print_json, say, severity, table, tell
+from gateway.tools.doctor.wording import many
 
 _TIMEOUT_S = 60.0
 
@@ -137,9 +137,7 @@ def _configs(admin: KafkaAdmin, names: Sequence[str]) -> tuple[dict[str, dict[st
 
 
 def _described(topic: Topic, configs: Mapping[str, ConfigEntry]) -> str:
-    head = (
-        f"{topic.name}  ({plural(len(topic.partitions), 'partition')}, replication {topic.replication}, id {topic.id})"
-    )
+    head = f"{topic.name}  ({many(len(topic.partitions), 'partition')}, replication {topic.replication}, id {topic.id})"
     told = any(one.elr is not None for one in topic.partitions)
     headers = ["PARTITION", "LEADER", "PREFERRED", "REPLICAS", "IN SYNC", *(["ELIGIBLE"] if told else []), "STATE"]
     rows = [
@@ -211,7 +209,7 @@ def _show(
     if not actions:
         say("\nNothing to do.")
     elif arguments.run is _plan:
-        say(f"\n{plural(actions, 'step')} to take: gateway topics apply")
+        say(f"\n{many(actions, 'step')} to take: gateway topics apply")
     else:
         say()
 
@@ -232,7 +230,7 @@ def _apply(arguments: argparse.Namespace) -> int:
             _show(arguments, settings, steps, wanted, refusals(admin, steps, wanted))
         if arguments.dry_run:
             return ExitStatus.OK
-        if actions and not answered_yes(arguments, f"Take {plural(len(actions), 'step')}?"):
+        if actions and not answered_yes(arguments, f"Take {many(len(actions), 'step')}?"):
             say("Nothing was done.")
             return ExitStatus.OK
         audit = audit_log(settings, admin, "gateway topics apply")
@@ -284,7 +282,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         warnings = deletion_warnings(settings, list(found), brokers.by_broker)
         for warning in warnings:
             mention(f"{severity('warn', sys.stderr)}: {warning}")
-        what = ", ".join(f"{name} ({plural(len(topic.partitions), 'partition')})" for name, topic in found.items())
+        what = ", ".join(f"{name} ({many(len(topic.partitions), 'partition')})" for name, topic in found.items())
         if arguments.dry_run:
             say(f"Would delete {what}.")
             return ExitStatus.OK

@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -52,7 +52,7 @@ def write(path: Path, instance: str, batches: Iterable[SpoolBatch]) -> tuple[int
                 }
                 file.write(_line(head))
                 for batch in batches:
-                    file.write(_line(_as_json(batch)))
+                    file.write(_line(asdict(batch) | {"data": base64.b64encode(batch.data).decode()}))
                     written += 1
                     messages += batch.messages
                 file.write(_line({"end": True, "batches": written, "messages": messages}))
@@ -72,20 +72,6 @@ def write(path: Path, instance: str, batches: Iterable[SpoolBatch]) -> tuple[int
 def _line(content: dict[str, Any]) -> str:
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return f'{text[:-1]},"crc32":{crc32(text.encode())}}}\n'
-
-
-def _as_json(batch: SpoolBatch) -> dict[str, Any]:
-    return {
-        "topic": batch.topic,
-        "partition": batch.partition,
-        "route": batch.route,
-        "qos": batch.qos,
-        "dead_letter": batch.dead_letter,
-        "messages": batch.messages,
-        "unfinished": batch.unfinished,
-        "opened_ms": batch.opened_ms,
-        "data": base64.b64encode(batch.data).decode(),
-    }
 
 
 class ExportFile:

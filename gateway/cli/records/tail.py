@@ -1,7 +1,6 @@
 """``gateway tail``: shows records of Kafka as they arrive."""
 
 import argparse
-import shutil
 import sys
 import time
 
@@ -16,7 +15,7 @@ from gateway.cli.dead_letters.selection import parse_place
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.records.tail_selection import TailFilter, as_letter
 from gateway.cli.records.tail_text import LinePrinter, as_json_line
-from gateway.cli.table import mention, tell
+from gateway.cli.table import columns, mention, tell
 from gateway.components.outward import kafka_login
 
 _EPILOG = """\
@@ -129,8 +128,7 @@ def _filter(arguments: argparse.Namespace) -> TailFilter:
 
 
 async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple[str, ...], wanted: TailFilter) -> int:
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    printer = LinePrinter(width, topics=len(topics) > 1)
+    printer = LinePrinter(columns(), topics=len(topics) > 1)
     shown = 0
     async with (
         kafka_login(settings.kafka) as login,

@@ -8,8 +8,9 @@ from pydantic_core import from_json
 
 from bridge import wire
 from bridge.dead_letters.reading import DeadLetter
-from gateway.cli.dead_letters.text import cut, moment, readable
-from gateway.cli.table import bytes_data, shown
+from gateway.base.moments import moment_ms
+from gateway.cli.dead_letters.text import readable
+from gateway.cli.table import bytes_data, cut, shown
 
 _TOPIC_CELLS = 40
 _DEVICE_CELLS = 24
@@ -93,7 +94,7 @@ def as_json_line(letter: DeadLetter, latency_ms: int | None) -> str:
         "topic": letter.place.topic,
         "partition": letter.place.partition,
         "offset": letter.place.offset,
-        "time": moment(letter.timestamp_ms),
+        "time": moment_ms(letter.timestamp_ms),
         "latency_ms": latency_ms,
         "key": bytes_data(letter.key),
         "mqtt_topic": letter.mqtt_topic,
