@@ -29,12 +29,8 @@ _SWEEP_NS: Final = 1_000_000_000  # between two sweeps of expired entries
 class AccessService:
     """Decides, from the settings, the built-in database and the chain. Implements ``auth.ports.AccessDecisions``.
 
-    Args:
-        settings: of ``[auth]``.
-        store: the built-in database, open.
-        chain: the authenticators; ``start`` and ``close`` start and close them too.
-        clock: monotonic, in nanoseconds.
-        wall: Unix seconds.
+    ``store`` is open; ``start`` and ``close`` start and close the chain too. ``clock`` is monotonic, in nanoseconds,
+    ``wall`` in Unix seconds.
     """
 
     def __init__(

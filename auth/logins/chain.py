@@ -76,14 +76,8 @@ class Outcome:
 
 
 class Chain:
-    """The authenticators of ``auth.chain``. Belongs to the service's event loop.
-
-    Args:
-        authenticators: in their order.
-        hasher: burns a hash for refusals without one.
-        settings: ``anonymous``, ``backend_down`` and ``answer_timeout`` are read.
-        counts: get an entry for each authenticator.
-    """
+    """The authenticators of ``auth.chain``, in their order. Belongs to the service's event loop. ``hasher`` burns a
+    hash for refusals without one; ``counts`` get an entry for each authenticator."""
 
     def __init__(
         self,

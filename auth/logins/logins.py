@@ -65,16 +65,8 @@ class _Refused:
 
 
 class Logins:
-    """Decides about logins. Belongs to the service's event loop.
-
-    Args:
-        settings: of ``[auth]``.
-        store: the built-in database.
-        chain: the authenticators.
-        events: the log.
-        clock: monotonic, in nanoseconds.
-        wall: Unix seconds.
-    """
+    """Decides about logins. Belongs to the service's event loop. ``clock`` is monotonic, in nanoseconds, ``wall`` in
+    Unix seconds."""
 
     def __init__(
         self,

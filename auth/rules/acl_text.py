@@ -51,11 +51,7 @@ class _Shape(NamedTuple):
 
 
 class AclText:
-    """Writes ``acl`` texts. Belongs to one event loop.
-
-    Args:
-        limit: rules in one list at most.
-    """
+    """Writes ``acl`` texts, of ``limit`` rules at most. Belongs to one event loop."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
