@@ -1,21 +1,23 @@
 """``gateway config``: check the settings, show them with their origins, print the reference."""
 
-from __future__ import annotations
-
+import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from bridge.intercept.loading import load_chains
+from bridge.routing.lint import SURE, lint
+from bridge.routing.router import Router
 from config.errors import ConfigError, ExitStatus
 from config.extras import how_to_install
+from config.loading.load import Loaded, load, require_runnable
+from config.loading.reference import reference
+from config.loading.show import as_data, as_text
+from gateway.auth_service.requirements import require_servable
 from gateway.cli.parser import Commands
-from gateway.cli.table import tell
-
-if TYPE_CHECKING:
-    import argparse
-
-    from config.loading.load import Loaded
+from gateway.cli.table import print_json, tell
+from gateway.supervisor.cpu import worker_count
+from gateway.tools.doctor.wording import bytes_text
 
 
 def add_parser(commands: Commands) -> None:
@@ -35,8 +37,6 @@ def add_parser(commands: Commands) -> None:
 def _check(arguments: argparse.Namespace) -> int:
     """Read and check all settings as a start would, without connecting to anything. Ends with status 78 and every
     problem when something is wrong."""
-    from config.loading.load import load
-
     try:
         loaded = load(arguments.config)
     except ConfigError as error:
@@ -62,8 +62,6 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Problems and warnings beyond loading, for a gateway that is to run here."""
-    from config.loading.load import require_runnable
-
     problems, warnings = _check_routes(loaded)
     try:
         require_runnable(loaded)
@@ -74,9 +72,6 @@ def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 def _spools_too_large(loaded: Loaded) -> list[str]:
     """A warning when the spools of all workers may outgrow the disk of data_dir."""
-    from gateway.supervisor.cpu import worker_count
-    from gateway.tools.doctor.wording import bytes_text
-
     settings = loaded.settings
     workers = worker_count(settings) or 1
     at = settings.data_dir.absolute()
@@ -100,8 +95,6 @@ def _spools_too_large(loaded: Loaded) -> list[str]:
 
 def _topics_to_make(loaded: Loaded) -> str:
     """The Kafka topics of the settings that a start needs; empty when the start makes them."""
-    from bridge.routing.router import Router
-
     settings = loaded.settings
     if settings.kafka.topics.create or not settings.routes:
         return ""
@@ -134,8 +127,6 @@ def _check_schemas(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 def _check_auth(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Problems and warnings for the access service."""
-    from gateway.auth_service.requirements import require_servable
-
     return _problems(lambda: require_servable(loaded)), []
 
 
@@ -149,8 +140,6 @@ def _problems(check: Callable[[], object]) -> list[str]:
 
 def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Problems and warnings of routes and templates, which appear when the bridge compiles them."""
-    from bridge.routing.router import Router
-
     settings = loaded.settings
     problems: list[str] = []
     for number, route in enumerate(settings.routes):
@@ -165,9 +154,6 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
         router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
     except ConfigError as error:
         return [f"routes ({loaded.origin('routes')}): {problem}" for problem in error.problems], []
-    from bridge.intercept.loading import load_chains
-    from bridge.routing.lint import SURE, lint
-
     if problems := _problems(lambda: load_chains(settings).close()):
         return problems, []
 
@@ -179,16 +165,11 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 def _show(arguments: argparse.Namespace) -> int:
     """Print every setting in effect with where it came from. Secrets are masked."""
-    from config.loading.load import load
-    from config.loading.show import as_data, as_text
-
     try:
         loaded = load(arguments.config)
     except ConfigError as error:
         return _refused(error)
     if arguments.json:
-        from gateway.cli.table import print_json
-
         print_json(as_data(loaded))
     else:
         print(as_text(loaded), end="")
@@ -200,8 +181,6 @@ def _show(arguments: argparse.Namespace) -> int:
 def _reference(arguments: argparse.Namespace) -> int:
     """Print the configuration reference, docs/configuration.md, as Markdown."""
     del arguments
-    from config.loading.reference import reference
-
     print(reference(), end="")
     return ExitStatus.OK
 

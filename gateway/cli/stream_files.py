@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from config.errors import ConfigError, ExitStatus
+from config.errors import ConfigError, ExitStatus, GatewayError
 from config.extras import require
 from config.values.grammar import format_bytes
 from gateway.cli.arguments import load_noted
@@ -62,7 +62,6 @@ Extents = Mapping[str, Mapping[str, tuple[int, int]]]
 
 def _extents(settings: Settings, topics: list[str]) -> Extents:
     """Asked of Kafka; partitions that could not be asked are left out, and it is said."""
-    from config.errors import GatewayError
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import TopicPartition
     from gateway.base import logs

@@ -1,7 +1,6 @@
 """Tables, severity words and JSON for commands: aligned text for people, one object for machines."""
 
-from __future__ import annotations
-
+import argparse
 import base64
 import dataclasses
 import json
@@ -12,12 +11,9 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from config.prose import fitted
-
-if TYPE_CHECKING:
-    import argparse
 
 Severity = Literal["ok", "warn", "FAIL"]
 

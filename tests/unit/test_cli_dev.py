@@ -95,7 +95,7 @@ def test_a_default_port_gives_way_and_one_asked_for_does_not(
         return DevBrokers("127.0.0.1:15001", "mqtt://127.0.0.1:15002", "w", 7, "/l", name=name), True
 
     monkeypatch.setattr(brokers, "up", up)
-    monkeypatch.setattr("config.extras.require", lambda *_: None)
+    monkeypatch.setattr("gateway.cli.local.dev.require", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(dev, "_KAFKA_PORT", port)

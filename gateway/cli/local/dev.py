@@ -1,20 +1,18 @@
 """``gateway dev``: a real Kafka and a real MQTT broker on this machine, for development."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from auth.store.first_start import GATEWAY_USER
 from config.errors import ExitStatus
+from config.extras import require
 from gateway.cli.arguments import between
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, tell
-
-if TYPE_CHECKING:
-    from gateway.local.embedded.dev import DevBrokers
+from gateway.local.embedded import dev as embedded
+from gateway.local.embedded.dev import DevBrokers, find, others, project_name, to_json
 
 _KAFKA_PORT, _MQTT_PORT = 9092, 1883  # the settings' defaults: a gateway finds them without any settings
 
@@ -53,13 +51,9 @@ def _name(text: str) -> str:
 def _up(arguments: argparse.Namespace) -> int:
     """Start both brokers in the background and print their addresses. When they run already, the addresses are printed
     and nothing is changed. They take Kafka's port 9092 and MQTT's port 1883, or free ones where these are taken."""
-    from config.extras import require
-
     needed = {"jpype": "JPype1"} | ({"argon2": "argon2-cffi"} if arguments.auth else {})
     require("gateway dev", needed, "embedded,auth" if arguments.auth else "embedded")
-    from gateway.local.embedded.dev import up  # not at the top: other commands should not pay for it
-
-    brokers, started = up(
+    brokers, started = embedded.up(
         _brokers_name(arguments),
         kafka_port=_or_free(arguments.kafka_port, _KAFKA_PORT),
         mqtt_port=_or_free(arguments.mqtt_port, _MQTT_PORT),
@@ -78,8 +72,6 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _brokers_name(arguments: argparse.Namespace) -> str:
-    from gateway.local.embedded.dev import project_name
-
     name: str | None = arguments.name
     return project_name(Path.cwd()) if name is None else name
 
@@ -99,10 +91,8 @@ def _or_free(port: int | None, default: int) -> int | None:
 
 def _down(arguments: argparse.Namespace) -> int:
     """Stop the brokers that 'up' started."""
-    from gateway.local.embedded.dev import down
-
     name = _brokers_name(arguments)
-    if down(name):
+    if embedded.down(name):
         print("stopped")
     else:
         print("not running")
@@ -113,8 +103,6 @@ def _down(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     """Print the addresses of the brokers that 'up' started, and the brokers of other projects. Exit status 1 when they
     do not run, or one of them has ended."""
-    from gateway.local.embedded.dev import find
-
     name = _brokers_name(arguments)
     brokers = find(name)
     if brokers is None:
@@ -127,8 +115,6 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _show_others(name: str) -> None:
-    from gateway.local.embedded.dev import others
-
     for one in others(name):
         whose = f"of {one.project}" if one.project else "that an older version started"
         tell(f"also running: brokers {whose} (--name {shlex.quote(one.name)})")
@@ -141,8 +127,6 @@ def _option(arguments: argparse.Namespace) -> str:
 
 def _init(brokers: DevBrokers) -> str:
     """The command that writes settings for these brokers."""
-    from auth.store.first_start import GATEWAY_USER
-
     command = ["gateway init"]
     if brokers.mqtt != f"mqtt://127.0.0.1:{_MQTT_PORT}":
         command.append(f"--mqtt {brokers.mqtt}")
@@ -155,9 +139,6 @@ def _init(brokers: DevBrokers) -> str:
 
 
 def _show(brokers: DevBrokers, arguments: argparse.Namespace, *, heading: str) -> None:
-    from auth.store.first_start import GATEWAY_USER
-    from gateway.local.embedded.dev import to_json
-
     if arguments.json:
         print(to_json(brokers))
         return
