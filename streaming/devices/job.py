@@ -42,6 +42,7 @@ from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
+from streaming.lake.names import named
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.schema import FIXED
 
@@ -56,6 +57,8 @@ QUERY: Final = "devices"
 _BATCH: Final = {"maxFilesPerTrigger": "200", "maxBytesPerTrigger": "64m"}
 """What a batch reads of silver, whichever comes first, and at least a file: a shard has its part of it in memory. 64 MB
 are about a million readings. After ``maintain`` 200 files are 25 GB."""
+_MOST_NAMES: Final = 10_000
+"""Changed devices by which files of ``devices`` are passed over; beyond, nearly all files have one."""
 
 DEVICES: Final = columns(
     "device string required, type string, site string, gateway string, state string, reason string,"
@@ -227,8 +230,12 @@ class _Sink:
             "WHEN MATCHED AND t.batch <= s.batch THEN UPDATE SET *",
             "WHEN NOT MATCHED AND NOT s.gone THEN INSERT *",
         )
+        names = [it.device for it in rows.select("device").limit(_MOST_NAMES + 1).collect()]
+        same = "t.device = s.device"
+        if len(names) <= _MOST_NAMES:
+            same += f" AND ({named('t.device', names)})"
         # Compaction or forget may have rewritten what it read.
-        retried(lambda: self._devices.merge(rows, "t.device = s.device", *clauses))
+        retried(lambda: self._devices.merge(rows, same, *clauses))
 
 
 def without_forgotten(marked: DataFrame) -> DataFrame:

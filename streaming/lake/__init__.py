@@ -7,6 +7,7 @@ files.py          folders of this machine, with the face that ``storage.Folder``
 forgotten.py      devices that were forgotten, and when
 held.py           a batch that is read several times and computed once
 lake.py           the lake: one table per layer, by folder or by a catalog's name; how each is written and read
+names.py          names in SQL by which files are passed over
 storage.py        folders on whatever file system Spark writes to: the local disk, HDFS, an object store
 time_ranges.py    stretches of time, few enough to be written into a query
 """

@@ -25,7 +25,9 @@ _KEPT: Final = 32
 """Characters of a text that Delta keeps of a file's first and last value."""
 _ATTEMPTS: Final = 6
 _FIRST_WAIT_S: Final = 0.5
-_CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
+CONFLICT: Final = "another program has changed these rows meanwhile"
+"""What a statement of ours raises, if it sees that it came second."""
+_CONFLICTS: Final = (CONFLICT, "DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
                      "ConcurrentWrite", "MetadataChangedException", "DELTA_METADATA_CHANGED")  # fmt: skip
 
 
@@ -168,6 +170,8 @@ class DeltaUpkeep:
         where = "" if day is None or column is None else f" WHERE `{column}` = DATE'{day.isoformat()}'"
         for name in ("minFileSize", "maxFileSize"):
             self._spark.conf.set(f"spark.databricks.delta.optimize.{name}", str(file_size))
+        # Parts of a file are passed over like files.
+        self._spark.conf.set("spark.databricks.io.skipping.mdc.sortWithinFiles", "true")
         (row,) = self._sql(f"OPTIMIZE {self._table.sql_name}{where}{order}")
         return int(row["metrics"]["numFilesRemoved"]), int(row["metrics"]["numFilesAdded"])
 

@@ -14,10 +14,10 @@ from collections.abc import Collection, Sequence
 from datetime import date, timedelta
 from typing import Final, NamedTuple
 
+from streaming.lake.names import MOST_RANGES, named, text
 from streaming.lake.time_ranges import TimeRange, moment, timestamp
 
 _REJECT_ID: Final = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_time")
-MOST_RANGES: Final = 64
 _MOST_DAYS: Final = 400
 _MOST_STRAYS: Final = 0.01
 _LAST_US: Final = 253_402_300_799_999_999
@@ -67,7 +67,7 @@ def match_condition(times: Sequence[TimeRange], strays: Sequence[TimeRange] = ()
         return "t.record_id = s.record_id"
     found = [_within(times)] if times else []
     if strays:
-        found.append(f"({_within(strays)}) AND ({_named(devices)})" if devices else _within(strays))
+        found.append(f"({_within(strays)}) AND ({named('t.device', devices)})" if devices else _within(strays))
     conditions = ["t.record_id = s.record_id", f"({' OR '.join(found)})"]
     if (days := _days([*times, *strays])) is not None:
         listed = ", ".join(f"DATE '{day.isoformat()}'" for day in days)
@@ -81,14 +81,6 @@ def _within(times: Sequence[TimeRange]) -> str:
     )
 
 
-def _named(devices: Collection[str]) -> str:
-    """As ranges, few enough to be written. Delta passes files over by the first and the last of a list alone."""
-    ordered = sorted(devices, key=str.encode)
-    step = -(-len(ordered) // MOST_RANGES)
-    parts = (ordered[at : at + step] for at in range(0, len(ordered), step))
-    return " OR ".join(f"t.device BETWEEN {_text(part[0])} AND {_text(part[-1])}" for part in parts)
-
-
 def reject_condition(places: Sequence[Places]) -> str:
     """SQL: what is true of a row ``t`` of the quarantine that is a batch's reject ``s``, which are at these places."""
     same = " AND ".join(f"t.{name} = s.{name}" for name in _REJECT_ID)
@@ -96,7 +88,7 @@ def reject_condition(places: Sequence[Places]) -> str:
         return same
     first_us, last_us = min(it.first_us for it in places), max(it.last_us for it in places)
     listed = [
-        f"(t.kafka_topic = {_text(it.topic)} AND t.kafka_partition = {it.partition}"
+        f"(t.kafka_topic = {text(it.topic)} AND t.kafka_partition = {it.partition}"
         f" AND t.kafka_offset BETWEEN {it.first} AND {it.last})"
         for it in places
     ]
@@ -123,8 +115,3 @@ def _days(times: Sequence[TimeRange]) -> list[date] | None:
 
 def _cut(at_us: int) -> int:
     return min(max(at_us, 0), _LAST_US)
-
-
-def _text(text: str) -> str:
-    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{quoted}'"

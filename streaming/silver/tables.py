@@ -22,8 +22,9 @@ from config.errors import ConfigError
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
+from streaming.lake.names import MOST_RANGES
 from streaming.lake.time_ranges import TimeRange, joined
-from streaming.silver.match import MOST_RANGES, Places, Slice, divided, match_condition, reject_condition
+from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 from streaming.silver.reach import Reach
 from streaming.silver.rows import ALL_TIME, CLOCKED, REJECT, firsts, readings, rejects, repeated_ids, slices
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema

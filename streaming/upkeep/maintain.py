@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from config.settings import Settings, StreamSettings
 
-_SORTED: Final = {"silver": "device"}
+_SORTED: Final = {"silver": "device", "gold": "key", "devices": "device"}
 """What a table's days are sorted by, where they have several files."""
 _LEAST_REMEMBERED: Final = timedelta(days=366)
 """How long the hash of a forgotten device's name is kept at the least, so that no state brings its rows back."""

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import DoubleType, StructField
 
 from config.errors import ConfigError
 from config.settings import Settings
 from streaming import lake_tables
 from streaming.devices import job as devices
+from streaming.devices.job import DEVICES
 from streaming.job import JobContext
+from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
 from streaming.silver.schema import silver_schema
 from tests.chaos.harness import FULL
@@ -208,6 +211,46 @@ def test_a_silence_of_everything_is_noticed_while_no_batch_has_data(
     finally:
         query.stop()
     assert lake.events() == [("gateway_lost", None, "edge")]
+
+
+def test_a_batch_changes_its_devices_and_opens_no_files_of_others(
+    make_lake: Callable[[], Lake], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file has ten names, the odd ones at its ends."""
+    stream = make_lake().settings.stream
+    table = DeltaTable(spark, stream, "devices")
+    table.create(DEVICES, delta_enableDeletionVectors="true")
+    odd = ["", "'", "Z", "ß", "é\\", "\U0001f600", "\ue000", "${spark.app.name}", "a" * 40]
+    names = sorted([*odd, *(f"d{number:02}" for number in range(51))], key=str.encode)
+
+    def rows(changes: list[tuple[str, int, bool]]) -> DataFrame:
+        made = spark.createDataFrame(changes, "device string, batch long, gone boolean")
+        lacking = [F.lit(None).cast(it.dataType).alias(it.name) for it in DEVICES if it.name not in made.columns]
+        return made.select("*", *lacking).select(*DEVICES.names, "gone")
+
+    for at in range(0, len(names), 10):
+        few = rows([(name, 1, False) for name in names[at : at + 10]])
+        table.save(few.drop("gone").coalesce(1).write.format("delta").mode("append"))
+    opened: list[int] = []
+    merge = DeltaTable.merge
+
+    def seen(self: DeltaTable, rows: DataFrame, same: str, *clauses: str) -> Row:
+        ranges = same.removeprefix("t.device = s.device AND ")
+        opened.append(len(self.read().alias("t").where(ranges).inputFiles()))
+        return merge(self, rows, same, *clauses)
+
+    monkeypatch.setattr(DeltaTable, "merge", seen)
+    sink = devices._Sink(table, table, None, Forgotten(spark, stream))  # type: ignore[arg-type]
+    for batch, changed in ((2, names[9:11]), (3, ["${spark.app.name}"]), (4, names)):
+        sink._merge(rows([(name, batch, False) for name in [*changed, f"new {batch}"]]))
+        found = [(row.device, row.batch) for row in table.read().collect()]
+        assert len(dict(found)) == len(found), "a device is there twice"
+        assert {name for name, at in found if at == batch} == {*changed, f"new {batch}"}
+    assert opened[0] <= 3, "of six files, two with the devices and one around the new name"
+    sink._merge(rows([("a" * 40, 5, True)]))
+    assert sorted(row.device for row in table.read().collect()) == sorted(
+        [*(name for name in names if name != "a" * 40), "new 2", "new 3", "new 4"]
+    )
 
 
 def test_a_key_that_is_no_text_names_no_device(spark: SparkSession) -> None:
