@@ -8,7 +8,7 @@ import sys
 from config.errors import GatewayError
 from config.prose import fitted
 from streaming import options
-from streaming.runtime.session import start_spark
+from streaming.runtime.session import RECORD_CLASSES, start_spark
 from streaming.upkeep.tool_options import add_tool_arguments
 
 
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     try:
         settings = options.load_settings(arguments)
-        conf = options.parse_spark_conf(arguments.conf)
+        conf = options.parse_spark_conf(arguments.conf) | ({RECORD_CLASSES: "true"} if tool == "prepare" else {})
         interrupted = signal.getsignal(signal.SIGINT)
         spark = start_spark(settings, arguments.jars, conf)
         try:

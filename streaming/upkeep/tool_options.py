@@ -73,6 +73,7 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
         "--yes": flag("do it without asking"),
         **_DRY_RUN,
     }),
+    "prepare": ("write Spark's class data, by which its later starts are quicker: once, into an image", {}),
     "report": ("write an HTML page with plots about devices, anomalies, late and lost data", {
         "--output": {"metavar": "FILE", "dest": "file", "default": "stream-report.html",
                      "help": "the HTML file to write (default: stream-report.html)"},

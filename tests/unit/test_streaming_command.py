@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+import re
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,8 @@ from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableE
 from streaming.kafka.failures import cause, explain
 from streaming.progress import Event
 from streaming.run import stages
-from streaming.runtime.session import session_conf
+from streaming.runtime.class_data import ClassData
+from streaming.runtime.session import RECORD_CLASSES, class_data, class_data_conf, session_conf
 from streaming.silver.schema import FIXED, QUARANTINE
 
 
@@ -160,6 +162,32 @@ def test_a_collector_of_ones_own_replaces_ours() -> None:
         assert "UseParallelGC" not in said, "Java ends at two"
         assert said.endswith(mine)
     assert "-XX:+UseParallelGC" in conf(extra={options: "-Xss1m"})[options]
+
+
+def test_class_data_are_for_our_own_class_path_and_leave_a_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JAVA_HOME", "/java")
+    jars = [Path("/jars/a.jar"), Path("/jars/b c.jar")]
+    assert class_data(conf(), jars) is not None
+    assert class_data(conf(Settings(stream=StreamSettings(master="spark://host:7077"))), jars) is None
+    assert class_data(conf(extra={"spark.driver.extraClassPath": "/mine.jar"}), jars) is None
+    for mine in ("-Xshare:off", "-XX:SharedArchiveFile=/mine", "-XX:ArchiveClassesAtExit=/mine"):
+        assert class_data(conf(extra={"spark.driver.extraJavaOptions": mine}), jars) is None, "Java ends at two"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xshare:off")
+    assert class_data(conf(), jars) is None
+
+
+def test_class_data_are_written_when_told_and_mapped_when_there(tmp_path: Path) -> None:
+    options = "spark.driver.extraJavaOptions"
+    writer, reader = (ClassData(tmp_path / "a b", tmp_path / "java", [tmp_path / "a.jar"]) for _ in range(2))
+    assert class_data_conf(conf(), reader) == {options: conf()[options]}, "nobody waits for it unasked"
+    told = class_data_conf(conf(extra={RECORD_CLASSES: "true"}), writer)[options]
+    (draft,) = re.findall('"-XX:ArchiveClassesAtExit=(.*?)"', told)
+    Path(draft).write_text("what a JVM writes")
+    writer.end()
+    (archive,) = (tmp_path / "a b").glob("*.jsa")
+    assert class_data_conf(conf(), reader) == {options: f'"-XX:SharedArchiveFile={archive}" {conf()[options]}'}
 
 
 def test_python_functions_run_on_this_python_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,102 @@
+"""The JVM's class-data archive: what one run had loaded, parsed and verified, for later starts to map.
+
+Spark loads some 20,000 classes before its first batch is written, Kafka's broker 7,000 before it is up. A JVM that is
+told to writes the archive at its orderly end; one that cannot use the archive there is starts as if there was none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+# On standard output the JVM tells of every class it cannot archive; its errors stay.
+_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+
+
+class ClassData:
+    """The archive for one Java and one class path, in ``folder``; it may not exist yet."""
+
+    def __init__(self, folder: Path, java_home: Path, class_path: Sequence[Path]) -> None:
+        """Of ``class_path`` what decides: jars, or folders of jars. What changed makes another archive; the JVM looks
+        more closely itself."""
+        facts = [java_home / "lib" / "modules", *class_path]  # the first is replaced when Java is updated
+        self._folder = folder
+        self._family = f"classes-{_digest(map(str, (java_home, *facts)))}"
+        self._name = f"{self._family}-{_digest(map(_stamp, facts))}"
+        self._lock: int | None = None
+
+    @property
+    def recording(self) -> bool:
+        """Whether a JVM was told to write the archive, and :meth:`end` was not called yet."""
+        return self._lock is not None
+
+    def use_flags(self) -> list[str]:
+        """JVM flags that map the archive; none when there is no whole one."""
+        for archive in self._folder.glob(f"{self._name}-*.jsa"):
+            # A JVM that maps one that was cut short crashes.
+            if archive.stem == f"{self._name}-{archive.stat().st_size}":
+                return [f"-XX:SharedArchiveFile={archive}"]
+        return []
+
+    def flags(self) -> list[str]:
+        """As :meth:`use_flags`. Where there is none: those that write it at the JVM's orderly end, which takes some
+        seconds longer then. One JVM is told so at a time, of all processes."""
+        flags = self.use_flags()
+        if not flags and not self.recording and self._take_lock():
+            flags = self.use_flags() or [*_QUIET, f"-XX:ArchiveClassesAtExit={self._draft}"]
+        return flags
+
+    def end(self) -> None:
+        """Once that JVM is gone: puts what it wrote in its place, and removes older archives of this class path."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError):  # a full disk costs the speed-up, no more
+            if _whole(self._draft):
+                for old in self._folder.glob(f"{self._family}-*.jsa"):
+                    old.unlink()  # a JVM that maps it keeps it
+                self._draft.replace(self._folder / f"{self._name}-{self._draft.stat().st_size}.jsa")
+            self._draft.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+    @property
+    def _draft(self) -> Path:
+        return self._folder / f"{self._family}.draft"
+
+    def _take_lock(self) -> bool:
+        lock = -1
+        try:
+            self._folder.mkdir(exist_ok=True)
+            lock = os.open(self._folder / f"{self._family}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another process has it, or nothing can be written here
+            if lock >= 0:
+                os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+
+def _whole(draft: Path) -> bool:
+    """Whether the JVM came to its end: what it writes last is the beginning. Puts it on the disk, too."""
+    if not draft.exists():
+        return False
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+        return any(file.read(4))
+
+
+def _digest(facts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
+
+
+def _stamp(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return "absent"
+    return f"{status.st_size} {int(status.st_mtime)}"  # an image's layers have whole seconds

@@ -1,0 +1,30 @@
+"""``gateway stream prepare``: what it runs is silver, whole."""
+
+import argparse
+import contextlib
+import tempfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from config.errors import ConfigError
+from config.settings import Settings, StreamSettings
+from config.stream_jobs import SilverSettings
+from streaming.lake.delta_files import read_rows
+from streaming.upkeep import prepare
+from tests.lake.silver_support import schema_folder
+
+
+def test_records_of_its_own_become_readings(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: contextlib.nullcontext(str(tmp_path)))
+    silver = SilverSettings(schemas=schema_folder(tmp_path / "schemas", temperature="number"))
+    assert prepare.run(spark, Settings(stream=StreamSettings(silver=silver)), argparse.Namespace()) == 0
+    assert read_rows(str(tmp_path / "lake" / "silver"), ["device"]).num_rows == 1000
+
+
+def test_a_cluster_has_no_use_for_it(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match=r"set stream\.master"):
+        prepare.run(spark, Settings(stream=StreamSettings(master="spark://host:7077")), argparse.Namespace())
