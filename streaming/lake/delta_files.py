@@ -70,20 +70,10 @@ def _facts(name: str, table: Any) -> TableFacts:
 
 
 def read_rows(table: str, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
-    """The rows of a table as an Arrow table, or those that SQL's ``where`` is true for; None if none is there.
-
-    deltalake's own reader refuses a table whose columns may widen, as silver's may. Such a table's files are read as
-    they are; that is right as long as it has no deletion vectors, and silver has none.
-    """
+    """The rows of a table as an Arrow table, or those that SQL's ``where`` is true for; None if none is there."""
     import pyarrow as pa
     from deltalake import DeltaTable
-    from pyarrow import dataset
 
     if not DeltaTable.is_deltatable(table):
         return None
-    found = DeltaTable(table)
-    if _VECTORS in (found.protocol().reader_features or ()) or where is not None:
-        return pa.table(found.scan(list(columns) if columns else None, where))
-    schema = pa.schema(found.schema().to_arrow())
-    files = dataset.dataset(found.file_uris(), schema=schema, format="parquet")
-    return files.to_table(columns)
+    return pa.table(DeltaTable(table).scan(list(columns) if columns else None, where))

@@ -105,7 +105,7 @@ def _newest(folder: Path, when: str, *more: str) -> pd.DataFrame | None:
     table = read_rows(str(folder), [when, *more] if more else None)
     if table is None:
         return None
-    rows: pd.DataFrame = table.sort_by([(when, "descending")])[:MOST_ROWS].to_pandas()
+    rows: pd.DataFrame = table.to_pandas().sort_values(when, ascending=False)[:MOST_ROWS]
     for name in rows.select_dtypes("datetimetz"):
         rows[name] = rows[name].dt.as_unit("us").astype("int64") / 1e6
     return rows

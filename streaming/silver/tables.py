@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from config.settings import StreamSettings
 
 _PROPERTIES: Final = {
-    "delta_enableTypeWidening": "true",
     # A small file per task and batch: put together on the way (session.py says when), so that readers and the log stay
     # quick.
     "delta_autoOptimize_autoCompact": "true",
@@ -222,8 +221,8 @@ def _evolve(spark: SparkSession, silver: DeltaTable, wanted: StructType) -> None
 
 
 def _rewrite_as_doubles(rows: DataFrame, silver: DeltaTable, names: list[str]) -> None:
-    """Gives columns of whole numbers fractions, in one commit. Delta's type widening goes from int to long and from
-    int to double; it refuses long to double, which beyond 2^53 is not exact, so the files are written again."""
+    """Gives columns of whole numbers fractions, in one commit. Delta's type widening refuses long to double, which
+    beyond 2^53 is not exact, so the files are written again."""
     wide = rows.withColumns({name: F.col(name).cast("double") for name in names})
     writer = wide.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy(*PARTITIONS)
     retried(lambda: silver.save(writer))
