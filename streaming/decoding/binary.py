@@ -3,13 +3,13 @@ are not published for this Spark. It is in the plan only if the folder has such 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
-from streaming.decoding.fields import BadPayloadError, Binary, Kind, PayloadField
+from streaming.decoding.fields import BadPayloadError, DeviceType, Kind
 from streaming.decoding.shapes import Shape, slot
 from streaming.lake.columns import columns
 
@@ -17,40 +17,33 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
     from pyspark.sql import Column
 
-    Plan = tuple[tuple[tuple[str, ...], str, Binary, tuple[tuple[str, PayloadField], ...]], ...]
-
 _LONGS = (-(2**63), 2**63 - 1)
+_WRONG: dict[str, Kind] = {"reason": "string", "detail": "string"}
 
 
 def binary_payloads(made: Sequence[Shape], route: Column, value: Column) -> Column:
     """A struct: every field of every binary shape (``slot`` names it), then ``reason`` and ``detail`` for bytes that
     cannot be decoded. All null for records whose ``route`` is no binary type; their bytes do not travel to Python."""
     mine = [shape for shape in made if shape.group is None]
-    slots = "".join(f"{slot(shape, field)} {field.kind}, " for shape in mine for field in shape.type.fields)
-    result = columns(f"{slots}reason string, detail string")
-    plan: Plan = tuple(
-        (shape.names, shape.type.format, shape.type.binary, tuple((slot(shape, f), f) for f in shape.type.fields))
-        for shape in mine
-        if shape.type.binary is not None
-    )
+    kinds = {slot(shape, field): field.kind for shape in mine for field in shape.type.fields} | _WRONG
+    result = columns(", ".join(f"{name} {kind}" for name, kind in kinds.items()))
     names = [name for shape in mine for name in shape.names]
-    function: Any = F.arrow_udf(_decoder(plan), result)  # type: ignore[attr-defined]
+    function: Any = F.arrow_udf(_decoder(mine, kinds), result)  # type: ignore[attr-defined]
     binary: Column = function(F.when(route.isin(*names), route), F.when(route.isin(*names), value))
     return binary
 
 
-def _decoder(plan: Plan) -> Callable[[pa.Array, pa.Array], pa.Array]:
+def _decoder(shapes: Sequence[Shape], kinds: Mapping[str, Kind]) -> Callable[[pa.Array, pa.Array], pa.Array]:
     import pyarrow as pa
 
-    kinds: dict[str, Kind] = {name: field.kind for _, _, _, slots in plan for name, field in slots}
     arrow = {"double": pa.float64(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 
     def decode(routes: pa.Array, values: pa.Array) -> pa.Array:
-        columns: dict[str, list[Any]] = {name: [None] * len(routes) for name in (*kinds, "reason", "detail")}
+        columns: dict[str, list[Any]] = {name: [None] * len(routes) for name in kinds}
         readers = {
-            name: (_reader(form, binary, tuple(field for _, field in slots)), [columns[at] for at, _ in slots])
-            for names, form, binary, slots in plan
-            for name in names
+            name: (_reader(shape.type), [columns[slot(shape, field)] for field in shape.type.fields])
+            for shape in shapes
+            for name in shape.names
         }
         for row, (route, payload) in enumerate(zip(routes.to_pylist(), values.to_pylist(), strict=True)):
             if route is None:
@@ -63,7 +56,7 @@ def _decoder(plan: Plan) -> Callable[[pa.Array, pa.Array], pa.Array]:
                 continue
             for column, value in zip(into, found, strict=True):
                 column[row] = value
-        arrays = [pa.array(column, arrow[kinds.get(name, "string")]) for name, column in columns.items()]
+        arrays = [pa.array(column, arrow[kinds[name]]) for name, column in columns.items()]
         return pa.StructArray.from_arrays(arrays, names=list(columns))
 
     # Spark tells the function's kind by these, and the names above exist for the type checker alone.
@@ -82,12 +75,13 @@ def _read(read: Callable[[bytes], list[Any]], payload: bytes | None) -> list[Any
 
 
 @cache
-def _reader(form: str, binary: Binary, fields: tuple[PayloadField, ...]) -> Callable[[bytes], list[Any]]:
+def _reader(kind: DeviceType) -> Callable[[bytes], list[Any]]:
     """Made once per Python worker: parsing schemas takes milliseconds."""
-    if form == "avro":
+    assert kind.binary is not None, "only types that are not JSON come here"
+    if kind.format == "avro":
         from streaming.decoding.avro_schemas import avro_reader
 
-        return avro_reader(binary, fields)
+        return avro_reader(kind.binary, kind.fields)
     from streaming.decoding.protobuf_schemas import protobuf_reader
 
-    return protobuf_reader(binary, fields)
+    return protobuf_reader(kind.binary, kind.fields)
