@@ -19,7 +19,7 @@ from gateway.tools.doctor.host_facts import DiskFacts, HostFacts, ProcessFacts, 
 from gateway.tools.doctor.host_verdicts import judge_host
 from gateway.tools.doctor.model import Check, Findings, Severity
 from gateway.tools.doctor.running import RunningFacts, find, judge_running
-from gateway.tools.doctor.threads import call
+from gateway.tools.doctor.threads import answer, call
 from tests.doctor_looks import look, settings_of
 
 OK, WARN, FAIL, SKIPPED = Severity.OK, Severity.WARN, Severity.FAIL, Severity.SKIPPED
@@ -337,8 +337,17 @@ def test_a_group_that_is_not_done_in_time_keeps_what_it_had(tmp_path: Path, monk
 
 async def test_an_answer_that_is_late_for_want_of_cpu_is_waited_for() -> None:
     """A starved process: the event loop has a turn every 0.3 s, and the thread is as slow."""
-    answer = asyncio.create_task(call(lambda: time.sleep(0.6) or "answered", 0.3))
-    while not answer.done():
+    answered = asyncio.create_task(call(lambda: time.sleep(0.6) or "answered", 0.3))
+    while not answered.done():
         time.sleep(0.3)  # noqa: ASYNC251 - the starvation
         await asyncio.sleep(0)
-    assert await answer == "answered"
+    assert await answered == "answered"
+
+
+async def test_a_question_without_an_answer_names_who_was_asked() -> None:
+    async def late() -> None:
+        raise TimeoutError
+
+    problems: dict[str, GatewayError] = {}
+    assert await answer("zone", late(), problems, 7, who="EMQX") == 7
+    assert str(problems["zone"]) == "EMQX did not answer in time."

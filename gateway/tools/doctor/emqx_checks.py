@@ -64,9 +64,9 @@ async def gather(settings: Settings, workers: int) -> EmqxFacts:
     start = settings.mqtt.client_id.replace("${instance}", settings.instance).partition("${")[0]
 
     zone, clients, bans = await asyncio.gather(
-        answer("zone", api.zone(), problems),
-        answer("clients", _clients(api, start, expected), problems),
-        answer("bans", api.bans(), problems),
+        answer("zone", api.zone(), problems, who="EMQX"),
+        answer("clients", _clients(api, start, expected), problems, who="EMQX"),
+        answer("bans", api.bans(), problems, who="EMQX"),
     )
     return EmqxFacts(nodes, zone, clients, bans, problems)
 

@@ -49,7 +49,9 @@ async def call(work: Callable[[], T], timeout_s: float) -> T:
     raise TimeoutError
 
 
-async def answer(name: str, question: Awaitable[Any], problems: dict[str, GatewayError], default: Any = None) -> Any:
+async def answer(
+    name: str, question: Awaitable[Any], problems: dict[str, GatewayError], default: Any = None, *, who: str = "Kafka"
+) -> Any:
     """The answer to a question; without one ``default``, and the reason in ``problems``, by the question's name.
 
     Each question is asked by itself, because each needs other rights."""
@@ -58,5 +60,5 @@ async def answer(name: str, question: Awaitable[Any], problems: dict[str, Gatewa
     except GatewayError as error:
         problems[name] = error
     except TimeoutError:
-        problems[name] = GatewayError("There was no answer in time.")
+        problems[name] = GatewayError(f"{who} did not answer in time.")
     return default
