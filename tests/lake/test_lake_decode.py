@@ -456,7 +456,8 @@ def test_json_is_judged_as_by_an_independent_decoder(spark: SparkSession, schema
     payloads = drawn(PAYLOADS, 1500 if FULL else 400)
     rows = decode(spark, schemas, [Sent(payload) for payload in payloads])
     good = sum(row["reason"] is None for row in rows)
-    assert 0.1 * len(rows) < good < 0.9 * len(rows), f"{good} of {len(rows)} are good: what do they show?"
+    # How the examples are spread is hypothesis' own business: 146 good ones of 1,500 were drawn once.
+    assert min(good, len(rows) - good) >= 20, f"{good} of {len(rows)} are good: what do they show?"
     for payload, row in zip(payloads, rows, strict=True):
         expected = expected_of(payload)
         assert (row["reason"] is None) == (expected is not None), f"{payload!r} became {row}"
