@@ -11,13 +11,14 @@ from pathlib import Path
 
 from gateway.local.embedded.kafka_config import Listeners, node_properties, properties_text
 from gateway.local.embedded.kafka_storage import format_storage, kafka_uuid
-from gateway.local.runtime.class_data import ClassData
+from gateway.local.runtime.cache import cache_directory
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import Java, ensure_java, jvm_environment
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
 from gateway.local.runtime.progress import ProgressCallback, print_progress
 from gateway.local.runtime.server import Server
+from streaming.runtime.class_data import ClassData
 
 _STARTED = re.compile(rb"Kafka Server started")
 _TAKEN = "Address already in use"
@@ -70,7 +71,6 @@ class KafkaCluster(Server):
         self._java: Java | None = None
         self._jars: list[Path] = []
         self._class_data: ClassData | None = None
-        self._class_data_draft: Path | None = None
 
     def __repr__(self) -> str:
         return f"<KafkaCluster nodes={self.nodes} running={[n for n in self._numbers if self.alive(n)]}>"
@@ -115,7 +115,7 @@ class KafkaCluster(Server):
             return
         self._jars = resolve("kafka", self._progress)
         self._java = ensure_java(self._progress)
-        self._class_data = ClassData(self._java, self._jars)
+        self._class_data = ClassData(cache_directory() / "kafka", self._java.home, self._jars)
         self._start_at_free_ports(self._start_once, again=self._port is None)
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ class KafkaCluster(Server):
 
         In an orderly way (0.5 s, three nodes 6 s) where the data are kept, else at once.
         """
-        orderly = self._kept is not None or self._class_data_draft is not None
+        orderly = self._kept is not None or (self._class_data is not None and self._class_data.recording)
         for process in self._processes.values():
             if orderly:
                 process.signal(signal.SIGTERM)
@@ -136,7 +136,8 @@ class KafkaCluster(Server):
                 process.wait(max(0.0, deadline - time.monotonic()))
             process.kill()
         self._processes.clear()
-        self._keep_class_data()
+        if self._class_data is not None:
+            self._class_data.end()
         self._listeners = []
         super().stop()
 
@@ -154,7 +155,6 @@ class KafkaCluster(Server):
     def stop_node(self, node: int = 1) -> None:
         """Stop one node in an orderly way: it hands its leaderships over first. :meth:`restart` brings it back."""
         self._process(node).terminate(_STOP_SECONDS)
-        self._keep_class_data()
 
     def freeze(self, node: int = 1) -> None:
         """SIGSTOP: connections stay open and nothing answers, as behind a dead network."""
@@ -265,16 +265,7 @@ class KafkaCluster(Server):
     def _jvm_flags(self) -> list[str]:
         assert self._class_data is not None
         flags = ["-Xms64m", f"-Xmx{self._heap_mib}m", *_JVM_FLAGS, *self.extra_jvm_flags]
-        if self._class_data.exists or self._class_data_draft is not None:
-            return flags + self._class_data.use_flags()
-        self._class_data_draft = self._directory / "classes.jsa"  # by the first node of the first cluster only
-        return flags + self._class_data.record_flags(self._class_data_draft)
-
-    def _keep_class_data(self) -> None:
-        if self._class_data is not None and self._class_data_draft is not None:
-            self._class_data.keep(self._class_data_draft)
-            self._class_data_draft.unlink(missing_ok=True)
-            self._class_data_draft = None
+        return flags + self._class_data.flags()  # 1.3 s to its start instead of 2.8, and 1.5 CPU seconds of 2.6
 
 
 _LOGGER = "-Dorg.slf4j.simpleLogger"

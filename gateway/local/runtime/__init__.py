@@ -2,7 +2,6 @@
 
 _guard.py       a process between us and a broker, which ends the broker when we are gone
 cache.py        where downloaded files live between runs
-class_data.py   the JVM's class-data archive for Kafka: made by the first run's orderly end
 download.py     running a download tool as a child, drawing its progress from the bytes that land on disk
 errors.py       what can go wrong while real brokers are fetched and started
 ivy.py          running the Ivy inside pyspark: its settings, its proxy and trust, and what its failures mean
