@@ -129,7 +129,7 @@ class Lake:
         self.tables = {
             "topics": [topic],
             "checkpoint": str(folder / "checkpoints"),
-            "max_offsets_per_trigger": 500,
+            "max_offsets_per_trigger": 500 if FULL else 200,
             "trigger": "0s",
             "lake": {"path": str(folder / "lake")},
             "silver": {"schemas": str(SCHEMAS), "registry": str(folder / "registry.csv")},
@@ -180,7 +180,7 @@ def test_recordings_through_everything_with_drivers_killed(
     rng = random.Random(unique)
     end = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=2)
     # Every day is a partition of its own in every batch, and minutes of test in all.
-    traffic = make_traffic(end, span=None if FULL else timedelta(days=4))
+    traffic = make_traffic(end, span=None if FULL else timedelta(days=2))
     gateway = make_gateway(mqtt_broker.port, kafka.bootstrap, unique, routes=[{**ROUTE, "topic": unique}])
     gateway.start()
     lake = Lake(tmp_path, kafka.bootstrap, unique)
