@@ -1,6 +1,7 @@
 """A job that reads silver, on readings of a fleet that are written right before it starts."""
 
 import importlib
+import json
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -10,21 +11,27 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 
 from config.settings import Settings
 from streaming.job import JobContext
+from streaming.lake.delta_upkeep import DeltaUpkeep
+from streaming.lake.lake import DeltaTable
 from streaming.silver.schema import silver_schema
 from streaming.silver.tables import prepare_tables
-from tests.bench.workload_devices import FLEET, GATEWAYS, MINUTES
+from tests.bench.workload_devices import FLEET, GATEWAYS, MINUTES, Readings
 
 _SIGNALS: Final = StructType([StructField(name, DoubleType()) for name in ("temperature", "humidity")])
 _BEGIN_MS: Final = 1_772_366_400_000
+_SORTED_BYTES: Final = 1 << 20
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Adds some minutes to silver, a reading of each device and a commit each, and starts the job."""
     silver = prepare_tables(spark, settings.stream, _SIGNALS).silver
-    devices, every, first = (int(spark.conf.get(name) or 0) for name in (FLEET, f"{FLEET}.every", f"{FLEET}.from"))
+    readings, job = Readings(*json.loads(spark.conf.get(FLEET) or "")), spark.conf.get(f"{FLEET}.job") or ""
+    if readings.is_sorted:
+        _sort(spark, settings, job)
     number = F.col("id")
-    for minute in range(first, first + MINUTES):
-        at = F.timestamp_millis(F.lit(_BEGIN_MS + minute * 60_000) + number % 60_000)
+    for minute in range(readings.first, readings.first + MINUTES):
+        at_ms = _BEGIN_MS + (minute - readings.first + readings.minute) * 60_000
+        at = F.timestamp_millis(F.lit(at_ms) + number % 60_000)
         columns = {
             "device": F.format_string("sensor-%08d", number),
             "type": F.lit("pump"),
@@ -36,11 +43,19 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
             "clock_ahead": F.lit(False),
             **dict.fromkeys(_SIGNALS.names, F.rand(minute)),
         }
-        rows = spark.range(0, devices, every).select(
+        rows = spark.range(*readings[:3]).select(
             *(columns.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
               for field in silver_schema(_SIGNALS))
         )  # fmt: skip
         silver.append(rows, query="fleet", batch=minute)
-    job: Any = importlib.import_module(f"streaming.{spark.conf.get(f'{FLEET}.job')}.job")
-    query: StreamingQuery = job.start(spark, settings, context)
+    started: Any = importlib.import_module(f"streaming.{job}.job")
+    query: StreamingQuery = started.start(spark, settings, context)
     return query
+
+
+def _sort(spark: SparkSession, settings: Settings, job: str) -> None:
+    """What ``maintain`` does to days that are over, with the smallest files that it can make."""
+    for name, column in (("silver", "device"), (job, "key" if job == "gold" else "device")):
+        upkeep = DeltaUpkeep(spark, DeltaTable(spark, settings.stream, name))
+        for day in upkeep.days(0):
+            upkeep.optimize(day.day, _SORTED_BYTES, column)

@@ -1,7 +1,8 @@
 """Jobs that read silver with many devices: what a reading costs, and what a batch reads, holds and shuffles."""
 
+import json
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.bench.measurement import Measurement
 from tests.bench.processes import BenchError
@@ -15,6 +16,19 @@ GATEWAYS: Final = 10
 _FEW: Final = 1_000
 
 
+class Readings(NamedTuple):
+    """What a start of the job finds new: a reading a minute of the devices from ``begin`` to ``end``, each ``every``
+    th, for five minutes. ``first``: their first sequence number. ``minute``: the first of their times. ``is_sorted``:
+    ``maintain`` has sorted the tables before."""
+
+    begin: int
+    end: int
+    every: int
+    first: int
+    minute: int
+    is_sorted: bool = False
+
+
 def spark_fleet(site: Site, job: str) -> Measurement:
     """Ten readings of each device: five make it known, then the job is started again and takes the other five, for
     which it loads each device from its state and merges it into its table. A third start takes five readings of each of
@@ -22,9 +36,12 @@ def spark_fleet(site: Site, job: str) -> Measurement:
     last process; the JVM is cold."""
     devices = site.devices or site.scaled(100_000)
     with site.folder() as directory:
-        new, _ = _run(site, directory, job, devices, 1, 0)
-        known, reads = _run(site, directory, job, devices, 1, MINUTES)
-        few, few_reads = _run(site, directory, job, devices, -(-devices // _FEW), 2 * MINUTES)
+        new, _ = _run(site, directory, job, Readings(0, devices, 1, 0, 0))
+        known, reads = _run(site, directory, job, Readings(0, devices, 1, MINUTES, MINUTES))
+        spread = Readings(0, devices, -(-devices // _FEW), 2 * MINUTES, 2 * MINUTES)
+        few, few_reads = _run(site, directory, job, spread)
+        near = Readings(devices // 2, devices // 2 + min(_FEW, devices // 2), 1, 3 * MINUTES, MINUTES, is_sorted=True)
+        late, late_reads = _run(site, directory, job, near)
     state = reads[-1]
     details = {
         "devices": float(devices),
@@ -39,17 +56,18 @@ def spark_fleet(site: Site, job: str) -> Measurement:
         "few_rows": float(few.rows),
         "few_cpu_s": few.cpu_s,
         "few_shuffled_bytes": float(sum(it.shuffled_bytes for it in few_reads)),
+        "late_rows": float(late.rows),
+        "late_cpu_s": late.cpu_s,
+        "late_shuffled_bytes": float(sum(it.shuffled_bytes for it in late_reads)),
     }
-    for name, found in (("", reads), ("few_", few_reads)):
+    for name, found in (("", reads), ("few_", few_reads), ("late_", late_reads)):
         for table, what in ((job, ""), ("silver", "silver_")):
             details[f"{name}{what}opened"] = float(max(it.opened(table) for it in found))
             details[f"{name}{what}rows_read"] = float(max(it.rows(table) for it in found))
     return Measurement({"rows_per_cpu_s": known.rows / known.cpu_s}, details)
 
 
-def _run(
-    site: Site, directory: Path, name: str, devices: int, every: int, first: int
-) -> tuple[Finished, list[BatchReads]]:
+def _run(site: Site, directory: Path, name: str, readings: Readings) -> tuple[Finished, list[BatchReads]]:
     stream = {
         "lake": {"path": str(directory / "lake")},
         "checkpoint": str(directory / "checkpoint"),
@@ -57,18 +75,16 @@ def _run(
         "devices": {"heartbeats": False},
     }
     settings = {"kafka": {"bootstrap_servers": [site.kafka.bootstrap]}, "stream": stream}
-    folder = directory / f"from-{first}"
+    folder = directory / f"from-{readings.first}"
     conf = {
         **EVENT_LOG,
         "spark.eventLog.dir": folder.as_uri(),
-        FLEET: devices,
+        FLEET: json.dumps(readings),
         f"{FLEET}.job": name,
-        f"{FLEET}.every": every,
-        f"{FLEET}.from": first,
     }
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     with SparkJob("fleet", folder, settings, *words) as job:
         finished = job.finish()
-    if finished.rows != (rows := -(-devices // every) * MINUTES):
+    if finished.rows != (rows := len(range(*readings[:3])) * MINUTES):
         raise BenchError(f"the job {name} counted {finished.rows} rows of {rows} readings")
     return finished, batches(folder)
