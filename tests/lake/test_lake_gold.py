@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from config.errors import ConfigError
 from config.settings import Settings
@@ -273,19 +273,24 @@ def test_types_and_sites_are_right_where_differences_of_devices_do_not_tell(
 ) -> None:
     """A device has another type within a minute, a reading has no device, the table is older than the columns by which
     differences tell, another program writes between look and MERGE, and backfill computes all anew."""
-    settings = lake(tmp_path)
+    shortest = ["1m tumbling"]
+    settings = lake(tmp_path, gold={"windows": shortest})
     every = readings(60, seed=9, over=timedelta(minutes=5))
-    first, second, third, fourth = every[:30], every[30:40], every[40:50], every[50:]
-    second = [it._replace(type="meter", site="east") for it in second[:5]] + second[5:]
-    third = [it._replace(device=None) for it in third[:3]] + third[3:]
+    first, second, third = every[:30], every[30:50], every[50:]
+    second = [
+        *(it._replace(type="meter", site="east") for it in second[:5]),
+        *(it._replace(device=None) for it in second[5:8]),
+        *second[8:],
+    ]
+    older = StructType([it for it in GOLD if not it.name.endswith("_order")])
+    DeltaTable(spark, settings.stream, "gold").create(older, gold_transforms.GOLD_PARTITIONS)
     kept = gold.create(spark, settings)
     part = gold._Gold(spark, settings)
-    for number, batch in enumerate((first, second, third)):
+    for batch in (first, second):
+        assert kept.read().where("first_order IS NULL").isEmpty()
         append(spark, settings, batch)
         gold._write(part, rows(spark, batch))
-        if not number:
-            assert kept.read().where("window = '1m tumbling' AND first_order IS NULL").isEmpty()
-    assert_same(table(kept.read()), expected(first + second + third))
+    assert_same(table(kept.read()), expected(first + second, shortest))
 
     for name in ("first_order", "last_order"):
         spark.sql(f"UPDATE {kept.sql_name} SET {name} = NULL")
@@ -297,18 +302,19 @@ def test_types_and_sites_are_right_where_differences_of_devices_do_not_tell(
         gold.recompute(spark, settings, rows(spark, more))
         written(*arguments)
 
-    append(spark, settings, fourth)
+    append(spark, settings, third)
     monkeypatch.setattr(gold, "_merge", second_to_another)
-    assert gold._write(part, rows(spark, fourth)).rows == len(fourth)
-    assert_same(table(kept.read()), expected(first + second + third + fourth + more))
-    assert kept.read().where("level <> 'device' AND window = '1m tumbling' AND first_order IS NOT NULL").count()
+    assert gold._write(part, rows(spark, third)).rows == len(third)
+    assert_same(table(kept.read()), expected(first + second + third + more, shortest))
+    assert kept.read().where("level <> 'device' AND first_order IS NOT NULL").count()
 
     # Of a day that gold has deleted, all of silver counts.
     retained = {"path": str(tmp_path / "lake"), "retention": {"gold": "1d"}}
     spark.sql(f"DELETE FROM {kept.sql_name}")
-    gold._write(gold._Gold(spark, lake(tmp_path, lake=retained)), rows(spark, fourth[:1]))
-    found = {place: one for place, one in table(kept.read()).items() if place[0] == "1m tumbling"}
-    wanted = expected([*first, *second, *third, *fourth, *more], ["1m tumbling"])
+    settings = lake(tmp_path, lake=retained, gold={"windows": shortest})
+    gold._write(gold._Gold(spark, settings), rows(spark, third[:1]))
+    found = table(kept.read())
+    wanted = expected([*first, *second, *third, *more], shortest)
     assert {place[2] for place in found} >= {"device", "type"}
     assert_same(found, {place: one for place, one in wanted.items() if place in found})
 
@@ -316,7 +322,7 @@ def test_types_and_sites_are_right_where_differences_of_devices_do_not_tell(
 def test_a_late_reading_opens_the_files_of_its_device_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = lake(tmp_path)
+    settings = lake(tmp_path, gold={"windows": ["1m tumbling"]})
     first = readings(60, seed=10)
     for device in DEVICES:
         append(spark, settings, [it for it in first if it.device == device])
@@ -337,7 +343,7 @@ def test_a_late_reading_opens_the_files_of_its_device_alone(
     found = opened[0].where("true").select("device", F.input_file_name().alias("file")).distinct().collect()
     assert {it.device for it in found} == {DEVICES[3]}
     assert {*opened[0].inputFiles()} == {it.file for it in found}
-    assert_same(table(part.table.read()), expected(first + late))
+    assert_same(table(part.table.read()), expected(first + late, ["1m tumbling"]))
 
 
 @in_full_form
