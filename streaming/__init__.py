@@ -1,7 +1,7 @@
 """Spark jobs: Kafka's records become tables of a lake.
 
-A job has a room: ``job`` starts its query, ``transforms`` says what is made of the rows, ``tables`` where they go.
-The rooms of the jobs do not know each other, but for silver's columns, which gold, devices and anomalies read.
+Each job has a folder, whose ``job`` starts its query; the folder's docstring names the other modules.
+The folders of the jobs do not know each other, but for silver's columns, which gold, devices and anomalies read.
 Without pyspark, for those who start a job or read what it prints: ``options``, ``progress``, ``errors``,
 ``kafka.options``, ``runtime.reach``, ``upkeep.status``. Importing a package here loads none of its modules.
 

@@ -73,7 +73,7 @@ class Leaders:
         self._stale_since_s: dict[tuple[str, int], float] = {}
 
     def latest(self, answer: Any, now_s: float) -> None:
-        """Replace older epochs in an answer by the known ones, and return it in aiokafka's form.
+        """Replace older epochs in an answer by the known ones, and bring its topics into aiokafka's form, in place.
 
         An older epoch is accepted when no broker has reported the later one for STALE_S, or when the topic was absent
         meanwhile: it was created again."""

@@ -2,7 +2,7 @@
 
 accumulator.py      records waiting for Kafka: one open batch per route, QoS and partition
 batch.py            batches for one Kafka partition, and the spans that say when messages may be acknowledged
-dead_letter.py      writes dead letters: the original bytes and the reason, into one Kafka topic
+dead_letter.py      writes dead letters: the original bytes and the reason, into the route's topic or the common one
 dispatch.py         from an MQTT topic to the slot its records enter; the slow lane of routes with interceptors
 holding.py          the messages of stopped routes: held in the order they came, each holding up its span
 parking.py          records of a Kafka topic whose partitions are not known yet: kept in order until they are

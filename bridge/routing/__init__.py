@@ -2,10 +2,10 @@
 
 change.py        finds routes that take over messages from others when settings change
 filter_trie.py   a tree of topic filters by level: finds the first that matches a topic, and those that cover a filter
-filters.py       sets of MQTT topic filters: shared subscriptions, and a minimal set of subscriptions
+filters.py       sets of MQTT topic filters: ``$share/…`` parsed and written, and what covers what
 headers.py       record headers made from a message's properties, flags and identity
 lint.py          finds likely mistakes in routes, from settings alone
-router.py        from an MQTT message to a Kafka topic, key and headers: routes in order
+router.py        routes in order, from a message to Kafka topic, key and headers; the subscriptions they need
 template.py      templates that make a Kafka topic, a key or a header value from a message: ``devices-${topic[1]}``
 topic_rule.py    the Kafka topics that a route may write to; names made from device data are checked
 """

@@ -1,7 +1,7 @@
 """Kafka's administration: brokers, topics, groups, leaders, and the few changes that a gateway's operator makes.
 
-``kafka.KafkaAdmin`` is the entry; ``model`` has its results. Everything here blocks, so it runs in commands or in a
-thread. A worker loads it only for ``admin.watch_groups``.
+``kafka.KafkaAdmin`` is the entry; ``model`` has its results. Questions to Kafka block, so they run in commands or in a
+thread. ``watch`` is asynchronous; a worker loads it only for ``admin.watch_groups``.
 
     messages/        definitions of Kafka messages that kafka-python 3.0 lacks
     audit.py         the audit of changes: a line of JSON before each action, and one after it

@@ -6,5 +6,6 @@ metrics.py        the metrics of ``gateway auth serve``; docs/metrics.md prints 
 operator.py       answers on the operator's port: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``
 process.py        ``gateway auth serve``: makes, starts, watches and stops the parts of the service
 requirements.py   checks for missing packages and unreadable files
-server.py         answers EMQX: ``POST /authn`` and ``POST /authz``, each with a 200 and an explicit result
+server.py         answers EMQX's ``POST /authn`` and ``/authz``, each with a 200 and an explicit result, within
+                  ``auth.limits`` (connections, body size, time)
 """

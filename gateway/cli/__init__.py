@@ -13,8 +13,8 @@ config.py          ``gateway config``: check the settings, show them with their 
 doctor.py          ``gateway doctor``: problems between MQTT, this machine and Kafka, with their repair
 import_.py         ``gateway import``: another bridge's configuration as settings of this one
 init.py            ``gateway init``: a first settings file
-main.py            the ``gateway`` command: one parser
-parser.py          the parser of every command: help that fits the terminal
+main.py            the ``gateway`` command: finds the command's module and runs it
+parser.py          the class of all commands' parsers: help that fits the terminal, errors with their usage
 routes.py          ``gateway routes``: the routes, and likely mistakes in them
 stream.py          ``gateway stream``: the Spark jobs
 stream_files.py    ``gateway stream status`` and ``gateway stream reset``, on the files themselves

@@ -77,6 +77,7 @@ class Outbox:
         return len(self._waiting) >= self._limit
 
     def take(self, payload: bytes) -> None:
+        """Append a message of the device, to be sent."""
         self._waiting.append(Message(self._taken, payload))
         self._taken += 1
 

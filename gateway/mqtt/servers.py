@@ -79,7 +79,8 @@ class Servers:
         return self._tried < len(self._configured)
 
     def ended(self, now_ns: int) -> None:
-        """The connection that stood has ended. Call it before ``redirect``, if there is a redirection."""
+        """Note the end of an accepted connection; after a long one, redirections are counted anew. Call it before
+        ``redirect``, if there is a redirection."""
         held_ns = now_ns - self._since_ns if self._since_ns is not None else 0
         self._since_ns = None
         if held_ns >= self._settled_ns:

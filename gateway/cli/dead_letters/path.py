@@ -205,7 +205,7 @@ class ReplayPath:
 
     def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
         del batch, partition, error
-        # The sender releases the spans of the refused record after this call.
+        # The sender releases the spans of the refused record after this call; then replay looks at them again.
         asyncio.get_running_loop().call_soon(self._moved.set)
 
     def incarnation_started(self, number: int) -> None: ...
