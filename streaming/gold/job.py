@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -24,9 +24,8 @@ from config.values.window_shapes import WindowShape, parse_window, step_of
 from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.gold import transforms as gold_transforms
-from streaming.lake.delta_upkeep import CONFLICT, retried
+from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable
-from streaming.lake.names import MOST_RANGES, named
 from streaming.lake.time_ranges import EPOCH, TimeRange, aligned, joined, moment, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
@@ -39,17 +38,14 @@ if TYPE_CHECKING:
     from streaming.job import JobContext
 
 QUERY: Final = "gold"
+_MOST_RANGES: Final = 64
+"""Stretches of time that one batch looks up in silver and gold; more are joined to so many, with what is between."""
 _MOST_PANES: Final = 500_000
 """Touched panes that are handed to every task, 8 bytes each; beyond, all panes of the touched times are computed again,
 which gives the same rows and costs less than sorting readings by key."""
-_MOST_KEYS: Final = 10_000
-"""Touched devices, types and sites by which files of gold are passed over; beyond, nearly all files have one."""
 _BATCH_BYTES: Final = "1g"
 """Of silver's files in one batch: a table that has been there for years is taken in pieces."""
 _HOUR_US: Final = 3_600_000_000
-_Keys = dict[str, list[str | None]]
-"""By level. None: readings without a device."""
-_How = Literal["more", "less", "afresh"]
 _KEY: Final = ("window_date", "window", "window_start", "level", "key", "signal")
 _VALUES: Final = tuple(name for name in gold_transforms.GOLD.names if name not in _KEY)
 
@@ -66,28 +62,18 @@ class _Gold:
         self.shapes = (self.step, *self.longer)
         signals = load_device_schemas(stream.silver.schemas).signals
         self.units = {name: signal.unit or None for name, signal in signals.items()}
-        self._retention = stream.lake.retention
+        self._kept = stream.lake.retention.silver
 
     @property
     def whole_since(self) -> datetime:
         """From when on silver has all readings it ever had."""
-        return _begin_of(self._retention.silver)
-
-    @property
-    def has_since(self) -> datetime:
-        """From when on the table has all windows it ever had."""
-        kept = self._retention.gold
-        return _begin_of(kept and kept - timedelta(days=1))
+        return EPOCH if self._kept is None else datetime.combine(datetime.now(UTC).date() - self._kept, time.min, UTC)
 
     def reach(self, ranges: Sequence[TimeRange]) -> list[TimeRange]:
         """When the windows are that a part of ``ranges`` is in."""
         us = timedelta(microseconds=1)
         wide = (one for shape in self.shapes for one in aligned(ranges, shape.length // us, shape.every // us))
-        return joined(wide, MOST_RANGES)
-
-
-def _begin_of(kept: timedelta | None) -> datetime:
-    return EPOCH if kept is None else datetime.combine(datetime.now(UTC).date() - kept, time.min, UTC)
+        return joined(wide, _MOST_RANGES)
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -119,9 +105,6 @@ def create(spark: SparkSession, settings: Settings) -> DeltaTable:
         delta_enableDeletionVectors="true",
         delta_autoOptimize_autoCompact="true",
     )
-    known = table.read().columns
-    if added := [f"{it.name} {it.dataType.simpleString()}" for it in gold_transforms.GOLD if it.name not in known]:
-        spark.sql(f"ALTER TABLE {table.sql_name} ADD COLUMNS ({', '.join(added)})")
     return table
 
 
@@ -129,7 +112,7 @@ def recompute(spark: SparkSession, settings: Settings, readings: DataFrame) -> i
     """Computes the windows that these rows of silver are in again, from all of silver, and returns how many rows there
     were. May be done again, and while the job runs."""
     create(spark, settings)
-    return _write(_Gold(spark, settings), readings, "afresh").rows
+    return _write(_Gold(spark, settings), readings).rows
 
 
 def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
@@ -138,14 +121,13 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
     To be called before its rows are deleted from silver, which say where it took part; doing it again does no harm.
     The job must not run meanwhile: it would compute windows with the readings that silver still has.
     """
-    create(spark, settings)
     gold = _Gold(spark, settings)
     readings = gold.silver.read()
     mine = readings.where((F.col("device") == device) & (F.col("event_time") >= F.lit(gold.whole_since)))
-    _replace(gold, mine, readings.where(F.col("device") != device), "less")
+    _replace(gold, mine, readings.where(F.col("device") != device), takes_away=True)
 
 
-def _write(gold: _Gold, new: DataFrame, how: _How = "more") -> BatchCounts:
+def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
     """Brings the table up to date with a batch of silver's new rows.
 
     A row of a day beyond silver's retention is counted as late: silver has no others of its windows any more, and they
@@ -157,131 +139,63 @@ def _write(gold: _Gold, new: DataFrame, how: _How = "more") -> BatchCounts:
         seen = Observation()
         late = F.count_if(F.col("event_time") < since)
         watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
-        _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read(), how)
+        _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
         return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
 
     return retried(replaced)  # what is computed anew is right, whatever compaction or forget has written between
 
 
-def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, how: _How) -> None:
+def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: bool = False) -> None:
     """Computes the windows that the readings ``changed`` are in from ``silver``, and puts them into the table.
 
-    ``more``: ``silver`` has gained these, and panes of types and sites become others by what their devices' become.
-    ``afresh``: all panes of the times are computed. ``less``: ``silver`` has lost these, and windows that no reading is
-    left of are deleted.
+    ``takes_away``: windows that no reading is left of are deleted.
     """
     touched = gold_transforms.touched_panes(changed, gold.step).persist()
-    kept = [touched]
+    parts = None
     try:
-        ranges, count, of_others = _extent(touched, gold.step)
+        ranges, count = _extent(touched, gold.step)
         if not ranges:
             return
-        is_afresh = how == "afresh"
-        keys = None if is_afresh else _keys(touched, count)
-        only = None if is_afresh or count > _MOST_PANES else touched
         rows = silver.where(_within("event_date", "event_time", ranges))
+        only = touched if count <= _MOST_PANES else None
+        parts = gold_transforms.panes(rows, gold.step, only).withColumn("fresh", F.expr("true")).persist()
         reach = gold.reach(ranges)
-        known, before = (_panes_of_gold(gold, times, keys) for times in (ranges, reach))
-        if how == "less":
-            parts = gold_transforms.panes(rows, gold.step, only).persist()
-            kept.append(parts)
+        known = gold.table.read().where(_within("window_date", "window_start", reach))
+        before = gold_transforms.panes_of_gold(known, gold.step).withColumn("fresh", F.expr("false"))
+        computed = parts
+        if takes_away:
             computed = parts.unionByName(gold_transforms.emptied(before, parts, touched))
-        else:
-            devices = gold_transforms.device_panes(rows.where(_of_devices(keys)), gold.step, only).persist()
-            kept.append(devices)
-            parts = gold_transforms.corrected(devices, known, afresh=is_afresh, are_few=of_others <= _MOST_PANES)
-            kept.append(parts := parts.persist())
-            computed = _sure(gold, parts, rows)
-        # A pane of another key can have the number of a touched one; it stays as it is.
-        figures = _figures(gold, computed.where(_of(keys)), before, ranges)
-        place = f"({_within('t.window_date', 't.window_start', reach)}) AND ({_of(keys, 't.')})"
-        _merge(gold, figures, place)
+        _merge(gold, _figures(gold, computed, before, ranges), reach)
     finally:
-        for rows in kept:
-            rows.unpersist()
-
-
-def _panes_of_gold(gold: _Gold, times: Sequence[TimeRange], keys: _Keys | None) -> DataFrame:
-    rows = gold.table.read().where(_within("window_date", "window_start", times)).where(_of(keys))
-    return gold_transforms.panes_of_gold(rows, gold.step)
-
-
-def _sure(gold: _Gold, found: DataFrame, rows: DataFrame) -> DataFrame:
-    """The panes, those that are unsure computed from all of their readings, as are those that gold had and deleted."""
-    place = ["level", "key", "start"]
-    expired = (F.col("level") != "device") & (F.timestamp_micros("start") < F.lit(gold.has_since))
-    unsure = found.where(F.col("unsure") | expired).select(*place).distinct()
-    if unsure.isEmpty():
-        return found.drop("unsure")
-    whole = gold_transforms.panes(rows, gold.step, gold_transforms.numbered(unsure))
-    return found.join(unsure, place, "left_anti").drop("unsure").unionByName(whole, allowMissingColumns=True)
+        touched.unpersist()
+        if parts is not None:
+            parts.unpersist()
 
 
 def _figures(gold: _Gold, parts: DataFrame, before: DataFrame, ranges: Sequence[TimeRange]) -> DataFrame:
     """Rows of the table for panes computed anew, which are within ``ranges``, and the longer windows they are in, with
     the panes from ``before``."""
-    figures = parts.withColumn("window", F.lit(gold.step.label))
+    figures = parts.withColumn("window", F.lit(gold.step.label)).drop("fresh")
     if gold.longer:
         series = parts.select("level", "key", "signal").distinct()
         others = before.join(series, ["level", "key", "signal"], "left_semi").join(
             parts.select("level", "key", "signal", "start"), ["level", "key", "signal", "start"], "left_anti"
         )
-        fresh = parts.select(*before.columns, F.expr("true").alias("fresh"))
-        both = fresh.unionByName(others.withColumn("fresh", F.expr("false")))
-        longer = gold_transforms.rolled_up(both, gold.longer, ranges)
-        figures = figures.unionByName(longer, allowMissingColumns=True)
+        figures = figures.unionByName(gold_transforms.rolled_up(parts.unionByName(others), gold.longer, ranges))
     return gold_transforms.gold_rows(figures, gold.shapes, gold.units)
 
 
-def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[TimeRange], int, int]:
-    """When the touched panes are, how many there are, and how many not of devices. One row per hour comes here."""
+def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[TimeRange], int]:
+    """When the touched panes are, and how many there are. One row per hour comes here."""
     length = step.length // timedelta(microseconds=1)
     hour = F.floor(F.col("start") / F.lit(_HOUR_US))
     hours = (
         touched.groupBy(hour.alias("hour"))
-        .agg(
-            F.min("start").alias("first"),
-            F.max("start").alias("last"),
-            F.count(F.lit(1)).alias("panes"),
-            F.count_if(F.col("level") != "device").alias("others"),
-        )
+        .agg(F.min("start").alias("first"), F.max("start").alias("last"), F.count(F.lit(1)).alias("panes"))
         .collect()
     )
-    ranges = joined((TimeRange(it["first"], it["last"] + length) for it in hours), MOST_RANGES)
-    return ranges, sum(it["panes"] for it in hours), sum(it["others"] for it in hours)
-
-
-def _keys(touched: DataFrame, panes: int) -> _Keys | None:
-    """The keys that have a touched pane, by level; None if they are too many to be named."""
-    if panes > _MOST_PANES:
-        return None
-    pairs = touched.select("level", "key").distinct().limit(_MOST_KEYS + 1).collect()
-    found: _Keys = {}
-    for it in pairs:
-        found.setdefault(it["level"], []).append(it["key"])
-    return found if len(pairs) <= _MOST_KEYS else None
-
-
-def _of(keys: _Keys | None, table: str = "") -> str:
-    """SQL: a row of gold is of one of these keys, of any if none are named. The columns themselves are compared, so
-    that files are passed over."""
-    if keys is None:
-        return "true"
-    of = (f"{table}level = '{level}' AND ({named(f'{table}key', _named(it))})" for level, it in keys.items())
-    return " OR ".join(of)
-
-
-def _of_devices(keys: _Keys | None) -> str:
-    """The same of a row of silver, for the devices alone."""
-    if keys is None:
-        return "true"
-    devices = keys.get("device", [])
-    nameless = " OR device IS NULL" if None in devices else ""
-    return named("device", _named(devices)) + nameless
-
-
-def _named(keys: Sequence[str | None]) -> list[str]:
-    return [it for it in keys if it is not None]
+    ranges = joined((TimeRange(it["first"], it["last"] + length) for it in hours), _MOST_RANGES)
+    return ranges, sum(it["panes"] for it in hours)
 
 
 def _within(date: str, time: str, ranges: Sequence[TimeRange]) -> str:
@@ -293,20 +207,16 @@ def _within(date: str, time: str, ranges: Sequence[TimeRange]) -> str:
     )
 
 
-def _merge(gold: _Gold, rows: DataFrame, place: str) -> None:
+def _merge(gold: _Gold, rows: DataFrame, reach: Sequence[TimeRange]) -> None:
     """Puts the rows in the place of those of the same window, level, key and signal; deletes those without readings.
 
-    What has not changed is not written. ``place``: SQL that is true for those rows of the table. A row that has become
-    another since ``was`` was looked up ends it like any conflict.
+    What has not changed is not written. The time is said once more, for the files that have to be looked into.
     """
-    if "was" not in rows.columns:
-        rows = rows.withColumn("was", F.lit(None).cast("long"))
     same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
     differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in _VALUES)
     gold.table.merge(
         rows,  # MERGE reads them twice, and keeps them for that
-        f"{place} AND {same}",
-        f"WHEN MATCHED AND s.was <> t.readings THEN UPDATE SET t.readings = bigint(raise_error('{CONFLICT}'))",
+        f"({_within('t.window_date', 't.window_start', reach)}) AND {same}",
         "WHEN MATCHED AND s.readings = 0 THEN DELETE",
         f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in _VALUES)}",
         "WHEN NOT MATCHED AND s.readings > 0 THEN INSERT *",

@@ -25,9 +25,7 @@ _KEPT: Final = 32
 """Characters of a text that Delta keeps of a file's first and last value."""
 _ATTEMPTS: Final = 6
 _FIRST_WAIT_S: Final = 0.5
-CONFLICT: Final = "another program has changed these rows meanwhile"
-"""What a statement of ours raises, if it sees that it came second."""
-_CONFLICTS: Final = (CONFLICT, "DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
+_CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
                      "ConcurrentWrite", "MetadataChangedException", "DELTA_METADATA_CHANGED")  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField
 
 from config.errors import ConfigError
 from config.settings import Settings
@@ -26,7 +26,6 @@ from streaming.gold import job as gold
 from streaming.gold import transforms as gold_transforms
 from streaming.gold.transforms import GOLD
 from streaming.job import JobContext
-from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.lake.time_ranges import TimeRange
 from streaming.runtime import job_lock
@@ -43,7 +42,6 @@ SILVER = silver_schema(
 )
 SIGNALS = ("temperature", "energy")
 WINDOWS = ("1m tumbling", "1h tumbling", "15m sliding 5m")
-DEVICES = ("d0", "d1", "ß '\\ 😀", "${spark.app.name}")
 BEGIN = datetime(2026, 11, 20, 23, 40, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
@@ -51,7 +49,7 @@ MINUTE = timedelta(minutes=1)
 class Reading(NamedTuple):
     """A row of silver, as far as it matters here."""
 
-    device: str | None
+    device: str
     type: str
     site: str | None
     at: datetime
@@ -71,7 +69,7 @@ def readings(count: int, *, seed: int, over: timedelta = timedelta(hours=2)) -> 
         temperature = round(chance.gauss(20, 5), 3) if chance.random() < 0.8 else None
         energy = 1_000_000_000 + chance.randrange(50) if chance.random() < 0.8 else None
         site = (None, "north", "south", "south")[number]
-        made.append(Reading(DEVICES[number], ("pump", "meter")[number % 2], site, at, offset, temperature, energy))
+        made.append(Reading(f"d{number}", ("pump", "meter")[number % 2], site, at, offset, temperature, energy))
     return made
 
 
@@ -232,28 +230,20 @@ def test_touched_panes_are_those_with_a_reading(spark: SparkSession) -> None:
 def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three days late, among readings of now; the first attempt at that batch ends after its write. Some of the devices
-    are late, and the files of others are passed over."""
+    """Three days late, among readings of now; the first attempt at that batch ends after its write."""
     settings = lake(tmp_path)
     old, now = readings(80, seed=4), readings(160, seed=5)
-    late = [it._replace(offset=it.offset + 1000) for it in old[::2] if it.device in DEVICES[2:]]
+    late = [it._replace(offset=it.offset + 1000) for it in old[::2]]
     current = [it._replace(at=it.at + timedelta(days=3), offset=it.offset + 2000) for it in now]
     append(spark, settings, old[1::2] + current[:80])
     run(spark, settings)
     first = DeltaTable(spark, settings.stream, "gold")
     assert_same(table(first.read()), expected(old[1::2] + current[:80]))
-    upkeep = DeltaUpkeep(spark, first)
-    for day in upkeep.days(0):
-        upkeep.optimize(day.day, day.size // 8, "key")
 
-    more = [it for it in current[80:] if it.device in DEVICES[2:]]
-    append(spark, settings, late + more)
+    append(spark, settings, late + current[80:])
     written = gold._merge
-    opened: list[set[str]] = []
 
     def crash(*arguments: Any) -> None:
-        files = {place: first.read().alias("t").where(place).inputFiles() for place in ("true", arguments[2])}
-        opened.extend(map(set, files.values()))
         written(*arguments)
         raise OSError("the power is gone")
 
@@ -261,89 +251,10 @@ def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_noth
         patched.setattr(gold, "_merge", crash)
         with pytest.raises(StreamingQueryException):
             run(spark, settings)
-    assert opened[1] < opened[0], "all files may have rows of these devices"
     after_crash = table(first.read())
     run(spark, settings)
-    assert_same(table(first.read()), expected(old[1::2] + current[:80] + more + late))
+    assert_same(table(first.read()), expected(old[1::2] + current + late))
     assert table(first.read()) == after_crash
-
-
-def test_types_and_sites_are_right_where_differences_of_devices_do_not_tell(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A device has another type within a minute, a reading has no device, the table is older than the columns by which
-    differences tell, another program writes between look and MERGE, and backfill computes all anew."""
-    shortest = ["1m tumbling"]
-    settings = lake(tmp_path, gold={"windows": shortest})
-    every = readings(60, seed=9, over=timedelta(minutes=5))
-    first, second, third = every[:30], every[30:50], every[50:]
-    second = [
-        *(it._replace(type="meter", site="east") for it in second[:5]),
-        *(it._replace(device=None) for it in second[5:8]),
-        *second[8:],
-    ]
-    older = StructType([it for it in GOLD if not it.name.endswith("_order")])
-    DeltaTable(spark, settings.stream, "gold").create(older, gold_transforms.GOLD_PARTITIONS)
-    kept = gold.create(spark, settings)
-    part = gold._Gold(spark, settings)
-    for batch in (first, second):
-        assert kept.read().where("first_order IS NULL").isEmpty()
-        append(spark, settings, batch)
-        gold._write(part, rows(spark, batch))
-    assert_same(table(kept.read()), expected(first + second, shortest))
-
-    for name in ("first_order", "last_order"):
-        spark.sql(f"UPDATE {kept.sql_name} SET {name} = NULL")
-    written, more = gold._merge, [it._replace(offset=it.offset + 1000) for it in first]
-
-    def second_to_another(*arguments: Any) -> None:
-        monkeypatch.setattr(gold, "_merge", written)
-        append(spark, settings, more)
-        gold.recompute(spark, settings, rows(spark, more))
-        written(*arguments)
-
-    append(spark, settings, third)
-    monkeypatch.setattr(gold, "_merge", second_to_another)
-    assert gold._write(part, rows(spark, third)).rows == len(third)
-    assert_same(table(kept.read()), expected(first + second + third + more, shortest))
-    assert kept.read().where("level <> 'device' AND first_order IS NOT NULL").count()
-
-    # Of a day that gold has deleted, all of silver counts.
-    retained = {"path": str(tmp_path / "lake"), "retention": {"gold": "1d"}}
-    spark.sql(f"DELETE FROM {kept.sql_name}")
-    settings = lake(tmp_path, lake=retained, gold={"windows": shortest})
-    gold._write(gold._Gold(spark, settings), rows(spark, third[:1]))
-    found = table(kept.read())
-    wanted = expected([*first, *second, *third, *more], shortest)
-    assert {place[2] for place in found} >= {"device", "type"}
-    assert_same(found, {place: one for place, one in wanted.items() if place in found})
-
-
-def test_a_late_reading_opens_the_files_of_its_device_alone(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = lake(tmp_path, gold={"windows": ["1m tumbling"]})
-    first = readings(60, seed=10)
-    for device in DEVICES:
-        append(spark, settings, [it for it in first if it.device == device])
-    part = gold._Gold(spark, settings)
-    gold.create(spark, settings)
-    gold._write(part, rows(spark, first))
-    late = [it._replace(offset=it.offset + 100) for it in first if it.device == DEVICES[3]][:5]
-    append(spark, settings, late)
-    opened: list[DataFrame] = []
-    computed = gold_transforms.device_panes
-
-    def seen(taken: DataFrame, *arguments: Any) -> DataFrame:
-        opened.append(taken)
-        return computed(taken, *arguments)
-
-    monkeypatch.setattr(gold_transforms, "device_panes", seen)
-    gold._write(part, rows(spark, late))
-    found = opened[0].where("true").select("device", F.input_file_name().alias("file")).distinct().collect()
-    assert {it.device for it in found} == {DEVICES[3]}
-    assert {*opened[0].inputFiles()} == {it.file for it in found}
-    assert_same(table(part.table.read()), expected(first + late, ["1m tumbling"]))
 
 
 @in_full_form
@@ -363,10 +274,9 @@ def test_any_split_into_batches_in_any_order_gives_the_same(
     gold.create(spark, settings)
     part = gold._Gold(spark, settings)
     bounds = [0, *sorted(cuts), len(every)]
-    batches = [[every[n] for n in order[begin:end]] for begin, end in pairwise(bounds)]
-    for batch in batches:
-        append(spark, settings, batch)  # silver is ahead
-    for batch in batches:
+    for begin, end in pairwise(bounds):
+        batch = [every[n] for n in order[begin:end]]
+        append(spark, settings, batch)
         for _ in range(1 + repeat):
             assert gold._write(part, rows(spark, batch)).rows == len(batch)
     assert_same(table(part.table.read()), expected(every))
