@@ -1,7 +1,8 @@
 """The operator's HTTP port, its status page, and asking another gateway's port.
 
 page/           the status page
-answers.py      a worker's answers to ``/metrics``, ``/healthz``, ``/readyz`` and ``/status``
+answers.py      a worker's answers to ``/metrics``, ``/healthz``, ``/readyz`` and ``/status``, for which
+                ``gateway/worker/facts.py`` gives most members
 asking.py       what a command asks the running process on this machine: a path of its HTTP port
 connection.py   one connection: requests in, answers out in the order of the requests; also of the access service
 guard.py        who may read what on the HTTP port
