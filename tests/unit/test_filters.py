@@ -298,11 +298,11 @@ def test_a_hostile_topic_costs_no_more_than_the_filters_are_deep() -> None:
         trie.add(text, text)
     deep = "/" * 65_535
     trie.first(deep)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(1000):
         assert trie.first(deep) == "+/+/+/#"
     # Copying the 64 KiB rest takes some microseconds; splitting it all into 65,536 levels takes milliseconds.
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 @patient
