@@ -34,13 +34,19 @@ class ClassData:
         """Whether a JVM was told to write the archive, and :meth:`end` was not called yet."""
         return self._lock is not None
 
-    def use_flags(self) -> list[str]:
-        """JVM flags that map the archive; none when there is no whole one."""
+    @property
+    def archive(self) -> Path | None:
+        """The archive; None when there is no whole one."""
         for archive in self._folder.glob(f"{self._name}-*.jsa"):
             # A JVM that maps one that was cut short crashes.
             if archive.stem == f"{self._name}-{archive.stat().st_size}":
-                return [f"-XX:SharedArchiveFile={archive}"]
-        return []
+                return archive
+        return None
+
+    def use_flags(self) -> list[str]:
+        """JVM flags that map the archive; none when there is no whole one."""
+        archive = self.archive
+        return [] if archive is None else [f"-XX:SharedArchiveFile={archive}"]
 
     def flags(self) -> list[str]:
         """As :meth:`use_flags`. Where there is none: those that write it at the JVM's orderly end, which takes some

@@ -168,6 +168,11 @@ class Spark:
     _process: subprocess.Popen[bytes] | None
     _classes: ClassData | None
 
+    @property
+    def archive(self) -> Path | None:
+        """The class data that the next start like this one maps."""
+        return None if self._classes is None else self._classes.archive
+
     def tell_when_ended(self, told: Callable[[int], None]) -> None:
         """Calls ``told`` with the JVM's status, from another thread, once the JVM is gone, whoever ended it."""
         if (process := self._process) is not None:

@@ -4,10 +4,12 @@ import argparse
 import importlib
 import signal
 import sys
+from pathlib import Path
 
 from config.errors import GatewayError
 from config.prose import fitted
 from streaming import options
+from streaming.errors import StreamError
 from streaming.runtime.session import RECORD_CLASSES, start_spark
 from streaming.upkeep.tool_options import add_tool_arguments
 
@@ -29,12 +31,25 @@ def main(argv: list[str] | None = None) -> int:
                 # of py4j, which then prints pages about it.
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
             module = "report.job" if tool == "report" else f"upkeep.{tool}"
-            return int(importlib.import_module(f"streaming.{module}").run(spark.session, settings, arguments))
+            status = int(importlib.import_module(f"streaming.{module}").run(spark.session, settings, arguments))
         finally:
             spark.end()
+        if tool == "prepare":
+            print(_prepared(spark.archive))  # noqa: T201 (what the user reads)
     except GatewayError as error:
         print(fitted(f"error: {error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
         return error.exit_status
+    return status
+
+
+def _prepared(archive: Path | None) -> str:
+    """What ``prepare`` says at its end. Raises StreamError when there are no class data."""
+    if archive is None:
+        raise StreamError(
+            "Spark's class data were not written: check that the folder of the jars can be written and has 300 MB free,"
+            " and that neither --conf nor the environment has JVM flags about them"
+        )
+    return f"Spark maps {archive} from now on ({archive.stat().st_size / 1e6:.0f} MB)."
 
 
 if __name__ == "__main__":
