@@ -82,8 +82,20 @@ async def running(producer: Producer) -> AsyncIterator[Producer]:
 
 
 async def sent(producer: Producer, topic: str, records: Sequence[StoredRecord], partition: int = 0) -> object:
-    """Send one batch; returns what ``failure`` says of it."""
-    answer = producer.send(topic, partition, fill(producer.create_batch(compressed=True), records))
+    """Send one batch, as soon as its partition has a leader: a Kafka just thawed names none for a moment.
+
+    Returns what ``failure`` says of it.
+    """
+    batch = fill(producer.create_batch(compressed=True), records)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            answer = producer.send(topic, partition, batch)
+            break
+        except LeaderMissingError:
+            assert time.monotonic() < deadline, f"{topic}/{partition} has no leader within {PATIENCE_S:g} s"
+            await producer.refresh_metadata()
+            await asyncio.sleep(0.1)
     await asyncio.wait([answer], timeout=PATIENCE_S)
     assert answer.done(), f"no answer within {PATIENCE_S:g} s"
     return producer.failure(answer)

@@ -25,7 +25,7 @@ def test_a_lost_session_is_said_and_accounted_for_until_it_was_seen(
         gateway = make_gateway(
             broker.port, kafka.bootstrap, unique,
             emqx={"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1s", "timeout": "1s"},
-            ledger={"interval": "1h"},
+            ledger={"interval": "1h", "topic": f"{unique}-ledger"},  # other tests' gateways have the same name
             mqtt={"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "reconnect_initial": "20ms"},
         )  # fmt: skip
         gateway.start()

@@ -72,6 +72,7 @@ def test_what_emqx_drops_meanwhile_is_counted_named_and_told(
         gateway = make_gateway(
             broker.port, f"127.0.0.1:{proxy.port}", unique,
             emqx={"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1s", "timeout": "1s"},
+            ledger={"topic": f"{unique}-ledger"},  # other tests' gateways have the same name
         )  # fmt: skip
         gateway.start()
         wait_until(lambda: gateway.metric("gateway_emqx_up") == 1, "EMQX is looked at")
