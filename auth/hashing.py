@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 from auth import passwords
 from auth.errors import OverloadedError
 from auth.passwords import Argon2Cost, Kind
-from config.auth import AuthHashingSettings
+from config.tables.auth import AuthHashingSettings
 
 T = TypeVar("T")
 _NICENESS: Final = 10  # about a ninth of the event loop's share of a common core

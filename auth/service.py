@@ -18,7 +18,7 @@ from auth.logins.events import Events
 from auth.logins.lockouts import LockedNow
 from auth.logins.logins import Logins
 from auth.ports import AccessStore
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 

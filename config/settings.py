@@ -1,7 +1,6 @@
 """The typed settings tree. ``config.loading.load`` fills it; every other room reads it.
 
-The tables live in the modules beside this one and are exported here, so that ``from config.settings import …`` finds
-them all.
+The tables live in ``config.tables`` and are exported here, so that ``from config.settings import …`` finds them all.
 """
 
 __all__ = [
@@ -42,20 +41,20 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from config.auth import AuthSettings
-from config.commands import CommandSettings
-from config.http import HttpSettings
-from config.interceptors import InterceptorSettings
-from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
-from config.ledger import LedgerSettings
-from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings
-from config.operate import AdminSettings, CanarySettings, EmqxSettings
-from config.routes import MetadataHeader, RouteSettings
-from config.service import DeadLetterSettings, FlowSettings, LogSettings
-from config.spool import SpoolSettings
-from config.stream import StreamSettings
-from config.tls import ServerTlsSettings, TlsSettings
-from config.tokens import OAuthSettings, TokenSettings
+from config.tables.auth import AuthSettings
+from config.tables.commands import CommandSettings
+from config.tables.http import HttpSettings
+from config.tables.interceptors import InterceptorSettings
+from config.tables.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
+from config.tables.ledger import LedgerSettings
+from config.tables.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings
+from config.tables.operate import AdminSettings, CanarySettings, EmqxSettings
+from config.tables.routes import MetadataHeader, RouteSettings
+from config.tables.service import DeadLetterSettings, FlowSettings, LogSettings
+from config.tables.spool import SpoolSettings
+from config.tables.stream import StreamSettings
+from config.tables.tls import ServerTlsSettings, TlsSettings
+from config.tables.tokens import OAuthSettings, TokenSettings
 from config.values.grammar import Count, Duration
 
 

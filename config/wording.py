@@ -10,8 +10,8 @@ from pydantic_core import ErrorDetails
 
 from config.origins import DEFAULT, Origin, Problem
 from config.schema import Field, Path, find
-from config.service import FLOW_PROFILES
 from config.settings import Settings
+from config.tables.service import FLOW_PROFILES
 from config.values.grammar import format_bytes, format_duration
 
 _PROFILE = ("flow", "profile")  # gives other settings their defaults

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-    from config.stream import StreamMetricsSettings
+    from config.tables.stream import StreamMetricsSettings
     from streaming.progress import BatchEvent, Offsets
 
 _PREFIX: Final = "gateway_stream_"

@@ -12,7 +12,7 @@ from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from auth.store.records import User
 from auth.store.store import Store
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 _REHASHES: Final = 4  # at a time; an imported fleet renews its hashes over its next logins
 

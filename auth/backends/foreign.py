@@ -11,7 +11,7 @@ from auth.model import Ignore, LoginRequest, Verdict
 from auth.ports import PasswordHasher
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
-from config.auth import AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
+from config.tables.auth import AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
 
 C = TypeVar("C")
 

@@ -14,7 +14,7 @@ from auth.jwt.jwks import JwksKeys
 from auth.jwt.keys import FileKeys, KeySource, SecretKeys
 from auth.jwt.parsing import Token, json_object, parse_token
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
-from config.auth import AuthJwtKeySettings, AuthJwtSettings
+from config.tables.auth import AuthJwtKeySettings, AuthJwtSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
-from config.auth import AuthLdapSettings
 from config.errors import ConfigError
-from config.tls import TlsSettings
+from config.tables.auth import AuthLdapSettings
+from config.tables.tls import TlsSettings
 
 # Result codes (RFC 4511 appendix A).
 _SIZE_LIMIT_EXCEEDED: Final = 4

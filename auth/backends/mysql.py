@@ -20,7 +20,7 @@ from auth.backends.templates import LoginTemplate, usable
 from auth.errors import BackendDownError
 from auth.model import LoginRequest
 from auth.ports import PasswordHasher
-from config.auth import AuthMysqlSettings
+from config.tables.auth import AuthMysqlSettings
 
 Row = dict[str, Any]
 

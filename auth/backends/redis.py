@@ -16,7 +16,7 @@ from auth.backends.templates import LoginTemplate, usable
 from auth.errors import BackendDownError
 from auth.model import LoginRequest
 from auth.ports import PasswordHasher
-from config.auth import AuthRedisSettings
+from config.tables.auth import AuthRedisSettings
 
 Fields = dict[str, bytes | None]
 

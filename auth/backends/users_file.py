@@ -27,8 +27,8 @@ from auth.store.records import IdentityKind, User
 from auth.store.store import Store
 from auth.store.user_entries import HashForm
 from auth.store.user_formats import UserFile, read_users
-from config.auth import AuthSettings
 from config.errors import ConfigError
+from config.tables.auth import AuthSettings
 
 log = structlog.get_logger("auth")
 

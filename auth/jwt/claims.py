@@ -10,7 +10,7 @@ from auth.errors import RuleFormatError
 from auth.jwt.parsing import moment
 from auth.model import Allow, Deny, LoginRequest, Rule
 from auth.rules.acl_claim import rules_of_claim
-from config.auth import AuthJwtKeySettings, AuthJwtSettings
+from config.tables.auth import AuthJwtKeySettings, AuthJwtSettings
 
 _IAT_SLACK_S = 60.0  # EMQX ignores iat; an issuer's clock may be a little fast
 _LONGEST = 1024  # characters of a name: tenant, group, attribute

@@ -24,8 +24,8 @@ from auth.jwt.keys import VerificationKey, usable
 from auth.jwt.parsing import Token, json_object
 from auth.waiting import until_due, until_set
 from bridge.backoff import Backoff
-from config.auth import AuthJwtKeySettings
 from config.errors import ConfigError
+from config.tables.auth import AuthJwtKeySettings
 
 log = structlog.get_logger("auth")
 

@@ -19,8 +19,8 @@ from jwt.algorithms import get_default_algorithms
 
 from auth.jwt.parsing import Token
 from bridge.fresh_secret import fresh
-from config.auth import AuthJwtKeySettings
 from config.errors import ConfigError
+from config.tables.auth import AuthJwtKeySettings
 from config.values.jwt_secrets import decoded_secret
 
 log = structlog.get_logger("auth")

@@ -11,7 +11,7 @@ from auth.logins.reasons import AccessReason
 from auth.model import AccessAnswer, AccessRequest
 from auth.ports import AccessStore
 from auth.rules.rules import decide
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 
 class Accesses:

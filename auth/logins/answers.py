@@ -21,7 +21,7 @@ from auth.model import Allow, LoginRequest, Subject
 from auth.ports import RuleSource
 from auth.rules.acl_text import AclText
 from auth.rules.hand_over import closed_list, whole_list
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 _ABSENT: Final = "undefined"
 _NO_GROUPS: Final = frozenset({_ABSENT})

@@ -39,9 +39,9 @@ from auth.logins.reasons import LoginReason, login_reason
 from auth.model import Allow, Deny, Ignore, LoginRequest, Result, Verdict
 from auth.ports import AnsweringAtOnce, Authenticator, KnowingSecrets, PasswordHasher, Stamping
 from auth.store.store import Store
-from config.auth import AuthSettings
 from config.errors import ConfigError
 from config.extras import how_to_install
+from config.tables.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 

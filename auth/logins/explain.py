@@ -16,7 +16,7 @@ from auth.names import bounded, lock_name
 from auth.ports import AccessStore
 from auth.rules.reasons import mismatch
 from auth.rules.rules import decide
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 
 class TrustingHasher:

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator
 from datetime import timedelta
 from typing import Final, Literal, NamedTuple, cast
 
-from config.auth import AuthProtectionSettings
+from config.tables.auth import AuthProtectionSettings
 
 _NS: Final = 1_000_000_000
 _V6_PREFIX: Final = 64

@@ -13,7 +13,7 @@ from auth.logins.lockouts import ClientLockouts
 from auth.model import LoginRequest
 from auth.names import bounded, lock_name
 from auth.ports import AccessStore
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 # Lock-outs that a change of the user ends. Others, and those of longer names, end by time only.
 _RELEASABLE: Final = 10_000

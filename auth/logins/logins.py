@@ -28,7 +28,7 @@ from auth.logins.reasons import LOGIN_REASONS, LoginReason
 from auth.model import Allow, Ban, LoginAnswer, LoginRequest
 from auth.names import bounded
 from auth.ports import AccessStore
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 _NS: Final = 1_000_000_000
 _REFUSED_MAX: Final = 50_000  # refused logins in their own cache, so that they displace no verified ones

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from bridge.commands.tokens import Signer
-from config.commands import CommandSettings
+from config.tables.commands import CommandSettings
 
 _FORBIDDEN: Final = frozenset("/+#\x00$")
 UNSIGNED: Final = "unsigned"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.errors import BridgeError
 from bridge.wire import DeadLetterReason
 from config.errors import ConfigError
-from config.routes import ANY_TOPIC
+from config.tables.routes import ANY_TOPIC
 from config.values.patterns import compile_pattern
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from config.relations.rules import Rule, steps, value, when
 from config.schema import dotted
 from config.settings import Settings
-from config.tls import TlsSettings
+from config.tables.tls import TlsSettings
 
 
 def tls_files(settings: Settings, at: str) -> Iterator[str]:

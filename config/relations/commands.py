@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from config.commands import CommandSettings
 from config.relations.rules import Rule
-from config.routes import RouteSettings
 from config.settings import Settings
+from config.tables.commands import CommandSettings
+from config.tables.routes import RouteSettings
 from config.values.topic_filters import covers, intersection
 
 SECRET_LENGTH: Final = 32

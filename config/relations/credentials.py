@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from config.kafka import SaslSettings
 from config.relations.client_tls import tls_files, unverified
 from config.relations.rules import Rule, changed, value, when
 from config.relations.tokens import token_refused, token_warned
 from config.settings import Settings
+from config.tables.kafka import SaslSettings
 from config.values.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
 
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")  # RFC 7628, 3.1

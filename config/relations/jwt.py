@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from config.auth import AuthJwtKeySettings
 from config.relations.client_tls import tls_files
 from config.relations.rules import Rule, when
 from config.settings import Settings
+from config.tables.auth import AuthJwtKeySettings
 from config.values.addresses import is_readable_on_the_way
 from config.values.jwt_secrets import SECRET_BYTES, decoded_secret
 from config.values.names import placeholders

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from config.relations.client_tls import tls_files, unverified
 from config.relations.mqtt import one_topic
 from config.relations.rules import Rule, changed, when
-from config.routes import RouteSettings
 from config.settings import Settings
+from config.tables.routes import RouteSettings
 from config.values.addresses import is_readable_on_the_way
 from config.values.topic_filters import covers
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from config.relations.client_tls import tls_files
 from config.relations.rules import value
 from config.settings import Settings
-from config.tokens import TokenSettings
+from config.tables.tokens import TokenSettings
 from config.values.addresses import is_readable_on_the_way
 
 _SOURCES = ("value", "file", "oauth")

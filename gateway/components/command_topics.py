@@ -6,9 +6,9 @@ from bridge.errors import RefusedError, TopicMissingError
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.reader import TopicFacts, TopicReader
 from bridge.kafka.topics import Topics
-from config.commands import CommandSettings
-from config.kafka import TopicSettings
 from config.settings import KafkaSettings
+from config.tables.commands import CommandSettings
+from config.tables.kafka import TopicSettings
 from config.values.grammar import format_duration
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bridge.commands.command import Command
     from bridge.commands.dispatcher import Dispatcher
     from bridge.commands.model import StatusRecord
-    from config.commands import CommandSettings
+    from config.tables.commands import CommandSettings
     from gateway.base.metrics import Metrics
 
 log = structlog.get_logger("commands")

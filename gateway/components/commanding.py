@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bridge.commands.ports import Committed, Partition
     from bridge.dead_letters.reading import LoggedRecord
     from bridge.ports import Producer
-    from config.commands import CommandSettings
     from config.settings import Settings
+    from config.tables.commands import CommandSettings
     from gateway.components.worker_view import WorkerView
 
 log = structlog.get_logger("commands")

@@ -13,7 +13,7 @@ import structlog
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from config.tls import ServerTlsSettings
+    from config.tables.tls import ServerTlsSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 

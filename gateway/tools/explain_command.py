@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bridge.commands.model import StatusRecord
     from bridge.commands.ports import Outgoing, Partition, Published
     from bridge.routing.router import Route
-    from config.commands import CommandSettings
     from config.settings import Settings
+    from config.tables.commands import CommandSettings
 
 TOKEN: Final = "${id}"  # noqa: S105 - its place
 PLACE: Final = "TOPIC/PARTITION:OFFSET"

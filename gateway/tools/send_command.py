@@ -21,8 +21,8 @@ from bridge.produce.partitioner import partition_for
 if TYPE_CHECKING:
     from bridge.commands.status_reading import StatusView
     from bridge.kafka.login import KafkaLogin
-    from config.commands import CommandSettings
     from config.settings import KafkaSettings, Settings
+    from config.tables.commands import CommandSettings
 
 _MARGIN_S: Final = 15.0  # for the gateway to write the last status
 _CLOSE_S: Final = 1.0

@@ -88,7 +88,7 @@ Kind = Literal["outlier", "level", "stuck", "silence", "score"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When something is an anomaly. Docs of each: ``config.stream_jobs.AnomalySettings``. Times in microseconds."""
+    """When something is an anomaly. Docs of each: ``AnomalySettings``. Times in microseconds."""
 
     threshold: float = 1.3
     warm_up: int = 60

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 
     from config.settings import Settings
-    from config.stream_jobs import AnomalySettings
+    from config.tables.stream_jobs import AnomalySettings
     from streaming.anomalies.detectors import Silence, Verdict
     from streaming.job import JobContext
 

@@ -17,8 +17,8 @@ from streaming.kafka.options import source_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from config.kafka import TopicsSettings
     from config.settings import KafkaSettings, Settings
+    from config.tables.kafka import TopicsSettings
     from streaming.progress import Offsets
 
 Place = tuple[str, int]

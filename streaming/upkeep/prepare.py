@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import LakeSettings, SilverSettings
+from config.tables.stream_jobs import LakeSettings, SilverSettings
 from streaming.job import JobContext
 from streaming.runtime.queries import run_queries
 from streaming.silver import job as silver

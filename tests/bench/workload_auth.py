@@ -15,7 +15,7 @@ from auth.model import Rule
 from auth.passwords import Argon2Cost, generate_secret, hash_argon2id, hash_device_secret
 from auth.store.records import User
 from auth.store.store import Store
-from config.auth import AuthHashingSettings
+from config.tables.auth import AuthHashingSettings
 from tests.bench.account import cpu_of
 from tests.bench.auth_load import Load, Mixed, Slice, auth_load, login_request
 from tests.bench.measurement import Measurement

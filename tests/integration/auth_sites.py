@@ -28,14 +28,14 @@ from auth.backends.postgresql import PostgresqlAuthenticator
 from auth.backends.redis import RedisAuthenticator
 from auth.hashing import Hasher
 from auth.model import LoginRequest
-from config.auth import (
+from config.tables.auth import (
     AuthHashingSettings,
     AuthLdapSettings,
     AuthMysqlSettings,
     AuthPostgresqlSettings,
     AuthRedisSettings,
 )
-from config.tls import TlsSettings
+from config.tables.tls import TlsSettings
 from tests.servers import mariadb, postgresql, redis, slapd
 
 TIMEOUT = timedelta(seconds=1)  # longer than a connect on a busy machine, short enough to wait for

@@ -16,8 +16,8 @@ from auth.jwt.jwks import JwksKeys
 from auth.logins.chain import Chain
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from auth.service import AccessService
-from config.auth import AuthJwtKeySettings, AuthJwtSettings
 from config.settings import TlsSettings
+from config.tables.auth import AuthJwtKeySettings, AuthJwtSettings
 from tests.servers.authority import Authority
 from tests.servers.identity_provider import Clock, IdentityProvider, make_key
 from tests.unit.access_parts import FakeHasher, FakeStore, access_settings

@@ -9,8 +9,8 @@ import pytest
 
 from auth.errors import BackendDownError
 from auth.model import Allow, Ignore
-from config.auth import AuthMysqlSettings
 from config.errors import ConfigError
+from config.tables.auth import AuthMysqlSettings
 from tests.integration.auth_sites import MysqlSite, login
 from tests.servers import mariadb
 from tests.servers.mariadb import Mariadb

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import structlog
 
-from config.auth import AuthLimitSettings
 from config.settings import AuthSettings
+from config.tables.auth import AuthLimitSettings
 from gateway.auth_service.server import AuthServer
 from gateway.http.server import HttpPortError
 from tests.auth_site import DEADLINE_S, auth_site, login, post

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
-from config.auth import AuthLimitSettings
 from config.settings import AuthSettings
-from config.tls import ServerTlsSettings
+from config.tables.auth import AuthLimitSettings
+from config.tables.tls import ServerTlsSettings
 from gateway.http.tls import TlsContext, TlsFilesError
 from tests.auth_site import auth_site, login
 from tests.servers.authority import Authority

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from config.stream import StreamMetricsSettings
+from config.tables.stream import StreamMetricsSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from streaming.metrics import StreamMetrics, serve

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import LakeSettings, SilverSettings
+from config.tables.stream_jobs import LakeSettings, SilverSettings
 from streaming import lake_tables
 from streaming.job import JobContext
 from streaming.progress import Event

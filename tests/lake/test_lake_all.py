@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from config.settings import StreamSettings
-from config.stream_jobs import LakeSettings
+from config.tables.stream_jobs import LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming.progress import BatchEvent, StartedEvent, StoppedEvent
 from streaming.upkeep.status import collect

@@ -19,7 +19,7 @@ from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField
 
 from config.errors import ConfigError
 from config.settings import KafkaSettings, Settings, StreamSettings
-from config.stream_jobs import LakeSettings
+from config.tables.stream_jobs import LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
 from streaming.anomalies import job as anomalies

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from config.errors import ConfigError
 from config.settings import KafkaSettings, Settings, StreamSettings
-from config.stream_jobs import GoldSettings, LakeSettings
+from config.tables.stream_jobs import GoldSettings, LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
 from streaming.bronze.tables import BRONZE

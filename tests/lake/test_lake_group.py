@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import KafkaSettings, Settings, StreamSettings
-from config.stream import StreamMetricsSettings
+from config.tables.stream import StreamMetricsSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming.job import JobContext
 from streaming.kafka.group import group_name

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pyspark.sql import DataFrame, SparkSession
 
 from config.settings import KafkaSettings, SaslSettings, Settings, StreamSettings, TlsSettings
-from config.stream_jobs import LakeSettings
+from config.tables.stream_jobs import LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming import jvm, lake_tables
 from streaming.bronze import job as bronze

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import LakeSettings, RetentionSettings
+from config.tables.stream_jobs import LakeSettings, RetentionSettings
 from streaming import lake_tables
 from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS
 from streaming.lake import delta_upkeep

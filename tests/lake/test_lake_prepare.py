@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import SilverSettings
+from config.tables.stream_jobs import SilverSettings
 from streaming.errors import StreamError
 from streaming.lake.delta_files import read_rows
 from streaming.upkeep import prepare, tool

@@ -12,7 +12,7 @@ from pyspark.sql.types import DoubleType, StructField
 
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import LakeSettings
+from config.tables.stream_jobs import LakeSettings
 from streaming.anomalies.job import ANOMALIES
 from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS
 from streaming.devices.job import DEVICE_EVENTS, DEVICES

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StringType, StructType
 
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import LakeSettings
+from config.tables.stream_jobs import LakeSettings
 from streaming.job import Job, JobContext
 from streaming.kafka.source import trigger
 from streaming.lake.files import LocalFolder

@@ -10,7 +10,7 @@ from auth.logins.chain import Chain
 from auth.model import Allow, Ban, Deny, Ignore, LoginAnswer, LoginRequest, Rule, Subject, Tenant, Verdict
 from auth.names import ban_name
 from auth.service import AccessService
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 SECOND = 1_000_000_000
 EPOCH_S = 1_800_000_000

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from auth.backends.jwt import JwtAuthenticator
 from auth.model import LoginRequest, Verdict
-from config.auth import AuthJwtKeySettings, AuthJwtSettings
+from config.tables.auth import AuthJwtKeySettings, AuthJwtSettings
 from tests.servers.identity_provider import make_key
 
 SECRET = "an-issuer-and-this-service-share-it"

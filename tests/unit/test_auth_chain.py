@@ -14,8 +14,8 @@ from auth.hashing import Hasher
 from auth.logins.chain import Chain, Outcome, make_chain
 from auth.model import Deny, LoginRequest
 from auth.store.store import Store
-from config.auth import AuthSettings
 from config.errors import ConfigError
+from config.tables.auth import AuthSettings
 from tests.unit.access_parts import FakeAuthenticator, FakeHasher, access_settings, login
 from tests.unit.manual_time import manual_time
 

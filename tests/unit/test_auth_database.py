@@ -16,7 +16,7 @@ from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
 from auth.store.records import User
 from auth.store.store import Store
-from config.auth import AuthDatabaseSettings, AuthHashingSettings, AuthSettings
+from config.tables.auth import AuthDatabaseSettings, AuthHashingSettings, AuthSettings
 from tests.kinds import is_a, there
 
 COST = passwords.Argon2Cost(8, 1)

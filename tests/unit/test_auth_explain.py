@@ -22,8 +22,8 @@ from auth.rules.rules import decide
 from auth.service import AccessService
 from auth.store.records import User
 from auth.store.store import Store
-from config.auth import AuthSettings
 from config.errors import ExitStatus
+from config.tables.auth import AuthSettings
 from gateway.cli.access.explain_text import as_json, as_text
 from gateway.cli.main import main
 from tests.command_line import Cli

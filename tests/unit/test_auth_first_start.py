@@ -18,10 +18,10 @@ from auth.rules.rules import decide
 from auth.store.first_start import GATEWAY_USER, FirstStart
 from auth.store.records import User
 from auth.store.store import Store, database_path
-from config.commands import CommandSettings
 from config.errors import ConfigError
 from config.loading.load import load
 from config.settings import Settings
+from config.tables.commands import CommandSettings
 from gateway.cli.main import main
 from gateway.tools.trial.plan import TrialPlan
 from tests.command_line import Cli

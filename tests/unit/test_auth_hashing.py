@@ -12,7 +12,7 @@ import pytest
 from auth import passwords
 from auth.errors import OverloadedError
 from auth.hashing import DEADLINE_S, Hasher
-from config.auth import AuthHashingSettings
+from config.tables.auth import AuthHashingSettings
 from tests.waiting import until
 
 CHEAP = AuthHashingSettings(memory=8 << 10, passes=1, threads=1, queue=2)

@@ -21,7 +21,7 @@ from auth.backends.jwt import JwtAuthenticator
 from auth.jwt.jwks import JwksKeys
 from auth.jwt.parsing import parse_token
 from auth.model import Allow, Deny, Ignore
-from config.auth import AuthJwtSettings
+from config.tables.auth import AuthJwtSettings
 from tests.kinds import is_a
 from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, RSA_ALGORITHMS, hand_made, key, key_file, login, pem, segment, token

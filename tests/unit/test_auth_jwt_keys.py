@@ -13,8 +13,8 @@ from auth.backends.jwt import JwtAuthenticator
 from auth.jwt.keys import FileKeys, public_key
 from auth.jwt.parsing import parse_token
 from auth.model import Allow, LoginRequest
-from config.auth import AuthJwtSettings
 from config.errors import ConfigError
+from config.tables.auth import AuthJwtSettings
 from config.values.secret_files import FileSecret
 from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, SECRET, key, key_file, pem, token

@@ -13,7 +13,7 @@ from auth.logins.load_shedding import LoadShedder, TokenBucket
 from auth.logins.lockouts import ClientLockouts, Lockouts, address_group
 from auth.model import LoginRequest
 from auth.names import NAME_MAX, lock_name
-from config.auth import AuthProtectionSettings
+from config.tables.auth import AuthProtectionSettings
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND

@@ -43,7 +43,7 @@ from auth.ports import AccessDecisions
 from auth.service import AccessService
 from auth.store.records import User
 from auth.store.store import Store
-from config.auth import AuthJwtSettings
+from config.tables.auth import AuthJwtSettings
 from tests.kinds import there
 from tests.unit.access_parts import EPOCH_S, FakeAuthenticator, Service, access_settings, login, make_service
 from tests.unit.manual_time import manual_time

@@ -15,7 +15,7 @@ from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
 from auth.store.records import User
 from auth.store.store import Store
 from auth.store.user_formats import export_lines
-from config.auth import AuthHashingSettings, AuthSettings, AuthUsersFileSettings
+from config.tables.auth import AuthHashingSettings, AuthSettings, AuthUsersFileSettings
 from gateway.auth_service.metrics import AuthMetrics
 from tests.kinds import is_a
 from tests.unit.access_parts import FakeHasher

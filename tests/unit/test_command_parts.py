@@ -25,7 +25,7 @@ from bridge.commands.timers import Timers
 from bridge.commands.tokens import Signer
 from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.wire import DeadLetterReason
-from config.commands import CommandSettings
+from config.tables.commands import CommandSettings
 from gateway.mqtt.command_link import encode_publish
 from tests.brokers import packets
 

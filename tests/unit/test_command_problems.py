@@ -8,8 +8,8 @@ import pytest
 
 from bridge.commands.command import State
 from bridge.dead_letters.reading import LoggedRecord, Place
-from config.commands import CommandSettings
 from config.settings import Settings
+from config.tables.commands import CommandSettings
 from gateway.base.metrics import Metrics
 from gateway.base.problem import Problem
 from gateway.components import commanding

@@ -3,7 +3,7 @@
 import pytest
 
 from bridge.kafka.reader import TopicFacts
-from config.commands import CommandSettings
+from config.tables.commands import CommandSettings
 from gateway.components.command_topics import objections
 
 HOUR_MS = 3_600_000

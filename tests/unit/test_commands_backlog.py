@@ -9,7 +9,7 @@ from bridge.commands.model import StatusRecord
 from bridge.commands.plan import CommandPlan
 from bridge.commands.ports import CommandLink, Committed, Graveyard, Outgoing, Published, StatusSink
 from bridge.dead_letters.reading import LoggedRecord, Place
-from config.commands import CommandSettings
+from config.tables.commands import CommandSettings
 
 S = 1_000_000_000
 

@@ -19,7 +19,7 @@ from bridge.commands.plan import CommandPlan
 from bridge.commands.ports import Committed, Outgoing, Partition, Published
 from bridge.commands.reading import BadCommandError, Delivery, Presence
 from bridge.dead_letters.reading import LoggedRecord, Place
-from config.commands import CommandSettings
+from config.tables.commands import CommandSettings
 
 BEGIN_MS = 1_700_000_000_000
 S = 1_000_000_000

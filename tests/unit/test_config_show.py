@@ -11,7 +11,7 @@ from config.errors import ExitStatus
 from config.loading.load import load
 from config.loading.reference import reference
 from config.loading.show import as_data, as_text
-from config.service import FLOW_PROFILES, FlowSettings
+from config.tables.service import FLOW_PROFILES, FlowSettings
 from tests.command_line import Cli
 
 RICH = """

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from config.commands import CommandSettings
 from config.settings import Settings
+from config.tables.commands import CommandSettings
 from gateway.health.emqx.model import EmqxZone
 from gateway.tools.doctor.command_checks import CommandFacts, judge_commands, judge_emqx
 from gateway.tools.doctor.model import Check, Findings, Severity

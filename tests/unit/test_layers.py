@@ -45,7 +45,7 @@ VIOLATIONS = [
     ("gateway/base/lifecycle.py", "import pyspark", "pyspark is known"),
     ("bridge/backoff.py", "import jpype", "JPype is known"),
     ("streaming/silver/rows.py", "import bridge.routing.router", "Spark jobs read the names on the wire"),
-    ("config/values/grammar.py", "import config.kafka", "Inside config"),
+    ("config/values/grammar.py", "import config.tables.kafka", "Inside config"),
     ("bridge/spool/index.py", "import bridge.produce.batch", "Inside bridge"),
     ("bridge/produce/sender.py", "import bridge.kafka.producer", "Producing does not know Kafka's client"),
     ("auth/rules/rules.py", "import auth.store.store", "Inside auth"),
@@ -118,7 +118,7 @@ def test_a_part_loads_only_what_it_needs(modules: list[str], left_out: str) -> N
 
 def test_a_worker_without_commands_loads_nothing_of_them() -> None:
     found = {name for name in loaded_by("gateway.worker.worker") if "command" in name}
-    assert found == {"config.commands", "gateway.base.command_metrics"}
+    assert found == {"config.tables.commands", "gateway.base.command_metrics"}
 
 
 def exported(tree: ast.Module) -> list[str] | None:

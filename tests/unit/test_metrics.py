@@ -31,8 +31,8 @@ from bridge.interceptors import TIMED_ONE_IN, Chain, Chains, Drop, Interceptor, 
 from bridge.ledger import Ledger
 from bridge.message import MessageView
 from bridge.record import Record
-from config.commands import CommandSettings
 from config.settings import InterceptorSettings, MqttSettings, RouteSettings, Settings
+from config.tables.commands import CommandSettings
 from gateway.base.instruments import EventLoopProbe, Histogram
 from gateway.base.lifecycle import Lifecycle, State
 from gateway.base.metrics import Metrics, send_failure_labels

@@ -18,7 +18,7 @@ import pytest
 
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
-from config.stream_jobs import LakeSettings
+from config.tables.stream_jobs import LakeSettings
 from gateway.admin.model import Offsets, TopicPartition
 from gateway.cli.main import main
 from streaming.lake.delta_files import read_table

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from config.errors import ConfigError
-from config.stream import StreamMetricsSettings
+from config.tables.stream import StreamMetricsSettings
 from streaming.job import JobContext
 from streaming.metric_names import PHASES, SERIES
 from streaming.metrics import BatchCounts, StreamMetrics, kafka_offsets, serve

@@ -8,9 +8,9 @@ import pytest
 
 from bridge.commands.status_reading import read_status
 from bridge.dead_letters.reading import LoggedRecord, Place
-from config.commands import CommandSettings
 from config.errors import ExitStatus
 from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
+from config.tables.commands import CommandSettings
 from gateway.cli.main import main
 from gateway.cli.trial import _text
 from gateway.tools.trial.account import (

@@ -9,8 +9,8 @@ import pytest
 from bridge.commands.model import Answer, Status, StatusRecord
 from bridge.commands.ports import Committed, Partition
 from bridge.dead_letters.reading import LoggedRecord, Place
-from config.commands import CommandSettings
 from config.errors import ExitStatus
+from config.tables.commands import CommandSettings
 from gateway.tools.verify.check import Span
 from gateway.tools.verify.command_check import CommandVerdict, verify_commands
 from gateway.tools.verify.command_report import as_json, as_text, exit_status

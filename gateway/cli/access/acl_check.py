@@ -7,8 +7,8 @@ from auth.model import AccessRequest, Subject
 from auth.rules.files import rule_as_json
 from auth.rules.rules import decide
 from auth.store.store import Store
-from config.auth import AuthSettings
 from config.errors import ExitStatus
+from config.tables.auth import AuthSettings
 from gateway.cli.access.common import add_attributes, add_client, attributes, database, login_of
 from gateway.cli.access.rule_text import sentence
 from gateway.cli.arguments import UsageError

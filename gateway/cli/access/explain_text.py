@@ -10,7 +10,7 @@ from auth.logins.reasons import LOGIN_REASONS
 from auth.model import AccessRequest, Rule
 from auth.moments import format_moment
 from auth.names import shown
-from config.auth import AuthSettings
+from config.tables.auth import AuthSettings
 
 _BOLD, _GREEN, _RED, _DIM = "1", "32", "31", "2"
 _SAID: Final = {

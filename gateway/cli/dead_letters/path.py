@@ -33,8 +33,8 @@ from bridge.produce.pipeline import Pipeline, PipelineHooks
 from bridge.produce.sender import SenderPolicy
 from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
-from config.commands import CommandSettings
 from config.settings import Settings
+from config.tables.commands import CommandSettings
 
 LOOK_S = 0.2
 

@@ -11,9 +11,9 @@ from bridge.commands.model import Status
 from bridge.commands.reading import BadCommandError
 from bridge.commands.status_reading import StatusView
 from bridge.dead_letters.reading import Place
-from config.commands import CommandSettings
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
+from config.tables.commands import CommandSettings
 from gateway.cli.arguments import NotFoundError, UsageError, duration, moment, positive, with_settings
 from gateway.cli.device_commands import text
 from gateway.cli.device_commands.statuses import StatusTopics, Wanted

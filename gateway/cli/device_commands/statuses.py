@@ -12,8 +12,8 @@ from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.errors import TopicMissingError
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.reader import Partition, TopicReader
-from config.commands import CommandSettings
 from config.settings import Settings
+from config.tables.commands import CommandSettings
 
 MOST: Final = 100_000  # commands of a list that are kept in memory, about 1 kB each
 _ANSWERS_FOR_MS: Final = 3_600_000  # after a command's last status its further answers are looked for

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from bridge import wire
 from bridge.commands.model import StatusRecord
 from bridge.commands.ports import Outgoing
-from config.commands import CommandSettings
 from config.settings import Settings
+from config.tables.commands import CommandSettings
 from gateway.base.moments import moment
 from gateway.tools.explain import Delivery, Explanation, RouteView, Step, Written, shown
 from gateway.tools.explain_command import CommandExplanation

@@ -21,8 +21,8 @@ from gateway.tools.doctor.threads import answer, call
 from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
-    from config.commands import CommandSettings
     from config.settings import Settings
+    from config.tables.commands import CommandSettings
     from gateway.admin.kafka import KafkaAdmin
     from gateway.health.emqx.model import EmqxZone
     from gateway.tools.doctor.model import Findings

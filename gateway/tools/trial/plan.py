@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from config.commands import CommandSettings
 from config.settings import (
     DeadLetterSettings,
     HttpSettings,
@@ -22,6 +21,7 @@ from config.settings import (
     TopicSettings,
     TopicsSettings,
 )
+from config.tables.commands import CommandSettings
 
 AHEAD: Final = 500
 """Most messages under way. EMQX queues 1,000 for a session and then drops."""

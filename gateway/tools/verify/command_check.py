@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridge.commands.ports import Committed, Partition
     from bridge.commands.status_reading import StatusView
     from bridge.dead_letters.reading import LoggedRecord, Place
-    from config.commands import CommandSettings
+    from config.tables.commands import CommandSettings
     from gateway.tools.verify.check import Span
     from gateway.tools.verify.command_log import KafkaCommandLog
 

@@ -11,8 +11,8 @@ from bridge.kafka.reader import TopicReader
 if TYPE_CHECKING:
     from bridge.commands.ports import Committed, Partition
     from bridge.kafka.login import KafkaLogin
-    from config.commands import CommandSettings
     from config.settings import Settings
+    from config.tables.commands import CommandSettings
 
 
 class KafkaCommandLog(TopicReader):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.tls import TlsSettings
+from config.tables.tls import TlsSettings
 from config.values.addresses import HttpUrlText
 from config.values.grammar import Duration, duration, within
 from config.values.model import Table

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.tls import ServerTlsSettings, TlsSettings
+from config.tables.tls import ServerTlsSettings, TlsSettings
 from config.values.addresses import HttpUrlText
 from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table

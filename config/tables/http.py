@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from config.tls import ServerTlsSettings
+from config.tables.tls import ServerTlsSettings
 from config.values.grammar import Count, Duration
 from config.values.model import Table
 

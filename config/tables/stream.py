@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.stream_jobs import (
+from config.tables.stream_jobs import (
     AnomalySettings,
     AuditSettings,
     DevicesSettings,

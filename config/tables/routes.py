@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from config.interceptors import InterceptorSettings
+from config.tables.interceptors import InterceptorSettings
 from config.values.grammar import Count
 from config.values.model import Table
 from config.values.names import KafkaTopicName, Template

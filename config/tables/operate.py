@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from config.kafka import SaslSettings
-from config.tls import TlsSettings
+from config.tables.kafka import SaslSettings
+from config.tables.tls import TlsSettings
 from config.values.addresses import KafkaAddressText, parse_http_url
 from config.values.grammar import Duration, duration, within
 from config.values.model import Table

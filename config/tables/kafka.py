@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.tls import TlsSettings
-from config.tokens import TokenSettings
+from config.tables.tls import TlsSettings
+from config.tables.tokens import TokenSettings
 from config.values.addresses import KafkaAddressText
 from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
