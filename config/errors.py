@@ -66,7 +66,7 @@ def forget_frames(error: BaseException) -> None:
 
     An error from a future refers to the frame that awaited it, and that frame to the future. The cycle keeps all that
     these frames hold, such as a batch of 256 KiB, until the garbage collector runs, which a long-running worker seldom
-    does (``gateway.base.memory``). Not for defects: their traceback needs the frames.
+    does (``gateway.base.process.memory``). Not for defects: their traceback needs the frames.
     """
     known: set[int] = set()
     waiting: list[BaseException | None] = [error]

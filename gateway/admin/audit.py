@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.admin.errors import AdminError
-from gateway.base.running_user import running_user
+from gateway.base.process.running_user import running_user
 
 if TYPE_CHECKING:
     from config.settings import Settings

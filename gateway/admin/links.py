@@ -13,7 +13,7 @@ from gateway.admin.errors import AdminError, AdminRetriableError, BrokerSilentEr
 from gateway.admin.link import Link
 from gateway.admin.model import Answers, Broker, Unanswered
 from gateway.admin.protocol import metadata_api
-from gateway.base.daemon_thread import begun
+from gateway.base.process.daemon_thread import begun
 
 if TYPE_CHECKING:
     from gateway.admin.login import AdminLogin

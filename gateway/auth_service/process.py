@@ -17,9 +17,9 @@ from config.values.grammar import nanoseconds
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.operator import AuthAnswers, Health
 from gateway.auth_service.server import AuthServer
-from gateway.base import memory
 from gateway.base.instruments import EventLoopProbe
 from gateway.base.lifecycle import Lifecycle, Service, State, Step, StopRequest
+from gateway.base.process import memory
 from gateway.base.signals import StopSignals
 from gateway.http.server import HttpServer
 from gateway.http.tls import TlsContext

@@ -1,9 +1,7 @@
 """Parts that every process uses: logs, metrics, life cycle, memory. Nothing here talks to MQTT or Kafka.
 
-build.py             which build runs: compiled or pure
-child.py             Python processes of ours that are spoken to in JSON lines
+process/             this process: its build, memory, user, threads and children, and what the system tells of it
 command_metrics.py   metrics of commands to devices
-daemon_thread.py     blocking work in a thread that the end of the process does not wait for
 group_plan.py        which groups of MQTT sessions a worker has, by its settings, and their client ids
 instruments.py       counters, gauges and histograms that cost the data path next to nothing
 lean.py              imports structlog without rich; import it first
@@ -11,8 +9,6 @@ lifecycle.py         the life of a service: its state, the order in which its pa
 log_limits.py        limits a flood of log lines and reports how many were omitted
 logs.py              structured logs: an event name that never changes, plus fields
 lookout_metrics.py   metrics of EMQX's counts, the canary and watched consumer groups
-machine_facts.py     the operating system on this process: sockets by state, descriptors, memory, CPU
-memory.py            keeps a long-running worker small: one malloc arena, few garbage collections
 metrics.py           every metric of a worker, defined once: name, kind, unit, labels, meaning
 moments.py           moments as text: written in UTC to the second, read as people write them
 problem.py           one problem, as the page, /status and the log show it
@@ -20,7 +16,6 @@ readiness.py         the decision behind ``/readyz``: would a message that arriv
 reload_plan.py       which changed settings a reload applies, and which need a restart
 reload_state.py      the settings in use, as /status and metrics show them; the problem config-reload-failed
 reports.py           files between commands and a running gateway in the data directory
-running_user.py      the user of a command, for audits
 signals.py           signals as stop requests (SIGTERM, SIGUSR1): the first is orderly, the second immediate
 vitals.py            measurements of a worker once a second: stalls and rates
 """

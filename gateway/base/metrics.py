@@ -27,12 +27,12 @@ from bridge.errors import (
 )
 from bridge.interceptors import OUTCOMES as INTERCEPT_OUTCOMES
 from bridge.wire import LEDGER_TERMS, DeadLetterReason
-from gateway.base.build import build
 from gateway.base.command_metrics import CommandMetrics
 from gateway.base.group_plan import group_plans, session_names
 from gateway.base.instruments import MetricSet, counter, gauge, histogram
 from gateway.base.lookout_metrics import LookoutMetrics
-from gateway.base.machine_facts import SOCKET_STATES
+from gateway.base.process.build import build
+from gateway.base.process.machine_facts import SOCKET_STATES
 from gateway.base.reload_state import ReloadMetrics
 from gateway.base.vitals import LATENCIES
 

@@ -54,7 +54,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_unused: Any, **_also: Any) -> None:
         from importlib.metadata import version
 
-        from gateway.base.build import build
+        from gateway.base.process.build import build
 
         print(f"gateway {version('mqtt-kafka-gateway')} ({build()})")
         parser.exit()

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from gateway.base.child import run, say, words_of_parent
+from gateway.base.process.child import run, say, words_of_parent
 from gateway.devices.fleet import Fleet, FleetSettings, allow_a_socket_per_device
 from gateway.devices.outbox import ledger_as_json
 

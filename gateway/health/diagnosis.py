@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.base.machine_facts import descriptors, memory, sockets
+from gateway.base.process.machine_facts import descriptors, memory, sockets
 from gateway.base.vitals import LATENCIES, latency, quantile
 from gateway.health.kafka import broker_health, broker_silence_ns, partition_health
 from gateway.health.model import (

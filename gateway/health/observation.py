@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.interceptors import InterceptorError
 from config.errors import GatewayError
-from gateway.base.machine_facts import sockets
 from gateway.base.moments import moment
+from gateway.base.process.machine_facts import sockets
 from gateway.base.vitals import Lasting, Rates, Vitals, Window
 from gateway.health.counts import Counts
 from gateway.health.model import MUTE_NS

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from gateway.base.machine_facts import CpuWaits, cpu_waits
 from gateway.base.metrics import Metrics
+from gateway.base.process.machine_facts import CpuWaits, cpu_waits
 from gateway.base.vitals import LATENCIES, SECOND_NS, Lasting, Rates, Stalls, Vitals
 from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, BudgetView, CpuView, PaceView
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from config.settings import Settings
-from gateway.base.machine_facts import control_groups
+from gateway.base.process.machine_facts import control_groups
 
 _ROOT: Final = Path("/")
 

@@ -16,8 +16,8 @@ from config.error_words import words
 from config.errors import GatewayError
 from config.loading.transfer import from_json
 from config.settings import Settings
-from gateway.base import memory
 from gateway.base.lifecycle import StopRequest, StopVerb
+from gateway.base.process import memory
 from gateway.data_dir.directory import holder
 from gateway.http.answers import Answers
 from gateway.supervisor.channel import Channel, Message, open_channel

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from gateway.base.instruments import MetricSet, counter, gauge
-from gateway.base.machine_facts import descriptors
+from gateway.base.process.machine_facts import descriptors
 from gateway.base.reload_state import ReloadMetrics
 
 

@@ -22,8 +22,9 @@ import structlog
 from config.errors import ConfigError, ExitStatus
 from config.loading.load import Loaded
 from config.settings import Settings
-from gateway.base import logs, memory
+from gateway.base import logs
 from gateway.base.lifecycle import StopRequest
+from gateway.base.process import memory
 from gateway.base.reload_plan import Wish
 from gateway.base.reload_state import ConfigState
 from gateway.base.reports import Operation, Reports, take_request

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway.base import memory
 from gateway.base.lifecycle import State, StopReport, StopRequest
+from gateway.base.process import memory
 from gateway.base.signals import StopSignals
 from gateway.worker.facts import say_what_is_left
 from gateway.worker.reload import Reloader

@@ -13,8 +13,9 @@ from config.loading.load import load
 from config.settings import Settings
 from gateway.auth_service.process import AuthProcess
 from gateway.auth_service.server import AuthServer
-from gateway.base import logs, memory
+from gateway.base import logs
 from gateway.base.lifecycle import StopRequest
+from gateway.base.process import memory
 from gateway.base.signals import StopSignals
 from gateway.http.connection import Connection, Exchange
 from gateway.http.http1 import Request

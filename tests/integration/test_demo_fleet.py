@@ -17,7 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from gateway.base.child import Child
+from gateway.base.process.child import Child
 from gateway.devices.account import Tally
 from gateway.devices.device import DeviceConnectError, DeviceConnection, Way
 from gateway.devices.fleet import Fleet, FleetSettings

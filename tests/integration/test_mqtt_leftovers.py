@@ -1,7 +1,7 @@
 """A connection that has ended leaves nothing in memory, at once and without the garbage collector.
 
-The collector comes seldom in a worker (``gateway.base.memory``): 100 objects and 8 KiB of each connection would wait
-for it, with the beginning of a packet that may be a megabyte."""
+The collector comes seldom in a worker (``gateway.base.process.memory``): 100 objects and 8 KiB of each connection would
+wait for it, with the beginning of a packet that may be a megabyte."""
 
 import asyncio
 import gc

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
-from gateway.base.child import Child, ChildError
+from gateway.base.process.child import Child, ChildError
 from gateway.cli.local import demo as command
 from gateway.cli.parser import Parser
 from gateway.devices.outbox import DeviceLedger, ledger_as_json, ledger_from_json

@@ -18,7 +18,7 @@ from bridge.produce.batch import Batch
 from bridge.wire import DeadLetterReason
 from config.settings import KafkaSettings, RouteSettings, Settings
 from gateway.base.lifecycle import State, StopRequest
-from gateway.base.machine_facts import CpuWaits
+from gateway.base.process.machine_facts import CpuWaits
 from gateway.health import pace
 from gateway.health.observation import MOST_PARTITIONS
 from gateway.worker.worker import Worker

@@ -1,7 +1,7 @@
 """What failed leaves nothing of its batches in memory, at once and without the garbage collector.
 
-The collector comes seldom in a worker (``gateway.base.memory``): what waits for it is bounded in objects, not in
-bytes."""
+The collector comes seldom in a worker (``gateway.base.process.memory``): what waits for it is bounded in objects, not
+in bytes."""
 
 import asyncio
 import gc

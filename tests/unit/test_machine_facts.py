@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.base import machine_facts
-from gateway.base.machine_facts import SOCKET_STATES, CpuWaits, cpu_pressure, cpu_waits, descriptors, memory, sockets
+from gateway.base.process import machine_facts
+from gateway.base.process.machine_facts import (
+    SOCKET_STATES,
+    CpuWaits,
+    cpu_pressure,
+    cpu_waits,
+    descriptors,
+    memory,
+    sockets,
+)
 
 
 @contextlib.contextmanager

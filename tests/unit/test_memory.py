@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.base import memory
+from gateway.base.process import memory
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_what_is_alive_when_the_worker_is_ready_is_not_looked_at_again() -> None
 
 MAPPED = """
 import ctypes
-from gateway.base import memory
+from gateway.base.process import memory
 
 class Info(ctypes.Structure):
     _fields_ = [("words", ctypes.c_size_t * 10)]
@@ -78,7 +78,7 @@ import random
 import resource
 import socket
 from aiokafka.codec import zstd_encode
-from gateway.base import memory
+from gateway.base.process import memory
 
 memory.keep_heap_small()
 words = [random.randbytes(6).hex().encode() for _ in range(500)]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from config.settings import RouteSettings, Settings
 from gateway.base.lifecycle import State
-from gateway.base.machine_facts import CpuWaits
 from gateway.base.metrics import Metrics
 from gateway.base.problem import Problem
+from gateway.base.process.machine_facts import CpuWaits
 from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
 from gateway.base.vitals import LATENCIES, Vitals, quantile
 from gateway.health import pace

@@ -18,7 +18,7 @@ from auth.passwords import Argon2Cost
 from auth.store.store import Store, database_path
 from config.errors import ExitStatus
 from config.settings import Settings
-from gateway.base.running_user import running_user
+from gateway.base.process.running_user import running_user
 from gateway.cli.arguments import UsageError, load_noted
 from gateway.cli.parser import flag, repeated
 from gateway.cli.table import shown, table_lines

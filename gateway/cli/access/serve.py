@@ -18,7 +18,7 @@ def add_parser(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Answer EMQX's questions about logins and topics until stopped. SIGTERM finishes open answers, a second signal
     ends the service at once. Changes of users, rules and bans need no restart."""
-    from gateway.base import memory
+    from gateway.base.process import memory
 
     memory.keep_heap_small()
     from config.loading.load import load

@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Bridge messages from MQTT to Kafka until stopped, in several worker processes. SIGTERM drains and keeps the MQTT
     sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again and takes the changes
     (as `gateway reload`, which also reports the result)."""
-    from gateway.base import memory
+    from gateway.base.process import memory
 
     memory.keep_heap_small()
     with memory.loading():
@@ -163,7 +163,7 @@ def _import_supervisor() -> None:
 def _import(*modules: str) -> None:
     import importlib
 
-    from gateway.base import memory
+    from gateway.base.process import memory
 
     with memory.loading():
         for name in modules:

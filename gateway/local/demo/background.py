@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from gateway.base.daemon_thread import begun
+from gateway.base.process.daemon_thread import begun
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import GatewayError
-from gateway.base.child import Child, ChildError
+from gateway.base.process.child import Child, ChildError
 from gateway.local.demo.background import Background
 from gateway.local.demo.chaos import PlainCounts
 from gateway.local.demo.options import PARTITIONS

@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gateway.base.child import run, say, words_of_parent
+from gateway.base.process.child import run, say, words_of_parent
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

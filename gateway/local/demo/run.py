@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
-from gateway.base.child import Child
+from gateway.base.process.child import Child
 from gateway.devices.outbox import DeviceLedger, ledger_from_json
 from gateway.devices.physics import build_fleet
 from gateway.local.demo.access import DemoAccess

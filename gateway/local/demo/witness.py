@@ -14,7 +14,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from gateway.base.child import run, say, words_of_parent
+from gateway.base.process.child import run, say, words_of_parent
 from gateway.devices.account import Tally
 from gateway.local.demo.latency import Latencies
 from gateway.local.demo.records import read_identity

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.spool.spool import spool_path
-from gateway.base.machine_facts import control_groups, cpu_pressure
+from gateway.base.process.machine_facts import control_groups, cpu_pressure
 
 if TYPE_CHECKING:
     from config.settings import Settings

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import GatewayError
-from gateway.base.daemon_thread import begun
+from gateway.base.process.daemon_thread import begun
 
 if TYPE_CHECKING:
     from typing import TypeVar

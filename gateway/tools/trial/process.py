@@ -12,7 +12,7 @@ from typing import Any
 from config.errors import ExitStatus, GatewayError
 from config.loading.transfer import to_json
 from config.settings import Settings
-from gateway.base.child import Child
+from gateway.base.process.child import Child
 
 _START_S = 60.0
 

@@ -18,9 +18,10 @@ from bridge.produce.batch import Batch
 from config.errors import GatewayError
 from config.loading.transfer import from_json
 from config.settings import Settings
-from gateway.base import logs, memory
-from gateway.base.child import say, words_of_parent
+from gateway.base import logs
 from gateway.base.lifecycle import State, StopRequest, StopVerb
+from gateway.base.process import memory
+from gateway.base.process.child import say, words_of_parent
 from gateway.components.kafka_side import KafkaSide
 from gateway.worker.worker import Worker
 
