@@ -33,10 +33,10 @@ from gateway.local.demo.chaos import (
 )
 from gateway.local.demo.faults import Faults
 from gateway.local.demo.options import gateway_toml
-from gateway.local.demo.scrape import WorkerFacts, read_counts, read_worker
 from gateway.local.demo.services import DemoError, Services
-from gateway.local.demo.state import DemoState, GatewayCounts, GatewayLives, Step, StepState, WitnessCounts
-from gateway.local.demo.view import PlainView, View, draw, status_line
+from gateway.local.demo.show.scrape import WorkerFacts, read_counts, read_worker
+from gateway.local.demo.show.state import DemoState, GatewayCounts, GatewayLives, Step, StepState, WitnessCounts
+from gateway.local.demo.show.view import PlainView, View, draw, status_line
 from tests.waiting import until
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,7 +202,7 @@ def test_plain_lines_tell_the_spool_and_the_plain_bridges_memory() -> None:
 
 def test_plain_lines_come_faster_while_the_spool_holds_something(monkeypatch: pytest.MonkeyPatch) -> None:
     state, stream, now_s = view_state(), io.StringIO(), 1000.0
-    monkeypatch.setattr("gateway.local.demo.view.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("gateway.local.demo.show.view.time.monotonic", lambda: now_s)
     view = PlainView(state, stream)
 
     def lines_within(seconds: float) -> int:

@@ -30,9 +30,9 @@ from gateway.local.demo.background import in_thread
 from gateway.local.demo.latency import Latencies
 from gateway.local.demo.options import PARTITIONS, ROUTE, TOPIC, gateway_toml
 from gateway.local.demo.records import Identity, count_silver, read_identity, read_windows
-from gateway.local.demo.scrape import read_counts
-from gateway.local.demo.spark_events import LineTail, SparkEvents
-from gateway.local.demo.state import GatewayCounts, Rate, Window
+from gateway.local.demo.show.scrape import read_counts
+from gateway.local.demo.show.spark_events import LineTail, SparkEvents
+from gateway.local.demo.show.state import GatewayCounts, Rate, Window
 from gateway.local.demo.sweeper import Sweeper
 from streaming.progress import BatchEvent, Event, FailedEvent, StartedEvent, format_line
 

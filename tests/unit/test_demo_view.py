@@ -6,8 +6,8 @@ import io
 import pytest
 from rich.console import Console
 
-from gateway.local.demo.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, Window, WitnessCounts
-from gateway.local.demo.view import LiveView, PlainView, draw, status_line
+from gateway.local.demo.show.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, Window, WitnessCounts
+from gateway.local.demo.show.view import LiveView, PlainView, draw, status_line
 
 
 def window(start_ms: int, kind: str) -> Window:

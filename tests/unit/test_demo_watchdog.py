@@ -8,9 +8,9 @@ import pytest
 from config.errors import ExitStatus
 from gateway.local.demo.account import Account, Stage, render
 from gateway.local.demo.result import DemoResult
-from gateway.local.demo.state import DemoState, GatewayCounts, SparkCounts, WitnessCounts
-from gateway.local.demo.view import status_line
-from gateway.local.demo.watchdog import Standstill, Watchdog, lateness
+from gateway.local.demo.show.state import DemoState, GatewayCounts, SparkCounts, WitnessCounts
+from gateway.local.demo.show.view import status_line
+from gateway.local.demo.show.watchdog import Standstill, Watchdog, lateness
 
 NAMES = {"kafka": "Kafka", "silver": "silver"}
 

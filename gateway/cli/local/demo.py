@@ -149,8 +149,8 @@ def _report_sentence(result: DemoResult, options: DemoOptions) -> str:
 
 async def _show(options: DemoOptions) -> DemoResult:
     from gateway.local.demo.chaos import ChaosPlan, ChaosState
-    from gateway.local.demo.state import DemoState
-    from gateway.local.demo.view import LiveView, PlainView
+    from gateway.local.demo.show.state import DemoState
+    from gateway.local.demo.show.view import LiveView, PlainView
 
     state = DemoState(
         devices=options.devices,

@@ -1,5 +1,6 @@
 """The demo: the whole path on this machine, with devices, failures, and an account at the end.
 
+show/             what people see while it runs, and where its numbers come from
 _sweeper.py       ends what Spark leaves running when it or the demo is killed
 access.py         ``--auth``: the access service of a demo, asked by its MQTT broker, with a secret for each device
 account.py        what became of every message, by the devices' own names and sequence numbers
@@ -15,12 +16,7 @@ plain_bridge.py   the bridge most of us write first, as a process (``python -m g
 records.py        makes topics, and reads the messages back: from Kafka with a consumer, from the lake without Spark
 result.py         what a whole run of the demo comes to, and the page with plots made from its Spark job's tables
 run.py            the demo from its first line to its account: start, flow, stop without a loss, read back
-scrape.py         asks HTTP ports what the demo shows: counts, and the gateway's worker
 services.py       the demo's servers: Kafka, the MQTT broker, the gateway and the Spark job; started, watched, stopped
-spark_events.py   turns the Spark job's progress lines into the numbers the demo shows and waits for
-state.py          what the demo knows of itself at a moment; the views draw it, the stages write it
 sweeper.py        the process that ends what Spark would leave running; see ``_sweeper.py``
-view.py           what people see while the demo runs: a table that is redrawn on a terminal
-watchdog.py       names the part of the demo that stands still, from the counts of every part
 witness.py        a Kafka consumer that watches the messages arrive (``python -m gateway.local.demo.witness``)
 """

@@ -12,13 +12,13 @@ from config.errors import GatewayError
 from gateway.devices.physics import build_fleet
 from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import FILTERS, INSTANCE, DemoOptions, commands_toml
-from gateway.local.demo.scrape import HttpClient, read_samples
-from gateway.local.demo.state import DemoState, Step, StepState
+from gateway.local.demo.show.scrape import HttpClient, read_samples
+from gateway.local.demo.show.state import DemoState, Step, StepState
 from gateway.local.embedded.access_process import AccessProcess
 from gateway.local.runtime.process import last_lines
 
 if TYPE_CHECKING:
-    from gateway.local.demo.view import View
+    from gateway.local.demo.show.view import View
     from gateway.local.embedded.access import AccessEndpoint
 
 _KEY = "auth"

@@ -13,11 +13,11 @@ from gateway.local.demo.chaos import ChaosResult, ChaosState, Fault, FaultKind, 
 from gateway.local.demo.plain import PLAIN_TOPIC, PlainBridge
 from gateway.local.demo.records import count_kafka
 from gateway.local.demo.services import DemoError, Services
-from gateway.local.demo.state import DemoState, StepState
+from gateway.local.demo.show.state import DemoState, StepState
 
 if TYPE_CHECKING:
     from gateway.devices.outbox import DeviceLedger
-    from gateway.local.demo.view import View
+    from gateway.local.demo.show.view import View
 
 _BACK_S = 60.0
 _LOOK_S = 0.1

@@ -10,7 +10,7 @@ from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.devices.account import Tally
 from gateway.local.demo.options import PARTITIONS
-from gateway.local.demo.state import Window
+from gateway.local.demo.show.state import Window
 
 _POLL_MS = 500
 _RECORDS_PER_POLL = 5_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.local.demo.account import Account
     from gateway.local.demo.alerts import Loop
     from gateway.local.demo.chaos import ChaosResult
-    from gateway.local.demo.watchdog import Standstill
+    from gateway.local.demo.show.watchdog import Standstill
 
 _PAGE = "demo-report.html"
 

@@ -37,12 +37,12 @@ from gateway.local.demo.options import (
 from gateway.local.demo.records import count_kafka, count_silver, make_topics, read_signal, read_windows
 from gateway.local.demo.result import DemoResult, write_report
 from gateway.local.demo.services import DemoError, Services
-from gateway.local.demo.state import DemoState, GatewayCounts, StepState, Window, WitnessCounts
-from gateway.local.demo.watchdog import Watchdog, lateness
+from gateway.local.demo.show.state import DemoState, GatewayCounts, StepState, Window, WitnessCounts
+from gateway.local.demo.show.watchdog import Watchdog, lateness
 
 if TYPE_CHECKING:
     from gateway.devices.commanded import CommandAccount
-    from gateway.local.demo.view import View
+    from gateway.local.demo.show.view import View
 
 _REFRESH_S = 0.25
 _SCRAPE_S = 0.5

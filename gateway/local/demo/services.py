@@ -21,9 +21,9 @@ from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import TOPIC, gateway_toml
-from gateway.local.demo.scrape import HttpClient, WorkerFacts, read_counts, read_worker
-from gateway.local.demo.spark_events import LineTail, SparkEvents
-from gateway.local.demo.state import DemoState, GatewayCounts, GatewayLives, Step, StepState
+from gateway.local.demo.show.scrape import HttpClient, WorkerFacts, read_counts, read_worker
+from gateway.local.demo.show.spark_events import LineTail, SparkEvents
+from gateway.local.demo.show.state import DemoState, GatewayCounts, GatewayLives, Step, StepState
 from gateway.local.demo.sweeper import Sweeper
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
@@ -35,7 +35,7 @@ from gateway.local.runtime.process import GuardedProcess, last_lines
 
 if TYPE_CHECKING:
     from gateway.local.demo.access import DemoAccess
-    from gateway.local.demo.view import View
+    from gateway.local.demo.show.view import View
     from gateway.local.runtime.progress import Download, ProgressCallback
 
 _READY_S = 60.0

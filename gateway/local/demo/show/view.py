@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
-from gateway.local.demo.state import DemoState, Shown, Step, StepState, Window
+from gateway.local.demo.show.state import DemoState, Shown, Step, StepState, Window
 from gateway.local.runtime.cache import format_bytes
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.local.demo.state import SparkCounts
+from gateway.local.demo.show.state import SparkCounts
 from streaming.progress import BatchEvent, FailedEvent, StartedEvent, parse
 
 

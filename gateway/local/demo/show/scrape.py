@@ -9,7 +9,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.local.demo.options import ROUTE
-from gateway.local.demo.state import GatewayCounts
+from gateway.local.demo.show.state import GatewayCounts
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample

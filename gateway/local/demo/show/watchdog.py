@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gateway.local.demo.state import DemoState
+    from gateway.local.demo.show.state import DemoState
 
 STANDS_S: Final = 10.0
 SPARK_STANDS_S: Final = 90.0  # a batch that is under way shows nothing
