@@ -13,7 +13,7 @@ _SEQUENCE, _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x30, 0x17, 0x18, 0xA0
 
 
 class Validity(NamedTuple):
-    """Both in seconds since 1970."""
+    """When a certificate begins and ends to be valid, in seconds since 1970."""
 
     begins_s: float
     ends_s: float

@@ -25,7 +25,7 @@ class BridgeError(GatewayError):
 
 
 class RetriableError(BridgeError):
-    """The same batch may be sent again, by the same producer."""
+    """A failure after which the same producer may send the same batch again."""
 
 
 class LeaderMissingError(RetriableError):

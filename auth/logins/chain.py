@@ -220,7 +220,7 @@ class Chain:
         return walk.end("deny", "unknown", guess=walk.final)
 
     async def _ask_one(self, one: Authenticator, walk: _Walk) -> tuple[Verdict | None, Literal["shed", "down"] | None]:
-        """Its verdict, or why there is none."""
+        """The verdict of one authenticator, or why there is none."""
         counts = self.counts.backends[one.name]
         began_ns = time.monotonic_ns()
         try:

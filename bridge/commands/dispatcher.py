@@ -421,7 +421,7 @@ class Dispatcher:
             self.pump()
 
     def receiver(self, device: str) -> Receiver:
-        """What presence says of a device."""
+        """Whether a device is connected, by the last presence message about it; "unknown" without one."""
         present = self._present.get(device)
         return "unknown" if present is None else "online" if present else "away"
 

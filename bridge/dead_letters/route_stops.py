@@ -159,7 +159,8 @@ class RouteStops:
             log.error("route_stopped", route=route, reason=reason.value, alarm=watched.sentence)
 
     def tick(self) -> None:
-        """Begin and end trials that are due. Called twice a second."""
+        """Begin the trial of each stopped route that has rested long enough, and resume those whose trial went well.
+        Called twice a second."""
         now_ns = self._clock_ns()
         for route in self._routes.values():
             if route.state is _State.RUNS:

@@ -214,7 +214,7 @@ class _Translator:
         return "(?:" if self._ascii else "(?i:"
 
     def _cases(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """These characters and, by Python's rules, those that differ only in case."""
+        """The characters of ``ranges`` and, by Python's rules, those that differ from them only in case."""
         whole = list(ranges)
         for low, high in tuple(whole):
             if not self._ascii and any(low <= one <= high for one in _DOTTED):

@@ -172,7 +172,7 @@ class KafkaAdmin(GroupReading, Changes):
     # --- topics ---
 
     def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]:
-        """These topics (default: all) by name, without missing and hidden ones. Never creates a topic."""
+        """The named topics (default: all), without missing and hidden ones. Never creates a topic."""
         wanted = None if names is None else sorted(set(names))
         if wanted == []:
             return ()
@@ -183,7 +183,7 @@ class KafkaAdmin(GroupReading, Changes):
         return tuple(sorted((topic_of(one) for one in found), key=lambda topic: topic.name))
 
     def topics_by_broker(self, names: Iterable[str]) -> Answers[tuple[Topic, ...]]:
-        """These topics by each broker's own metadata, which agree some moments after a change."""
+        """The named topics as each broker knows them. Brokers agree some moments after a change."""
         wanted = sorted(set(names))
 
         def ask(number: int) -> tuple[Topic, ...]:
@@ -228,7 +228,7 @@ class KafkaAdmin(GroupReading, Changes):
         return told
 
     def broker_configs(self, keys: Sequence[str]) -> Answers[dict[str, ConfigEntry]]:
-        """These keys of every broker's configuration. Needs DescribeConfigs on the cluster."""
+        """The values of ``keys`` in every broker's configuration. Needs DescribeConfigs on the cluster."""
 
         def ask(number: int) -> dict[str, ConfigEntry]:
             (one,) = self._links.ask(number, _configs("broker", [str(number)], keys)).results

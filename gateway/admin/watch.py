@@ -155,6 +155,7 @@ class GroupWatch:
         self._failure = str(error)
 
     def _rows(self) -> dict[tuple[str, ...], float]:
+        """The lag of each partition by the labels of its metric: watched group, topic, partition."""
         return {
             (name, one.place.topic, str(one.place.partition)): float(one.lag or 0)
             for name, found in self._lags.items()

@@ -100,7 +100,7 @@ class ConfigState:
         return None if self._last is None or self._last["ok"] else str(self._last["problem"])
 
     def problems(self) -> tuple[Problem, ...]:
-        """That the settings in force are not those of the file, while that is so."""
+        """The problem ``config-reload-failed`` while the last reload failed; nothing otherwise."""
         if self.problem is None:
             return ()
         text = f"The last reload failed, so older settings are in force: {self.problem}"

@@ -45,7 +45,7 @@ class Reports:
         self._write(operation, Outcome(self._outcomes.get(operation, Outcome()).count + 1, request=request))
 
     def finish(self, operation: Operation, problem: str | None, done: str, **details: Any) -> None:
-        """It has ended: with a problem, or as ``done`` says."""
+        """An operation has ended: with a problem, or as the sentence ``done`` says."""
         now = self._outcomes.get(operation, Outcome())
         self._write(operation, Outcome(now.count, problem is None, problem or done, now.request, details))
 

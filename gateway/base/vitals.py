@@ -57,7 +57,7 @@ class Lasting:
         self._since: dict[str, int] = {}
 
     def look(self, names: Iterable[str], now_ns: int) -> None:
-        """These are true now; all others are not."""
+        """Notes the conditions that are true now. All others end."""
         before = self._since
         self._since = {name: before.get(name, now_ns) for name in names}
 
@@ -123,8 +123,8 @@ class Window:
 
 
 def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
-    """The value below which a share of the observations lies, spread evenly over its bucket; None without any. Above
-    the last bound, that bound."""
+    """The value below which a share of the observations lies, interpolated within its bucket. None without
+    observations; the last bound if the value lies above it."""
     total = sum(counts)
     if not total:
         return None

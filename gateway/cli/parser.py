@@ -53,7 +53,7 @@ class _Formatter(argparse.HelpFormatter):
         return "\n".join(lines + self._filled(prose, width, indent))
 
     def _format_usage(self, usage: str | None, actions: Iterable[argparse.Action], *more: Any) -> str:
-        """As the base class's, within the terminal's width also for a group of options."""
+        """The usage of argparse, with groups of options wrapped to the terminal's width too."""
         lines: list[str] = []
         for line in super()._format_usage(usage, _in_order(actions), *more).splitlines():
             start = "" if line.startswith("usage") or len(line) <= self._width else " " * 8
@@ -116,8 +116,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As the base class's, but unknown arguments are refused here, with this command's usage, and not by the
-        outermost parser."""
+        """Parses like argparse, but refuses unknown arguments here, with this command's usage. argparse leaves that to
+        the outermost parser."""
         first = args[0] if args and self._commands() is not None else ""
         if first.startswith("--") and not any(one.startswith(first) for one in self._option_string_actions):
             self.error(f"{first} is no option of {self.prog} itself: options come after the command")

@@ -281,7 +281,7 @@ class KafkaSide:
         await cluster_id(settings.kafka, self._client_id, self.login.trial(settings.kafka))
 
     async def missing(self, topics: list[str]) -> list[str] | None:
-        """Those of the topics that Kafka does not have; None while Kafka has not answered. Raises RetriableError."""
+        """The topics that Kafka does not have; None while Kafka has not answered. Raises RetriableError."""
         producer = self.started_producer()
         if producer is None:
             return None

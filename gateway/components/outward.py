@@ -83,7 +83,7 @@ def watch_outward(
     expiry.watch(lambda: min((_ends_s(one.credential) for one in shown()), default=0.0), "mqtt_token")
 
     def certificates() -> Iterator[Validity]:
-        """Also those of refused sessions: an expired certificate may be the reason."""
+        """The certificates of all sessions. Refused ones too: an expired certificate may be the reason."""
         for session in sessions:
             if session.last_shown is not None and session.last_shown.certificate is not None:
                 yield session.last_shown.certificate

@@ -114,7 +114,7 @@ class SendCounts:
         )
 
     def batch_retried(self, topic: str, error: BridgeError, *, expected: bool) -> None:
-        """The same producer sends a batch again. ``expected``: the failure is no reason for a warning."""
+        """Counts a batch that the same producer sends again. ``expected``: the failure is no reason for a warning."""
         reason, retriable = send_failure_labels(error)
         self._metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
         self._metrics.kafka_retries.child().value += 1

@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         return not self._waiting
 
     def extra_info(self, name: str) -> Any:
-        """As a transport's ``get_extra_info``."""
+        """A fact about the connection, by the names of ``asyncio.BaseTransport.get_extra_info``."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def end(self) -> None:
@@ -245,6 +245,7 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def _time_out(self) -> None:
+        """Closes the connection: the peer sent no whole request, or did not read its answers, in time."""
         self._timer = None
         if self._transport is not None:
             self._site.timed_out(writing=self._stuffed or self._ending)

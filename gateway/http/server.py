@@ -237,7 +237,7 @@ def _question(path: str, connection: Connection, head: Head) -> Question:
 
 
 def _text(value: bytes) -> str:
-    """As a field's bytes are read where no encoding is agreed: so a token of any bytes compares as it was sent."""
+    """The text of a header field. No encoding is agreed, so any bytes pass: a token compares as it was sent."""
     return value.decode("utf-8", "surrogateescape").strip()
 
 

@@ -195,7 +195,7 @@ class WorkerProcess:
         return answer
 
     async def ask(self, path: str, accept: str = "", timeout_s: float = 2.0) -> Answer | None:
-        """Its answer to an HTTP path; None if none comes in time or it has ended."""
+        """The worker's answer to an HTTP path; None if none comes in time or the worker has ended."""
         if self._channel is None or not self.alive or "up" not in self._marks:
             return None
         try:
@@ -206,8 +206,8 @@ class WorkerProcess:
         return None if said is None else Answer(said["status"], said["type"], said["body"])
 
     async def reload(self, step: str, settings: Settings | None, silence_s: float) -> Reloaded:
-        """Its answer to a step of a reload (``gateway.worker.reload``), waited for as in ``reached``. An ended worker
-        counts as done: the next one of its slot gets the slot's settings."""
+        """The worker's answer to a step of a reload (``gateway.worker.reload``), waited for as in ``reached``. An ended
+        worker counts as done: the next one of its slot gets the slot's settings."""
         if self._channel is None or not self.alive:
             return Reloaded()
         text = None if settings is None else to_json(settings.model_copy(update={"worker": self.slot}))
@@ -259,12 +259,12 @@ class WorkerProcess:
             request.set_result(answer)
 
     def _hung_up(self) -> None:
-        """It closed its end of the channel: it is ending or has ended, and answers nothing more."""
+        """The worker has closed its end of the channel. It is ending or has ended, and answers nothing more."""
         for number in tuple(self._requests):
             self._settle(number, None)
 
     def finish(self, status: int) -> None:
-        """It has ended with this status."""
+        """The worker has ended with this status."""
         self.status = status
         self._hung_up()
         if self._channel is not None:
@@ -292,7 +292,7 @@ class Spawner:
         self._lost.add(pid)
 
     def __iter__(self) -> Iterator[WorkerProcess]:
-        """Those that have not ended."""
+        """The workers that have not ended."""
         return iter(tuple(self._running.values()))
 
     async def spawn(

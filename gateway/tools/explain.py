@@ -352,7 +352,7 @@ async def _dispatch(
 
 
 def _listening(chain: Chain, steps: list[Step]) -> Chain:
-    """The same chain, with stages that record their inputs and outputs."""
+    """A chain of these interceptors whose stages record their inputs and outputs."""
     for stage in chain.stages:
         stage.on_send = _told(stage, stage.on_send, steps)
     return Chain(chain.route, chain.stages)

@@ -47,7 +47,7 @@ def canary_topic(settings: Settings) -> str:
 
 
 def canary_client_id(settings: Settings) -> str:
-    """Its client id at the MQTT broker, and its name in Kafka's logs."""
+    """The canary's client id at the MQTT broker, and its name in Kafka's logs."""
     return f"{settings.instance}-canary"
 
 

@@ -134,6 +134,6 @@ def _inline(text: str) -> str:
 
 
 def _slug(heading: str) -> str:
-    """As GitHub makes it."""
+    """The anchor that GitHub gives a heading."""
     kept = re.sub(r"[^\w\- ]", "", heading.lower())
     return html.escape(kept.replace(" ", "-"))

@@ -45,7 +45,7 @@ class PlainBridge(Background):
 
     @property
     def counts(self) -> PlainCounts:
-        """So far, over all lives."""
+        """The plain bridge's counts so far, over all its processes."""
         before, now = self._before, self._now
         return PlainCounts(
             running=self._subscribed.is_set(),

@@ -42,7 +42,7 @@ class Login:
     expires_at_s: int | None = None
 
     def to_json(self) -> str:
-        """As text, to be kept with the connection."""
+        """The client as text, to be kept with its connection."""
         return json.dumps(
             [
                 self.username,

@@ -46,7 +46,7 @@ class MqttBroker(ServerProcess):
     extra_listeners: Sequence[str] = ()
 
     def extra_listeners_xml(self, directory: Path) -> str:  # noqa: ARG002 - for a subclass
-        """These listeners for the configuration. Their files may be in the broker's ``directory``."""
+        """``extra_listeners`` as XML of the configuration. Their files may be in the broker's ``directory``."""
         return ""
 
     def __init__(

@@ -143,7 +143,7 @@ def _search() -> tuple[Java | None, list[str]]:
 
 @functools.lru_cache(maxsize=32)
 def _probe(executable: Path) -> tuple[int, Path] | str:
-    """Its version and home as it says itself, or what is wrong with it. Cached: it costs 0.1 s."""
+    """The version and home that a java command reports, or what is wrong with it. Cached: it costs 0.1 s."""
     try:
         answer = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],

@@ -52,7 +52,7 @@ class Words:
     # --- conditions
 
     def expression(self, condition: Condition) -> str:
-        """The same condition for the ``filter`` interceptor. Raises WordsError."""
+        """A condition of EMQX's SQL as an expression of the ``filter`` interceptor. Raises WordsError."""
         match condition:
             case Junction(word, parts):
                 return f" {word} ".join(self._bracketed(part) for part in parts)

@@ -113,7 +113,7 @@ class Subject:
                 self.failed.set()
 
     def last_log(self) -> str:
-        """Its last logged error, as the end of a sentence; empty without one."""
+        """The last error that the process logged, as the end of a sentence; empty without one."""
         try:
             lines = self._log.read_text(errors="replace").splitlines()
         except OSError:

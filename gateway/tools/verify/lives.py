@@ -44,7 +44,7 @@ class Life:
     unmatched: dict[int, int] = field(default_factory=dict)  # by interval: announced minus found partition records
 
     def ending(self, now_ms: int) -> Ending:
-        """Its end. ``silent``: no record for three intervals, and no later life that reports the end."""
+        """How this life ended. ``silent``: no record for three intervals, and no later life that reports the end."""
         if self.last is not None and self.last.state == "stopped":
             return "stopped"
         if self.next_started_ms is not None:

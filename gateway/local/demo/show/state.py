@@ -34,7 +34,7 @@ class Step:
     """What was done to it, for as long as it lasts."""
 
     def now(self, state: StepState, detail: str = "") -> str:
-        """It has come this far; returns the line about it."""
+        """Sets how far this part is. Returns the line that says so."""
         self.state, self.detail, self.share = state, detail, None
         said = ", ".join(filter(None, ("stopped" if state is StepState.STOPPED else "", detail)))
         return f"{self.label}: {said}"
@@ -179,11 +179,11 @@ class Moments(Generic[T]):
         self._seen: deque[tuple[float, float, T]] = deque(maxlen=40)
 
     def note(self, value: T, begun_s: float, ended_s: float) -> None:
-        """It was read between these moments."""
+        """Adds a count that was read between these moments."""
         self._seen.append((begun_s, ended_s, value))
 
     def until(self, moment_s: float) -> tuple[float, T] | None:
-        """The newest that was read by then, and when its reading began; the oldest if none was; None without any."""
+        """The newest count read by that moment, with the begin of its reading. Without one the oldest, or None."""
         if not self._seen:
             return None
         found = next((one for one in reversed(self._seen) if one[1] <= moment_s), self._seen[0])
