@@ -225,15 +225,19 @@ def require_runnable(loaded: Loaded) -> None:
             or "routes: none is given, so nothing can be subscribed; add a [[routes]] table with name, filters, topic"
         )
     for side in ("mqtt", "kafka", "http"):
-        for path, file in _files(getattr(loaded.settings, side), (side,)):
-            if reason := _unreadable(file):
-                problems.append(f"{dotted(path)} ({loaded.origin(path)}): the file cannot be read: {reason}")
+        problems += unreadable_files(loaded, getattr(loaded.settings, side), (side,))
     if problems:
         raise ConfigError(*problems)
 
 
+def unreadable_files(loaded: Loaded, table: BaseModel, at: SettingPath) -> Iterator[str]:
+    """A sentence for each unreadable file of the table at ``at``: certificates, keys, tokens."""
+    for path, file in _files(table, at):
+        if reason := _unreadable(file):
+            yield f"{dotted(path)} ({loaded.origin(path)}): the file cannot be read: {reason}"
+
+
 def _files(table: BaseModel, at: SettingPath) -> Iterator[tuple[SettingPath, Path]]:
-    """The files that settings below ``table`` name: certificates, keys, tokens."""
     for name in type(table).model_fields:
         value = getattr(table, name)
         if isinstance(value, Path):

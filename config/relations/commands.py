@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from config.relations.rules import Rule
+from config.relations.rules import Rule, names_apart
 from config.settings import Settings
 from config.tables.commands import CommandSettings
 from config.tables.routes import RouteSettings
@@ -27,14 +27,7 @@ def as_filters(topic: str) -> tuple[str, ...]:
 
 
 def _names(settings: Settings) -> Iterator[str]:
-    first: dict[str, int] = {}
-    for number, one in enumerate(settings.commands):
-        if one.name in first:
-            yield (
-                f"<commands.{number}.name> is also the name of <commands.{first[one.name]}>: metrics and statuses "
-                "would not tell them apart; give each its own."
-            )
-        first.setdefault(one.name, number)
+    return names_apart("commands", (one.name for one in settings.commands), "metrics and statuses")
 
 
 def _topics(settings: Settings) -> Iterator[str]:

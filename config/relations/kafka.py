@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from config.relations.client_tls import unverified
 from config.relations.mqtt import placeholders_known
-from config.relations.rules import Rule, when
+from config.relations.rules import Rule, names_apart, when
 from config.settings import Settings
 from config.values.grammar import format_bytes
 from config.values.names import check_kafka_topic
@@ -46,14 +46,7 @@ def _declared_once(settings: Settings) -> Iterator[str]:
 
 
 def _route_names(settings: Settings) -> Iterator[str]:
-    first: dict[str, int] = {}
-    for number, route in enumerate(settings.routes):
-        if route.name in first:
-            yield (
-                f"<routes.{number}.name> is also the name of <routes.{first[route.name]}>: metrics and dead letters "
-                "would not tell them apart; give each its own."
-            )
-        first.setdefault(route.name, number)
+    return names_apart("routes", (one.name for one in settings.routes), "metrics and dead letters")
 
 
 def _route_topics(settings: Settings) -> Iterator[str]:

@@ -5,7 +5,7 @@ and origins, and the consequence: ``<mqtt.sessions>`` in it becomes ``mqtt.sessi
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,18 @@ def check(rules: Sequence[Rule], view: View, doubtful: Collection[Path]) -> list
             continue
         found += map(view.filled, rule.find(view.settings))
     return found
+
+
+def names_apart(table: str, names: Iterable[str], users: str) -> Iterator[str]:
+    """A sentence for each name of an array of tables that an earlier table has. ``users`` need the names."""
+    first: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if name in first:
+            yield (
+                f"<{table}.{number}.name> is also the name of <{table}.{first[name]}>: {users} would not tell them "
+                "apart; give each its own."
+            )
+        first.setdefault(name, number)
 
 
 def _meet(one: Path, other: Path) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ConfigError
 from config.extras import require
+from config.loading.load import unreadable_files
 
 if TYPE_CHECKING:
     from config.loading.load import Loaded
@@ -28,10 +27,11 @@ def require_servable(loaded: Loaded) -> None:
     settings. Connects to nothing."""
     settings = loaded.settings.auth
     require_packages(settings)
-    problems = []
-    for path, file in _files(settings):
-        if reason := _unreadable(file):
-            problems.append(f"{path} ({loaded.origin(path)}): the file cannot be read: {reason}")
+    problems: list[str] = []
+    if settings.tls is not None:
+        problems += unreadable_files(loaded, settings.tls, ("auth", "tls"))
+    if settings.users_file is not None and "users_file" in settings.chain:
+        problems += unreadable_files(loaded, settings.users_file, ("auth", "users_file"))
     if problems:
         raise ConfigError(*problems)
     if settings.tls is not None:
@@ -46,24 +46,3 @@ def require_packages(settings: AuthSettings) -> None:
     for name in settings.chain:
         wanted |= _BACKENDS.get(name, {})
     require("The service", wanted, "auth")
-
-
-def _files(settings: AuthSettings) -> Iterator[tuple[str, Path]]:
-    tls = settings.tls
-    if tls is not None:
-        yield "auth.tls.certificate_file", tls.certificate_file
-        if tls.key_file is not None:
-            yield "auth.tls.key_file", tls.key_file
-        if tls.client_ca_file is not None:
-            yield "auth.tls.client_ca_file", tls.client_ca_file
-    if settings.users_file is not None and "users_file" in settings.chain:
-        yield "auth.users_file.file", settings.users_file.file
-
-
-def _unreadable(file: Path) -> str:
-    """Why ``file`` cannot be read, or an empty text. Without its name, which may be a secret given by mistake."""
-    try:
-        with file.open("rb"):
-            return ""
-    except (OSError, ValueError) as error:
-        return (error.strerror if isinstance(error, OSError) else None) or "no valid path"

@@ -187,6 +187,13 @@ def test_check_refuses_what_a_start_would(tmp_path: Path, cli: Cli) -> None:
     assert "MQTT does not tell" in printed
 
 
+def test_check_names_each_unreadable_file_of_the_access_service(tmp_path: Path, cli: Cli) -> None:
+    write('[auth]\nchain = ["users_file"]\nusers_file.file = "no"\ntls.certificate_file = "none"\n', tmp_path)
+    said = cli("config", "check", "--for", "auth", status=ExitStatus.CONFIG).err
+    for setting in ("users_file.file (gateway.toml:3)", "tls.certificate_file (gateway.toml:4)"):
+        assert f"auth.{setting}: the file cannot be read: No such file or directory" in said
+
+
 def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(tmp_path: Path, cli: Cli) -> None:
     write('[stream]\ntopics = ["t"]', tmp_path)
     assert "routes: none is given" in cli("config", "check", status=ExitStatus.CONFIG).err
