@@ -207,7 +207,7 @@ def first_name_part(name: str) -> str:
 
 
 def _unescaped_name(text: str) -> bytes:
-    """RFC 4514 section 3: behind a backslash stand two hexadecimal digits, or the character itself."""
+    """A value without escapes: a backslash before two hexadecimal digits or one character (RFC 4514 section 3)."""
     return re.sub(
         rb"\\([0-9a-fA-F]{2}|.)",
         lambda part: bytes.fromhex(part[1].decode()) if len(part[1]) == 2 else part[1],

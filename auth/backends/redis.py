@@ -104,7 +104,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
         return None
 
     def _explained(self, error: BaseException) -> BackendDownError | None:
-        """None for what is no answer of the server but a failure on the way."""
+        """The error in words, if the server answered with it; None for a failure of the network."""
         words = f" ({str(error).splitlines()[0][:200]})" if str(error) else ""
         match error:
             case exceptions.NoPermissionError():

@@ -110,7 +110,7 @@ class _Reader:
         raise self._error(token, f"{token.text[:20]!r} where a term should be")
 
     def _joined(self, token: _Token) -> str:
-        """A string, and those that follow it at once, which Erlang joins."""
+        """A string. Erlang joins adjacent strings into one."""
         parts = [self._unescaped(token)]
         while (following := self._peek()) is not None and following.kind == "text":
             parts.append(self._unescaped(self._take("a text")))

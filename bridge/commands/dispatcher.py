@@ -428,7 +428,7 @@ class Dispatcher:
     # --- time ----------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due."""
+        """End the commands whose time is over, try waiting ones again, and send."""
         now_ns = self._clock.now_ns()
         for command in self._timers.due(now_ns):
             if not self._is_ours(command) or command.state is State.FINISHING:
@@ -530,7 +530,7 @@ class Dispatcher:
     # --- commits -------------------------------------------------------------------------------------
 
     def commits(self, partitions: Collection[Partition] | None = None) -> dict[Partition, Committed]:
-        """What has changed since the last commits, of all partitions or of these."""
+        """The offsets that changed since the last commits, of all partitions or of the given ones."""
         owned = (one for key, one in self._partitions.items() if partitions is None or key in partitions)
         found = {one.key: one.commit() for one in owned}
         return {partition: commit for partition, commit in found.items() if commit is not None}

@@ -89,7 +89,7 @@ class OwnedPartition:
     # --- records and statuses ------------------------------------------------------------------------
 
     def take(self, record: LoggedRecord) -> Known | None:
-        """Note a record. Returns what is known of it; None for a new one."""
+        """Note a record of commands. Returns what an earlier owner did with it; None for a new one."""
         map_, offset = self.map, record.place.offset
         self._is_changed = True
         if map_.end < 0:
@@ -129,7 +129,7 @@ class OwnedPartition:
         self.map.status_offset = max(self.map.status_offset, self._status_offset)
 
     def finish(self, offset: int) -> None:
-        """The command's terminal status, or that of a dead letter, is in Kafka."""
+        """Note that Kafka has the last status of the command at this offset, or its dead letter."""
         self._is_changed = True
         self.map.finish(offset)
         self.commands.pop(offset, None)
@@ -148,7 +148,7 @@ class OwnedPartition:
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self) -> Committed | None:
-        """What is to be committed; None if Kafka has it."""
+        """The offset and the map to commit; None if Kafka has them already."""
         if self._is_changed:
             self._text, self._is_changed = self.map.text(), False
         now = Committed(self.map.low, self._text)

@@ -116,7 +116,7 @@ class Queues:
         return bool(device.queue) and device.under_way < self._in_flight and device.queue[0].state is State.QUEUED
 
     def make_ready(self, device: Device) -> None:
-        """A device that may send has its turn."""
+        """Queue a device for its turn to send, unless it waits for one already or may not send."""
         if not device.is_ready and self._may_send(device):
             device.is_ready = True
             self._ready.append(device)

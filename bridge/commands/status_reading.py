@@ -52,7 +52,7 @@ class StatusView:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether it is that of a copy, whose id is another command's."""
+        """Whether the command was a duplicate: another command had its id before."""
         return self.reason == DUPLICATE
 
 

@@ -103,7 +103,7 @@ def _wanted(
     declared: TopicSettings | None,
     configs: dict[str, str],
 ) -> Wanted:
-    """``configs`` are those that its use asks for; what is declared goes before."""
+    """A topic as it should be. Declared settings come before ``configs``, those that its use asks for."""
     common = settings.kafka.topics
     if declared is None:
         return Wanted(

@@ -117,7 +117,7 @@ def _absolute(file: Path | None) -> str | None:
 
 
 def _say(plan: Plan, wish: Wish, workers: int) -> str:
-    """What was done, in a sentence."""
+    """The sentence about what a reload did, or about what a dry run found."""
     count = len(plan.changes) - len(plan.waiting)
     who = "the running worker" if workers == 1 else f"all {workers} running workers"
     settings = f"{count} change{'s' * (count != 1)}"

@@ -61,7 +61,7 @@ Extents = Mapping[str, Mapping[str, tuple[int, int]]]
 
 
 def _extents(settings: Settings, topics: list[str]) -> Extents:
-    """Asked of Kafka; partitions that could not be asked are left out, and it is said."""
+    """The first and last offset of each partition, from Kafka. Prints which partitions could not be asked."""
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import TopicPartition
     from gateway.base import logs

@@ -217,7 +217,7 @@ def _text(result: TrialResult) -> str:
 
 
 def _verdicts(result: TrialResult) -> list[str]:
-    """What is wrong, a line each, or that nothing is."""
+    """A line for each problem that the trial found, or one that says there is none."""
     lines = []
     if result.missing:
         lines.append(

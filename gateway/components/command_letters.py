@@ -97,7 +97,8 @@ class CommandDeadLetters:
             part.stored()
 
     def _refused(self, part: _Part, error: PoisonedError) -> None:
-        """Not possible with parts of this size; the command must not wait for ever, so that it is said."""
+        """Log a part that Kafka refuses, unlikely at this size, and count it as stored. Else its command would wait for
+        ever."""
         log.error("command_dead_letter_refused", topic=self._topic, error=str(error))
         self._stored(part, -1)
 

@@ -113,7 +113,7 @@ def sessions_path(directory: Path, worker: int) -> Path:
 
 
 def lost_sessions_path(directory: Path, worker: int) -> Path:
-    """The slot's sessions at the broker, and those that the broker lost."""
+    """The file of the slot's sessions at the broker, and of those that the broker lost."""
     return directory / f"worker-{worker}.lost-sessions.json"
 
 

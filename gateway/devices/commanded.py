@@ -34,7 +34,7 @@ class CommandAccount:
 
     @property
     def lost(self) -> int:
-        """Commands that a device is said to have done and that none has received."""
+        """How many commands succeeded by their statuses although no device received them."""
         return max(0, self.finished.get("succeeded", 0) - self.received)
 
     @property
@@ -83,7 +83,7 @@ def examine_commands(commands: Iterable[tuple[str, bytes]], statuses: Iterable[t
 
 
 def render_commands(account: CommandAccount) -> str:
-    """For people, some lines to stand behind the account of the messages."""
+    """Lines for people about the commands, for below the account of the messages."""
     outcomes = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in account.finished.items())
     rows = [
         ("written to Kafka", account.written, ""),

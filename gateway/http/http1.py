@@ -154,7 +154,7 @@ class RequestParser:
         self._body = None
 
     def on_url(self, part: bytes) -> None:
-        """The target, or a part of it."""
+        """Called by the parser with the request's target, whole or in parts."""
         self._target += part
         if len(self._target) > HEAD_MAX:
             raise _RefusedError(_LONG)

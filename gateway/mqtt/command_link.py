@@ -270,7 +270,7 @@ class MqttCommandLink:
     # --- what comes ----------------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
-        """Take the answers to our PUBLISH packets out of what was read; the rest is paho's."""
+        """Take the answers to our PUBLISH packets out of the bytes that were read. paho gets the others."""
         stream = self._stream
         assert stream is not None
         data = self._rest + data

@@ -64,7 +64,7 @@ class Servers:
         return self._redirected or self._configured[self._index % len(self._configured)]
 
     def subscribed(self, now_ns: int) -> None:
-        """The connection to ``current()`` stands."""
+        """Note that a session is connected to ``current()`` and subscribed."""
         self._since_ns = now_ns
 
     def failed(self) -> bool:

@@ -62,7 +62,7 @@ class FleetReload:
         return next(iter(problems), None)
 
     async def _step(self, workers: list[WorkerProcess], step: str, settings: Settings | None = None) -> list[str]:
-        """Has all take a step. Returns the sentences of those that failed."""
+        """Has all workers take one step of the reload. Returns the sentences of those that failed."""
         answers = await asyncio.gather(*(worker.reload(step, settings, _STEP_S) for worker in workers))
         self.remarks += (remark for answer in answers for remark in answer.remarks if remark not in self.remarks)
         return [answer.sentence for answer in answers if answer.sentence is not None]

@@ -60,7 +60,7 @@ class Child:
             on_line(json.loads(line))
 
     def check(self) -> None:
-        """Raises ChildError if it has ended, or what it said could not be read."""
+        """Raises ChildError if the child has ended, or has written a line that is no JSON."""
         if self._reading is not None and self._reading.done():
             cause = None if self._reading.cancelled() else self._reading.exception()
             raise ChildError(f"{self._label} ended before it was told to.{self._last_words()}") from cause
@@ -74,7 +74,7 @@ class Child:
             await self._process.stdin.drain()
 
     async def finished(self, timeout_s: float) -> None:
-        """Waits for its orderly end and everything it said. Raises ChildError if it fails or is not done in time."""
+        """Waits until the child has ended and its lines are read. Raises ChildError if it fails or takes too long."""
         assert self._process is not None
         assert self._reading is not None
         try:

@@ -48,7 +48,7 @@ def _number(option: str, text: str | None, unlimited: str) -> int | None:
 
 
 def _limits(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
-    """Logins a second and users at most, as they are stored."""
+    """A tenant's limits as the database stores them: logins a second, users."""
     return (
         _number("--logins-per-second", arguments.logins_per_second, "default"),
         _number("--users-max", arguments.users_max, "none"),

@@ -60,7 +60,7 @@ def _answer(answer: AnswerView) -> str:
 
 
 def _end_of(text: str, width: int) -> str:
-    """The text's end: that of a place says more than its beginning."""
+    """The last characters of a text, at most ``width``. The end of a place tells more than its beginning."""
     return text if len(text) <= width else f"…{text[1 - width :]}"
 
 

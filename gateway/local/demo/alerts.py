@@ -72,7 +72,7 @@ def read_alert(value: bytes, alerted_ms: int) -> Alert | None:
 
 
 def render_loop(loop: Loop) -> str:
-    """For people, some lines to stand behind the account of the commands."""
+    """Lines for people about what the alerts led to, for below the account of the commands."""
     title = "What Spark's alerts led to"
     if not loop.alerts:
         if loop.faulty is None:

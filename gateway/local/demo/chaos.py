@@ -143,7 +143,7 @@ class ChaosState:
         return any(fault.kind is FaultKind.KILLED for fault in self.faults)
 
     def thawed_s(self) -> float | None:
-        """When Kafka was let go on; None before."""
+        """The end of the last freeze of Kafka; None before it."""
         ends = [f.at_s + f.over_s for f in self.faults if f.kind is FaultKind.FROZEN and f.over_s is not None]
         return max(ends, default=None)
 
@@ -181,7 +181,7 @@ class ChaosResult:
 
 
 def render_chaos(result: ChaosResult) -> str:
-    """For people, several lines, to stand behind the account."""
+    """Lines for people about the faults and the plain bridge, for below the account."""
     state, plain = result.state, result.plain
     lines = ["What was done meanwhile"]
     lines += [f"  {fault.at_s:5.1f} s  {fault}" for fault in state.faults] or ["  nothing: it was ended before"]

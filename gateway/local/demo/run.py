@@ -449,7 +449,7 @@ class _Demo:
             self._take(counts, asked_s)
 
     def _look_for_standstills(self) -> None:
-        """While messages flow, and while what is left is taken in. What is frozen on purpose is no finding."""
+        """Warn of a part that stands still while messages flow or drain. With planned faults nothing is reported."""
         if self._state.flow_started_s is None or self._state.drained or self._faults is not None:
             return
         changed = self._watchdog.look(self._state, time.monotonic())

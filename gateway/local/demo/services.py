@@ -240,7 +240,7 @@ class Services:
         return self._lives.total(counts) if counts is not None and counts.up else None
 
     def read_spark(self) -> None:
-        """Takes in what the Spark job has said since."""
+        """Reads the lines that the Spark job has printed since the last call."""
         if self._spark_lines is None:
             return
         self.spark_events.feed(self._spark_lines.read())

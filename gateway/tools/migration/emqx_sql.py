@@ -153,7 +153,7 @@ class _Parser:
     # --- fields and topics
 
     def _selected(self) -> list[Selected]:
-        """Up to FROM. What is computed is kept as text."""
+        """The selected fields, up to FROM. Computed ones are kept as text."""
         found: list[Selected] = []
         while True:
             first = self._at

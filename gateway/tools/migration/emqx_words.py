@@ -120,7 +120,7 @@ class Words:
         return _dotted(path[1:], operand.text)
 
     def _resolved(self, field: Field) -> tuple[str | int, ...]:
-        """With the field that an alias stands for."""
+        """The path of a field, with an alias at its beginning replaced by what it stands for."""
         first = field.path[0]
         standing = self._aliases.get(str(first))
         if standing is None or standing == (first,):

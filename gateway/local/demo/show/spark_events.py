@@ -39,7 +39,7 @@ class SparkEvents:
         """The job's own sentence, when it could not go on."""
 
     def feed(self, lines: Iterable[str]) -> None:
-        """Takes progress lines in; what is none is passed over."""
+        """Reads progress lines, and skips other lines."""
         for line in lines:
             match parse(line):
                 case StartedEvent() as event:

@@ -240,8 +240,8 @@ class DemoState:
         self.spark_rate.update(now_s, self.spark.rows)
 
     def shown(self) -> Shown:
-        """Counts to be read beside each other. The parts tell theirs at different times: of each, those that were read
-        before those of the part before it."""
+        """Counts that can be compared, from the devices to Spark. Each part's were read before those of the part before
+        it, so no part seems to have more than it got."""
         published, acknowledged = self.published, self.acknowledged
         gateway, witness, spark = self.gateway, self.witness, self.spark
         at_s = math.inf
