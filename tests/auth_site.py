@@ -15,7 +15,7 @@ from gateway.auth_service.dialect import DENY
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.server import AuthServer
 
-DEADLINE_S = 10.0  # for anything that a test waits for
+DEADLINE_S = 60.0  # for anything that a test waits for
 
 
 @dataclass

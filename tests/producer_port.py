@@ -17,7 +17,7 @@ from bridge.wire import DeadLetterReason
 from tests.waiting import until
 
 NOW_MS = time.time_ns() // 1_000_000
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Backend(Protocol):

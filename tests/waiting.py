@@ -21,7 +21,7 @@ def wait_until(
         time.sleep(poll_s)
 
 
-async def until(condition: Callable[[], object], what: str = "the condition", deadline_s: float = 20.0) -> None:
+async def until(condition: Callable[[], object], what: str = "the condition", deadline_s: float = DEADLINE_S) -> None:
     """Poll a condition, which may be a coroutine function, while this event loop goes on."""
     end = time.monotonic() + deadline_s
     while not (await found if inspect.isawaitable(found := condition()) else found):

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import paho.mqtt.client as mqtt
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class RefusedError(Exception):
@@ -102,10 +102,17 @@ class Client:
 
     def publish_refused(self, topic: str, payload: bytes) -> bool:
         """Publish with QoS 1 over MQTT 5 and wait for the acknowledgement; whether it says no."""
-        info = self.paho.publish(topic, payload, 1)
+        return bool(self._acknowledgement(topic, payload).is_failure)
+
+    def publish_heard(self, topic: str, payload: bytes, properties: mqtt.Properties) -> bool:
+        """Publish likewise; whether anybody has subscribed to the topic, which mosquitto and EMQX tell."""
+        return bool(self._acknowledgement(topic, payload, properties) != "No matching subscribers")
+
+    def _acknowledgement(self, topic: str, payload: bytes, properties: mqtt.Properties | None = None) -> Any:
+        info = self.paho.publish(topic, payload, 1, properties=properties)
         info.wait_for_publish(DEADLINE)
         assert info.is_published(), f"{topic} was not acknowledged within {DEADLINE:g} s"
-        return bool(self._acknowledged[info.mid].is_failure)
+        return self._acknowledged[info.mid]
 
     def receive(self, timeout: float = DEADLINE) -> mqtt.MQTTMessage:
         """The next message; AssertionError when none comes."""

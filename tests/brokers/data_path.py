@@ -263,7 +263,7 @@ class MemoryPath:
         starting = asyncio.gather(*(session.start() for session in sessions))
         try:
             if start:
-                await asyncio.wait_for(asyncio.shield(starting), 20)
+                await asyncio.wait_for(asyncio.shield(starting), 60)
             yield
         finally:
             deadline_ns = time.monotonic_ns() + 10_000_000_000

@@ -25,7 +25,7 @@ from tests.brokers.certificates import Certificates, make_certificates
 from tests.waiting import wait_until
 
 _READY = re.compile(rb"mosquitto version \S+ running")
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 _STOP_SECONDS = 20.0  # with persistence it writes its database first
 
 

@@ -10,7 +10,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 def limit_producer(bootstrap: str, client_id: str, bytes_per_s: float | None) -> None:

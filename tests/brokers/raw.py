@@ -6,7 +6,7 @@ from typing import Self
 from tests.brokers import packets
 from tests.brokers.packets import Message, Packet, Type
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class RawClient:

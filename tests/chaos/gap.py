@@ -22,7 +22,7 @@ class Gap:
             "reconnect.backoff.max.ms": 500, "log_level": 0,
         }  # fmt: skip
         self._consumer = Consumer(settings)
-        partitions = self._consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = self._consumer.list_topics(topic, timeout=60).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="gap")

@@ -169,7 +169,7 @@ def test_one_frozen_and_thawed(case: ClusterCase, admin: ClusterAdmin) -> None:
     frozen = time.monotonic()
     case.lasts(2)
     # Its partitions have moved, so that it is no trouble of ours any more; it is missing all the same.
-    wait_until(lambda: names(case, victim, *led, severity="warning"), f"it is named; {case.gateway.problems()}", 30)
+    wait_until(lambda: names(case, victim, *led, severity="warning"), f"it is named; {case.gateway.problems()}")
     passes((40 if FULL else 12) - (time.monotonic() - frozen))
     case.lasts(1)
     assert case.gateway.ready(), case.gateway.reasons()
@@ -222,7 +222,7 @@ def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
         assert states
         assert not {"unjudged", "missing"} & set(states.values()), said
         admin.cluster.thaw(victim)
-        wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 30)
+        wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}")
         admin.wait_in_sync(case.topic)
         case.finish()
 
@@ -332,7 +332,7 @@ def test_all_restarted_one_after_the_other(case: ClusterCase, admin: ClusterAdmi
 
 def stopped(case: ClusterCase, seconds: float) -> None:
     """Nothing is acknowledged for so long, and the gateway says so."""
-    wait_until(lambda: not case.gateway.ready(), "/readyz turns red", 40)
+    wait_until(lambda: not case.gateway.ready(), "/readyz turns red")
     before = case.sent()
     passes(seconds)
     assert case.sent() == before, "acknowledged without enough replicas"

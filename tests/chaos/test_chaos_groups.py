@@ -114,4 +114,4 @@ def test_alarms_are_acknowledged_while_telemetry_cannot_be_written(
         raise_alarm(broker, number)
     found = delays_ms(kafka.bootstrap, alarms, ALARMS)
     assert found[int(ALARMS * 0.99)] <= 10 * P99_MS, "100 at once, behind nothing else"
-    wait_until(lambda: broker.unacknowledged() == 4 * 32, "and every alarm is acknowledged", 10)
+    wait_until(lambda: broker.unacknowledged() == 4 * 32, "and every alarm is acknowledged")

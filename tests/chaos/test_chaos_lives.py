@@ -84,13 +84,13 @@ def test_reconnects_without_end_leave_nothing_behind(make_case: MakeCase) -> Non
     before = held()
     reconnect(rounds)
     assert gateway.metric("gateway_mqtt_connects_total") >= 4 * rounds
-    wait_until(lambda: held()[0] <= before[0], f"descriptors grew from {before[0]} to {held()[0]}", 10)
+    wait_until(lambda: held()[0] <= before[0], f"descriptors grew from {before[0]} to {held()[0]}")
     after = held()
     print(f"descriptors {before[0]} → {after[0]}, RSS {before[1]:.1f} → {after[1]:.1f} MiB, threads {after[2]}")
     assert after[1] < before[1] + 4, f"RSS grew from {before[1]:.1f} to {after[1]:.1f} MiB"
     # The loop's pool has two threads more at most; connecting threads that stay would be hundreds.
     assert after[2] <= before[2] + 2, "connecting threads end"
-    wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
+    wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}")
     assert tcp_states(gateway.process).count("01") >= 5, "four sessions and Kafka: the look was at the right table"
     case.finish(copies=math.inf, ordered=False)
 
@@ -119,10 +119,10 @@ def test_a_broker_that_is_absent_for_long_costs_nothing(make_case: MakeCase) -> 
     proxy.swallow(False)
     proxy.cut()
     case.all_back()
-    wait_until(lambda: descriptors(gateway.process) <= held[0] + 4, "four sockets more than without a broker", 10)
+    wait_until(lambda: descriptors(gateway.process) <= held[0] + 4, "four sockets more than without a broker")
     print(f"descriptors {held[0]} → {descriptors(gateway.process)}, {held[1]:.1f} → {gateway.rss_mib():.1f} MiB")
     assert gateway.rss_mib() < held[1] + 4
-    wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
+    wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}")
     case.finish(copies=math.inf)
 
 
@@ -162,7 +162,7 @@ def test_stopped_while_the_broker_says_nothing(silent: str, make_case: MakeCase)
     wait_until(lambda: len(broker.call(asked)) == 4, "all four ask")
     began = time.monotonic()
     assert gateway.stop() == -signal.SIGTERM, gateway.tail()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
     wait_until(lambda: not case.links, "its connections are closed")
 
 

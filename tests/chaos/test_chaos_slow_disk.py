@@ -95,7 +95,7 @@ def test_a_partition_that_kafka_takes_leaves_the_slow_disk_that_others_still_nee
         for node in led:
             admin.cluster.freeze(node)
         try:
-            wait_until(lambda: spooled(case) >= led[away] | led[back], "both are spooled", 20)
+            wait_until(lambda: spooled(case) >= led[away] | led[back], "both are spooled")
             wait_until(lambda: writes(case), f"the first write; {case.gateway.tail()}", FIRST_WRITE_S + 5)
             admin.cluster.thaw(back)
             began = time.monotonic()

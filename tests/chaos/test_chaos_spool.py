@@ -65,12 +65,12 @@ def test_a_kafka_that_answers_nothing_costs_nothing_but_time(away: Away, make_ca
     with case.watch():
         away.leave()
         end = time.monotonic() + OUTAGE_S
-        wait_until(lambda: spooled(case) > RATE, "the spool takes over", 10)
+        wait_until(lambda: spooled(case) > RATE, "the spool takes over")
         passes(end - time.monotonic())
         assert case.broker.unacknowledged() < RATE, "acknowledgements go on"
         held = spooled(case)
         away.come_back()
-        wait_until(lambda: spooled(case) < held * 0.9, "the spool shrinks", 40)
+        wait_until(lambda: spooled(case) < held * 0.9, "the spool shrinks")
         began, held = time.monotonic(), spooled(case)
         wait_until(lambda: spooled(case) < RATE / 10, f"the spool is empty; {case.gateway.tail()}", 60)
         seconds = time.monotonic() - began
@@ -89,14 +89,14 @@ def test_killed_again_and_again_while_the_spool_is_replayed(
     gateway = case.gateway
     case.flows(RATE)
     kafka.freeze()
-    wait_until(lambda: spooled(case) > 5 * RATE, "much is on disk", 30)
+    wait_until(lambda: spooled(case) > 5 * RATE, "much is on disk")
     published = case.broker.stop_load()
     gateway.kill()
     kafka.thaw()
     for _ in range(3):
         gateway.start()
         assert gateway.status()["ledger"]["recovered"] > 0
-        wait_until(lambda: gateway.status()["ledger"]["delivered"] > 100, "the replay goes on", 20)
+        wait_until(lambda: gateway.status()["ledger"]["delivered"] > 100, "the replay goes on")
         assert spooled(case) > 100, "it is in the middle"
         gateway.kill()
     gateway.start()
@@ -114,15 +114,15 @@ def test_store_and_forward_through_restarts_without_kafka(
     kafka.kill()
     for restart in range(2):
         before = spooled(case)
-        wait_until(lambda n=before: spooled(case) > n + RATE, f"the disk takes all; {gateway.tail()}", 20)
+        wait_until(lambda n=before: spooled(case) > n + RATE, f"the disk takes all; {gateway.tail()}")
         if restart:
             gateway.kill()
         else:
             assert gateway.stop() == -15, "a clean stop: everything was acknowledged"
         gateway.start(ready=False)
-        wait_until(gateway.running, f"it takes messages without Kafka; {gateway.tail()}", 20)
+        wait_until(gateway.running, f"it takes messages without Kafka; {gateway.tail()}")
         assert any("Kafka" in reason for reason in gateway.reasons())
-    wait_until(lambda: spooled(case) > 3 * RATE, "the outage goes on", 20)
+    wait_until(lambda: spooled(case) > 3 * RATE, "the outage goes on")
     kafka.restart()
     wait_until(gateway.ready, f"/readyz is green again; {gateway.tail()}", 60)
     finish(case)
@@ -162,7 +162,7 @@ def test_a_spool_that_was_damaged_delivers_the_rest_and_says_how_much_is_gone(
     before = case.drain()
     kafka.kill()
     broker.start_load(RATE, counts=before)
-    wait_until(lambda: spooled(case) > 2 * RATE, f"much is on disk; {gateway.tail()}", 30)
+    wait_until(lambda: spooled(case) > 2 * RATE, f"much is on disk; {gateway.tail()}")
     published = broker.stop_load()
     wait_until(broker.drained, "all of it is acknowledged")
     gateway.kill()
@@ -204,16 +204,16 @@ def test_clocks_that_step_bury_nothing(
             clock.write_text(step)
             case.flows(RATE)
         kafka.freeze()
-        wait_until(lambda: spooled(case) > RATE, "the spool takes over", 15)
+        wait_until(lambda: spooled(case) > RATE, "the spool takes over")
         clock.write_text("-1800")
         held = spooled(case)
-        wait_until(lambda: spooled(case) > held + RATE, "and goes on", 15)
+        wait_until(lambda: spooled(case) > held + RATE, "and goes on")
         clock.write_text("+1800")
         kafka.thaw()
         wait_until(lambda: spooled(case) == 0, f"the spool is empty; {gateway.tail()}", 60)
         clock.write_text("+10800")
-        wait_until(lambda: spooled(case) > RATE, "what Kafka refuses is spooled", 30)
-        wait_until(lambda: "clock" in {one["id"] for one in gateway.problems()}, "the problem", 15)
+        wait_until(lambda: spooled(case) > RATE, "what Kafka refuses is spooled")
+        wait_until(lambda: "clock" in {one["id"] for one in gateway.problems()}, "the problem")
     published = case.broker.stop_load()  # the broker's queue is short, and a start takes a moment
     gateway.kill()
     clock.write_text("+0")

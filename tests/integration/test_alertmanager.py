@@ -151,5 +151,5 @@ def test_of_a_frozen_broker_one_message_is_sent(alertmanager: str) -> None:
             f"--alertmanager.url={alertmanager}", "alert", "add", *(f"{name}={value}" for name, value in labels.items())
         )
     held_back = FROZEN.keys() - {"GatewayBrokerSilent"} - ACTS
-    wait_until(lambda: told(alertmanager, inhibited=True) == held_back, "all but the cause are held back", 10)
+    wait_until(lambda: told(alertmanager, inhibited=True) == held_back, "all but the cause are held back")
     assert told(alertmanager, inhibited=False) == {"GatewayBrokerSilent", *ACTS}

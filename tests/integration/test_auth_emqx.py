@@ -24,7 +24,6 @@ from tests.waiting import until
 MakeService = Callable[..., AccessProcess]
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 20.0
 DEVICES = [f"d{number}" for number in range(1, 6)]
 REFUSED = Refused("not_authorized")
 

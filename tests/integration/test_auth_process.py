@@ -95,7 +95,7 @@ def test_a_certificate_is_taken_over_when_it_changes(tmp_path: Path) -> None:
 
         def serial() -> str:
             with (
-                socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+                socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
                 authority.client_context().wrap_socket(plain, server_hostname="localhost") as tls,
             ):
                 certificate = tls.getpeercert()
@@ -119,7 +119,7 @@ def test_a_second_signal_ends_it_without_the_answers_under_way(tmp_path: Path) -
     body = b'{"username":"nobody","clientid":"c","password":"p"}'
     with (
         auth_serve(tmp_path, auth=f'answer_timeout = "4s"\n{hashing}') as served,
-        socket.create_connection(("127.0.0.1", served.port()), timeout=10) as client,
+        socket.create_connection(("127.0.0.1", served.port()), timeout=60) as client,
     ):
         client.sendall(b"POST /authn HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         served.until(lambda: "gateway_auth_logins_waiting 1.0" in served.get("/metrics").body, "nothing waits")

@@ -24,7 +24,7 @@ from tests.brokers.kafka_backend import read_topic
 from tests.brokers.topics import consumer_groups
 
 SECRET = "s" * 32
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Desk:

@@ -385,13 +385,13 @@ async def test_answers_may_come_in_pieces(size: int) -> None:
 
 async def test_an_idle_link_pings_and_a_silent_broker_is_left() -> None:
     async with ScriptedBroker() as broker, link(broker.port, keepalive="1s") as made:
-        await until(lambda: any(packet.type is Type.PINGREQ for packet in links_of(broker).log), "it pings", 5)
+        await until(lambda: any(packet.type is Type.PINGREQ for packet in links_of(broker).log), "it pings")
         assert len(broker.connects) == 1
         first = made.connected_ns
         broker.rules.answers_pings = False
         await until(lambda: made.connected_ns != first, "it notices")
         broker.rules.answers_pings = True
-        await until(lambda: made.connected_ns, "it comes back", 10)
+        await until(lambda: made.connected_ns, "it comes back")
 
 
 async def test_while_it_publishes_it_notices_a_broker_that_has_fallen_silent() -> None:
@@ -413,7 +413,7 @@ async def test_a_listener_that_stays_silent_holds_nothing_up(scheme: str) -> Non
         await reader.read()
 
     async with played(silent) as port, link(port, scheme=scheme, wait=False, connect_timeout="1s") as made:
-        await until(lambda: made.problem != "not connected yet", "it says so", 10)
+        await until(lambda: made.problem != "not connected yet", "it says so")
         assert made.room == 0
         began = time.monotonic()
         await made.stop(time.monotonic_ns())

@@ -241,7 +241,7 @@ def test_a_name_that_no_topic_may_have_is_refused_and_dead_lettered(plant: Plant
     def letters() -> list[Any]:
         return read_all(plant.site.bootstrap, plant.site.dead, lambda message: message.value())[0]
 
-    wait_until(lambda: len(letters()) > at, "a dead letter", 20)
+    wait_until(lambda: len(letters()) > at, "a dead letter")
     wait_until(lambda: "refused" in [s[-1]["status"] for s in plant.site.history().values() if s[-1]["device"] is None],
                "it is refused", 20)  # fmt: skip
 
@@ -288,7 +288,7 @@ def test_answers_that_belong_to_nothing_change_nothing(plant: Plant) -> None:
         device.answer(got, 200)
         plant.site.outcome("honest", "succeeded")
         device.answer(got, 200)
-        wait_until(lambda: unmatched() >= before + 3, lambda: f"{plant.facts()['unmatched']}, {before} before", 20)
+        wait_until(lambda: unmatched() >= before + 3, lambda: f"{plant.facts()['unmatched']}, {before} before")
     assert [one["status"] for one in plant.site.of("honest")] == ["sent", "succeeded"]
 
 

@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -162,23 +160,21 @@ async def test_devices_obey_their_commands_and_answer(broker: Mosquitto) -> None
     fleet.start()
     await until(lambda: fleet.counts().connected == DEVICES, "the connections")
     name = next(iter(fleet.ledger()))
-    answers: list[paho.MQTTMessage] = []
-    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-    client.on_message = lambda _client, _data, message: answers.append(message)
-    await asyncio.to_thread(client.connect, "127.0.0.1", broker.port)
-    client.subscribe("devices/+/res", qos=1)
-    client.loop_start()
     told = Properties(PacketTypes.PUBLISH)
     told.ResponseTopic, told.CorrelationData = f"devices/{name}/res", b"token"
     told.UserProperty = ("command-id", "c1")
+    client = await asyncio.to_thread(Client, broker.port)
+
+    async def is_heard() -> bool:
+        return await asyncio.to_thread(client.publish_heard, f"devices/{name}/req/set", b'{"every": 3}', told)
+
     try:
-        await asyncio.sleep(0.5)  # the subscriptions
-        for _ in range(2):
-            client.publish(f"devices/{name}/req/set", b'{"every": 3}', qos=1, properties=told)
-        await until(lambda: len(answers) == 2, "two answers")
+        await asyncio.to_thread(client.subscribe, "devices/+/res")
+        await until(is_heard, "the device has subscribed")
+        assert await is_heard()
+        answers = [await asyncio.to_thread(client.receive) for _ in range(2)]
     finally:
-        client.loop_stop()
-        client.disconnect()
+        client.close()
         await fleet.stop(5.0)
     assert {(one.topic, one.properties.CorrelationData) for one in answers} == {(f"devices/{name}/res", b"token")}
     assert all(one.properties.UserProperty == [("status", "200")] for one in answers)

@@ -143,7 +143,7 @@ class Desk:
         try:
             for offset, (key, value, headers) in enumerate(records):
                 letters.bury(LoggedRecord(Place(topic, 0, offset), NOW_MS, key, value, headers), error, made.release)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 for _ in records:
                     await made.acquire()
         finally:

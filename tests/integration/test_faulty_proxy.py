@@ -11,7 +11,7 @@ import pytest
 from tests.brokers.proxy import FaultyProxy, Weather
 from tests.waiting import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Echo:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psutil
@@ -374,14 +375,15 @@ async def test_a_frozen_broker_s_metadata_ages(backend: KafkaBackend) -> None:
 
 
 async def test_a_close_ends_the_wait_for_metadata(backend: KafkaBackend) -> None:
-    async with running(backend.producer([await backend.topic()])) as producer:
+    patient = timedelta(seconds=60)
+    async with running(backend.producer([await backend.topic()], request_timeout=patient)) as producer:
         backend.freeze()
         try:
             asked = asyncio.ensure_future(producer.refresh_metadata())
             await asyncio.wait([asked], timeout=0.1)
             assert not asked.done()
             await producer.close(patience_s=1)
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(30):
                 assert not await asked
         finally:
             backend.thaw()
@@ -421,7 +423,7 @@ class Leftovers:
         return [*(asyncio.all_tasks() - self._tasks), *(self._open() - self._sockets)]
 
     async def gone(self) -> None:
-        await until(lambda: not self.now(), f"nothing is left; at first {self.now()}", 3)
+        await until(lambda: not self.now(), f"nothing is left; at first {self.now()}")
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])

@@ -119,7 +119,7 @@ async def test_a_silent_broker_is_left_when_another_leads(
             assert not retries.errors, "it still leads, as far as anybody knows"
             monkeypatch.setattr(producer, "_leader", lambda _topic, _partition: 4711)
             producer._refreshed(None)
-            await until(lambda: retries.errors, "it is sent again", 1)
+            await until(lambda: retries.errors, "it is sent again", 10)
             assert "another leader" in str(retries.errors[0])
         finally:
             backend.thaw()

@@ -29,7 +29,7 @@ class Following:
         self.records: list[LoggedRecord] = []
 
     async def read(self, count: int) -> list[bytes | None]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.records) < count:
                 self.records += await self.feed.read()
         return sorted(record.value or b"" for record in self.records)
@@ -66,7 +66,7 @@ async def test_a_feed_goes_on_when_kafka_comes_back(backend: KafkaBackend) -> No
         assert not await feed.read()
         backend.freeze()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 for _ in range(20):
                     assert not await feed.read()
         finally:

@@ -160,7 +160,7 @@ def test_every_query_has_data_and_nothing_fires(site: Prometheus) -> None:
         return not due
 
     with contextlib.suppress(AssertionError):
-        wait_until(all_have, "every query has data", 30)
+        wait_until(all_have, "every query has data")
     troubles = {one["labels"]["job"]: one["lastError"] for one in site.ask("targets")["activeTargets"]}
     assert troubles == {"gateway": "", "auth": "", "stream": ""}
     assert not due, f"no data for {list(due)}"

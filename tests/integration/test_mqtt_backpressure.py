@@ -54,7 +54,7 @@ async def test_every_way_out_frees_its_place_in_the_window(qos: int) -> None:
             for message in WAYS_OUT.values():
                 broker.publish(Message(message.topic, message.payload, qos, publisher="d"))
         held = broker.session("gateway-0-0")
-        await until(lambda: not held.queue and not held.flying, "all are acknowledged", 20)
+        await until(lambda: not held.queue and not held.flying, "all are acknowledged")
         assert session.unacked == 0
         ledger = path.ledger
         assert ledger.received == rounds * len(WAYS_OUT)

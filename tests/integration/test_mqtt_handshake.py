@@ -43,7 +43,7 @@ async def refusal(broker: ScriptedBroker, **mqtt: Any) -> ConnectError:
     """Why the start ends."""
     async with session(broker, **mqtt) as (_, made):
         with pytest.raises(ConnectError) as caught:
-            await asyncio.wait_for(made.start(), 10)
+            await asyncio.wait_for(made.start(), 60)
         return caught.value
 
 
@@ -219,7 +219,7 @@ async def test_a_broker_without_shared_subscriptions_is_refused_with_the_way_out
 
 async def test_a_broker_without_shared_subscriptions_is_fine_when_none_is_asked_for() -> None:
     async with ScriptedBroker(Rules(shared=False)) as broker, session(broker, distribution="partitioned") as (_, made):
-        await asyncio.wait_for(made.start(), 10)
+        await asyncio.wait_for(made.start(), 60)
 
 
 # --- refused at SUBSCRIBE ---
@@ -352,7 +352,7 @@ async def test_a_stop_while_the_broker_does_not_answer_is_immediate() -> None:
         began = time.monotonic()
         await made.stop(time.monotonic_ns() + 10**10)
         starting.cancel()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
         await until(lambda: not broker.links, "the connection is closed")
 
 

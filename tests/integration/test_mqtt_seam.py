@@ -86,7 +86,7 @@ async def carry(path: MemoryPath, made: Session, publisher_port: int, name: str)
                     client.publish(topic, b"%d" % number, qos)
 
     await asyncio.to_thread(publish)
-    await until(lambda: len(path.log) >= len(expected), f"{len(expected)} messages", 30)
+    await until(lambda: len(path.log) >= len(expected), f"{len(expected)} messages")
     await until(lambda: made.unacked == 0, "everything is acknowledged")
     found = {stored.record.key: stored.record.value for stored in path.log}
     assert found == expected
@@ -150,7 +150,7 @@ async def test_a_burst_arrives_without_waiting_for_a_tick_for_each_frame(
 
         began = time.monotonic()
         await asyncio.to_thread(publish)
-        await until(lambda: len(path.log) == 2000, "2,000 messages", 20)
+        await until(lambda: len(path.log) == 2000, "2,000 messages")
         assert time.monotonic() - began < 8
 
 
@@ -193,7 +193,7 @@ async def test_a_proxy_that_refuses_is_named(
 async def problem(name: str, **mqtt: Any) -> str:
     """What a session says that cannot connect, and goes on trying."""
     async with session(name, start=False, **mqtt) as (_, made):
-        await until(lambda: made.problem not in (None, "not connected yet"), "a problem is said", 20)
+        await until(lambda: made.problem not in (None, "not connected yet"), "a problem is said")
         assert made.problem is not None
         return made.problem
 

@@ -304,12 +304,12 @@ async def test_attempts_are_further_and_further_apart_and_soon_again_after_a_sta
         times: list[float] = []
         broker.link("gateway-0-0").transport.abort()
         before = len(broker.connects)
-        while len(times) < 5:
+        while len(times) < 7:
             await until(lambda n=before: len(broker.connects) > n, "another attempt")
             times.append(time.monotonic())
             before = len(broker.connects)
         gaps = [b - a for a, b in itertools.pairwise(times)]
-        assert gaps[3] > 0.1, f"exponential from 20 ms: {gaps}"
+        assert gaps[5] > 0.3, f"exponential from 20 ms: {gaps}"
         broker.rules.refuse_connect = None
         await until(lambda: sessions[0].subscribed, "it is back")
         await asyncio.sleep(0.25)  # stable_after
@@ -317,7 +317,7 @@ async def test_attempts_are_further_and_further_apart_and_soon_again_after_a_sta
         dropped = time.monotonic()
         broker.link("gateway-0-0").transport.abort()
         await until(lambda: len(broker.connects) > before, "another attempt")
-        assert time.monotonic() - dropped < 0.3, "after a stable time it starts from reconnect_initial again"
+        assert time.monotonic() - dropped < 1, "after a stable time it starts from reconnect_initial again"
 
 
 DEFAULT_WAITS = {"reconnect_initial": "500ms", "reconnect_max": "30s"}
@@ -334,9 +334,9 @@ async def test_all_sessions_are_back_soon_after_a_restart_without_authenticators
             await asyncio.sleep(2)
             await broker.start()
             accepts = time.monotonic() + 2
-            await until(lambda: all(s.subscribed for s in sessions), "all four are back", deadline_s=20)
+            await until(lambda: all(s.subscribed for s in sessions), "all four are back")
             late = time.monotonic() - accepts
-            assert late < 1.5, f"the last session was subscribed {late:.2f} s after logins were accepted"
+            assert late < 2.5, f"the last session was subscribed {late:.2f} s after logins were accepted"
             refused = len(broker.connects) - before - 4
             assert refused >= 4, f"only {refused} logins were refused: the test saw no authenticators load"
         publish(broker, range(100))
@@ -353,30 +353,30 @@ async def test_a_start_while_the_broker_restarts_is_not_ended_by_its_refusals() 
             try:
                 await until(lambda: "refused the connection" in (session.problem or ""), "it saw the closed port")
                 await broker.start()
-                await asyncio.wait_for(start, 10)
+                await asyncio.wait_for(start, 60)
                 assert len(broker.connects) > 1, "it was refused before"
             finally:
                 await stop(path, [session])
 
 
 async def test_one_session_that_is_back_wakes_the_others() -> None:
-    waits = {"reconnect_initial": "2s", "reconnect_max": "30s", "reconnect_jitter": 0.9}
+    waits = {"reconnect_initial": "4s", "reconnect_max": "30s", "reconnect_jitter": 0.9}
     async with ScriptedBroker() as broker, running(broker, clients=4, mqtt=waits) as (_, sessions):
         await broker.stop()
         await broker.start()
-        await until(lambda: any(s.subscribed for s in sessions), "one is back", deadline_s=10)
+        await until(lambda: any(s.subscribed for s in sessions), "one is back")
         began = time.monotonic()
-        await until(lambda: all(s.subscribed for s in sessions), "the others too", deadline_s=10)
-        assert time.monotonic() - began < 0.5, "waits of 0.2 to 3.8 s"
+        await until(lambda: all(s.subscribed for s in sessions), "the others too")
+        assert time.monotonic() - began < 1.5, "waits of 0.4 to 7.6 s"
 
 
 async def test_another_address_is_tried_without_a_wait() -> None:
-    waits = {"reconnect_initial": "5s", "reconnect_max": "30s"}
+    waits = {"reconnect_initial": "30s", "reconnect_max": "30s"}
     async with ScriptedBroker() as gone, ScriptedBroker() as there:
         await gone.stop()
         began = time.monotonic()
         async with running(gone, there, mqtt=waits):
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 20
 
 
 # --- order and the window ---
@@ -468,7 +468,7 @@ async def test_a_retiring_session_leaves_nothing_behind() -> None:
         publish(broker, range(400, 500))
         assert not leaving.done()
         path.producer.release()
-        await asyncio.wait_for(leaving, 10)
+        await asyncio.wait_for(leaving, 60)
         await until(lambda: not missing(path, 500), "all 500")
         assert "gateway-0-0" not in broker.sessions
         await until(lambda: not broker.session("gateway-0-1").flying, "the other one goes on")
@@ -615,7 +615,7 @@ async def test_status_messages_that_nobody_is_subscribed_to_are_counted() -> Non
             await listener.subscribe(topic)
             session.standing.clear()
             broker.link("gateway-0-0").transport.abort()
-            await asyncio.wait_for(session.standing.wait(), 10)
+            await asyncio.wait_for(session.standing.wait(), 60)
             await listener.messages(3)  # what was retained, the will, and that it is back
             await listener.settled()
             assert session.unheard == 1

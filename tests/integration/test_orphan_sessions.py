@@ -93,7 +93,7 @@ async def test_from_four_sessions_to_two_nothing_is_lost_and_nobody_stays_a_memb
         assert len(broker.sessions) == 4
         publish(broker, range(100, 600))  # waits in all four
         async with life(tmp_path, broker, 2, protocol=protocol) as after:
-            await asyncio.wait_for(after.orphans.wait_ended(), 10)
+            await asyncio.wait_for(after.orphans.wait_ended(), 60)
             await until(lambda: found(before, after) == list(range(600)), "every message, once")
             assert set(broker.sessions) == {"gateway-0-0", "gateway-0-1"}
             assert [len(members) for members in broker.groups.values()] == [2]
@@ -110,7 +110,7 @@ async def test_an_orphan_is_emptied_before_its_session_ends(tmp_path: Path) -> N
             pass
         publish(broker, range(900))
         async with life(tmp_path, broker, 1) as after:
-            await asyncio.wait_for(after.orphans.wait_ended(), 10)
+            await asyncio.wait_for(after.orphans.wait_ended(), 60)
             assert found(after) == list(range(900))
             assert set(broker.sessions) == {"gateway-0-0"}
 
@@ -127,7 +127,7 @@ async def test_the_start_does_not_wait_for_orphans(tmp_path: Path) -> None:
             assert after.orphans.left == 2
         async with ScriptedBroker() as broker, life(tmp_path, broker, 1) as after:
             await gone.start()
-            await asyncio.wait_for(after.orphans.wait_ended(), 10)
+            await asyncio.wait_for(after.orphans.wait_ended(), 60)
             assert not gone.sessions, "a later life still knew where they are"
 
 
@@ -138,7 +138,7 @@ async def test_an_orphan_that_the_broker_has_forgotten_is_forgotten(tmp_path: Pa
         broker.sessions.clear()
         broker.groups.clear()
         async with life(tmp_path, broker, 1) as after:
-            await asyncio.wait_for(after.orphans.wait_ended(), 10)
+            await asyncio.wait_for(after.orphans.wait_ended(), 60)
             assert set(broker.sessions) == {"gateway-0-0"}, "asking for one does not leave one behind"
             assert len(after.identity.registry.records) == 1
 
@@ -157,7 +157,7 @@ async def test_a_break_while_an_orphan_is_drained_costs_nothing(tmp_path: Path) 
                 await until(lambda n=connects: broker.session("old-0").connects > n, "it is resumed again")
             assert after.orphans.left == 1
             after.path.producer.release()
-            await asyncio.wait_for(after.orphans.wait_ended(), 10)
+            await asyncio.wait_for(after.orphans.wait_ended(), 60)
             assert set(found(after)) == set(range(300))
             assert set(broker.sessions) == {"gateway-0-0"}
 
@@ -174,7 +174,7 @@ async def test_a_stop_while_an_orphan_is_drained_leaves_the_rest_to_the_next_sta
         assert "old-0" in broker.sessions
         assert len(broker.session("old-0").acknowledged) == len(found(first)) >= 32, "what was taken was acknowledged"
         async with life(tmp_path, broker, 1) as second:
-            await asyncio.wait_for(second.orphans.wait_ended(), 10)
+            await asyncio.wait_for(second.orphans.wait_ended(), 60)
             assert found(first, second) == list(range(300)), "each once"
 
 
@@ -212,7 +212,7 @@ async def test_another_client_on_an_orphans_id_is_left_alone(tmp_path: Path) -> 
         async with life(tmp_path / "two", broker, 2) as user:
             async with life(tmp_path / "one", broker, 0) as other:
                 # Both are taken over once, and come back to stay.
-                await asyncio.wait_for(other.orphans.wait_ended(), 10)
+                await asyncio.wait_for(other.orphans.wait_ended(), 60)
                 await until(lambda: all(session.subscribed for session in user.sessions), "the user has them back")
                 assert len(other.identity.registry.records) in {0, 1, 2}
             publish(broker, range(50))

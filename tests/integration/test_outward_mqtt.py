@@ -97,7 +97,7 @@ async def running(
         sessions = [path.session(n, client_id=f"gateway-0-{n}") for n in range(clients)]
         renewals = Renewals(login, lambda: sessions, path.metrics)
         try:
-            await asyncio.wait_for(asyncio.gather(*(one.start() for one in sessions), renewals.start()), 10)
+            await asyncio.wait_for(asyncio.gather(*(one.start() for one in sessions), renewals.start()), 60)
             yield path, sessions
         finally:
             deadline_ns = time.monotonic_ns() + 10_000_000_000

@@ -357,8 +357,10 @@ def test_tokens_of_both_sides_are_renewed_and_told_by_nothing(
     first = len(provider.issued)
     with TokenBroker(provider, 8.5) as broker:
         gateway = make_gateway(
-            broker.port, cluster.sasl_bootstrap, unique, workers=2, **oauth_tables(provider, cluster, secret)
-        )
+            broker.port, cluster.sasl_bootstrap, unique, workers=2,
+            ledger={"topic": f"{unique}-ledger"},  # other tests' gateways have the same name
+            **oauth_tables(provider, cluster, secret),
+        )  # fmt: skip
         gateway.start()
         broker.start_load(200, devices=20)
         end = time.monotonic() + 20

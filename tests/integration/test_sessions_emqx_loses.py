@@ -79,7 +79,7 @@ async def test_a_break_that_the_session_outlives_is_no_loss(tmp_path: Path) -> N
         for _ in range(2):
             session.standing.clear()
             broker.link(CLIENT).transport.abort()
-            await asyncio.wait_for(session.standing.wait(), 10)
+            await asyncio.wait_for(session.standing.wait(), 60)
         assert not found
         assert not lost.away()
 
@@ -106,5 +106,5 @@ async def test_without_persistence_nothing_is_lost(tmp_path: Path) -> None:
         async with running(broker, tmp_path, persistent=False) as (_, found, _, session):
             session.standing.clear()
             broker.link(CLIENT).transport.abort()
-            await asyncio.wait_for(session.standing.wait(), 10)
+            await asyncio.wait_for(session.standing.wait(), 60)
             assert not found

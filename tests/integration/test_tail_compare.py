@@ -23,7 +23,7 @@ from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.topics import add_partitions, consumer_groups, create_topic, produce, topic_names
 from tests.command_line import GATEWAY, run_gateway
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from tests.command_line import GATEWAY, run_gateway
 from tests.toml_text import to_toml
 from tests.waiting import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def count(site: Site) -> int:
     """Records in the topic, by its offsets: nobody else writes to it."""
     consumer = Consumer({"bootstrap.servers": site.kafka.bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0})
     try:
-        return sum(consumer.get_watermark_offsets(TopicPartition(site.topic, n), timeout=20)[1] for n in (0, 1))
+        return sum(consumer.get_watermark_offsets(TopicPartition(site.topic, n), timeout=60)[1] for n in (0, 1))
     finally:
         consumer.close()
 

@@ -66,7 +66,7 @@ def places(found: Sequence[Row]) -> list[tuple[str, int, int]]:
 def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for deleted in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
-        deleted.result(timeout=30)
+        deleted.result(timeout=60)
 
 
 async def test_every_record_is_kept_as_it_came_and_a_repeated_batch_is_no_second_copy(

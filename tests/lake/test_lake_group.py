@@ -29,13 +29,13 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[i
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
         places = [TopicPartition(topic, number) for number in range(partitions)]
-        return [place.offset for place in consumer.committed(places, timeout=20)]
+        return [place.offset for place in consumer.committed(places, timeout=60)]
     finally:
         consumer.close()
 
 
 def scraped(url: str) -> str:
-    with urlopen(url, timeout=10) as answer:
+    with urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -55,7 +55,7 @@ async def test_silver_does_not_step_over_records_that_vanished(
     produce(kafka.bootstrap, topic, messages(range(50, 100), base_ms(), 1))
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for deleted in admin.delete_records([TopicPartition(topic, 0, 80)]).values():
-        deleted.result(timeout=30)
+        deleted.result(timeout=60)
 
     def offsets() -> list[int]:
         rows = lake_tables.silver(spark, chosen.stream).select("kafka_offset").collect()

@@ -152,7 +152,7 @@ async def test_a_waiter_cancelled_as_its_turn_comes_passes_it_on(
 
     monkeypatch.setattr(hasher, "_give_thread_back", and_cancel)
     gate.opened.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(first, third)
     assert second.cancelled()
     assert (hasher.busy, hasher.waiting, gate.done) == (0, 0, 2)

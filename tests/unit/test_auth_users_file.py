@@ -141,7 +141,7 @@ async def test_the_watcher_finds_a_change_by_itself(
     monkeypatch.setattr("auth.backends.users_file._LOOK_S", 0.01)
     await users.start()
     write(path, "user_id,password\nbob,secret\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not isinstance(await users.authenticate(LoginRequest("bob", "c", "secret")), Allow):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

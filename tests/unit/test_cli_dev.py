@@ -50,7 +50,7 @@ def server_of_an_older_version(folder: Path) -> Iterator[list[str]]:
         thread.start()
         yield asked
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
 
 
 def test_brokers_of_the_version_that_knew_no_projects_are_named_and_can_be_stopped(

@@ -206,8 +206,8 @@ def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
-        _, stderr = process.communicate(timeout=30)
-    assert time.monotonic() - began < 10
+        _, stderr = process.communicate(timeout=60)
+    assert time.monotonic() - began < 30
     assert stderr == ""
     assert process.returncode == -signal.SIGINT, "whoever called it is told what ended it"
 

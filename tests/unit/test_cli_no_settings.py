@@ -129,5 +129,5 @@ def test_a_stream_tool_that_is_interrupted_ends_without_a_traceback(tmp_path: Pa
         assert process.stdout is not None
         assert process.stdout.readline() == "runs\n"
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (-signal.SIGINT, "")

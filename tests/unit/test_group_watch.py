@@ -143,7 +143,7 @@ async def test_it_looks_by_itself_until_it_is_stopped() -> None:
     watch, admin, metrics = watch_of()
     admin.end = 25
     await watch.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not metrics.consumer_lag_records.read():  # noqa: ASYNC110 - nothing tells of a look
             await asyncio.sleep(0.01)
     await watch.stop(0)

@@ -445,7 +445,7 @@ def test_a_process_that_ends_tells_of_the_rest() -> None:
         "for _ in range(3): structlog.stdlib.get_logger('x').warning('it_failed', repeat_key='k')\n"
         "logs.finish()\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert [json.loads(line)["event"] for line in ran.stderr.splitlines()] == ["it_failed", "lines_left_out"]
 
 

@@ -83,9 +83,11 @@ async def test_messages_in_front_of_the_end_of_the_stream_are_taken_and_counted(
 async def test_the_window_is_flushed_before_the_broker_stalls() -> None:
     """Whatever the linger: the broker sends no more than the window, so nobody would end the wait."""
     async with make_rig(window=4, flow={"linger_max": "10s", "read_pacing_max": "1s"}) as rig:
+        began = time.monotonic()
         for start in range(1, 41, 2):
             rig.send(qos1(rig, start), qos1(rig, start + 1))
-            await until(lambda: rig.connection.unacked <= 2, "the window is half free again", deadline_s=0.5)
+            await until(lambda: rig.connection.unacked <= 2, "the window is half free again")
+        assert time.monotonic() - began < 10, "each of the twenty waited for a tick"
 
 
 async def test_a_window_the_broker_does_not_tell_of_is_found_out() -> None:
@@ -97,13 +99,18 @@ async def test_a_window_the_broker_does_not_tell_of_is_found_out() -> None:
             rig.send(*(qos1(rig, next_id + n) for n in range(burst)))
             next_id += burst
             await until(lambda: not rig.connection.unacked, f"a window of {burst} is answered")
-            assert time.monotonic() - began < 2, "a broker with a small window waited for the linger"
+            assert time.monotonic() - began < 8, "a broker with a small window waited for the linger"
 
 
 async def test_a_message_that_comes_alone_is_acknowledged_at_once() -> None:
-    async with make_rig(flow={"linger_max": "10s", "read_pacing_max": "1s"}) as rig:
-        rig.send(qos1(rig, 1))
-        await until(lambda: ids(rig.answers()) == [1], "the acknowledgement", deadline_s=0.5)
+    waited_s = 0.0
+    for _ in range(5):
+        async with make_rig(flow={"linger_max": "10s", "read_pacing_max": "1s"}) as rig:
+            began = time.monotonic()
+            rig.send(qos1(rig, 1))
+            await until(lambda rig=rig: ids(rig.answers()) == [1], "the acknowledgement")
+            waited_s += time.monotonic() - began
+    assert waited_s < 2.5, "each of the five waited for a tick"
 
 
 # --- the end ---
@@ -288,13 +295,13 @@ async def test_settled_waits_for_acknowledgements_and_not_longer_than_the_connec
         await rig.settle()
         assert not waiting.done()
         rig.path.producer.release()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
         assert ids(rig.answers()) == [1]
         rig.path.producer.holding = True
         await rig.deliver(qos1(rig, 2))
         waiting = asyncio.create_task(rig.connection.settled())
         rig.hang_up()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_drained_waits_until_the_broker_has_nothing_more() -> None:
@@ -357,14 +364,14 @@ async def test_a_handshake_that_brings_messages_into_a_full_memory_is_read_no_fu
 async def test_silence_is_counted_from_the_last_byte_or_the_end_of_a_pause() -> None:
     async with make_rig() as rig:
         rig.connection.subscribed()
-        await until(lambda: rig.connection.silent_s() > 0.02, "silence")
+        await until(lambda: rig.connection.silent_s() > 0.5, "silence")
         rig.peer.send(packets.PINGRESP)
-        await until(lambda: rig.connection.silent_s() < 0.02, "a byte ends it")
+        await until(lambda: rig.connection.silent_s() < 0.5, "a byte ends it")
         rig.connection.hold()
         assert rig.connection.silent_s() == 0
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.5)
         rig.connection.resume()
-        assert rig.connection.silent_s() < 0.02
+        assert rig.connection.silent_s() < 0.5
 
 
 async def test_a_broker_that_overruns_the_window_is_read_no_further_until_half_is_acknowledged() -> None:

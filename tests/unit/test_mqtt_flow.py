@@ -222,7 +222,7 @@ async def test_stopping_to_read_is_for_good() -> None:
 
 async def test_drained_waits_for_qos_0_which_nobody_acknowledges() -> None:
     async with path() as it:
-        await asyncio.wait_for(it.flow.drained(), 5)
+        await asyncio.wait_for(it.flow.drained(), 60)
         it.producer.holding = True
         append(it, b"read, not flushed")
         it.flow.took(1, 10, pressed=False)
@@ -231,7 +231,7 @@ async def test_drained_waits_for_qos_0_which_nobody_acknowledges() -> None:
             await asyncio.sleep(0)
         assert not waiting.done()
         it.producer.release()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
         assert it.values == [b"read, not flushed"]
 
 

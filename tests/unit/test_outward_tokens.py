@@ -242,7 +242,7 @@ async def test_an_attempt_under_way_holds_up_nobody_who_has_a_token(rig: Rig) ->
     rig.clock.now_ns += 76 * S
     await rig.wake()
     await rig.until(lambda: rig.finder.asked == 2)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         assert (await rig.keeper.current()).token == "one"
     rig.finder.free.set()
     await rig.asked(2)
@@ -260,7 +260,7 @@ async def test_a_refused_token_is_replaced_and_who_asks_waits_for_that(rig: Rig)
     rig.keeper.refused(one)
     assert (await rig.keeper.current()) is two, "the old one is not the one that is shown"
     rig.keeper.refused(two)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         assert (await rig.keeper.current()) is two, "the next attempt has to wait its turn, whoever asks not"
     assert rig.finder.asked == 2
 

@@ -23,7 +23,7 @@ async def test_the_first_signal_asks_for_a_stop_that_keeps_the_sessions(number: 
     stop = StopRequest()
     with StopSignals(stop) as signals:
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(stop.wait_requested(), 5)
+        await asyncio.wait_for(stop.wait_requested(), 60)
         assert stop.verb is StopVerb.RESTART
         assert not stop.forced
         assert signals.received is number
@@ -34,9 +34,9 @@ async def test_the_second_signal_forces_whichever_it_is(second: signal.Signals) 
     stop = StopRequest()
     with StopSignals(stop) as signals:
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(stop.wait_requested(), 5)
+        await asyncio.wait_for(stop.wait_requested(), 60)
         os.kill(os.getpid(), second)
-        await asyncio.wait_for(stop.wait_forced(), 5)
+        await asyncio.wait_for(stop.wait_forced(), 60)
         assert signals.received is signal.SIGTERM, "the process ends by the first"
 
 
@@ -60,7 +60,7 @@ async def test_an_ignored_signal_stays_ignored() -> None:
         with StopSignals(stop):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGTERM)  # comes after it, so that there is something to wait for
-            await asyncio.wait_for(stop.wait_requested(), 5)
+            await asyncio.wait_for(stop.wait_requested(), 60)
             assert not stop.forced
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

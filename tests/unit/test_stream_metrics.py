@@ -134,7 +134,7 @@ def test_prometheus_can_read_it() -> None:
     served = serve(context.metrics, StreamMetricsSettings(port=0))
     assert served is not None
     try:
-        with urlopen(served.url, timeout=10) as answer:
+        with urlopen(served.url, timeout=60) as answer:
             families = {family.name: family for family in parse_text(answer.read().decode())}
     finally:
         served.server.shutdown()

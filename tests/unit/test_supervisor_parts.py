@@ -94,7 +94,7 @@ async def test_messages_arrive_whole_and_in_order_and_the_end_is_noticed() -> No
     for number in range(50):
         left.send(say="ask", number=number, body="x" * 40_000)
     left.close()
-    await asyncio.wait_for(gone.wait(), 10)
+    await asyncio.wait_for(gone.wait(), 60)
     assert [message["number"] for message in heard] == list(range(50))
     left.send(say="too late")
 
@@ -107,7 +107,7 @@ async def test_what_is_no_message_ends_the_channel(garbage: bytes) -> None:
     await open_channel(theirs, heard.append, gone.set)
     with ours:
         ours.sendall(garbage + b'{"say": "go"}\n')
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(gone.wait(), 60)
     assert not heard
 
 
@@ -280,7 +280,7 @@ async def test_a_worker_waits_for_the_word_and_answers_meanwhile(tmp_path: Path)
     assert talk.heard[2] == {"say": "answer", "number": 4, "status": 200, "type": "text/plain", "body": "/readyz x"}
     assert not starting.done()
     talk.channel.send(say="go")
-    await asyncio.wait_for(starting, 10)
+    await asyncio.wait_for(starting, 60)
     talk.membership.ready()
     await talk.membership.stop(0)
     await until(lambda: talk.said()[3:] == ["ready", "released"], "it lets go")
@@ -292,7 +292,7 @@ async def test_one_that_succeeds_nobody_takes_its_slot_without_a_word(tmp_path: 
     """Nobody has it, and the supervisor may be loading still."""
     talk = Talk(tmp_path, successor=False)
     await talk.open()
-    await asyncio.wait_for(talk.membership.start(), 10)
+    await asyncio.wait_for(talk.membership.start(), 60)
     talk.channel.close()
 
 
@@ -380,7 +380,7 @@ async def test_a_worker_without_a_supervisor_stops_and_keeps_its_sessions(tmp_pa
     talk = Talk(tmp_path)
     await talk.open()
     talk.channel.close()
-    await asyncio.wait_for(talk.stop.wait_requested(), 10)
+    await asyncio.wait_for(talk.stop.wait_requested(), 60)
     assert talk.stop.verb is StopVerb.RESTART
     assert talk.stop.error is None
 
@@ -420,7 +420,7 @@ async def test_a_slot_is_waited_for_if_its_holder_is_about_to_leave(
             done, _ = await asyncio.wait({starting}, timeout=0.3)
             assert not done
             holder.stdin.close()
-        await asyncio.wait_for(starting, 10)
+        await asyncio.wait_for(starting, 60)
         talk.channel.close()
 
 

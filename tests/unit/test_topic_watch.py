@@ -138,7 +138,7 @@ def test_a_topic_made_anew_smaller_is_a_problem_with_a_way_out() -> None:
 
 async def run_until(watch: TopicWatch, cluster: Cluster, condition: Any) -> None:
     await watch.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             cluster.renew()
             await asyncio.sleep(0)
