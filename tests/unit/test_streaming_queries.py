@@ -1,6 +1,7 @@
 """When queries are ended, in which order, and what is told of it. Spark is played by fakes."""
 
 import queue
+import re
 import signal
 import threading
 import time
@@ -252,46 +253,36 @@ def test_a_query_that_cannot_start_ends_those_that_did() -> None:
     assert not events
 
 
-def test_a_query_whose_source_has_got_new_columns_begins_anew_and_one_that_gets_nowhere_does_not() -> None:
-    """Delta ends a query that reads a table when the table's columns change, and asks for it to be started again."""
+def lives_of(name: str, failure: str, *commits: int) -> int:
+    """How often one query is started that always ends with the same failure. ``commits`` are the lives, from 1 on, that
+    end a batch before."""
     mailbox: Mailbox = queue.SimpleQueue()
-    changed = RuntimeError("[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 7: …")
     identity = uuid.uuid4()
     lives: list[FakeQuery] = []
 
     def job(*_: Any) -> Any:
-        query = FakeQuery("gold", mailbox)
+        query = FakeQuery(name, mailbox)
         query.id = identity  # Spark's id of a query is its checkpoint's
         lives.append(query)
-        if len(lives) <= 2:
+        if len(lives) in commits:
             query.commit()
-        query.end(changed)
+        query.end(RuntimeError(failure))
         return query
 
     session: Any = FakeSession()
-    with pytest.raises(StreamError, match="DELTA_SCHEMA_CHANGED_WITH_VERSION"):
+    with pytest.raises(StreamError, match=re.escape(failure.rpartition(": ")[2])):
         run_queries(session, Settings(), [job], JobContext(lambda _: None), mailbox)
-    assert len(lives) == 2, "the second life was at the same batch as the first"
+    return len(lives)
+
+
+def test_a_query_whose_source_has_got_new_columns_begins_anew_and_one_that_gets_nowhere_does_not() -> None:
+    """Delta ends a query that reads a table when the table's columns change, and asks for it to be started again."""
+    changed = "[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 7"
+    assert lives_of("gold", changed, 1, 2) == 2, "the second life was at the same batch as the first"
 
 
 def test_a_busy_machine_ends_no_job_and_a_python_that_never_starts_does(capsys: pytest.CaptureFixture[str]) -> None:
     """Spark gives a Python process ten seconds to start. A batch in between begins the count again."""
-    mailbox: Mailbox = queue.SimpleQueue()
-    late = RuntimeError("org.apache.spark.SparkException: Python worker failed to connect back.")
-    identity = uuid.uuid4()
-    lives: list[FakeQuery] = []
-
-    def job(*_: Any) -> Any:
-        query = FakeQuery("devices", mailbox)
-        query.id = identity
-        lives.append(query)
-        if len(lives) == 4:
-            query.commit()
-        query.end(late)
-        return query
-
-    session: Any = FakeSession()
-    with pytest.raises(StreamError, match="Python worker failed to connect back"):
-        run_queries(session, Settings(), [job], JobContext(lambda _: None), mailbox)
-    assert len(lives) == 4 + 5
+    late = "org.apache.spark.SparkException: Python worker failed to connect back."
+    assert lives_of("devices", late, 4) == 4 + 5
     assert "devices begins anew where it was: Python took more than 10 s" in capsys.readouterr().err
