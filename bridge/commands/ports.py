@@ -1,5 +1,4 @@
-"""Protocols of commands: the consumer group, the MQTT side, the status topic, dead letters. Implementations match by
-shape.
+"""Protocols of commands: the consumer group, the MQTT side, dead letters. Implementations match by shape.
 
 All belong to the event loop's thread."""
 
@@ -107,14 +106,6 @@ class Graveyard(Protocol):
 
     def bury(self, record: LoggedRecord, error: BadCommandError, stored: Callable[[], None]) -> None:
         """Write a dead letter; ``stored`` is called once Kafka has it. Does not block."""
-
-
-class StatusReader(Protocol):
-    """Reads what earlier owners of a partition wrote about it."""
-
-    async def read(self, starts: Mapping[int, int]) -> Mapping[int, tuple[Sequence[LoggedRecord], int]]:
-        """For each partition of the status topic: its records from an offset (or the first that Kafka still has) to the
-        end that it has now, and that end. Raises UnreachableError, RefusedError or TopicMissingError."""
 
 
 class Outgoing(NamedTuple):

@@ -59,13 +59,15 @@ class TopicFeed:
 
 
 class StatusTail:
-    """``bridge.commands.ports.StatusReader``: connects for each question, which comes at a rebalance alone."""
+    """Reads what earlier owners of a partition wrote about it. Connects for each question: only a rebalance asks."""
 
     def __init__(self, settings: KafkaSettings, client_id: str, topic: str, login: KafkaLogin | None = None) -> None:
         self._settings, self._client_id, self._topic = settings, client_id, topic
         self._login = login or KafkaLogin(settings)
 
     async def read(self, starts: Mapping[int, int]) -> Mapping[int, tuple[Sequence[LoggedRecord], int]]:
+        """For each partition of the status topic: its records from an offset (or the first that Kafka still has) to its
+        present end, and that end. Raises UnreachableError, RefusedError or TopicMissingError."""
         found: dict[int, list[LoggedRecord]] = {number: [] for number in starts}
         async with TopicReader(self._settings, self._client_id, [self._topic], self._login) as reader:
             ends = {
