@@ -103,7 +103,8 @@ async def test_a_dead_letter_carries_the_original_bytes_and_says_why() -> None:
     kafka.topic("t", reject=poison)
     headers = [("mqtt.topic", b"devices/7"), ("empty", b""), ("null", None), ("twice", b"1"), ("twice", b"2")]
     async with Path(kafka) as path:
-        path.append(path.slot("t", qos=2), b"poison \x00\xff", key=b"key", headers=headers, timestamp=1_763_683_200_123)
+        for value in (b"1", b"2", b"poison \x00\xff", b"4"):
+            path.append(path.slot("t", qos=2), value, key=b"key", headers=headers, timestamp=1_763_683_200_123)
         await path.drained()
     (record,) = kafka.topics[DEAD_LETTERS].records()
     assert (record.key, record.value) == (b"key", b"poison \x00\xff")
@@ -113,7 +114,7 @@ async def test_a_dead_letter_carries_the_original_bytes_and_says_why() -> None:
         wire.DLQ_REASON: b"invalid_record",
         wire.DLQ_ERROR_CLASS: b"PoisonedError",
         wire.DLQ_ERROR: b"Kafka will not take it: InvalidRecordError.",
-        wire.DLQ_ATTEMPTS: b"1",
+        wire.DLQ_ATTEMPTS: b"3",  # in a batch of all four, in one of two, and alone
         wire.DLQ_FIRST_SEEN_MS: b"1763683200123",
         wire.DLQ_ROUTE: b"route",
         wire.DLQ_KAFKA_TOPIC: b"t",
@@ -636,9 +637,16 @@ async def test_nothing_is_sent_after_the_close() -> None:
 
 @pytest.mark.parametrize(
     ("defective", "trouble"),
-    [("in_front", "replaced"), ("batch_stored", ""), ("send", "leaderless"), ("batch_failed", "frozen")],
+    [
+        ("in_front", "replaced"),
+        ("start", "replaced"),
+        ("batch_stored", ""),
+        ("send", "leaderless"),
+        ("batch_failed", "frozen"),
+    ],
     ids=[
         "in the recovery",
+        "as the next producer starts",
         "as an answer is taken in",
         "as waiting partitions are tried",
         "in the watch over deadlines",
@@ -655,13 +663,17 @@ async def test_a_defect_is_fatal_not_silent(defective: str, trouble: str) -> Non
     async with Path(kafka) as path:
         owner = {"in_front": PartitionQueue, "send": FakeProducer}.get(defective, path.observer)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, defective, broken)
+            if defective == "start":
+                kafka.start_failures.append(defect)
+            else:
+                patch.setattr(owner, defective, broken)
             kafka.frozen = trouble == "frozen"
             path.send(b"x")
             await asyncio.sleep(1)
             topic.partitions[0].has_leader = True
             await asyncio.sleep(300 if trouble == "frozen" else 3)
         assert path.fatal == [defect]
+    assert kafka.live == []
 
 
 async def test_a_failure_names_the_partition_of_its_batch_where_the_slot_has_moved_on() -> None:
@@ -696,18 +708,6 @@ async def test_a_batch_larger_than_settings_allow_now_is_taken_apart_into_more()
         assert path.dead == []
 
 
-async def test_a_start_that_fails_with_an_error_of_no_kind_ends_in_fatal_too() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", reject=_Once(IncarnationError("x")))
-    async with Path(kafka) as path:
-        defect = KeyError("a defect in a client library")
-        kafka.start_failures.append(defect)
-        path.send(b"x")
-        await asyncio.sleep(1)
-        assert path.fatal == [defect]
-    assert kafka.live == []
-
-
 @pytest.mark.parametrize("refused", [False, True])
 async def test_a_replacement_goes_on_with_the_last_answer_it_waited_for(refused: bool) -> None:
     kafka = FakeKafka()
@@ -728,19 +728,6 @@ async def test_a_replacement_goes_on_with_the_last_answer_it_waited_for(refused:
         await path.drained()
         assert healthy.values() == [b"1"]
         assert len(path.observer.failed) in ((2, 3) if refused else (1,))
-
-
-async def test_a_dead_letter_says_how_often_its_record_was_tried_in_whatever_batch() -> None:
-    kafka, topic = FakeKafka.with_topic()
-    topic.reject = lambda records: (
-        PoisonedError("no", DeadLetterReason.INVALID_RECORD) if any(r.value == b"bad" for r in records) else None
-    )
-    async with Path(kafka) as path:
-        for value in (b"1", b"2", b"bad", b"4"):
-            path.append(path.slot("t"), value)
-        await path.drained()
-        (dead,) = kafka.topics[DEAD_LETTERS].records()
-        assert dict(dead.headers)[wire.DLQ_ATTEMPTS] == b"3", "all four, two of them, and alone"
 
 
 async def test_the_oldest_message_is_the_first_of_its_span() -> None:
