@@ -132,6 +132,8 @@ class DeadLetterMeter:
         return Excess("max_per_second", dead, taken() - since.taken, now_ns - since.until_ns)
 
     def _over_share(self, now_ns: int, taken: Callable[[], int]) -> Excess | None:
+        """The excess if more than ``max_share`` of the window's messages became dead letters; None otherwise. Calls
+        ``taken``, the number of all messages, only if the last known number does not decide."""
         limit, since = self._limit, self._samples[0]
         dead = self._dead - since.dead
         if dead <= limit.max_share * max(limit.min_messages, self._known - since.taken):

@@ -158,6 +158,7 @@ def _of_tables(
 
 
 def _by_name(tables: tuple[BaseModel, ...]) -> dict[str, tuple[int, BaseModel]]:
+    """The tables of an array with their places, by name; by place if names are equal or missing."""
     names = [str(getattr(table, "name", None) or place) for place, table in enumerate(tables)]
     if len(set(names)) < len(names):
         names = [str(place) for place in range(len(tables))]

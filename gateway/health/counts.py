@@ -36,7 +36,7 @@ class Counts:
         self._failing = Lasting()
 
     def look(self, now_ns: int) -> None:
-        """Called once a minute."""
+        """Note the counters as they are now. Call it once a minute."""
         self._ten.look(now_ns)
         self._quarter.look(now_ns)
         self._five.look(now_ns)

@@ -119,8 +119,8 @@ class _Notes:
 
 
 def above(counts: Sequence[float], bounds: Sequence[float], value: float) -> float:
-    """How many observations are above a value. Those of its own bucket count as spread evenly, so the quantile q is
-    above the value exactly when more than the share 1 - q of all observations are."""
+    """How many observations are above a value. Those of its own bucket are taken as evenly spread, as ``quantile``
+    takes them: more than 5 % are above the value exactly when the 95th percentile is."""
     found = 0.0
     lower = 0.0
     for count, upper in zip(counts, bounds, strict=False):
