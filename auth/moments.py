@@ -1,4 +1,9 @@
-"""Moments as people write them: ``2027-01-31``, ``2027-01-31T12:00:00+01:00``, ``30d`` from now, ``never``."""
+"""Moments at which a password or a ban ends, as people write them.
+
+``2027-01-31``, ``2027-01-31T12:00:00+01:00``, ``30d`` from now, ``never``.
+
+Moments in the past, as of ``--since``: ``gateway/base/moments.py``.
+"""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -11,7 +16,7 @@ _GRAMMAR: Final = (
 )
 
 
-def parse_moment(text: str, now_s: float | None = None) -> int | None:
+def parse_expiry(text: str, now_s: float | None = None) -> int | None:
     """Unix seconds, None for ``never``. Without ``now_s`` a length of time is refused, because a file has no "now".
     Raises ValueError with a sentence."""
     text = text.strip()
@@ -31,7 +36,7 @@ def parse_moment(text: str, now_s: float | None = None) -> int | None:
 
 
 def format_moment(moment_s: int | None) -> str:
-    """The text that ``parse_moment`` reads back; a moment after the year 9999 as a number of seconds."""
+    """The text that ``parse_expiry`` reads back; a moment after the year 9999 as a number of seconds."""
     if moment_s is None:
         return "never"
     try:

@@ -1,6 +1,7 @@
 """A search filter (RFC 4515) with placeholders, read once. Values are put into its encoded form.
 
 So a value is never part of the filter's text: a user name ``*)(uid=*`` is only a name, and needs no escape.
+The names of entries are text, and ``escape_name`` escapes them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 from auth import passwords
 from auth.errors import StoreError
 from auth.model import Tenant
-from auth.moments import parse_moment
+from auth.moments import parse_expiry
 from auth.store.records import IdentityKind, User
 from auth.store.values import check_attributes, check_groups, check_number, check_tenant_name, check_user_identity
 
@@ -216,7 +216,7 @@ def _moment(value: object) -> int | None:
         if value.isascii() and value.isdigit() and len(value) < 17:
             return _moment(int(value))
         try:
-            moment = parse_moment(value)
+            moment = parse_expiry(value)
         except ValueError as error:
             raise EntryError("expires_at", str(error)) from None
         return _checked("expires_at", lambda number: check_number("the expiry", number), moment)

@@ -2,7 +2,7 @@
 
 Dead letters are for single bad messages. Sometimes all messages are bad: a route's template is wrong, a topic's rules
 have changed, a fleet sends another format. Every message would then be acknowledged to its device and missing in its
-topic. The ceiling stops the route instead.
+topic. Beyond the ceiling the route stops instead (``route_stops.py``).
 
 Pure: the caller passes the time and the route's number of messages. A good message costs nothing: the number is read at
 a dead letter and once a tick.

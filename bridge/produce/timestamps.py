@@ -3,7 +3,8 @@
 A timestamp is the receive time by this machine's clock, or a time that an interceptor set. Kafka refuses timestamps
 that are too far from its own clock: ``message.timestamp.after.max.ms`` (an hour by default) and
 ``message.timestamp.before.max.ms``. A wrong clock makes no dead letters: the record gets another timestamp, and a
-header keeps the first one."""
+header keeps the first one. ``gateway/mqtt/ingest.py`` takes the receive time; ``dispatch.py``
+replaces what an interceptor set too far ahead, and ``sender.py`` what Kafka has refused."""
 
 from typing import Final
 

@@ -159,7 +159,11 @@ class Identity:
             )
 
     def _claim(self) -> bool:
-        """Add the slot to meta.properties. Returns whether it was there, so that its last end is known."""
+        """Add the slot to meta.properties. Returns whether it was there, and in today's format: then the folder
+        has what was written at the slot's last end.
+
+        The witness, inode and birth time of a file beside it, tells a copied folder (``meta_properties.py``).
+        """
         with meta_locked(self._directory):
             witness = Witness.of(self._directory / WITNESS_FILE)
             found = read_meta(self._directory)

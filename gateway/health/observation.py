@@ -206,7 +206,10 @@ class Observation:
         return self.past(self._unanswered_since_ns(queue), now_ns)
 
     def _unanswered_since_ns(self, queue: PartitionQueue) -> int:
-        """Since when a partition has acknowledged none of its waiting records. A quota's delay is no silence."""
+        """Since when Kafka has acknowledged none of the records that wait for a partition; 0 while none wait.
+
+        The time for which Kafka has asked us to send nothing, because of a quota, does not count.
+        """
         since_ns = queue.unanswered_since_ns()
         if not since_ns:
             return 0

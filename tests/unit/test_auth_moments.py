@@ -2,7 +2,7 @@
 
 import pytest
 
-from auth.moments import format_moment, parse_moment
+from auth.moments import format_moment, parse_expiry
 
 NOW_S = 1_800_000_000.9
 MIDNIGHT_S = 1_801_353_600
@@ -20,19 +20,19 @@ MIDNIGHT_S = 1_801_353_600
     ],
 )
 def test_a_moment(text: str, moment_s: int | None) -> None:
-    assert parse_moment(text, NOW_S) == moment_s
-    assert parse_moment(format_moment(moment_s)) == moment_s
+    assert parse_expiry(text, NOW_S) == moment_s
+    assert parse_expiry(format_moment(moment_s)) == moment_s
 
 
 @pytest.mark.parametrize("text", ["", "soon", "30", "2027-01-31T12:00:00", "2027-02-30", "9999999999d"])
 def test_no_moment(text: str) -> None:
     with pytest.raises(ValueError, match="a moment is a date"):
-        parse_moment(text, NOW_S)
+        parse_expiry(text, NOW_S)
 
 
 def test_a_file_has_no_now() -> None:
     with pytest.raises(ValueError, match="a moment is a date"):
-        parse_moment("30d")
+        parse_expiry("30d")
 
 
 def test_a_moment_beyond_all_years_is_shown_as_its_seconds() -> None:

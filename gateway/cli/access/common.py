@@ -13,7 +13,7 @@ from typing import Final, TextIO
 
 from auth.errors import StoreError
 from auth.model import LoginRequest
-from auth.moments import parse_moment
+from auth.moments import parse_expiry
 from auth.passwords import Argon2Cost
 from auth.store.store import Store, database_path
 from config.errors import ExitStatus
@@ -148,7 +148,7 @@ def _password(data: bytes, source: str) -> str:
 
 def moment(text: str) -> int | None:
     try:
-        return parse_moment(text, time.time())
+        return parse_expiry(text, time.time())
     except ValueError as error:
         raise UsageError(f"{shown(text)}: {error}.") from None
 

@@ -117,6 +117,8 @@ def _answers(text: str) -> dict[str, float]:
 
 
 def _shares(text: str, names: Collection[str], what: str) -> dict[str, float]:
+    """``--faults`` or ``--answers`` (``what``): how large a part of the messages each name is for, from
+    "name=0.1,other=0.02"."""
     shares = {}
     for part in text.split(","):
         name, _, share = part.strip().partition("=")
@@ -176,7 +178,9 @@ def _check_size(fleet: FleetSettings, duration_s: float) -> None:
             f"one process sends {_MOST_PER_SECOND:,.0f} at most."
         )
     if mean * duration_s > _MOST_MESSAGES:
-        raise UsageError(f"That makes {mean * duration_s:,.0f} messages, more than {_MOST_MESSAGES:,.0f}: be shorter.")
+        raise UsageError(
+            f"That makes {mean * duration_s:,.0f} messages, more than {_MOST_MESSAGES:,.0f}: shorten --duration."
+        )
 
 
 def _ask(arguments: argparse.Namespace, fleet: FleetSettings, address: MqttAddress) -> None:

@@ -25,7 +25,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """When what happens, in seconds after the first message."""
+    """When what happens, at the earliest, in seconds after the first message; ``faults.py`` does it."""
 
     kill_s: float
     freeze_s: float

@@ -75,7 +75,7 @@ class Subject:
                 self.cpu_s = await self._cpu - self._cpu_at_start_s
 
     async def stop(self) -> bool:
-        """Retire it, and wait for its end. Returns whether no session is left."""
+        """Have it end its MQTT sessions, and wait for its end. Returns whether none of them is left at the broker."""
         if self._output is None:
             return True
         self._stopping = True
