@@ -10,18 +10,20 @@ and a judgement replaces the one before.
 Records that Kafka deleted before they were read end no audit: they are ``expired``.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.streaming.query import StreamingQuery
 
 from config.errors import ConfigError
+from config.settings import Settings
 from streaming.audit import transforms as audit_transforms
 from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS, ENTRIES, EXTENTS, SEEN
+from streaming.job import JobContext
 from streaming.kafka.admin import KafkaAdmin, Place
 from streaming.kafka.offsets import planned_ranges
 from streaming.kafka.options import topics
@@ -31,13 +33,6 @@ from streaming.lake.lake import DeltaTable
 from streaming.metrics import BatchCounts
 from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.job import JobContext
 
 QUERY: Final = "audit"
 _JUDGE_EVERY_S: Final = 30.0

@@ -10,18 +10,18 @@ them in the table ``bronze_gaps``. Spark itself is told to step over losses, for
 much; each batch's rows are counted against the offsets it was planned with instead.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Observation, Window
+from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.streaming.query import StreamingQuery
 
+from config.settings import Settings
 from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, require_matching
 from streaming.errors import DataLossError
+from streaming.job import JobContext
 from streaming.kafka.admin import KafkaAdmin
 from streaming.kafka.offsets import Gap, Planned, lost_before, planned_ranges, unreadable
 from streaming.kafka.options import topics
@@ -31,13 +31,6 @@ from streaming.lake.storage import Folder, location
 from streaming.metrics import BatchCounts
 from streaming.progress import GapEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.job import JobContext
 
 QUERY = "bronze"
 _MOST_NAMED = 20

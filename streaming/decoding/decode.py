@@ -7,24 +7,18 @@ No expression here may raise, because one poisoned record would then stop the st
 indexes do raise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from bridge.wire import MQTT_TOPIC
 from config.values.topic_filters import split_filter
 from streaming.decoding.binary import binary_payloads
+from streaming.decoding.device_schemas import DeviceSchemas
 from streaming.decoding.faults import good, judged
 from streaming.decoding.shapes import BINARY, Shape, header, read_schemas, shapes
 from streaming.lake.columns import columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from streaming.decoding.device_schemas import DeviceSchemas
 
 _JSON_OPTIONS = {
     "mode": "PERMISSIVE",

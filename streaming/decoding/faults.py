@@ -4,23 +4,18 @@ Most records are :func:`good`, and their way stays short: :func:`judged` is the 
 compiles such a body not into the code for every row, but walks through it where it is called, for a bad record.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
+from streaming.decoding.device_schemas import DeviceSchemas
 from streaming.decoding.fields import PayloadField
 from streaming.decoding.shapes import BINARY, MAX_TS_MS, MAX_WHOLE, Shape
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-    from streaming.decoding.device_schemas import DeviceSchemas
 
 _LONGEST = 1000
 _FOUND: dict[str, tuple[str, ...]] = {

@@ -21,22 +21,24 @@ rows; ``device_events`` ignores a batch it has, and ``devices`` is a MERGE that 
 those of an older batch over those of a newer one. A new checkpoint begins with silver's first row and both tables anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, BooleanType, DoubleType, MapType, NumericType, StringType, TimestampType
 
 from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, LEDGER_VERSION, LEDGER_WORKER, MQTT_TOPIC, ledger_schema
 from config.errors import ConfigError
+from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.shapes import header
 from streaming.devices.processor import INPUT, OUTPUT, STATE_VERSION, ShardProcessor, with_clocks
 from streaming.devices.records import Rules
+from streaming.job import JobContext
 from streaming.kafka.source import read_records
 from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
@@ -45,13 +47,6 @@ from streaming.lake.lake import DeltaTable
 from streaming.lake.names import named
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.schema import FIXED
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.job import JobContext
 
 QUERY: Final = "devices"
 _BATCH: Final = {"maxFilesPerTrigger": "200", "maxBytesPerTrigger": "64m"}

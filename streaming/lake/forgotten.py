@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from streaming.lake.lake import tables_folder
 from streaming.lake.storage import Folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from config.settings import StreamSettings
 
 

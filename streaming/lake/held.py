@@ -1,17 +1,12 @@
 """A batch that is read several times and computed once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame
 
 from streaming import jvm
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @contextmanager

@@ -6,17 +6,17 @@ At most: 400 points for each of 12 signals, 50 marks on each; 200 stretches of t
 A table without a row of loss says nothing of readings that its job has not looked at. They are "not judged".
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
+from config.settings import StreamSettings
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
 from streaming.report.data import (
@@ -40,11 +40,6 @@ from streaming.report.data import (
     worst_of,
 )
 from streaming.runtime.checkpoint_log import read_progress
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
-
-    from config.settings import StreamSettings
 
 _STRETCHES: Final = 200
 _MOST_LABELS: Final = 200

@@ -1,7 +1,5 @@
 """A job's process: command line, signals, progress lines, Spark's start and end, and the exit status."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import queue
@@ -11,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
 from config.errors import ExitStatus, GatewayError
 from config.prose import fitted
+from config.settings import Settings
 from streaming import options
 from streaming.errors import StreamError
 from streaming.job import Job, JobContext
@@ -25,9 +23,6 @@ from streaming.progress import BatchEvent, Event, FailedEvent, StoppedEvent, for
 from streaming.runtime import reach
 from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
 from streaming.runtime.session import start_spark
-
-if TYPE_CHECKING:
-    from config.settings import Settings
 
 _PROCESS_START_S = time.monotonic()
 _REACH_TIMEOUT_S = 5.0

@@ -1,26 +1,21 @@
 """Progress lines out of Spark's own reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
 
+from streaming.job import JobContext
 from streaming.metrics import BatchCounts, kafka_offsets
 from streaming.progress import BatchEvent
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-        StreamingQueryProgress,
-    )
-
-    from streaming.job import JobContext
 
 
 class Terminated(NamedTuple):

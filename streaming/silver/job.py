@@ -8,18 +8,18 @@ in the pass that decodes them; ``reach`` says which those are. Silver comes firs
 batch uncommitted, and when it is run again only the quarantine is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Observation
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.streaming.query import StreamingQuery
 
+from config.settings import Settings
 from streaming.decoding.decode import decoded
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.decoding.registry import Registry
 from streaming.decoding.schema_index import ReceivedTable
+from streaming.job import JobContext
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.lake.held import held
@@ -28,13 +28,6 @@ from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.reach import is_new
 from streaming.silver.rows import REJECT, enriched, judged
 from streaming.silver.tables import SilverTables, arrivals, prepare_tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.job import JobContext
 
 QUERY = "silver"
 

@@ -13,23 +13,18 @@ The note is made from the table's own offsets if there is none, if it is another
 mark of a batch that is still to be written: the batch is repeated after a crash, or the checkpoint came from a backup.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from streaming.lake.files import LocalFolder, is_local
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable
 
 _NOTE: Final = "silver.reach.json"
 _MOST_PARTITIONS: Final = 100

@@ -6,19 +6,19 @@ by its ``record_id``, a reject by its place in Kafka and its time. Readings that
 (``reach``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
-from pyspark.sql.types import DoubleType, LongType
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from config.errors import ConfigError
+from config.settings import StreamSettings
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
@@ -28,12 +28,6 @@ from streaming.silver.match import Places, Slice, divided, match_condition, reje
 from streaming.silver.reach import Reach
 from streaming.silver.rows import ALL_TIME, CLOCKED, REJECT, firsts, readings, rejects, repeated_ids, slices
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
-
-    from config.settings import StreamSettings
 
 _PROPERTIES: Final = {
     # A small file per task and batch: put together on the way (session.py says when), so that readers and the log stay

@@ -8,15 +8,16 @@ long one needs no more memory than its busiest day. Idempotent: silver and its q
 gold's windows are computed again from all of silver. So it may be repeated, cut off, and run while the jobs do.
 """
 
-from __future__ import annotations
-
+import argparse
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError, ExitStatus
+from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
@@ -25,13 +26,6 @@ from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.silver.job import registered_rows
 from streaming.silver.tables import SilverTables, arrivals, prepare_tables
-
-if TYPE_CHECKING:
-    import argparse
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from config.settings import Settings
 
 _DAY: Final = timedelta(days=1)
 

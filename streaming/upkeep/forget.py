@@ -8,16 +8,17 @@ anew.
 Prints a line per table, and ends with status 5 if a table still has rows of the device.
 """
 
-from __future__ import annotations
-
+import argparse
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from bridge.wire import GATEWAY_DEVICE
 from config.errors import ConfigError, ExitStatus
+from config.settings import Settings
 from streaming.gold import job as gold
 from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
@@ -26,13 +27,6 @@ from streaming.lake.lake import DeltaTable, layers
 from streaming.lake.storage import location
 from streaming.options import JOBS
 from streaming.runtime import job_lock
-
-if TYPE_CHECKING:
-    import argparse
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from config.settings import Settings
 
 _PLACE: Final = ("topic", "partition", "offset")
 

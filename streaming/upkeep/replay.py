@@ -5,28 +5,22 @@ running it again does the rest: readings are inserted by the same MERGE as the j
 has, and only then deleted from quarantine. It may run beside the job.
 """
 
-from __future__ import annotations
+import argparse
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ExitStatus
+from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.held import held
+from streaming.lake.lake import DeltaTable
 from streaming.silver.job import registered_rows
 from streaming.silver.rows import REJECT, WAS
 from streaming.silver.tables import arrivals, prepare_tables
-
-if TYPE_CHECKING:
-    import argparse
-
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
-
-    from config.settings import Settings
-    from streaming.lake.lake import DeltaTable
 
 _MOST_DAYS: Final = 400
 
