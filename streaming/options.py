@@ -55,6 +55,8 @@ _OF_JOBS: Final[Options] = {
     "--metrics-port": {"type": int, "metavar": "PORT", "dest": "metrics__port",
                        "help": "stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port"},
     "--available-now": flag("stream.available_now: read what there is, then end", default=None),
+    "--report": {"type": Path, "metavar": "FILE",
+                 "help": "write the HTML page of `gateway stream report` when the job has ended in order"},
     "--allow-data-loss": flag(
         "step over records that Kafka deleted before they were read (a warning names them) instead of ending"
     ),

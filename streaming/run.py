@@ -9,7 +9,8 @@ read anything: six of them do not fit on a laptop, one does. The queries share i
 scheduler, a pool each), so that a long batch of one does not hold up the others. When one fails, all end, and the error
 names it: a table that silently stands still while others go on is worse.
 
-With ``--available-now`` the jobs that read silver begin when silver has read everything, and so see all of it.
+With ``--available-now`` the jobs that read silver begin when silver has read everything, and so see all of it. With
+``--report FILE`` the page of the tool ``report`` is written at the end, by the Spark that is there already.
 """
 
 from __future__ import annotations
@@ -55,12 +56,20 @@ def _in_its_pool(name: str) -> Job:
     return start_in_pool
 
 
+def _report(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> None:
+    if arguments.report is not None:
+        from streaming.report.lake import read_lake  # late: few jobs draw plots
+        from streaming.report.page import write_page
+
+        write_page(read_lake(spark, settings.stream), arguments.report)
+
+
 def main(argv: list[str] | None = None) -> int:
     name, *words = (sys.argv[1:] if argv is None else argv) or [""]
     if name not in JOBS:
         print(f"error: {name!r} is no job; jobs are {', '.join(JOBS)}.", file=sys.stderr)  # noqa: T201 (the user's)
         return ExitStatus.USAGE
-    return driver.main(name, stages, words)
+    return driver.main(name, stages, words, _report)
 
 
 if __name__ == "__main__":

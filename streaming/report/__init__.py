@@ -5,5 +5,4 @@ job.py      the tool ``report``: one HTML file about the tables, that needs noth
 lake.py     a report from the lake's tables
 page.py     the report's page: one HTML file that needs nothing else, neither network nor scripts
 plots.py    plots as SVG that stands in the page itself: its colours are the page's, its text is text
-silver.py   a report from silver, its quarantine and the alerts, read without Spark
 """

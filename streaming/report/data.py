@@ -77,11 +77,6 @@ class Table:
     """How many rows there were before the list was cut."""
 
 
-def worst_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table | None:
-    """The first of the rows, or None if there are none."""
-    return Table(columns, rows[:MOST_ROWS_SHOWN], total=len(rows)) if rows else None
-
-
 class Finding(NamedTuple):
     """A number for the head of the page; ``bad`` ones are to be looked at."""
 
@@ -131,18 +126,6 @@ def bucket_s(span_s: float, most: int) -> int:
 def moment(second: float) -> str:
     """``2026-11-21 08:15:30``, UTC."""
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def ranges(numbers: Sequence[int], most: int = 4) -> str:
-    """Sorted numbers in words: ``3, 7 to 12, …``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    told = [str(low) if low == high else f"{low} to {high}" for low, high in runs[:most]]
-    return ", ".join(told) + (", …" if len(runs) > most else "")
 
 
 def worst_of(alerts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:

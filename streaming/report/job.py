@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, ExitStatus
-from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.storage import location
 from streaming.report.lake import read_lake
 from streaming.report.page import write_page
@@ -29,20 +28,10 @@ def run(spark: SparkSession, settings: Settings, arguments: Namespace) -> int:
     since_s, until_s = (None if ms is None else ms / 1000 for ms in (arguments.since_ms, arguments.until_ms))
     if since_s is not None and until_s is not None and since_s >= until_s:
         raise ConfigError("--from is not before --to, so there is no time to report on.")
-    stream = settings.stream
-    where = location(stream.lake.path)
-    signals = load_device_schemas(stream.silver.schemas).signals
-    report = read_lake(
-        spark,
-        stream,
-        f"the lake {where}" if stream.lake.catalog is None else f"the catalog {stream.lake.catalog}",
-        since_s=since_s,
-        until_s=until_s,
-        device=arguments.device,
-        units={name: signal.unit for name, signal in signals.items()},
-    )
+    report = read_lake(spark, settings.stream, since_s=since_s, until_s=until_s, device=arguments.device)
     path = write_page(report, Path(arguments.file))
     print(path)  # noqa: T201 (standard output is the tool's product)
     if not report.findings:
+        where = location(settings.stream.lake.path)
         print(f"Nothing was found to report on: no tables, or no rows of that time, in {where}.", file=sys.stderr)  # noqa: T201
     return ExitStatus.OK if report.findings else ExitStatus.NOT_FOUND

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.settings import StreamSettings
+from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
 from streaming.report.data import (
@@ -59,22 +60,22 @@ _BOUNDS: Final = (
 def read_lake(
     spark: SparkSession,
     stream: StreamSettings,
-    source: str,
     *,
     since_s: float | None = None,
     until_s: float | None = None,
     device: str | None = None,
-    units: Mapping[str, str | None] | None = None,
 ) -> Report:
     """Reads what there is between two moments, by when it was received, of one device or all. Blocks: a scan of silver
     for each of lateness, throughput and signals."""
+    catalog = stream.lake.catalog
+    source = f"the catalog {catalog}" if catalog else f"the lake {location(stream.lake.path)}"
     report = Report(source, time.time(), bounds=_BOUNDS)
     lake = _Lake(spark, stream, report, since_s, until_s, device)
     silver = lake.table("silver", "throughput", "received_at")
     if silver is not None:
         _readings(lake, silver)
     _devices(lake)
-    _signals(lake, silver, units or {})
+    _signals(lake, silver)
     _quarantine(lake)
     _lost(lake)
     _audit(lake, silver)
@@ -233,7 +234,7 @@ def _devices(lake: _Lake) -> None:
     )
 
 
-def _signals(lake: _Lake, silver: DataFrame | None, units: Mapping[str, str | None]) -> None:
+def _signals(lake: _Lake, silver: DataFrame | None) -> None:
     alerts = lake.table("anomalies", "signals", "event_time")
     if alerts is None:
         return
@@ -258,8 +259,10 @@ def _signals(lake: _Lake, silver: DataFrame | None, units: Mapping[str, str | No
     for row in top:
         if row.signal is not None:
             counts[row.device, row.signal] += row.times
+    known = load_device_schemas(lake.stream.silver.schemas).signals
+    units = {name: it.unit for name, it in known.items()}
     lake.report.signals = [
-        _signal(silver, alerts, device, signal, units.get(signal) or "", counts[device, signal])
+        _signal(silver, alerts, device, signal, units.get(signal, ""), counts[device, signal])
         for device, signal in worst_of(counts)
         if silver is not None and signal in silver.columns
     ]

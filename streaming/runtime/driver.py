@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from config.errors import ExitStatus, GatewayError
 from config.prose import fitted
@@ -94,10 +95,13 @@ class _Signals:
 
 Stages = Callable[[argparse.Namespace, "Settings"], "Sequence[Sequence[Job]]"]
 """Which jobs to run, once the command line and the settings are read: those of a stage together, then the next."""
+AtEnd = Callable[[SparkSession, Settings, argparse.Namespace], None]
+"""What is done when all jobs have ended in order, while Spark is still there."""
 
 
-def main(name: str, stages: Stages, argv: list[str] | None) -> int:
-    """Runs the jobs until all end by themselves or a signal comes. Returns the exit status, or ends by the signal."""
+def main(name: str, stages: Stages, argv: list[str] | None, at_end: AtEnd | None = None) -> int:
+    """Runs the jobs until all end by themselves or a signal comes, then ``at_end``. Returns the exit status, or ends by
+    the signal."""
     parser = argparse.ArgumentParser(prog=f"python -m streaming.run {name}", description=f"The Spark job {name}.")
     options.add_arguments(parser, name)
     options.add_jars(parser)
@@ -130,6 +134,8 @@ def main(name: str, stages: Stages, argv: list[str] | None) -> int:
             for stage in chosen:
                 if signals.first is None:
                     run_queries(spark.session, settings, stage, context, signals.mailbox)
+            if at_end is not None:
+                at_end(spark.session, settings, arguments)
         except PySparkException as error:
             error.add_note(str(error))  # its text is asked of the JVM, which ends now
             raise

@@ -24,7 +24,8 @@ async def test_jobs_share_a_process_and_keep_their_places_apart(
     config = tmp_path / "gateway.toml"
     config.write_text(f'[kafka]\nbootstrap_servers = ["{kafka.bootstrap}"]\n')
     stream = StreamSettings(checkpoint=tmp_path / "checkpoints", lake=LakeSettings(path=tmp_path / "lake"))
-    words = ("--config", str(config), "--topic", topic, "--metrics-port", "0", "--available-now")
+    words = ("--config", str(config), "--topic", topic, "--metrics-port", "0", "--available-now",
+             "--report", str(tmp_path / "report.html"))  # fmt: skip
     folders = ("--checkpoint", str(stream.checkpoint), "--lake", str(stream.lake.path))
     job = JobProcess(tmp_path, *words, *folders, "--jobs", "gold,bronze,silver", name="all")
     try:
@@ -47,3 +48,4 @@ async def test_jobs_share_a_process_and_keep_their_places_apart(
     tables = {one.name: one.rows for one in found.tables}
     assert tables["silver"] == 80
     assert tables["gold"]
+    assert "<dt>readings</dt><dd>80</dd>" in (tmp_path / "report.html").read_text()

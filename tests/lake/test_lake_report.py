@@ -94,7 +94,7 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
 ) -> None:
     chosen = settings(tmp_path)
     fill(spark, chosen.stream)
-    found = read_lake(spark, chosen.stream, "here", units={"temperature": "°C"})
+    found = read_lake(spark, chosen.stream)
     values = {one.label: (one.value, one.bad) for one in found.findings}
     assert values == {
         "readings": ("1,000", False),
@@ -167,7 +167,7 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
     chosen = settings(tmp_path)
     fill(spark, chosen.stream)
     fill_devices(spark, chosen.stream)
-    found = read_lake(spark, chosen.stream, "here", units={})
+    found = read_lake(spark, chosen.stream)
     assert not {"devices.device_events", "devices.devices", "lost.devices", "lost.audit"} & set(found.absent)
     assert found.absent["lost.audit_left"] == (
         "Not judged: 32 minutes with readings, from 2026-11-21 08:02 to 2026-11-21 09:16 UTC."
@@ -198,7 +198,7 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
     for name, schema in (("devices", DEVICES), ("device_events", DEVICE_EVENTS), ("audit", AUDIT)):
         DeltaTable(spark, stream, name).create(schema)
     DeltaTable(spark, stream, "anomalies").replace(spark.createDataFrame([], ANOMALIES))
-    found = read_lake(spark, stream, "here")
+    found = read_lake(spark, stream)
     values = {one.label: one.value for one in found.findings}
     assert {values[name] for name in ("anomalies", "missing numbers", "ledger differences")} == {"not judged"}
     text = render(found)
@@ -214,7 +214,7 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
     ).save(DeltaTable(spark, stream, "devices").url)
     for job in ("devices", "anomalies"):
         judge(spark, stream, job)
-    found = read_lake(spark, stream, "here")
+    found = read_lake(spark, stream)
     values = {one.label: one.value for one in found.findings}
     assert (values["offline"], values["anomalies"], values["missing numbers"]) == ("0", "0", "0")
     assert not {"devices.left", "signals.left", "lost.left"} & set(found.absent)
@@ -224,7 +224,7 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
 
     silver = DeltaTable(spark, stream, "silver")
     silver.read().limit(1).write.format("delta").mode("append").save(silver.url)
-    found = read_lake(spark, stream, "here")
+    found = read_lake(spark, stream)
     values = {one.label: one.value for one in found.findings}
     assert {values[name] for name in ("offline", "anomalies", "missing numbers")} == {"not judged"}
     assert "The job devices has read up to version 1." in found.absent["lost.left"]

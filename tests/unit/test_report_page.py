@@ -1,7 +1,6 @@
 """The report's page: it needs nothing else, escapes what devices are called, and says what it has not."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -13,7 +12,6 @@ from streaming.report.data import (
     Finding,
     Report,
     bucket_s,
-    ranges,
     stacked,
     worst_of,
 )
@@ -154,14 +152,6 @@ def test_very_little_data_is_drawn_without_a_warning(change: dict[str, object]) 
 
 
 # ── what is put into it ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words"),
-    [([], ""), ([3], "3"), ([3, 4, 5, 9], "3 to 5, 9"), ([1, 3, 5, 7, 9], "1, 3, 5, 7, …")],
-)
-def test_missing_numbers_are_told_as_ranges(numbers: Sequence[int], words: str) -> None:
-    assert ranges(numbers) == words
 
 
 def test_reasons_without_a_colour_are_put_together() -> None:

@@ -14,7 +14,7 @@ options.py        what a run of the demo is asked to do
 plain.py          keeps the plain bridge's process running, as a process manager would, and kills it when told to
 plain_bridge.py   the bridge most of us write first, as a process (``python -m gateway.local.demo.plain_bridge``)
 records.py        makes topics, and reads the messages back: from Kafka with a consumer, from the lake without Spark
-result.py         what a whole run of the demo comes to, and the page with plots made from its Spark job's tables
+result.py         what a whole run of the demo comes to
 run.py            the demo from its first line to its account: start, flow, stop without a loss, read back
 services.py       the demo's servers: Kafka, the MQTT broker, the gateway and the Spark job; started, watched, stopped
 sweeper.py        the process that ends what Spark would leave running; see ``_sweeper.py``

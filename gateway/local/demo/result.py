@@ -1,16 +1,10 @@
-"""What a whole run of the demo comes to, and the page with plots that it ends with."""
+"""What a whole run of the demo comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from config.error_words import words
-from config.errors import GatewayError
-from gateway.local.demo.options import LAKE
-from gateway.local.runtime.cache import cache_directory
 
 if TYPE_CHECKING:
     from gateway.devices.commanded import CommandAccount
@@ -19,8 +13,6 @@ if TYPE_CHECKING:
     from gateway.local.demo.alerts import Loop
     from gateway.local.demo.chaos import ChaosResult
     from gateway.local.demo.show.watchdog import Standstill
-
-_PAGE = "demo-report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +67,3 @@ class DemoResult:
             **({} if self.loop is None else {"loop": self.loop.as_json()}),
             **({} if self.access is None else {"access": self.access.as_json()}),
         }
-
-
-def write_report(root: Path, keep: Path | None, warn: Callable[[str], None]) -> Path | None:
-    """Writes the page into the kept folder or, since the demo's own is removed, into the cache, in the place of the
-    last one's. Its path; None, and a warning, if it could not be made: the account matters more. Blocks for seconds."""
-    try:
-        from streaming.report.page import write_page
-        from streaming.report.silver import read_silver
-
-        report = read_silver(root / LAKE, "the tables of the demo's Spark job")
-        return write_page(report, (keep or cache_directory()) / _PAGE)
-    except (GatewayError, ImportError, OSError, ValueError) as error:
-        warn(f"There is no report: {words(error)}.")
-        return None

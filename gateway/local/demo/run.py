@@ -35,7 +35,7 @@ from gateway.local.demo.options import (
     DemoOptions,
 )
 from gateway.local.demo.records import count_kafka, count_silver, make_topics, read_signal, read_windows
-from gateway.local.demo.result import DemoResult, write_report
+from gateway.local.demo.result import DemoResult
 from gateway.local.demo.services import DemoError, Services
 from gateway.local.demo.show.state import DemoState, GatewayCounts, StepState, Window, WitnessCounts
 from gateway.local.demo.show.watchdog import Watchdog, lateness
@@ -163,7 +163,7 @@ class _Demo:
         if alerts is not None:
             stages.append(await self._finish_spark(ends, ledger))
         loop = None if alerts is None else await self._close_loop(alerts, ledger)
-        report = None if alerts is None else await self._draw_report()
+        report = None if alerts is None else self._report()
         access = None if self._access is None else await self._access.counts()
         await services.stop_kafka()
         await asyncio.gather(*self._background)
@@ -213,6 +213,7 @@ class _Demo:
         state.catching_up = True
         await self._await_spark(ends)
         state.catching_up = False
+        self._say("drawing the report")
         await self._services.stop_spark()
         self._background.append(asyncio.create_task(self._services.stop_kafka()))
         self._say("reading every message back from silver")
@@ -221,10 +222,12 @@ class _Demo:
             self._view.warn(f"Spark put {state.spark.quarantined:,} records into quarantine as unreadable.")
         return replace(examine("silver", tally, ledger, ordered=False), unread=state.spark.lag(ends))
 
-    async def _draw_report(self) -> Path | None:
-        self._say("drawing the report")
-        root = self._services.root
-        return await in_thread(lambda: write_report(root, self._options.keep and root, self._view.warn))
+    def _report(self) -> Path | None:
+        """The page that Spark has written, if it has: the account matters more."""
+        if self._services.report.is_file():
+            return self._services.report
+        self._view.warn("There is no report: Spark's log says why.")
+        return None
 
     def _account(self, ledger: Mapping[str, DeviceLedger], stages: list[Stage]) -> Account:
         return Account(

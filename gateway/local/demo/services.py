@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _READY_S = 60.0
 _GATEWAY_STOP_S = 40.0  # its own shutdown_timeout is 25 s
-_SPARK_STOP_S = 60.0
+_SPARK_STOP_S = 120.0  # the report is drawn in it
 _POLL_S = 0.1
 _GUARD_S = 10.0
 _JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"
@@ -105,6 +105,11 @@ class Services:
         if self._root is None:
             self._root = self._make_root()
         return self._root
+
+    @property
+    def report(self) -> Path:
+        """The page with plots: in the kept folder or, since the demo's own is removed, in the cache."""
+        return (self.root if self._keep else cache_directory()) / "demo-report.html"
 
     @property
     def bootstrap(self) -> str:
@@ -207,7 +212,9 @@ class Services:
             await self._spark_jars
         self._now("spark", StepState.WORKING, "starting while messages already flow")
         progress = self.root / "spark-progress.jsonl"
-        command = [*_OURSELVES, "stream", "all", *_JOBS, "--config", str(self.root / "gateway.toml")]
+        settings = ["--config", str(self.root / "gateway.toml"), "--report", str(self.report)]
+        self.report.unlink(missing_ok=True)
+        command = [*_OURSELVES, "stream", "all", *_JOBS, *settings]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
         shell = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress)]
         environment = {**self._sweeping(), **self._spark_scratch()}
@@ -301,7 +308,7 @@ class Services:
         return drained
 
     async def stop_spark(self) -> None:
-        """Ends the Spark job in order."""
+        """Ends the Spark job in order, which then writes its report."""
         process, self._spark = self._spark, None
         if process is not None:
             await in_thread(lambda: process.terminate(_SPARK_STOP_S))
