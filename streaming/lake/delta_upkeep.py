@@ -48,12 +48,15 @@ def retried(action: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
 
 
 class Day(NamedTuple):
-    """The files of one day of a table; ``day`` None where the table is in no days."""
+    """The files of one day of a table; ``day`` None where the table is in no days. ``small``: those much smaller than
+    a file should be, and not alone in their partition. ``unsorted``: much of the day is in files that are
+    :func:`loose`."""
 
     day: date | None
     files: int
     small: int
     size: int
+    unsorted: bool
 
 
 class FileRange(NamedTuple):
@@ -99,51 +102,42 @@ class DeltaUpkeep:
             (it for it in self._detail()["partitionColumns"] if isinstance(schema[it].dataType, DateType)), None
         )
 
-    def time_columns(self) -> list[str]:
-        """Its columns that are moments, in order."""
-        return [field.name for field in self._table.read().schema if isinstance(field.dataType, TimestampType)]
+    @property
+    def age_column(self) -> str | None:
+        """The column that tells how old a row is: the date that the table is partitioned by, else its first moment."""
+        moments = (it.name for it in self._table.read().schema if isinstance(it.dataType, TimestampType))
+        return self.day_column or next(moments, None)
 
     def _files(self) -> DataFrame:
         return jvm.delta_files(self._spark, self._table.url)
 
-    def days(self, small_size: int) -> list[Day]:
-        """Its days, the oldest first, each with its files and how many of them are smaller than ``small_size`` and not
-        alone in their partition."""
-        column = self.day_column
-        files = self._files().withColumn(
-            "day", F.lit(None).cast("date") if column is None else F.col("partitionValues")[column].cast("date")
-        )
-        by_partition = files.groupBy("day", F.to_json("partitionValues").alias("partition")).agg(
-            F.count(F.lit(1)).alias("files"),
-            F.sum((F.col("size") < small_size).cast("long")).alias("small"),
-            F.sum("size").alias("size"),
-        )
-        several = F.when(F.col("small") > 1, F.col("small")).otherwise(0)
-        rows = by_partition.groupBy("day").agg(
-            F.sum("files").alias("files"), F.sum(several).alias("small"), F.sum("size").alias("size")
-        )
-        return [Day(*row) for row in sorted(rows.collect(), key=lambda row: row["day"] or date.min)]
-
-    def unsorted(self, column: str, file_size: int) -> dict[date | None, int]:
-        """Days that are larger than two files of that size, and of which more than a tenth is in files that are
-        :func:`loose` in a column of text: each with its files. Files without that column's range have all values."""
+    def days(self, file_size: int, sort_by: str | None = None) -> list[Day]:
+        """Its days, the oldest first. A file of three quarters of the size is as good as one of the whole. Whether a
+        day is ``unsorted`` by a column of text is asked of days larger than two files; a file without that column's
+        range has all values."""
         by_day = self.day_column
         of = self._files().select(
             F.lit(None).cast("date") if by_day is None else F.col("partitionValues")[by_day].cast("date"),
             F.to_json("partitionValues"),
             "size",
-            F.get_json_object("stats", f"$.minValues.{column}"),
-            F.get_json_object("stats", f"$.maxValues.{column}"),
+            *(F.get_json_object("stats", f"$.{end}Values.{sort_by}") for end in ("min", "max")),
         )
         partitions: dict[tuple[date | None, str], list[FileRange]] = {}
         for day, partition, size, first, last in of.collect():
             partitions.setdefault((day, partition), []).append(FileRange(size, first or "", last or "\U0010ffff"))
-        found: dict[date | None, int] = {}
+        found: dict[date | None, Day] = {}
         for (day, _), files in partitions.items():
-            size = sum(it.size for it in files)
-            if size > 2 * file_size and 10 * loose(files) > size:
-                found[day] = found.get(day, 0) + len(files)
-        return found
+            size, small = sum(it.size for it in files), sum(4 * it.size < 3 * file_size for it in files)
+            unsorted = sort_by is not None and size > 2 * file_size and 10 * loose(files) > size
+            known = found.get(day, Day(day, 0, 0, 0, unsorted=False))
+            found[day] = Day(
+                day,
+                known.files + len(files),
+                known.small + (small if small > 1 else 0),
+                known.size + size,
+                known.unsorted or unsorted,
+            )
+        return sorted(found.values(), key=lambda it: it.day or date.min)
 
     def keep_ranges(self, column: str) -> None:
         """Has the range of a column kept for each file from now on, if it was not before."""
@@ -172,11 +166,6 @@ class DeltaUpkeep:
         self._spark.conf.set("spark.databricks.io.skipping.mdc.sortWithinFiles", "true")
         (row,) = self._sql(f"OPTIMIZE {self._table.sql_name}{where}{order}")
         return int(row["metrics"]["numFilesRemoved"]), int(row["metrics"]["numFilesAdded"])
-
-    def before(self, day: date, column: str) -> str:
-        """SQL that is true for a row that is older than a day."""
-        kind = "TIMESTAMP" if column in self.time_columns() else "DATE"
-        return f"`{column}` < {kind}'{day.isoformat()}'"
 
     def delete(self, condition: str) -> int:
         """Deletes the rows for which an SQL condition is true; returns how many those were."""

@@ -84,21 +84,16 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
 def _due(spark: SparkSession, plan: Plan, table: DeltaTable) -> Iterator[Done]:
     upkeep = DeltaUpkeep(spark, table)
     yield from _expired_rows(upkeep, plan, table)
-    size = plan.stream.lake.target_file_size
-    # A file of three quarters of the size is as good as one of the whole: its day is not written anew for it.
-    unsorted = upkeep.unsorted(_SORTED[table.name], size) if table.name in _SORTED else {}
-    due = [
-        it
-        for it in upkeep.days(size * 3 // 4)
-        if (it.small or it.day in unsorted) and (it.day is None or plan.compactable(it.day))
-    ]
+    size, column = plan.stream.lake.target_file_size, _SORTED.get(table.name)
+    days = upkeep.days(size, column)
+    due = [it for it in days if (it.small or it.unsorted) and (it.day is None or plan.compactable(it.day))]
     checkpoints = location(plan.stream.checkpoint).rstrip("/")
     if any(it.day is None for it in due) and job_lock.holder(checkpoints, table.name) is not None:
         # In no days, so each of its batches touches what would be put together, and one of the two would be in vain.
         yield "kept", f"not compacted while the job {table.name} runs"
         due = []
     for it in due[: plan.stream.lake.maintain_days]:
-        sort_by = _SORTED[table.name] if it.day in unsorted else None
+        sort_by = column if it.unsorted else None
         planned = it.files if sort_by else it.small, 1
         removed, added = planned if plan.dry_run else upkeep.optimize(it.day, size, sort_by)
         if removed:
@@ -116,11 +111,10 @@ def _expired_rows(upkeep: DeltaUpkeep, plan: Plan, table: DeltaTable) -> Iterato
     if kept is None:
         return
     oldest = plan.now.date() - kept
-    column = upkeep.day_column or next(iter(upkeep.time_columns()), None)
-    if column is None:
+    if (column := upkeep.age_column) is None:
         yield "kept", f"retention.{table.name} has nothing to go by: no day, no time"
         return
-    expired = upkeep.before(oldest, column)
+    expired = f"`{column}` < DATE'{oldest}'"
     if rows := table.read().where(expired).count() if plan.dry_run else upkeep.delete(expired):
         yield "deleted", f"{rows} rows before {oldest}"
 
