@@ -33,11 +33,7 @@ class BatchCounts(NamedTuple):
     """What a query counted itself while it wrote a batch."""
 
     rows: int
-    quarantined: int
-    duplicates: int = 0
-    """Of ``rows``, those that the table had already, or that came twice in the batch."""
-    strangers: int = 0
-    """Of ``rows``, readings of devices that the registry has no site for."""
+    quarantined: int = 0
     late: int = 0
     """Rows that came too late for what they belong to, and changed nothing."""
 

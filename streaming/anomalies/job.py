@@ -289,7 +289,7 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
             retried(lambda: insert(table, alerts, spans))  # compaction or forget may have rewritten what it read
         if total:
             publish(kept, settings)
-        context.counts[QUERY, batch] = BatchCounts(total, 0)
+        context.counts[QUERY, batch] = BatchCounts(total)
     finally:
         computed.unpersist()
 

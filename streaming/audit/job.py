@@ -97,7 +97,7 @@ class _Auditor:
         ):
             self._judge(records.sparkSession, batch, now)
             self._judged_s = time.monotonic()
-        self._context.counts[QUERY, batch] = BatchCounts(count, 0)
+        self._context.counts[QUERY, batch] = BatchCounts(count)
 
     def _judge(self, spark: SparkSession, batch: int, now: datetime) -> None:
         settings = self._settings.stream.audit

@@ -99,7 +99,7 @@ class _BatchWriter:
                 self._must_go_on(gaps)
         self._tell(gaps, batch)
         self._known.keep(ids, batch)
-        self._context.counts[QUERY, batch] = BatchCounts(written, 0)
+        self._context.counts[QUERY, batch] = BatchCounts(written)
 
     def _write(self, records: DataFrame, batch: int, *, counted: bool) -> int:
         """Writes the rows and returns how many the table has of the batch. ``counted``: on the way, which cannot be for

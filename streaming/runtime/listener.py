@@ -65,7 +65,7 @@ class ProgressListener(StreamingQueryListener):
     def _batch(self, progress: StreamingQueryProgress) -> BatchEvent:
         query = progress.name or str(progress.id)
         # Spark counts a record again each time a batch is read, so what the query counted itself goes first.
-        counts = self._context.counts.pop((query, progress.batchId), BatchCounts(progress.numInputRows, 0))
+        counts = self._context.counts.pop((query, progress.batchId), BatchCounts(progress.numInputRows))
         duration_ms = progress.durationMs.get("triggerExecution", 0)
         watermark = progress.eventTime.get("watermark")
         return BatchEvent(

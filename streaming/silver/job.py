@@ -98,8 +98,6 @@ class _BatchWriter:
         if counts is None:
             counts, others = self._held(rows, batch)
             self._is_plain = not others
-        if self._registry is None:
-            counts = counts._replace(strangers=0)
         self._context.counts[QUERY, batch] = counts
 
     def _in_one_pass(self, rows: DataFrame, batch: int) -> BatchCounts | None:
@@ -108,12 +106,11 @@ class _BatchWriter:
         with self._tables.reach.held(self._checkpoint.id, batch) as note:
             if note is None:
                 return None
-            new, bad, seen = is_new(note.offsets), F.col(REJECT).isNotNull(), Observation()
-            other = bad | ~new
+            new, seen = is_new(note.offsets), Observation()
+            other = F.col(REJECT).isNotNull() | ~new
             watched = rows.observe(
                 seen,
                 F.count(F.lit(1)).alias("rows"),
-                F.count_if(~bad & F.col("site").isNull()).alias("strangers"),
                 *(
                     of(F.when(other, F.col(f"kafka_{name}"))).alias(f"{end}_{name}")
                     for name in ("partition", "offset")
@@ -122,7 +119,7 @@ class _BatchWriter:
             )
             self._tables.append(watched.where(new), note.writer, batch)
         found = seen.get
-        counts = BatchCounts(found["rows"], 0, strangers=found["strangers"])
+        counts = BatchCounts(found["rows"])
         if found["first_offset"] is None:
             return counts
         stretch = [
@@ -131,7 +128,7 @@ class _BatchWriter:
         ]
         again, _ = self._held(rows.where(stretch[0] & stretch[1]), batch, is_appended=True)
         self._is_plain = 2 * again.rows <= counts.rows
-        return counts._replace(quarantined=again.quarantined, duplicates=again.duplicates)
+        return counts._replace(quarantined=again.quarantined)
 
     def _held(self, rows: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
         """Decodes the rows once and reads them several times. Returns also how many silver could have.
@@ -142,18 +139,12 @@ class _BatchWriter:
                 brought = arrivals(kept, clockless_within=self._settings.silver.clockless_within, new=new)
                 if note is not None and brought.new and not is_appended:
                     self._tables.append(kept.where(is_new(note.offsets)), note.writer, batch)
-            inserted = brought.new
             if brought.readings > brought.new:
                 if new is None:
-                    inserted += self._tables.insert(kept, brought)
+                    self._tables.insert(kept, brought)
                 else:
-                    inserted += self._tables.merge(kept.where(~new), brought)
+                    self._tables.merge(kept.where(~new), brought)
             if brought.bad:
                 self._tables.reject(kept, brought)
-        counts = BatchCounts(
-            brought.readings + brought.bad,
-            brought.bad,
-            duplicates=brought.readings - inserted,
-            strangers=brought.strangers,
-        )
+        counts = BatchCounts(brought.readings + brought.bad, brought.bad)
         return counts, counts.rows - brought.new

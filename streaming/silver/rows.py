@@ -102,7 +102,7 @@ def slices(rows: DataFrame, new: Column, length: timedelta = SLICE) -> DataFrame
     partition.
 
     ``bad``, ``new`` and ``clocked`` (booleans), ``topic`` and ``partition`` (of bad rows), ``rows``, ``ids`` (rows
-    with a device's message id), ``strangers`` (rows without a site), ``first_us`` and ``last_us`` (device times),
+    with a device's message id), ``first_us`` and ``last_us`` (device times),
     ``first_received_us`` and ``last_received_us`` (all four microseconds since 1970), ``first_offset`` and
     ``last_offset``.
     """
@@ -119,7 +119,6 @@ def slices(rows: DataFrame, new: Column, length: timedelta = SLICE) -> DataFrame
     ).agg(
         F.count(F.lit(1)).alias("rows"),
         F.count("message_id").alias("ids"),
-        F.count_if(F.col("site").isNull()).alias("strangers"),
         F.min(at).alias("first_us"),
         F.max(at).alias("last_us"),
         F.min(received).alias("first_received_us"),

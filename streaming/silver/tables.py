@@ -53,16 +53,14 @@ class Arrivals:
     """What a batch brings, counted before it is written.
 
     ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``ids``: readings
-    with a device's message id; ``strangers``: those of devices without a site. ``found``: slices of the readings that
-    are not new. ``rejected``: where the bad ones are in Kafka. ``around``: how far the receive times of copies without
-    a clock can be apart.
+    with a device's message id. ``found``: slices of the readings that are not new. ``rejected``: where the bad ones are
+    in Kafka. ``around``: how far the receive times of copies without a clock can be apart.
     """
 
     readings: int
     bad: int
     new: int
     ids: int
-    strangers: int
     found: list[Slice]
     rejected: list[Places]
     around: timedelta
@@ -85,7 +83,6 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
         sum(it.rows for it in bad),
         sum(it.rows for it in good if it.new),
         sum(it.ids for it in good),
-        sum(it.strangers for it in good),
         [Slice(it.rows, it.clocked, TimeRange(it.first_us, it.last_us + 1)) for it in good if not it.new],
         [
             Places(it.topic, it.partition, it.first_offset, it.last_offset, it.first_received_us, it.last_received_us)
