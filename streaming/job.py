@@ -1,20 +1,15 @@
 """What every job is given, and what it gives back: how the modules with queries and the driver that runs them meet."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from config.settings import Settings
 from streaming.metrics import BatchCounts, StreamMetrics
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.progress import Event
+from streaming.progress import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +28,5 @@ class JobContext:
     """When the job began, by the monotonic clock; ``started`` counts from it."""
 
 
-Job = Callable[["SparkSession", "Settings", JobContext], "StreamingQuery"]
+Job = Callable[[SparkSession, Settings, JobContext], StreamingQuery]
 """Starts one query and returns it while it runs."""

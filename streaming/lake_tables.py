@@ -7,19 +7,14 @@
 which job does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from config.errors import ConfigError
+from config.settings import StreamSettings
 from streaming.bronze.tables import GAPS
 from streaming.lake.lake import DeltaTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from config.settings import StreamSettings
 
 
 def existing(spark: SparkSession, stream: StreamSettings, name: str, *, job: str) -> DeltaTable:
@@ -46,7 +41,7 @@ silver = _written_by("silver", "silver")
 silver_quarantine = _written_by("silver", "silver_quarantine")
 """Records that could not be decoded, with reason and bytes. Columns: ``streaming.silver.schema.QUARANTINE``."""
 anomalies = _written_by("anomalies", "anomalies")
-"""One row per alert: readings that do not fit, and silences. Columns: ``streaming.anomalies.job.ANOMALIES``."""
+"""One row per alert: readings that do not fit, and silences. Columns: ``streaming.anomalies.processor.ANOMALIES``."""
 gold = _written_by("gold", "gold")
 """Aggregates over windows of event time. Columns: ``streaming.gold.transforms.GOLD``."""
 devices = _written_by("devices", "devices")

@@ -13,25 +13,20 @@ With ``--available-now`` the jobs that read silver begin when silver has read ev
 ``--report FILE`` the page of the tool ``report`` is written at the end, by the Spark that is there already.
 """
 
-from __future__ import annotations
-
+import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from config.errors import ExitStatus
+from config.settings import Settings
+from streaming.job import Job, JobContext
 from streaming.options import JOBS
 from streaming.runtime import driver
-
-if TYPE_CHECKING:
-    import argparse
-
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.job import Job, JobContext
 
 _READ_SILVER: Final = frozenset({"gold", "devices", "anomalies"})
 

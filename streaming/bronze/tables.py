@@ -1,17 +1,13 @@
 """The tables ``bronze`` and ``bronze_gaps``: columns, and whether the rows are those of a checkpoint."""
 
-from __future__ import annotations
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
+from pyspark.sql import SparkSession
 
 from config.errors import ConfigError
 from streaming.lake.columns import HEADERS, columns
+from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from streaming.lake.lake import DeltaTable
 
 BRONZE: Final = columns(
     "key binary, value binary, partition integer, offset long, timestamp timestamp, timestamp_type integer,"

@@ -1,25 +1,20 @@
 """Kafka asked and changed by the JVM's own admin client: what it holds of a topic, new topics, a group's offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
+from config.settings import KafkaSettings, Settings
+from config.tables.kafka import TopicsSettings
 from streaming import jvm
 from streaming.errors import KafkaRefusedError, KafkaUnavailableError
 from streaming.kafka.failures import cause
 from streaming.kafka.options import source_options
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from config.settings import KafkaSettings, Settings
-    from config.tables.kafka import TopicsSettings
-    from streaming.progress import Offsets
+from streaming.progress import Offsets
 
 Place = tuple[str, int]
 

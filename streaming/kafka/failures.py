@@ -1,16 +1,11 @@
 """Spark's and Kafka's failures as ours: a sentence that names the cause and what to check; the original is chained."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
+from config.settings import Settings
 from streaming import errors
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
 from streaming.kafka.options import GROUP_ID_PREFIX, topics
-
-if TYPE_CHECKING:
-    from config.settings import Settings
 
 _PLAN = "=== Streaming Query ==="  # from here on Spark prints the whole plan
 _MOST_TEXT = 600

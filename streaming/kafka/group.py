@@ -4,22 +4,18 @@ Nothing reads these offsets back: the checkpoint alone says where a query goes o
 batch that Spark has reported, which it does after the batch is in the checkpoint, so never more than is there.
 """
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import SparkSession
+
+from config.settings import KafkaSettings
 from streaming.kafka.admin import KafkaAdmin
 from streaming.kafka.failures import cause
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from config.settings import KafkaSettings
-    from streaming.metrics import StreamMetrics
-    from streaming.progress import Offsets
+from streaming.metrics import StreamMetrics
+from streaming.progress import Offsets
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 

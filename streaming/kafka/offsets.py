@@ -5,14 +5,11 @@ a topic that was deleted and made anew, a log cut short) Spark steps over with a
 offset.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from streaming.lake.storage import Folder
+from streaming.lake.storage import Folder
 
 Reason = Literal["deleted", "recreated", "truncated", "gone"]
 """``deleted``: below the log's start now. ``recreated``: the topic is another one of the same name, and these offsets

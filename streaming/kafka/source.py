@@ -1,17 +1,13 @@
 """Kafka's records as a stream."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+
+from config.settings import Settings, StreamSettings
 from streaming.kafka.options import source_options, topics
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from config.settings import Settings, StreamSettings
 
 _FETCH_MAX_WAIT_MS = "10"
 """Kafka's default is 500, and Spark pays it for each partition of each batch: its consumer has already asked for the

@@ -5,21 +5,16 @@ Kept as empty files ``<stream.lake.path>/forgotten/<SHA-256 of the name>-<millis
 what was to be forgotten.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
+from config.settings import StreamSettings
 from streaming.lake.lake import tables_folder
 from streaming.lake.storage import Folder
-
-if TYPE_CHECKING:
-    from config.settings import StreamSettings
 
 
 class Forgotten:

@@ -5,21 +5,17 @@ each writer in the table itself (``txnAppId``, ``txnVersion``) and ignores a bat
 such a number, a MERGE, is made so that doing it twice changes nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
+from pyspark.sql.types import StructType
+
+from config.settings import StreamSettings
 from streaming import jvm
 from streaming.lake.storage import Folder, location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
-    from pyspark.sql.types import StructType
-
-    from config.settings import StreamSettings
 
 LAYERS: Final = ("bronze", "silver", "silver_quarantine", "gold", "devices", "device_events", "anomalies", "audit",
                  "registry")  # fmt: skip

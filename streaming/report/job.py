@@ -3,23 +3,17 @@
 gateway stream report --output report.html --from 2026-11-20 --to 2026-11-21T06:00 --device oslo-meter-0004
 """
 
-from __future__ import annotations
-
 import sys
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from config.errors import ConfigError, ExitStatus
+from config.settings import Settings
 from streaming.lake.storage import location
 from streaming.report.lake import read_lake
 from streaming.report.page import write_page
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from pyspark.sql import SparkSession
-
-    from config.settings import Settings
 
 
 def run(spark: SparkSession, settings: Settings, arguments: Namespace) -> int:

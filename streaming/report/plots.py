@@ -4,24 +4,20 @@ matplotlib draws with a stand-in colour for each role, which is then replaced by
 legible in light, dark and on paper. Without pyplot: no display, no state, any thread.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from streaming.report.data import LATENESS, MOST_LABELS, Bars, Signal
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _ROLES: Final = {"ink": "#0a0b0c", "faint": "#0a0b0d", "alarm": "#0a0b0e", "band": "#0a0b0f"} | {
     f"c{number}": f"#0b0c{number:02x}" for number in range(MOST_LABELS)

@@ -5,24 +5,20 @@ whose it is, what its state depends on and the topics it reads. ``<query>.lock``
 by the process that runs it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from config.errors import ConfigError
+from config.settings import StreamSettings
 from streaming.kafka.source import trigger
 from streaming.lake.storage import Folder, location
 from streaming.runtime import job_lock
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import StreamSettings
 
 VERSION = 1
 """Raised when a new version of the jobs cannot go on from an old checkpoint."""

@@ -93,7 +93,7 @@ class _Signals:
             signal.raise_signal(self.first)
 
 
-Stages = Callable[[argparse.Namespace, "Settings"], "Sequence[Sequence[Job]]"]
+Stages = Callable[[argparse.Namespace, Settings], Sequence[Sequence[Job]]]
 """Which jobs to run, once the command line and the settings are read: those of a stage together, then the next."""
 AtEnd = Callable[[SparkSession, Settings, argparse.Namespace], None]
 """What is done when all jobs have ended in order, while Spark is still there."""

@@ -5,8 +5,6 @@ deadline (``shutdown_timeout``), ends queries inside their batch; it is repeated
 or doubled by that.
 """
 
-from __future__ import annotations
-
 import queue
 import signal
 import sys
@@ -15,22 +13,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from config.settings import Settings
 from streaming import jvm
 from streaming.errors import StreamError, UnfinishedBatchError
+from streaming.job import Job, JobContext
 from streaming.kafka.failures import explain
 from streaming.kafka.group import GroupCommitter
 from streaming.progress import BatchEvent, StartedEvent
 from streaming.runtime.listener import ProgressListener, Terminated
 from streaming.runtime.pace import Pace
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.job import Job, JobContext
 
 
 class SparkEnded(NamedTuple):

@@ -6,27 +6,22 @@ What it changes is no news to who reads a table as a stream. It prints a line fo
 status 5 if a table could not be done; the others are.
 """
 
-from __future__ import annotations
-
+import argparse
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from pyspark.sql import SparkSession
 
 from config.errors import ConfigError, ExitStatus
+from config.settings import Settings, StreamSettings
 from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, layers
 from streaming.lake.storage import location
 from streaming.runtime import job_lock
-
-if TYPE_CHECKING:
-    import argparse
-
-    from pyspark.sql import SparkSession
-
-    from config.settings import Settings, StreamSettings
 
 _SORTED: Final = {"silver": "device", "gold": "key", "devices": "device"}
 """What a table's days are sorted by, where they have several files."""

@@ -1,12 +1,14 @@
 """``gateway stream prepare``: runs silver once over a few records of its own, in a folder that goes, so that the class
 data that Spark's JVM writes at its end have what a job needs. For images, whose files are made when they are built."""
 
-from __future__ import annotations
-
+import argparse
 import queue
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
@@ -14,12 +16,6 @@ from config.tables.stream_jobs import LakeSettings, SilverSettings
 from streaming.job import JobContext
 from streaming.runtime.queries import run_queries
 from streaming.silver import job as silver
-
-if TYPE_CHECKING:
-    import argparse
-
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _RECORDS: Final = """
     SELECT CAST(CONCAT('d', id) AS binary) key,

@@ -13,7 +13,7 @@ from pyspark.sql.types import DoubleType, StructField
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings
-from streaming.anomalies.job import ANOMALIES
+from streaming.anomalies.processor import ANOMALIES
 from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS
 from streaming.devices.job import DEVICE_EVENTS, DEVICES
 from streaming.lake.lake import DeltaTable

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from streaming.anomalies.detectors import Habit, Limits, SignalModel, Silence, Verdict, severity
-from streaming.anomalies.job import Detect
+from streaming.anomalies.processor import Detect
 from streaming.anomalies.state import STATE_VERSION, DeviceDetector
 from tests.unit.sensor_series import SERIES, Series, score
 
