@@ -76,11 +76,7 @@ class Shape:
         """A signal in its canonical unit; null where the field is."""
         value = self.field(source.field)
         if source.convert is not None:
-            convert, value = source.convert, value.cast("double")
-            # The steps that change nothing are left out.
-            value = value + F.lit(convert.shift) if convert.shift else value
-            value = value * F.lit(convert.times) if convert.times != 1 else value
-            value = value / F.lit(convert.by) if convert.by != 1 else value
+            value = source.convert(value.cast("double"))
         elif source.kind == "long" and self.read_as(source.field) == "double":
             value = F.when(F.abs(value) <= MAX_WHOLE, value.cast("bigint"))
         return value

@@ -21,8 +21,11 @@ class Linear(NamedTuple):
     times: float
     by: float
 
-    def __call__(self, number: float) -> float:
-        return (number + self.shift) * self.times / self.by
+    def __call__(self, value: Any) -> Any:
+        """A number, or a column of numbers, in the other unit. Steps that change nothing are left out."""
+        value = value + self.shift if self.shift else value
+        value = value * self.times if self.times != 1 else value
+        return value / self.by if self.by != 1 else value
 
 
 @cache

@@ -47,8 +47,7 @@ def quoted(text: str) -> str:
 
 def _token_url(sasl: SaslSettings) -> str:
     token = sasl.token
-    if token is None:
-        raise ConfigError("kafka.sasl.mechanism is OAUTHBEARER, but kafka.sasl.token is not set.")
+    assert token is not None, "config.relations.credentials refuses settings without"
     if token.oauth is not None:
         return token.oauth.token_url
     if token.file is not None:

@@ -54,10 +54,7 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
         "groupIdPrefix": GROUP_ID_PREFIX,
     }
     if kafka.security in {"SASL_PLAINTEXT", "SASL_SSL"}:
-        if kafka.sasl is None:
-            raise ConfigError(
-                f"kafka.security is {kafka.security}, but kafka.sasl (mechanism, username, password) is not set."
-            )
+        assert kafka.sasl is not None, "config.relations.credentials refuses settings without"
         options |= _sasl_options(kafka.sasl)
     if kafka.security in {"SSL", "SASL_SSL"}:
         options |= _tls_options(kafka.tls)
@@ -67,8 +64,8 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
 def _sasl_options(sasl: SaslSettings) -> dict[str, str]:
     if sasl.mechanism == "OAUTHBEARER":
         return oauth_options(sasl)
-    if sasl.username is None or sasl.password is None:
-        raise ConfigError(f"kafka.sasl.mechanism is {sasl.mechanism}, but kafka.sasl has no username or no password.")
+    assert sasl.username is not None
+    assert sasl.password is not None
     username, password = quoted(sasl.username), quoted(sasl.password.get_secret_value())
     return {
         "kafka.sasl.mechanism": sasl.mechanism,

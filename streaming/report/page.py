@@ -3,13 +3,13 @@
 :class:`~streaming.report.data.Report` in, text out. Text from tables (names of devices, reasons) is escaped.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Final
 
 from config.errors import ConfigError
+from streaming.lake.files import LocalFolder
 from streaming.report import plots
 from streaming.report.data import MOST_MARKS, Cell, Finding, Report, Signal, Table, moment
 
@@ -32,13 +32,10 @@ def render(report: Report) -> str:
 
 def write_page(report: Report, path: Path) -> Path:
     """Writes the page whole, in the place of an older one; its absolute path. Raises ConfigError if that fails."""
-    path = path.absolute()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    text = render(report)
+    path, text = path.absolute(), render(report)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        LocalFolder(str(path.parent)).write_text(path.name, text)
     except OSError as error:
         raise ConfigError(
             f"The report cannot be written to {path} ({error.strerror}). Is that a folder you may write, with room?"

@@ -60,11 +60,6 @@ def test_a_password_cannot_break_out_of_its_quotes() -> None:
     assert options["kafka.sasl.jaas.config"].endswith(r"""password="a\"b\\c\"; x=\"";""")
 
 
-def test_sasl_without_a_user_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.sasl"):
-        source_options(KafkaSettings.model_construct(security="SASL_SSL", sasl=None))
-
-
 def test_certificates_travel_as_text(tmp_path: Path) -> None:
     ca, certificate, key = (tmp_path / name for name in ("ca.pem", "client.pem", "client.key"))
     ca.write_text(ISSUER)
