@@ -99,7 +99,7 @@ def _value(message: Any, path: tuple[str, ...]) -> Any:
 def _pool(data: bytes) -> Any:
     pool: Any = DescriptorPool()
     for file in FileDescriptorSet.FromString(data).file:
-        pool.Add(file) if hasattr(pool, "Add") else pool.AddSerializedFile(file.SerializeToString())
+        pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
