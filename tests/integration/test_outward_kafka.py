@@ -210,14 +210,13 @@ async def test_readers_outlive_their_sessions(
         assert await sent(producer, topic, values(b"x")) is None
     async with KafkaReader(settings, "test", login) as reader:
         end, looks = time.monotonic() + 2 * SESSION_S, 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or looks < 6:
             view = await reader.topic(topic)
             assert view is not None
             assert view.partitions[0].end == 1
             assert [len(records) async for records in reader.records(topic, 0, 0, 1)] == [1]
             looks += 1
             await asyncio.sleep(0.2)
-    assert looks > 5
 
 
 async def test_a_session_that_the_broker_ends_costs_a_repetition_and_loses_nothing(
