@@ -19,7 +19,8 @@ from tests.bench.workload_devices import FLEET, GATEWAYS, MINUTES, Readings
 
 _SIGNALS: Final = StructType([StructField(name, DoubleType()) for name in ("temperature", "humidity")])
 _BEGIN_MS: Final = 1_772_366_400_000
-_SORTED_BYTES: Final = 1 << 20
+_SORTED_BYTES: Final = 2 << 20
+"""Files of less than a megabyte would be put together again, unsorted, by the next batch."""
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -54,7 +55,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
 
 
 def _sort(spark: SparkSession, settings: Settings, job: str) -> None:
-    """What ``maintain`` does to days that are over, with the smallest files that it can make."""
+    """What ``maintain`` does to days that are over, with smaller files."""
     for name, column in (("silver", "device"), (job, "key" if job == "gold" else "device")):
         upkeep = DeltaUpkeep(spark, DeltaTable(spark, settings.stream, name))
         for day in upkeep.days(0):
