@@ -34,11 +34,10 @@ def read_table(folder: Files, name: str) -> TableFacts | None:
     from deltalake import DeltaTable  # late: a gateway without tables needs neither this nor pyarrow
     from deltalake.exceptions import DeltaError
 
-    where = f"{folder.url}/{name}"
-    if not DeltaTable.is_deltatable(where):
+    where, has_log = f"{folder.url}/{name}", folder.exists(f"{name}/_delta_log")
+    if not has_log or not DeltaTable.is_deltatable(where):
         size, files = folder.usage(name)
-        plain = files and not folder.exists(f"{name}/_delta_log")
-        return TableFacts(name, "parquet", None, files, size, None, None) if plain else None
+        return TableFacts(name, "parquet", None, files, size, None, None) if size and not has_log else None
     try:
         return _facts(name, DeltaTable(where))
     except (DeltaError, OSError) as error:

@@ -146,6 +146,14 @@ def test_rows_are_not_guessed(tmp_path: Path) -> None:
     assert read_table(LocalFolder(str(tmp_path)), "gold") is None
 
 
+def test_what_silver_and_forget_keep_beside_the_tables_is_no_table(stream: StreamSettings) -> None:
+    commit(stream.lake.path / "silver", 0, add("a", 10))
+    for name, text in (("silver.lock", ""), ("silver.reach.json", "{}"), ("forgotten/5e88-1", "")):
+        (stream.lake.path / name).parent.mkdir(exist_ok=True)
+        (stream.lake.path / name).write_text(text)
+    assert [one.table for one in collect(stream).tables] == ["silver"]
+
+
 def test_the_status_goes_through_json(stream: StreamSettings) -> None:
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}}, DELTA)
     commit(stream.lake.path / "silver", 0, add("a", 10))
