@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def classes(spark: SparkSession) -> Any:
-    """The JVM's classes by their names: ``classes(spark).java.util.UUID.randomUUID()``. Lists and dicts become Java's
-    where they are given. What the classes raise is a py4j error."""
-    return spark._jvm  # noqa: SLF001
+def java_class(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM: ``java_class(spark, "java.util.UUID").randomUUID()``. Lists and dicts become Java's where
+    they are given. What the class raises is a py4j error.
+
+    By its whole name: for ``_jvm.java.util.UUID`` the JVM would look into every jar for classes ``java`` and
+    ``java.util`` first, each time."""
+    return getattr(spark._jvm, name)  # noqa: SLF001
 
 
 def _session(spark: SparkSession) -> Any:
@@ -34,14 +37,14 @@ def _session(spark: SparkSession) -> Any:
 
 def file_system(spark: SparkSession, url: str) -> tuple[Any, Any]:
     """Hadoop's path of a URL, and the file system that it is on."""
-    root = classes(spark).org.apache.hadoop.fs.Path(url)
+    root = java_class(spark, "org.apache.hadoop.fs.Path")(url)
     return root, root.getFileSystem(_session(spark).sessionState().newHadoopConf())
 
 
 def _snapshot(spark: SparkSession, url: str) -> Any:
-    java = classes(spark)
-    none = java.scala.Option.empty()
-    return java.org.apache.spark.sql.delta.DeltaLog.forTable(_session(spark), url).update(False, none, none)
+    none = java_class(spark, "scala.Option").empty()
+    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(_session(spark), url)
+    return log.update(False, none, none)
 
 
 def delta_files(spark: SparkSession, url: str) -> DataFrame:
@@ -59,7 +62,7 @@ def delta_mark(spark: SparkSession, url: str, writer: str) -> int:
 
 def kafka_admin(spark: SparkSession, options: Mapping[str, str]) -> Any:
     """Kafka's administration client of the JVM, which connects at the first question."""
-    return classes(spark).org.apache.kafka.clients.admin.AdminClient.create(dict(options))
+    return java_class(spark, "org.apache.kafka.clients.admin.AdminClient").create(dict(options))
 
 
 def release(checkpointed: DataFrame) -> None:
@@ -72,7 +75,7 @@ def limit_rows(spark: SparkSession, query: StreamingQuery, most: int) -> None:
     """Has the sources of a query that read a number of records a batch read so many of them from the next batch on.
     Spark fixes the number when a query starts, and has no other way to change it."""
     running: Any = query._jsq.streamingQuery()  # noqa: SLF001
-    limited = classes(spark).org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(most)
+    limited = java_class(spark, "org.apache.spark.sql.connector.read.streaming.ReadLimit").maxRows(most)
     limits = running.uniqueSources()
     sources = limits.keysIterator()
     while sources.hasNext():

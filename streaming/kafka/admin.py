@@ -29,9 +29,8 @@ class KafkaAdmin:
         self._spark, self._kafka = spark, kafka
         self._client: Any = None
 
-    @property
-    def _java(self) -> Any:
-        return jvm.classes(self._spark)
+    def _java(self, name: str) -> Any:
+        return jvm.java_class(self._spark, f"org.apache.kafka.{name}")
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -51,14 +50,15 @@ class KafkaAdmin:
             self._client = None
 
     def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
-        return self._offsets(places, self._java.org.apache.kafka.clients.admin.OffsetSpec.earliest())
+        return self._offsets(places, self._java("clients.admin.OffsetSpec").earliest())
 
     def latest(self, places: Iterable[Place]) -> dict[Place, int]:
         """The offset that each partition's next record will have."""
-        return self._offsets(places, self._java.org.apache.kafka.clients.admin.OffsetSpec.latest())
+        return self._offsets(places, self._java("clients.admin.OffsetSpec").latest())
 
     def _offsets(self, places: Iterable[Place], wanted: Any) -> dict[Place, int]:
-        asked = {place: self._java.org.apache.kafka.common.TopicPartition(*place) for place in places}
+        partition_class = self._java("common.TopicPartition")
+        asked = {place: partition_class(*place) for place in places}
         if not asked:
             return {}
         answer = self._connected().listOffsets(dict.fromkeys(asked.values(), wanted)).all().get()
@@ -83,14 +83,14 @@ class KafkaAdmin:
         if declared is not None and declared.cleanup_policy is not None:
             configs["cleanup.policy"] = declared.cleanup_policy
         wanted = declared or topics
-        made = self._java.org.apache.kafka.clients.admin.NewTopic(topic, wanted.partitions, wanted.replication)
+        made = self._java("clients.admin.NewTopic")(topic, wanted.partitions, wanted.replication)
         self._connected().createTopics([made.configs(configs)]).all().get()
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Puts a group without members to these offsets."""
-        java = self._java.org.apache.kafka
+        partition, place = self._java("common.TopicPartition"), self._java("clients.consumer.OffsetAndMetadata")
         wanted = {
-            java.common.TopicPartition(topic, int(number)): java.clients.consumer.OffsetAndMetadata(int(offset))
+            partition(topic, int(number)): place(int(offset))
             for topic, partitions in offsets.items()
             for number, offset in partitions.items()
         }

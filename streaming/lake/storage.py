@@ -12,6 +12,7 @@ from streaming.lake.files import LocalFolder, is_local
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _COLLAPSED_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/(?!/)(?P<rest>.*)", re.IGNORECASE)
 
 
@@ -30,11 +31,11 @@ class Folder:
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self.url = url
-        self._java = jvm.classes(spark)
+        self._spark = spark
         self._root, self._files = jvm.file_system(spark, url)
 
     def _path(self, name: str) -> Any:
-        return self._java.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
+        return jvm.java_class(self._spark, "org.apache.hadoop.fs.Path")(self._root, name) if name else self._root
 
     def exists(self, name: str = "") -> bool:
         return bool(self._files.exists(self._path(name)))
@@ -82,7 +83,7 @@ class Folder:
             return None
         stream = self._files.open(self._path(name))
         try:
-            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(jvm.java_class(self._spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -91,8 +92,8 @@ class Folder:
         if is_local(self.url):  # where Hadoop deletes the old one first
             LocalFolder(self.url).write_text(name, text)
             return
-        checkpointing = self._java.org.apache.spark.sql.execution.streaming.checkpointing
-        files = checkpointing.CheckpointFileManager.create(self._root, self._files.getConf())
+        managers = jvm.java_class(self._spark, f"{_CHECKPOINTING}.CheckpointFileManager")
+        files = managers.create(self._root, self._files.getConf())
         stream = files.createAtomic(self._path(name), True)
         try:
             stream.write(bytearray(text.encode()))

@@ -3,6 +3,7 @@
 import argparse
 import queue
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,6 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings
+from streaming import jvm
 from streaming.job import Job, JobContext
 from streaming.kafka.source import trigger
 from streaming.lake.files import LocalFolder
@@ -106,6 +108,25 @@ def test_spark_s_folders_say_the_same_as_the_systems(spark: SparkSession, tmp_pa
     sparks.rename("a", "c")
     assert not mine.exists("a")
     assert mine.exists("c/b/x")
+
+
+def test_the_jvm_is_asked_for_classes_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a package, ``org.apache``, it looks into every jar, and finds nothing."""
+    client = spark._jvm._gateway_client
+    asked: list[str] = []
+    ask = client.send_command
+
+    def noting(command: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(command)
+        return ask(command, *arguments, **options)
+
+    monkeypatch.setattr(client, "send_command", noting)
+    assert not Folder(spark, str(tmp_path)).exists("none")
+    assert jvm.delta_mark(spark, str(tmp_path), "nobody") == -1
+    names = {command.split("\n")[2] for command in asked if command.startswith("r\nu\n")}
+    assert {name.rpartition(".")[2] for name in names} == {"Path", "Option", "DeltaLog"}, names
 
 
 def _value(metrics: StreamMetrics, name: str) -> float:
