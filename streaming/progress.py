@@ -9,7 +9,7 @@ records.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 Offsets = Mapping[str, Mapping[str, int]]
 """Next offset to read, by topic and by partition. Partition numbers are text, as they are JSON keys."""
@@ -102,9 +102,7 @@ class FailedEvent:
 
 Event = StartedEvent | BatchEvent | GapEvent | ImbalanceEvent | StoppedEvent | FailedEvent
 
-_KINDS: Mapping[str, type[Event]] = {
-    kind.event: kind for kind in (StartedEvent, BatchEvent, GapEvent, ImbalanceEvent, StoppedEvent, FailedEvent)
-}
+_KINDS: Mapping[str, type[Event]] = {kind.event: kind for kind in get_args(Event)}
 
 
 def format_line(event: Event) -> str:

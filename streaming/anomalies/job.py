@@ -24,7 +24,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, StructType
+from pyspark.sql.types import NumericType
 
 from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MessageIdKind
 from config.settings import Settings
@@ -38,6 +38,7 @@ from streaming.kafka.admin import ensure_topic
 from streaming.kafka.options import source_options
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
+from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.lake.time_ranges import TimeRange, joined, timestamp
 from streaming.metrics import BatchCounts
@@ -52,8 +53,6 @@ _MOST_SPANS: Final = 50
 _FILES_PER_BATCH: Final = "64"
 """Of silver's files, a batch takes at most so many: a first start beside a large table must not take it at once."""
 
-_NUMBERS = (DoubleType, FloatType, LongType, IntegerType)
-
 
 def limits_of(settings: AnomalySettings) -> Limits:
     return Limits(
@@ -67,10 +66,9 @@ def limits_of(settings: AnomalySettings) -> Limits:
     )
 
 
-def measured(silver: DataFrame, *, skip: tuple[str, ...] = ()) -> DataFrame:
-    """What the detectors read of silver: device, type, three moments in microseconds, ``ingested_at`` and the signals
-    that are numbers, but those to ``skip``, as doubles in one array, in the order of :func:`_signals`."""
-    signals = _signals(silver.schema, skip)
+def measured(silver: DataFrame, signals: Sequence[str]) -> DataFrame:
+    """What the detectors read of silver: device, type, three moments in microseconds, ``ingested_at`` and the signals,
+    as doubles in one array."""
     return silver.where(F.col("device").isNotNull()).select(
         "device",
         "type",
@@ -81,11 +79,6 @@ def measured(silver: DataFrame, *, skip: tuple[str, ...] = ()) -> DataFrame:
         "record_id",
         F.array(*(F.col(f"`{name}`").cast("double") for name in signals)).cast("array<double>").alias("measurements"),
     )
-
-
-def _signals(schema: StructType, skip: tuple[str, ...]) -> tuple[str, ...]:
-    fixed = set(FIXED.names) | set(skip)
-    return tuple(f.name for f in schema if f.name not in fixed and isinstance(f.dataType, _NUMBERS))
 
 
 def detected(rows: DataFrame, limits: Limits, signals: tuple[str, ...], score_from: float) -> DataFrame:
@@ -150,10 +143,9 @@ def insert(table: DeltaTable, alerts: DataFrame, spans: Sequence[TimeRange]) -> 
 
 
 def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings, context: JobContext) -> None:
-    kept = computed = rows.persist()  # or the state would be computed once for each place it goes to
-    try:
-        if (marked := Forgotten(kept.sparkSession, settings.stream).marked(kept)) is not None:
-            kept = without_forgotten(marked)
+    with held(rows) as computed:  # or the state would be computed once for each place it goes to
+        marked = Forgotten(rows.sparkSession, settings.stream).marked(computed)
+        kept = computed if marked is None else without_forgotten(marked)
         alerted_us = F.when(F.col("kind") != "score", F.unix_micros("event_time"))
         days = (
             kept.groupBy("event_date")
@@ -167,8 +159,6 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
         if total:
             publish(kept, settings)
         context.counts[QUERY, batch] = BatchCounts(total)
-    finally:
-        computed.unpersist()
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -188,7 +178,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     )
     # withEventTimeOrder: a first start beside a table reads its files in order of the watermark's column.
     readings = silver.read_stream(maxFilesPerTrigger=_FILES_PER_BATCH, withEventTimeOrder="true")
-    signals = _signals(readings.schema, stream.anomalies.skip)
-    rows = readings.transform(measured, skip=stream.anomalies.skip)
-    found = detected(rows, limits_of(stream.anomalies), signals, stream.anomalies.score_from)
+    others = {*FIXED.names, *stream.anomalies.skip}
+    signals = tuple(it.name for it in readings.schema if it.name not in others and isinstance(it.dataType, NumericType))
+    found = detected(measured(readings, signals), limits_of(stream.anomalies), signals, stream.anomalies.score_from)
     return checkpoint.start(found, stream, partial(_write, table=table, settings=settings, context=context))

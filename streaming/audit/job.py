@@ -29,6 +29,7 @@ from streaming.kafka.offsets import planned_ranges
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.lake.delta_upkeep import retried
+from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.metrics import BatchCounts
 from streaming.progress import ImbalanceEvent
@@ -79,17 +80,14 @@ class _Auditor:
 
     def write(self, records: DataFrame, batch: int) -> None:
         ledger = self._settings.ledger.topic
-        slim = audit_transforms.slim(records, ledger).persist()
         now, writer = datetime.now(UTC), f"{QUERY}-{self._checkpoint.id}"
-        try:
+        with held(audit_transforms.slim(records, ledger)) as slim:
             for table, rows in (
                 (self._seen, audit_transforms.seen(slim, ledger)),
                 (self._entries, audit_transforms.entries(slim, ledger)),
             ):
                 table.append(rows.withColumn("read_at", F.lit(now)), query=writer, batch=batch)
             count = slim.count()
-        finally:
-            slim.unpersist()
         if (
             self._judged_s is None
             or self._settings.stream.available_now
@@ -110,12 +108,9 @@ class _Auditor:
         settled = (F.col("minute") >= F.lit(oldest)) & (
             F.col("minute") + F.expr("INTERVAL 1 MINUTE") <= F.lit(youngest)
         )
-        kept = rows.where(settled).withColumn("judged_at", F.lit(now)).persist()
-        try:
+        with held(rows.where(settled).withColumn("judged_at", F.lit(now))) as kept:
             self._tell(kept, batch)
             self._replace(kept, oldest)
-        finally:
-            kept.unpersist()
         if time.monotonic() - self._purged_s >= settings.keep.total_seconds() / 24:
             self._purge(spark, oldest)
 

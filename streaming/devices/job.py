@@ -43,6 +43,7 @@ from streaming.kafka.source import read_records
 from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
+from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.lake.names import named
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
@@ -201,11 +202,9 @@ class _Sink:
         self._devices, self._events, self._checkpoint, self._forgotten = devices, events, checkpoint, forgotten
 
     def write(self, changes: DataFrame, batch: int) -> None:
-        changes = changes.persist()  # or the state would be computed once for each table
-        computed = changes
-        try:
-            if (marked := self._forgotten.marked(changes)) is not None:
-                changes = without_forgotten(marked)
+        with held(changes) as kept:  # or the state would be computed once for each table
+            marked = self._forgotten.marked(kept)
+            changes = kept if marked is None else without_forgotten(marked)
             kinds = {row["kind"] for row in changes.select("kind").distinct().collect()}
             if batch == 0:
                 # What another checkpoint wrote is told again by this one.
@@ -216,8 +215,6 @@ class _Sink:
                 self._events.append(_events(changes, batch), query=f"{QUERY}-{self._checkpoint.id}", batch=batch)
             if "device" in kinds:
                 self._merge(_devices(changes, batch))
-        finally:
-            computed.unpersist()
 
     def _merge(self, rows: DataFrame) -> None:
         clauses = (

@@ -24,6 +24,7 @@ from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, layers
+from streaming.lake.names import text
 from streaming.lake.storage import location
 from streaming.options import JOBS
 from streaming.runtime import job_lock
@@ -33,7 +34,7 @@ _PLACE: Final = ("topic", "partition", "offset")
 
 def of_device(columns: list[str], device: str) -> str | None:
     """SQL that is true for a row of the device, by the columns a table has; None if none of them names a device."""
-    name = "'" + device.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    name = text(device)
     raw = f"encode({name}, 'UTF-8')"
     tests = {
         "device": f"device = {name}",

@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from streaming.options import JOBS, Options, add_common_arguments, flag
-
-RESETTABLE: Final = tuple(name for name in JOBS if name != "all")
-"""Each of the jobs that ``all`` runs has a checkpoint of its own."""
+from streaming.options import LAKE_JOBS, Options, add_common_arguments, flag
 
 
 def _moment_ms(text: str) -> int:
@@ -69,7 +66,7 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
         "--dry-run": flag("say how many would be good now, and end"),
     }),
     "reset": ("begin a job anew: put its checkpoint aside", {
-        "job_name": {"metavar": "JOB", "choices": RESETTABLE, "help": f"one of {', '.join(RESETTABLE)}"},
+        "job_name": {"metavar": "JOB", "choices": LAKE_JOBS, "help": f"one of {', '.join(LAKE_JOBS)}"},
         "--yes": flag("do it without asking"),
         **_DRY_RUN,
     }),

@@ -30,7 +30,7 @@ from tests.chaos.harness import in_full_form
 TODAY = datetime.now(UTC).date()
 OLD = TODAY - timedelta(days=10)
 YESTERDAY = TODAY - timedelta(days=1)
-NAME = "o'brien \\ sensor"
+NAME = "o'brien \\ ${spark.app.name} sensor"
 """What SQL would trip over, if it were not quoted."""
 
 
