@@ -45,7 +45,7 @@ async def test_jobs_share_a_process_and_keep_their_places_apart(
     assert {one.query: one.running for one in found.queries} == {"bronze": None, "silver": None, "gold": None}
     offsets = {one.query: sum(one.progress.offsets.get(topic, {}).values()) for one in found.queries}
     assert offsets == {"bronze": 80, "silver": 80, "gold": 0}
-    tables = {one.name: one.rows for one in found.tables}
+    tables = {one.table: one.rows for one in found.tables}
     assert tables["silver"] == 80
     assert tables["gold"]
     assert "<dt>readings</dt><dd>80</dd>" in (tmp_path / "report.html").read_text()

@@ -208,7 +208,7 @@ def test_a_conflict_is_tried_again_and_nothing_else_is(monkeypatch: pytest.Monke
 
 @in_full_form
 def test_tables_of_a_catalog_are_kept_up_and_read_by_their_names(spark: SparkSession, tmp_path: Path) -> None:
-    chosen = settings(tmp_path, "delta", catalog="spark_catalog.default", compact_after=timedelta(0))
+    chosen = settings(tmp_path, catalog="spark_catalog.default", compact_after=timedelta(0))
     try:
         write_bronze(spark, chosen, [[record(at, YESTERDAY)] for at in range(2)])
         assert spark.table("spark_catalog.default.bronze").count() == 2
