@@ -35,11 +35,11 @@ def test_a_half_open_connection_is_noticed_by_its_silence(direction: str, make_c
             proxy.swallow(to_server=direction != "to_client", to_client=direction != "to_server")
             case.unacknowledged += WINDOWS  # what was sent into the void, at most
             proxy.swallow(False)
-            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") == n + 4, "all four notice", 20)
+            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") == n + 4, "all four notice")
             case.all_back()
         case.flows(300)
     assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"keepalive"}
-    assert gap.longest_s < 4, "a keepalive of 2 s, a wait and a reconnect"
+    assert gap.longest_s < 8, "a keepalive of 2 s, a wait and a reconnect"
     case.finish()
 
 
@@ -64,18 +64,21 @@ def test_the_broker_away_for_a_second_and_back(make_case: MakeCase) -> None:
     case = make_case(rate=800, mqtt=QUICK)
     broker, gateway = case.broker, case.gateway
     case.flows(200)
+    longest_away_s = 0.0
     with case.watch(), Gap(case.bootstrap, case.topic) as gap:
         for _ in range(ROUNDS):
             case.flows(500)
+            away_s = -time.monotonic()
             broker.run(broker.broker.stop(keep_sessions=True))
             case.unacknowledged += broker.unacknowledged()
             failed = gateway.metric("gateway_mqtt_connect_failures_total")
             wait_until(lambda n=failed: gateway.metric("gateway_mqtt_connect_failures_total") > n, "it tries in vain")
             assert not gateway.ready()
             broker.run(broker.broker.start())
+            longest_away_s = max(longest_away_s, away_s + time.monotonic())
             case.all_back()
         case.flows(500)
-    assert gap.longest_s < 3
+    assert gap.longest_s < longest_away_s + 3
     case.finish()
 
 
@@ -141,7 +144,7 @@ def test_150_ms_away_with_one_percent_loss(make_case: MakeCase) -> None:
     case.flows(200)
     with case.watch(), Gap(case.bootstrap, case.topic) as gap:
         case.flows(8000 if FULL else 1600)
-    assert gap.longest_s < 2
+    assert gap.longest_s < 5
     case.finish()
     assert not case.gateway.events("mqtt_disconnected")
 
@@ -184,7 +187,7 @@ def test_a_broker_that_gives_up_on_a_gateway_that_does_not_read(
     with case.watch(4):
         for _ in range(15):  # 30 MB: more than memory and sockets hold
             broker.call(pour)
-        wait_until(lambda: broker.call(lambda: broker.broker.blocked) >= 1, "the broker gives it up", 30)
+        wait_until(lambda: broker.call(lambda: broker.broker.blocked) >= 1, "the broker gives it up")
         kafka.thaw()
         case.all_back()
         case.flows(500)

@@ -86,7 +86,8 @@ def test_kicked_by_rest_loses_what_the_broker_throws_away_and_nothing_else(make_
 
 def test_sent_to_another_server_and_back_under_load(make_case: MakeCase) -> None:
     """A cluster of two doors: each empties itself in turn with DISCONNECT 0x9C and the other's address."""
-    case = make_case(rate=800, weather=Weather())  # default waits: a redirection knows none
+    waits = {"reconnect_initial": "20s", "reconnect_max": "30s"}  # a redirection knows none
+    case = make_case(rate=800, weather=Weather(), mqtt=waits)
     broker, proxy, gateway = case.broker, case.proxy, case.gateway
     doors = (broker.port, proxy.port)
     case.flows(200)
@@ -103,5 +104,5 @@ def test_sent_to_another_server_and_back_under_load(make_case: MakeCase) -> None
             case.all_back()
             assert proxy.connections == (4 if door == proxy.port else 0)
         case.flows(300)
-    assert gap.longest_s < 1.5, "at once, without a wait"
+    assert gap.longest_s < 8, "at once, without a wait"
     case.finish()
