@@ -61,7 +61,6 @@ class Extras(dict[bytes, "list[Header]"]):
 
 Entry = tuple["Slot | None", bytes | None, "list[Header]", Extras | None]
 _SLOW: Entry = (None, None, [], None)
-THE_TOPIC: Final = bytes(bytearray(b"the topic"))  # an object of its own, as the key of entries: the key is the topic
 _WRONG: Final = (TypeError, ValueError, OverflowError)  # raised for a record that no batch can take
 
 
@@ -147,7 +146,6 @@ class Dispatcher:
         self._known: dict[bytes, _Known] = {}
         self._properties: dict[bytes, Properties] = {}  # by their bytes, for routes with interceptors
         self._extras: dict[Route, Extras] = {}
-        self._bare: dict[Slot, Entry] = {}  # shared by topics that are their records' keys and have no headers
         self._parking = Parking(
             accumulator, hooks.topics, dead_letters, choose=self._slot, settled=self._settle_afresh, failed=hooks.failed
         )
@@ -233,15 +231,9 @@ class Dispatcher:
             return _SLOW
         extras = self._extras_of(route) if route.uses_properties else None
         slot = self._slot(route, flags >> 1 & 3, plan.kafka_topic, plan.key, partitions)
-        own = plan.headers(flags)
-        key = THE_TOPIC if plan.key == topic_bytes else plan.key
-        if key is THE_TOPIC and not own:
-            found = self._bare.get(slot)
-            if found is None:
-                found = self._bare[slot] = (slot, key, [], extras)
-            return found
-        # Header and look-up share the topic's bytes: a copy would be a quarter of the memory of an entry.
-        headers = [(name, topic_bytes if value == topic_bytes else value) for name, value in own]
+        # Key, header and look-up share the topic's bytes: copies would be a third of the memory of an entry.
+        key = topic_bytes if plan.key == topic_bytes else plan.key
+        headers = [(name, topic_bytes if value == topic_bytes else value) for name, value in plan.headers(flags)]
         return slot, key, headers[:], extras  # a copy has no room to grow: 16 bytes less
 
     def _extras_of(self, route: Route) -> Extras:
@@ -557,7 +549,6 @@ class Dispatcher:
     def _settle_afresh(self) -> None:
         """Clear the caches. The dictionaries stay the same objects, because the hot path refers to one of them."""
         self._known.clear()
-        self._bare.clear()
         for cache in (*self.caches, *self._older):
             cache.clear()
         self._young = self._old = 0

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
-from bridge.produce.dispatch import THE_TOPIC, Dispatcher, Entry, TopicNameError
+from bridge.produce.dispatch import Dispatcher, Entry, TopicNameError
 from bridge.wire import MQTT_TOPIC, DeadLetterReason
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.properties import without_expiry
@@ -201,8 +201,8 @@ class Ingest:
                     if stop - position > max_packet:
                         raise self._too_large(stop - position)
                     self._slow(flags & 15, topic, properties, value)
-                elif slot.append(slot.count, timestamp, topic if key is THE_TOPIC else key, value, headers) is None:
-                    slot.roll(timestamp, topic if key is THE_TOPIC else key, value, headers)
+                elif slot.append(slot.count, timestamp, key, value, headers) is None:
+                    slot.roll(timestamp, key, value, headers)
                 else:
                     slot.count += 1
                 count += 1

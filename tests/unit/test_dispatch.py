@@ -1,7 +1,6 @@
 """A topic's bytes lead to the right slot, key and headers; what cannot go there is parked, buried or left out."""
 
 import asyncio
-import tracemalloc
 from typing import Self
 
 import pytest
@@ -14,7 +13,6 @@ from bridge.produce.dispatch import (
     NO_ROUTE,
     REMEMBERED_BYTES,
     STATUS,
-    THE_TOPIC,
     Dispatcher,
     DispatchHooks,
     DispatchLimits,
@@ -84,7 +82,6 @@ class Rig(TopicFinder):
                 headers = headers + extras[properties]
             except KeyError:
                 headers = headers + dispatcher.property_headers(extras, properties)
-        key = topic if key is THE_TOPIC else key
         path.accumulator.now_ns = path.clock_ns()
         if slot is None or len(payload) > 4096:
             dispatcher.slow(flags, topic, properties, payload)
@@ -428,20 +425,6 @@ async def test_messages_for_a_topic_that_does_not_exist_are_buried_as_they_were(
     assert headers[wire.DLQ_REASON] == b"invalid_topic"
     assert headers[wire.DLQ_KAFKA_TOPIC] == b"t-nowhere"
     assert headers[wire.MQTT_TOPIC] == b"devices/nowhere"
-
-
-@pytest.mark.parametrize(("selected", "most"), [([], 110), (["topic", "properties"], 300)])
-async def test_a_remembered_topic_takes_few_bytes(selected: list[str], most: int) -> None:
-    """Beside its own: a place in the table, and what other topics of its partition do not share."""
-    topics = [b"devices/%d" % number for number in range(20_000)]
-    async with Path() as path, Rig(path, {"metadata_headers": selected}) as rig:
-        rig.dispatcher.entry(QOS1, b"devices/first")
-        tracemalloc.start()
-        for topic in topics:
-            rig.dispatcher.entry(QOS1, topic)
-        taken, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert taken / len(topics) < most
 
 
 async def test_the_bytes_of_parked_messages_count_headers_and_all() -> None:
