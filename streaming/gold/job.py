@@ -13,9 +13,10 @@ than silver is kept, is counted as late and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -26,6 +27,7 @@ from streaming.decoding.device_schemas import load_device_schemas
 from streaming.gold import transforms as gold_transforms
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable
+from streaming.lake.names import between
 from streaming.lake.time_ranges import EPOCH, TimeRange, aligned, joined, moment, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
@@ -40,14 +42,23 @@ if TYPE_CHECKING:
 QUERY: Final = "gold"
 _MOST_RANGES: Final = 64
 """Stretches of time that one batch looks up in silver and gold; more are joined to so many, with what is between."""
+_MOST_NAMED: Final = 8
+"""Stretches of which keys are looked up too. Spark compiles the condition anew for each batch, so it is kept short."""
 _MOST_PANES: Final = 500_000
-"""Touched panes that are handed to every task, 8 bytes each; beyond, all panes of the touched times are computed again,
-which gives the same rows and costs less than sorting readings by key."""
+"""Touched panes that are handed to every task, some 100 bytes each; beyond, all panes of the touched times are computed
+again, which gives the same rows and costs less than sorting readings by key."""
 _BATCH_BYTES: Final = "1g"
 """Of silver's files in one batch: a table that has been there for years is taken in pieces."""
 _HOUR_US: Final = 3_600_000_000
 _KEY: Final = ("window_date", "window", "window_start", "level", "key", "signal")
 _VALUES: Final = tuple(name for name in gold_transforms.GOLD.names if name not in _KEY)
+
+
+class _Stretch(NamedTuple):
+    """A stretch of time, and of each level the first and the last key that panes in it are touched of."""
+
+    time: TimeRange
+    keys: dict[str, tuple[bytes, bytes]]
 
 
 class _Gold:
@@ -69,11 +80,11 @@ class _Gold:
         """From when on silver has all readings it ever had."""
         return EPOCH if self._kept is None else datetime.combine(datetime.now(UTC).date() - self._kept, time.min, UTC)
 
-    def reach(self, ranges: Sequence[TimeRange]) -> list[TimeRange]:
-        """When the windows are that a part of ``ranges`` is in."""
-        us = timedelta(microseconds=1)
+    def reach(self, touched: Sequence[_Stretch]) -> list[_Stretch]:
+        """When the windows are that a part of ``touched`` is in."""
+        us, ranges = timedelta(microseconds=1), [one.time for one in touched]
         wide = (one for shape in self.shapes for one in aligned(ranges, shape.length // us, shape.every // us))
-        return joined(wide, _MOST_RANGES)
+        return _with_keys(joined(wide, _MOST_RANGES), touched)
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -153,19 +164,21 @@ def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: 
     touched = gold_transforms.touched_panes(changed, gold.step).persist()
     parts = None
     try:
-        ranges, count = _extent(touched, gold.step)
-        if not ranges:
+        stretches, count = _extent(touched, gold.step)
+        if not stretches:
             return
-        rows = silver.where(_within("event_date", "event_time", ranges))
+        if count > _MOST_PANES or len(stretches) > _MOST_NAMED:
+            stretches = [_Stretch(one.time, {}) for one in stretches]
+        rows = silver.where(_within("event_date", "event_time", stretches))
         only = touched if count <= _MOST_PANES else None
         parts = gold_transforms.panes(rows, gold.step, only).withColumn("fresh", F.expr("true")).persist()
-        reach = gold.reach(ranges)
-        known = gold.table.read().where(_within("window_date", "window_start", reach))
+        reach = gold.reach(stretches)
+        known = gold.table.read().where(_within("window_date", "window_start", reach, "key"))
         before = gold_transforms.panes_of_gold(known, gold.step).withColumn("fresh", F.expr("false"))
         computed = parts
         if takes_away:
             computed = parts.unionByName(gold_transforms.emptied(before, parts, touched))
-        _merge(gold, _figures(gold, computed, before, ranges), reach)
+        _merge(gold, _figures(gold, computed, before, [one.time for one in stretches]), reach)
     finally:
         touched.unpersist()
         if parts is not None:
@@ -185,38 +198,63 @@ def _figures(gold: _Gold, parts: DataFrame, before: DataFrame, ranges: Sequence[
     return gold_transforms.gold_rows(figures, gold.shapes, gold.units)
 
 
-def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[TimeRange], int]:
-    """When the touched panes are, and how many there are. One row per hour comes here."""
+def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[_Stretch], int]:
+    """When the touched panes are, and how many there are. One row per hour and level comes here."""
     length = step.length // timedelta(microseconds=1)
-    hour = F.floor(F.col("start") / F.lit(_HOUR_US))
+    hour, key = F.floor(F.col("start") / F.lit(_HOUR_US)), F.col("key").cast("binary")
     hours = (
-        touched.groupBy(hour.alias("hour"))
-        .agg(F.min("start").alias("first"), F.max("start").alias("last"), F.count(F.lit(1)).alias("panes"))
+        touched.groupBy(hour.alias("hour"), "level")
+        .agg(
+            F.min("start").alias("first"),
+            F.max("start").alias("last"),
+            F.count(F.lit(1)).alias("panes"),
+            F.min(key).alias("first_key"),
+            F.max(key).alias("last_key"),
+        )
         .collect()
     )
-    ranges = joined((TimeRange(it["first"], it["last"] + length) for it in hours), _MOST_RANGES)
-    return ranges, sum(it["panes"] for it in hours)
+    count = sum(it["panes"] for it in hours)
+    found = [
+        _Stretch(TimeRange(it["first"], it["last"] + length), {it["level"]: (it["first_key"], it["last_key"])})
+        for it in hours
+    ]
+    times = joined((one.time for one in found), _MOST_RANGES)
+    return _with_keys(times, found), count
 
 
-def _within(date: str, time: str, ranges: Sequence[TimeRange]) -> str:
-    """SQL: a row's time is in one of the ranges. The date is said too, for it is what folders are chosen by."""
+def _with_keys(times: Sequence[TimeRange], parts: Iterable[_Stretch]) -> list[_Stretch]:
+    """Each of these disjoint times, which are in order, with the keys of the parts that begin in it."""
+    found = [_Stretch(time, {}) for time in times]
+    begins = [time.first for time in times]
+    for part in parts:
+        keys = found[bisect_right(begins, part.time.first) - 1].keys
+        for level, (first, last) in part.keys.items():
+            known = keys.get(level, (first, last))
+            keys[level] = min(known[0], first), max(known[1], last)
+    return found
+
+
+def _within(date: str, time: str, stretches: Sequence[_Stretch], key: str | None = None) -> str:
+    """SQL: a row's time is in one of the stretches, and its key, in a column of its level's name if ``key`` names none,
+    between those of it. The date is said too, for it is what folders are chosen by."""
     return " OR ".join(
-        f"({date} BETWEEN DATE '{moment(one.first):%Y-%m-%d}' AND DATE '{moment(one.end):%Y-%m-%d}'"
-        f" AND {time} >= {timestamp(one.first)} AND {time} < {timestamp(one.end)})"
-        for one in ranges
+        f"({date} BETWEEN DATE '{moment(one.time.first):%Y-%m-%d}' AND DATE '{moment(one.time.end):%Y-%m-%d}'"
+        f" AND {time} >= {timestamp(one.time.first)} AND {time} < {timestamp(one.time.end)}"
+        f" AND ({' OR '.join(between(key or level, *span) for level, span in one.keys.items()) or 'true'}))"
+        for one in stretches
     )
 
 
-def _merge(gold: _Gold, rows: DataFrame, reach: Sequence[TimeRange]) -> None:
+def _merge(gold: _Gold, rows: DataFrame, reach: Sequence[_Stretch]) -> None:
     """Puts the rows in the place of those of the same window, level, key and signal; deletes those without readings.
 
-    What has not changed is not written. The time is said once more, for the files that have to be looked into.
+    What has not changed is not written. Time and key are said once more, for the files that have to be looked into.
     """
     same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
     differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in _VALUES)
     gold.table.merge(
         rows,  # MERGE reads them twice, and keeps them for that
-        f"({_within('t.window_date', 't.window_start', reach)}) AND {same}",
+        f"({_within('t.window_date', 't.window_start', reach, 't.key')}) AND {same}",
         "WHEN MATCHED AND s.readings = 0 THEN DELETE",
         f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in _VALUES)}",
         "WHEN NOT MATCHED AND s.readings > 0 THEN INSERT *",

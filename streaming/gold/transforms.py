@@ -61,11 +61,10 @@ def gold_signals(silver: StructType) -> tuple[str, ...]:
 
 
 def touched_panes(rows: DataFrame, step: WindowShape) -> DataFrame:
-    """The panes with a reading of ``rows``: their ``start`` (µs since 1970), and ``pane``, a number that stands for
-    level, key and start. Different panes may have the same, so those chosen by it may be more than were meant."""
+    """The panes with a reading of ``rows``: ``level``, ``key`` and ``start`` (µs since 1970)."""
     start = _floor(F.unix_micros("event_time"), step.length).alias("start")
-    of = rows.select(start, F.explode(_levels()).alias("of")).select("start", "of.level", "of.key")
-    return of.where("key IS NOT NULL").distinct().select("start", _pane().alias("pane"))
+    of = rows.select(start, F.explode(_levels()).alias("of")).select("of.level", "of.key", "start")
+    return of.where("key IS NOT NULL").distinct()
 
 
 def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> DataFrame:
@@ -103,7 +102,7 @@ def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> 
         .where("key IS NOT NULL")
     )
     if only is not None:
-        taken = taken.withColumn("pane", _pane()).join(F.broadcast(only.select("pane").distinct()), "pane", "left_semi")
+        taken = taken.join(F.broadcast(only), only.columns, "left_semi")
     return (
         taken.select("start", "order", "level", "key", F.explode(readings).alias("of"))
         .select("start", "order", "level", "key", "of.signal", "of.value")
@@ -165,10 +164,8 @@ def rolled_up(parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Se
 def emptied(before: DataFrame, parts: DataFrame, touched: DataFrame) -> DataFrame:
     """Panes of ``before`` that are among the ``touched`` ones and not among ``parts`` any more: as fresh ones of 0
     readings."""
-    gone = (
-        before.withColumn("pane", _pane())
-        .join(touched.select("pane").distinct(), "pane", "left_semi")
-        .join(parts.select(*_SERIES, "start"), [*_SERIES, "start"], "left_anti")
+    gone = before.join(touched, touched.columns, "left_semi").join(
+        parts.select(*_SERIES, "start"), [*_SERIES, "start"], "left_anti"
     )
     nothing = {name: F.lit(None).cast("double") for name in _FIGURES}
     changed = gone.withColumns({**nothing, "readings": F.lit(0).cast("long"), "fresh": F.expr("true")})
@@ -196,10 +193,6 @@ def panes_of_gold(gold: DataFrame, step: WindowShape) -> DataFrame:
     return gold.where(F.col("window") == step.label).select(
         *_SERIES, F.unix_micros("window_start").alias("start"), *_FIGURES
     )
-
-
-def _pane() -> Column:
-    return F.xxhash64("level", "key", "start")
 
 
 def _levels() -> Column:

@@ -140,10 +140,11 @@ class DeltaUpkeep:
         return sorted(found.values(), key=lambda it: it.day or date.min)
 
     def keep_ranges(self, column: str) -> None:
-        """Has the range of a column kept for each file from now on, if it was not before."""
-        kept = self._detail()["properties"].get(_RANGES, "").split(",")
-        if column not in kept:
-            self._set(_RANGES, ",".join([*filter(None, kept), column]))
+        """Has the range of a column kept for each file from now on, if it was not before. A table that names no columns
+        keeps those of its first 32, all that the tables here have which name none."""
+        kept = self._detail()["properties"].get(_RANGES)
+        if kept is not None and column not in kept.split(","):
+            self._set(_RANGES, f"{kept},{column}")
 
     def _set(self, name: str, value: str) -> None:
         self._sql(f"ALTER TABLE {self._table.sql_name} SET TBLPROPERTIES ('{name}' = '{value}')")

@@ -23,3 +23,11 @@ def named(column: str, names: Collection[str]) -> str:
     step = max(1, -(-len(ordered) // MOST_RANGES))
     parts = (ordered[at : at + step] for at in range(0, len(ordered), step))
     return " OR ".join(f"{column} BETWEEN {text(part[0])} AND {text(part[-1])}" for part in parts) or "false"
+
+
+def between(column: str, first: bytes, last: bytes) -> str:
+    """SQL that is true where the column has one of two names, in UTF-8, or one between them."""
+    try:
+        return f"{column} BETWEEN {text(first.decode())} AND {text(last.decode())}"
+    except UnicodeDecodeError:
+        return "true"  # such a name cannot be written

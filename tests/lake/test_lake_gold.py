@@ -1,5 +1,6 @@
 """Gold against plain Python: aggregates, late data, batches in any order, a crash after the write, forgetting."""
 
+import json
 import math
 import random
 import statistics
@@ -22,10 +23,12 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField
 from config.errors import ConfigError
 from config.settings import Settings
 from config.values.window_shapes import WindowShape, parse_window, step_of
+from streaming import jvm
 from streaming.gold import job as gold
 from streaming.gold import transforms as gold_transforms
 from streaming.gold.transforms import GOLD
 from streaming.job import JobContext
+from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.lake.time_ranges import TimeRange
 from streaming.runtime import job_lock
@@ -223,8 +226,7 @@ def test_touched_panes_are_those_with_a_reading(spark: SparkSession) -> None:
         for level in ("device", "type", "site")
         if (key := getattr(it, level)) is not None
     }
-    assert sorted(it.start for it in found) == sorted(start for start, _, _ in wanted)
-    assert len({it.pane for it in found}) == len(wanted)
+    assert sorted((it.start, it.level, it.key) for it in found) == sorted(wanted)
 
 
 def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_nothing(
@@ -255,6 +257,38 @@ def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_noth
     run(spark, settings)
     assert_same(table(first.read()), expected(old[1::2] + current + late))
     assert table(first.read()) == after_crash
+
+
+def test_a_late_reading_opens_golds_files_of_its_time_and_its_names_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Also of a day that is sorted by name: the others are not there meanwhile."""
+    settings = lake(tmp_path, gold={"windows": ["1m tumbling"]})
+    gold.create(spark, settings)
+    part = gold._Gold(spark, settings)
+    early = readings(80, seed=10, over=timedelta(minutes=5))
+    later = [it._replace(at=it.at + timedelta(minutes=10), offset=it.offset + 100) for it in early]
+    upkeep = DeltaUpkeep(spark, part.table)
+    for batch in (early, later):
+        append(spark, settings, batch)
+        gold._write(part, rows(spark, batch))
+        if batch is early:
+            (day,) = upkeep.days(0)
+            upkeep.optimize(day.day, day.size // 8, "key")
+    late = next(it._replace(offset=500) for it in early if it.site == "north")
+    append(spark, settings, [late])
+    folder = tmp_path / "lake" / "gold"
+    hidden = []
+    for file in jvm.delta_files(spark, part.table.url).collect():
+        least, most = (json.loads(file["stats"])[f"{end}Values"] for end in ("min", "max"))
+        named = any(least["key"] <= it <= most["key"] for it in (late.device, late.type, late.site))
+        at = f"{late.at:%Y-%m-%dT%H:%M}"
+        if not named or not least["window_start"][:16] <= at <= most["window_start"][:16]:
+            hidden.append(folder / file["path"])
+            hidden[-1].rename(hidden[-1].with_suffix(".hidden"))
+    assert len(hidden) > 3
+    assert gold._write(part, rows(spark, [late])).rows == 1
+    for path in hidden:
+        path.with_suffix(".hidden").rename(path)
+    assert_same(table(part.table.read()), expected([*early, *later, late], ["1m tumbling"]))
 
 
 @in_full_form

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.lake.names import MOST_RANGES, named, text
+from streaming.lake.names import MOST_RANGES, between, named, text
 
 NAMES = st.sets(
     st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd"), max_size=6), max_size=200
@@ -28,3 +28,8 @@ def test_of_a_name_that_was_no_text_nothing_is_known() -> None:
 
 def test_a_name_is_nothing_but_text_to_spark() -> None:
     assert text("it's \\ ${spark.app.name}") == "'it\\'s \\\\ \\u0024{spark.app.name}'"
+
+
+def test_a_range_with_an_end_that_is_no_text_has_every_name() -> None:
+    assert between("key", b"a", "ü".encode()) == "key BETWEEN 'a' AND 'ü'"
+    assert between("key", b"a", b"\xff") == between("key", b"\x80", b"z") == "true"
