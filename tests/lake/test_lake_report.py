@@ -230,6 +230,21 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
     assert "The job devices has read up to version 1." in found.absent["lost.left"]
 
 
+def test_devices_are_counted_and_not_estimated(spark: SparkSession, tmp_path: Path) -> None:
+    """As many devices as Spark's estimate gets wrong, and a reading of each."""
+    stream = settings(tmp_path).stream
+    silver = DeltaTable(spark, stream, "silver")
+    silver.create(SCHEMA, PARTITIONS)
+    known = {"device": F.format_string("oslo-thermostat-%04d", F.col("id")), "record_id": F.expr("string(id)")}
+    moments = dict.fromkeys(("device_time", "event_time", "received_at"), F.lit(BEGIN))
+    dates = {"event_date": F.lit(BEGIN.date()), "clock_ahead": F.lit(False)}
+    rows = spark.range(1000).withColumns(known | moments | dates).drop("id")
+    assert rows.agg(F.approx_count_distinct("device", 0.01)).collect() != [(1000,)]
+    rows.write.format("delta").mode("append").save(silver.url)
+    found = read_lake(spark, stream)
+    assert {one.label: one.value for one in found.findings}["devices"] == "1,000"
+
+
 def test_an_empty_lake_is_a_page_that_says_so_and_status_4(spark: SparkSession, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     nothing = Namespace(file=str(page), since_ms=None, until_ms=None, device=None)
