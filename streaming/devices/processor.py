@@ -182,6 +182,7 @@ class _SparkStore:
             self._slots[slot.gateway].add(slot.ms)
 
     def flush(self) -> None:
+        """Writes what this call has changed into Spark's state. The store is not used after that."""
         for name in self._dirty:
             device = self._cache[name]
             if device is not None:
@@ -199,10 +200,11 @@ class _SparkStore:
 
 
 def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow``: readings as they are, then for each shard how far each gateway's readings are: the
-    first of each step, among those that it is given.
+    """A function for ``mapInArrow``: readings as they are, then rows "clock" for every shard: of each gateway and each
+    step of ``grid_ms`` the earliest moment among these readings.
 
-    A shard sees its own devices only, and a gateway is silent when all of its devices are.
+    Without them a shard, which gets the readings of its own devices alone, would take a gateway for silent whose
+    devices in other shards still send.
     """
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -210,7 +212,7 @@ def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]
         schema = None
         for batch in batches:
             schema = batch.schema
-            # Small integers and a few names, so sets of Python objects would cost more than to have them unique first.
+            # Arrow makes them unique: Python gets a few rows, and not one for each reading.
             steps = pc.divide(batch.column("ms"), rules.grid_ms)
             columns = {"gateway": batch.column("gateway"), "step": steps, "ms": batch.column("ms")}
             for row in pa.table(columns).group_by(["gateway", "step"]).aggregate([("ms", "min")]).to_pylist():

@@ -186,8 +186,9 @@ def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: 
 
 
 def _figures(gold: _Gold, parts: DataFrame, before: DataFrame, ranges: Sequence[TimeRange]) -> DataFrame:
-    """Rows of the table for panes computed anew, which are within ``ranges``, and the longer windows they are in, with
-    the panes from ``before``."""
+    """Rows of the table: of ``parts``, the panes computed anew, all within ``ranges``, and of the longer windows that
+    they are in. Such a window also needs its other panes: those of ``before``, which the table has, of the same level,
+    key and signal."""
     figures = parts.withColumn("window", F.lit(gold.step.label)).drop("fresh")
     if gold.longer:
         series = parts.select("level", "key", "signal").distinct()
