@@ -82,7 +82,7 @@ async def running(producer: Producer) -> AsyncIterator[Producer]:
 
 
 async def sent(producer: Producer, topic: str, records: Sequence[StoredRecord], partition: int = 0) -> object:
-    """Send one batch, as soon as its partition has a leader: a Kafka just thawed names none for a moment.
+    """Send one batch, as soon as its partition has a leader: after a broker was away there is none for a moment.
 
     Returns what ``failure`` says of it.
     """

@@ -29,8 +29,8 @@ _PROCESS_START_S = time.monotonic()
 _REACH_TIMEOUT_S = 5.0
 
 
-class _StopDuringStartup(BaseException):
-    """A signal came before the queries ran, so there is nothing to finish."""
+class _StopAtOnce(BaseException):
+    """A signal came while there is nothing to finish."""
 
 
 class _Printer:
@@ -56,11 +56,12 @@ class _Printer:
 
 
 class _Signals:
-    """SIGTERM and SIGINT: an exception while Spark starts, later a message to whoever waits."""
+    """SIGTERM and SIGINT: a message to whoever waits while ``let_finish``, else an exception."""
 
     def __init__(self) -> None:
         self.mailbox: Mailbox = queue.SimpleQueue()
-        self._starting = True
+        self.let_finish = False
+        """Whether something must be finished: batches, or Spark's end."""
         # What was ignored when the process began (a shell does that to SIGINT for background jobs) stays ignored.
         self._numbers = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is not signal.SIG_IGN]
         self._ignored = {signal.SIGTERM, signal.SIGINT}.difference(self._numbers)
@@ -73,15 +74,11 @@ class _Signals:
         for number in self._ignored:
             signal.signal(number, signal.SIG_IGN)
 
-    def running(self) -> None:
-        """From here on there are batches to finish."""
-        self._starting = False
-
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         received = signal.Signals(number)
         self.first = self.first or received
-        if self._starting:
-            raise _StopDuringStartup
+        if not self.let_finish:
+            raise _StopAtOnce
         self.mailbox.put(received)  # a SimpleQueue may be put to from a signal handler; an Event may deadlock
 
     def reraise(self) -> None:
@@ -129,19 +126,21 @@ def main(name: str, stages: Stages, argv: list[str] | None, at_end: AtEnd | None
         spark = start_spark(settings, arguments.jars, conf)
         try:
             signals.install()
-            signals.running()
+            signals.let_finish = True
             spark.tell_when_ended(lambda status: signals.mailbox.put(SparkEnded(status)))
             for stage in chosen:
                 if signals.first is None:
                     run_queries(spark.session, settings, stage, context, signals.mailbox)
             if at_end is not None:
+                signals.let_finish = False
                 at_end(spark.session, settings, arguments)
         except PySparkException as error:
             error.add_note(str(error))  # its text is asked of the JVM, which ends now
             raise
         finally:
+            signals.let_finish = True
             spark.end()
-    except _StopDuringStartup:
+    except _StopAtOnce:
         pass
     except GatewayError as error:
         query = error.query if isinstance(error, StreamError) else None

@@ -1,6 +1,7 @@
-"""How a job's driver ends when Spark refuses something."""
+"""How a job's driver ends: when Spark refuses something, and by signals."""
 
 import argparse
+import signal
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -57,3 +58,18 @@ def test_the_text_of_a_refusal_is_told_though_the_jvm_has_ended(
         driver.main("silver", lambda *_: [[]], [])
     assert raised.value.__notes__ == ["there is no such table"]
     assert "there is no such table" in capsys.readouterr().out
+
+
+def test_a_signal_waits_for_batches_alone() -> None:
+    """One more while the report is drawn ends at once, and the first says how the process has ended."""
+    signals = driver._Signals()
+    with pytest.raises(driver._StopAtOnce):
+        signals._handle(signal.SIGINT, None)
+    signals = driver._Signals()
+    signals.let_finish = True
+    signals._handle(signal.SIGTERM, None)
+    assert signals.mailbox.get_nowait() is signal.SIGTERM
+    signals.let_finish = False
+    with pytest.raises(driver._StopAtOnce):
+        signals._handle(signal.SIGINT, None)
+    assert signals.first is signal.SIGTERM
