@@ -92,7 +92,8 @@ async def test_without_bronze_it_comes_from_kafka(
     spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = await make_topic(partitions=2)
-    base = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    # Of one day, at whatever hour the test runs: each day is filled, and told, by itself.
+    base = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
     places = [base + timedelta(minutes=number) for number in range(8)]
     # Partition 1 has nothing behind the stretch's beginning.
     batch = [Message(payload(number, at), ms(at), int(number < 2)) for number, at in enumerate(places)]
