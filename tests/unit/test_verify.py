@@ -42,6 +42,19 @@ def foreign(number: int = 0) -> StoredRecord:
     return StoredRecord(1_000_000, b"k", b"foreign %d" % number, [])
 
 
+async def between_others(*, listed: bool = True) -> FakeLog:
+    """Twenty messages, with the record of another writer before every second one."""
+    kafka, topic = FakeKafka.with_topic(2)
+    with pytest.MonkeyPatch.context() as patch:
+        if not listed:
+            patch.setattr("bridge.ledger_topic.intervals.MAX_RUNS", 2)
+        async with LedgerPath(kafka) as path:
+            for _ in range(10):
+                topic.partitions[0].log.append(foreign())
+                await path.deliver("t", 2)
+    return FakeLog(kafka)
+
+
 # --- all is well ---
 
 
@@ -250,18 +263,36 @@ async def test_only_what_the_topics_settings_explain_has_expired(settings: dict[
     assert place(await log.verify()).expired == (2 if expired else 0)
 
 
-async def test_retention_that_goes_on_while_the_topic_is_read() -> None:
-    kafka, _ = await delivered()
-    log = FakeLog(kafka)
+async def read_during_retention(log: FakeLog, start: int) -> PlaceResult:
+    """Retention takes the records before ``start`` once the verification has seen the topic."""
     view = await log.topic("t")
 
     async def as_before(name: str) -> object:
-        log.starts["t", 0] = 4
+        log.starts["t", 0] = start
         return view
 
     log.topic = as_before  # type: ignore[method-assign, assignment]
-    result = place(await log.verify())
+    return place(await log.verify())
+
+
+async def test_retention_that_goes_on_while_the_topic_is_read() -> None:
+    kafka, _ = await delivered()
+    result = await read_during_retention(FakeLog(kafka), 4)
     assert (result.expired, result.missing, result.found) == (4, 0, 6)
+
+
+async def test_retention_takes_more_ranges_than_are_kept_for_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.tools.verify.place._ABSENT_RANGES", 3)
+    log = await between_others()
+    log.deleted = {("t", 0, 20), ("t", 0, 23)}
+    result = await read_during_retention(log, 20)
+    assert (result.expired, result.missing, result.found) == (13, 2, 5)
+    assert result.absent == [(20, 21), (23, 24)]
+
+
+async def test_retention_takes_some_of_the_offsets_that_were_not_listed() -> None:
+    result = await read_during_retention(await between_others(listed=False), 4)
+    assert (result.state, result.unjudged, result.missing, result.found) == ("unjudged", 2, 0, 18)
 
 
 async def test_compaction_leaves_gaps_but_takes_nothing_from_the_end() -> None:
@@ -274,6 +305,16 @@ async def test_compaction_leaves_gaps_but_takes_nothing_from_the_end() -> None:
     del topic.partitions[0].log[9:]
     result = place(await log.verify())
     assert (result.state, result.compacted, result.missing) == ("missing", 2, 1)
+
+
+async def test_compaction_takes_offsets_that_were_not_listed() -> None:
+    log = await between_others(listed=False)
+    log.settings["t"] = {"compacted": True, "deletes": False}
+    log.deleted = {("t", 0, 4)}
+    result = place(await log.verify())
+    assert (result.state, result.compacted, result.found) == ("compacted", 1, 19)
+    del log.kafka.topics["t"].partitions[0].log[29:]
+    assert place(await log.verify()).state == "missing"
 
 
 async def test_without_the_header_offsets_alone_decide_and_that_is_said() -> None:
@@ -427,15 +468,7 @@ async def test_a_span_reads_no_more_than_it_needs() -> None:
 
 
 async def test_offsets_that_were_not_listed_are_judged_by_their_number() -> None:
-    kafka, topic = FakeKafka.with_topic(2)
-    log = topic.partitions[0].log
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridge.ledger_topic.intervals.MAX_RUNS", 2)
-        async with LedgerPath(kafka) as path:
-            for _ in range(10):
-                log.append(foreign())
-                await path.deliver("t", 2)
-    kafka_log = FakeLog(kafka)
+    kafka_log = await between_others(listed=False)
     result = place(await kafka_log.verify())
     assert (result.state, result.acknowledged, result.found) == ("ok", 20, 20)
     kafka_log.deleted = {("t", 0, 4)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +17,7 @@ State = Literal["ok", "surplus", "open", "expired", "compacted", "unjudged", "mi
 
 _SLACK_MS = 60_000  # between the gateway's clock and the broker's
 _ABSENT_RANGES = 1000  # most ranges of missing offsets that are kept for the report
+_BLURRED = "some offsets were not listed one by one, and part of their range has expired"
 
 
 @dataclass(slots=True)
@@ -126,7 +128,7 @@ class Place:
             return
         if record.first_offset < self._view.start:
             self.result.unjudged += count
-            self._note("some offsets were not listed one by one, and part of their range has expired")
+            self._note(_BLURRED)
         else:
             self._blurred.append((record.first_offset, record.last_offset, count, record.tagged))
 
@@ -192,17 +194,14 @@ class Place:
             self._note("there is no such topic or partition any more")
             return
         located = sum(end - first for flat in self._runs.values() for first, end in _pairs(flat))
-        blurred = sum(count for _, _, count, _ in self._blurred)
         result.missing = self._gone
         if self._gone:
             self._note("removed sooner than retention says: deleted by somebody, or the topic was made anew")
         comparison.finish()
         self._settle_located(comparison, located, start_now)
-        found = min(blurred, comparison.blurred)
-        result.found += found
-        result.missing += blurred - found
         result.open = comparison.open
-        result.surplus = comparison.surplus + max(0, comparison.blurred_ours - blurred)
+        result.surplus = comparison.surplus
+        self._settle_blurred(comparison, start_now)
         self._settle_unlocated()
         self._merged = None
         self._runs = {}
@@ -215,8 +214,10 @@ class Place:
         result.found = comparison.found
         absent = union - comparison.found - comparison.foreign
         beyond = sum(end - max(first, self._view.end) for first, end, _ in self._union() if end > self._view.end)
-        expired = sum(min(end, start_now) - first for first, end in comparison.absent if first < start_now)
-        if start_now > self._view.start and expired:
+        expired = sum(
+            self._acknowledged_in(first, min(end, start_now)) for first, end in comparison.absent if first < start_now
+        )
+        if expired:
             absent -= expired
             result.expired += expired
         for first, end in comparison.absent:
@@ -233,6 +234,32 @@ class Place:
             self._note(f"{twice} offsets were acknowledged twice: a defect of the account, or the topic was made anew")
         if comparison.foreign:
             self._note(f"{comparison.foreign} acknowledged offsets hold records of somebody else")
+
+    def _acknowledged_in(self, first: int, end: int) -> int:
+        """Number of acknowledged offsets in a range."""
+        union = self._union()
+        count, at = 0, bisect_right(union, first, key=lambda run: run[1])
+        while at < len(union) and union[at][0] < end:
+            count += min(end, union[at][1]) - max(first, union[at][0])
+            at += 1
+        return count
+
+    def _settle_blurred(self, comparison: Comparison, start_now: int) -> None:
+        result = self.result
+        assert self._view is not None
+        assert self._topic_view is not None
+        count = sum(count for _, _, count, _ in self._blurred)
+        found = min(count, comparison.blurred)
+        absent = count - found
+        result.found += found
+        result.surplus += max(0, comparison.blurred_ours - count)
+        if self._topic_view.compacted and all(high < self._view.end for _, high, *_ in self._blurred):
+            result.compacted += absent
+        elif absent and any(low < start_now for low, *_ in self._blurred):
+            result.unjudged += absent
+            self._note(_BLURRED)
+        else:
+            result.missing += absent
 
     def _settle_unlocated(self) -> None:
         """Records acknowledged without an offset can only be among the surplus."""
@@ -266,18 +293,20 @@ class Comparison:
         self.open = 0
         self.blurred = 0
         self.blurred_ours = 0
-        self.absent: list[tuple[int, int]] = []
+        self.absent: list[tuple[int, int]] = []  # where acknowledged offsets are missing, and nothing else is
+        self._shown = 0  # behind the last record
 
     def show(self, records: Sequence[FoundRecord]) -> None:
         """Count these records. Offsets ascend, also between calls."""
         for offset, timestamp_ms, ours in records:
             while offset >= self._end:
                 self._finish_run()
+            if offset > self._next:
+                self._miss(self._next, offset)
+            self._shown = offset + 1
             if offset < self._first:
                 self._beside(offset, timestamp_ms, ours=ours)
                 continue
-            if offset > self._next:
-                self._miss(self._next, offset)
             self._next = offset + 1
             if ours or not self._tagged:
                 self.found += 1
@@ -296,7 +325,7 @@ class Comparison:
         self._next = self._first
 
     def _miss(self, first: int, end: int) -> None:
-        if self.absent and self.absent[-1][1] == first:
+        if self.absent and self.absent[-1][0] >= self._shown:  # what retention took is one range
             self.absent[-1] = (self.absent[-1][0], end)
         elif len(self.absent) < _ABSENT_RANGES:
             self.absent.append((first, end))
