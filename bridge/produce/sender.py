@@ -253,7 +253,7 @@ class Sender:
         if queue.in_flight is not batch:
             return  # rebuilt meanwhile, so this late answer is ignored
         if queue in self._failures:
-            if error is not None or not isinstance(self._failures[queue], IncarnationError):
+            if error is not None:
                 return
             del self._failures[queue]  # Kafka stored it, and it is not rebuilt yet
         if error is None:
@@ -474,7 +474,6 @@ class Sender:
         for span, _ in share.parts:
             span.pending += 1
         rebuilt.unfinished = share.unfinished
-        rebuilt.counted = rebuilt.messages
         rebuilt.size = builder.size()
         rebuilt.attempts = batch.attempts
         rebuilt.first_failed_ns = batch.first_failed_ns
@@ -543,11 +542,7 @@ class _Share:
         unfinished: list[int] = []
         at = 0
         for share, records in pieces:
-            for span, count in share.parts:
-                if parts and parts[-1][0] is span:
-                    parts[-1] = (span, parts[-1][1] + count)
-                else:
-                    parts.append((span, count))
+            parts += share.parts
             unfinished += [at + number for number in share.unfinished]
             at += records
         return cls(parts, unfinished)

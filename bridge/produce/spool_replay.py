@@ -250,7 +250,6 @@ class Replay:
         for builder, messages, unfinished in builders:
             batch = Batch(slot, builder, opened_ns)
             batch.count = messages + len(unfinished)
-            batch.counted = messages
             batch.unfinished = unfinished
             batch.size = builder.size()
             batch.disk = OnDisk.YES

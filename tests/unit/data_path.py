@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from bridge.errors import BridgeError, TopicMissingError
+from bridge.errors import BridgeError, PoisonedError, TopicMissingError
 from bridge.ledger import Ledger
-from bridge.ports import Headers, ProducerFactory
+from bridge.ports import Headers, ProducerFactory, StoredRecord
 from bridge.produce.accumulator import Slot
 from bridge.produce.batch import Batch, Span
 from bridge.produce.dead_letter import DeadLetterPlan
@@ -29,6 +29,12 @@ POLICY = SenderPolicy(delivery_timeout_ns=120_000_000_000, settle_ns=10_000_000_
 def value_of(number: int, size: int = 0) -> bytes:
     """A payload that says which one it is."""
     return b"%d" % number + b"." * size
+
+
+def named_poison(records: list[StoredRecord]) -> BridgeError | None:
+    """What Kafka says of a batch with such records: it names them."""
+    bad = tuple(n for n, record in enumerate(records) if (record.value or b"").startswith(b"poison"))
+    return PoisonedError("Kafka will not take them.", records=bad) if bad else None
 
 
 @dataclass

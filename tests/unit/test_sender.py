@@ -1,16 +1,18 @@
 """The sender keeps order, takes poisoned batches apart, outlives its producers, and never hangs."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from bridge import wire
 from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError
 from bridge.ports import StoredRecord
+from bridge.produce.parking import mark_unfinished
 from bridge.produce.partitions import PartitionQueue
 from bridge.produce.sender import SenderPolicy, SenderState
 from bridge.wire import DeadLetterReason
-from tests.unit.data_path import DEAD_LETTERS, POLICY, Path, value_of
+from tests.unit.data_path import DEAD_LETTERS, POLICY, Path, named_poison, value_of
 from tests.unit.fake_kafka import DOWN, FakeKafka, FakeProducer
 from tests.unit.manual_time import in_manual_time
 from tests.unit.spool_path import S, SpoolPath
@@ -21,6 +23,9 @@ def poison(records: list[StoredRecord]) -> BridgeError | None:
     if any((record.value or b"").startswith(b"poison") for record in records):
         return PoisonedError("Kafka will not take it: InvalidRecordError.", DeadLetterReason.INVALID_RECORD)
     return None
+
+
+Reject = Callable[[list[StoredRecord]], BridgeError | None]
 
 
 def first_occurrences(values: list[bytes | None]) -> list[bytes | None]:
@@ -143,13 +148,44 @@ async def test_a_span_is_not_released_while_one_half_of_its_split_batch_waits() 
         assert path.owner.released == [b"1", b"2"]
 
 
-async def test_a_dead_letter_that_is_poisoned_itself_is_held_not_buried_again() -> None:
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_message_waits_for_each_of_its_records_when_its_batch_is_split(named: bool) -> None:
+    """The first record of a message becomes a dead letter, which is refused. The second one is delivered."""
     kafka = FakeKafka()
-    kafka.topic("t", reject=poison)
-    dead = kafka.topic(DEAD_LETTERS, reject=poison)
+
+    def reject(records: list[StoredRecord]) -> BridgeError | None:
+        return named_poison(records) or (PoisonedError("no") if any(one.value == b"2a" for one in records) else None)
+
+    topic = kafka.topic("t", reject=reject)
+    dead = kafka.topic(DEAD_LETTERS, reject=lambda _records: RefusedError("no"))
+    kafka.latency_s = lambda: 0.05
     async with Path(kafka) as path:
-        for number in range(3):
-            path.append(path.slot("t"), b"poison %d" % number)
+        path.send(b"first")
+        for value in (b"1",) + (b"poison",) * named + (b"2b", b"3"):  # these share a batch
+            slot = path.slot("t")
+            if value == b"2b":
+                path.accumulator.append(slot, timestamp=7, key=None, value=b"2a", headers=[])
+                mark_unfinished(slot)
+            path.append(slot, value)
+            path.flush()
+        await path.until(lambda: topic.values() == [b"first", b"1", b"2b", b"3"], "the others are delivered")
+        await asyncio.sleep(60)
+        assert set(path.owner.released) <= {b"1", b"2"}
+        dead.reject = None
+        await path.drained()
+    counts = [(1, 0), (1, 0), *[(0, 1)] * named, (1, 0), (1, 0)]
+    assert [(span.stored, span.dead) for span in path.spans] == counts
+
+
+@pytest.mark.parametrize(("reject", "size"), [(poison, 0), (named_poison, 6000)], ids=["one record", "two, named"])
+async def test_a_dead_letter_that_is_poisoned_itself_is_held_not_buried_again(reject: Reject, size: int) -> None:
+    kafka = FakeKafka(batch_bytes=1 << 20)
+    kafka.topic("t", reject=reject)
+    dead = kafka.topic(DEAD_LETTERS, reject=reject)
+    values = [b"poison %d" % number + b"." * size for number in range(3)]
+    async with Path(kafka) as path:
+        for value in values:
+            path.append(path.slot("t"), value)
         path.flush()
         await asyncio.sleep(120)
         assert path.held == 3
@@ -160,7 +196,7 @@ async def test_a_dead_letter_that_is_poisoned_itself_is_held_not_buried_again() 
         dead.reject = None
         await path.drained()
         assert path.ledger.dead_lettered == 3
-    assert dead.values() == [b"poison 0", b"poison 1", b"poison 2"]
+    assert b"".join(value or b"" for value in dead.values()) == b"".join(values)
 
 
 async def test_records_too_large_for_their_topic_alone_are_dead_lettered_in_parts_the_topic_takes() -> None:

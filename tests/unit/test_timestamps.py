@@ -13,7 +13,7 @@ from bridge.ports import StoredRecord
 from bridge.produce.parking import mark_unfinished
 from bridge.produce.timestamps import AHEAD_MS
 from bridge.wire import DeadLetterReason
-from tests.unit.data_path import DEAD_LETTERS, AnyPath, Path, value_of
+from tests.unit.data_path import DEAD_LETTERS, AnyPath, Path, named_poison, value_of
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import in_manual_time
 from tests.unit.spool_path import SpoolPath, numbers
@@ -122,11 +122,6 @@ async def test_a_dead_letter_has_the_present_as_its_timestamp_and_says_when_it_w
 # --- what Kafka names is at fault, and nothing else -----------------------------------------------------------------
 
 
-def named_poison(records: list[StoredRecord]) -> BridgeError | None:
-    bad = tuple(n for n, record in enumerate(records) if (record.value or b"").startswith(b"poison"))
-    return PoisonedError("Kafka will not take them.", records=bad) if bad else None
-
-
 async def test_only_the_records_that_kafka_names_become_dead_letters_at_once() -> None:
     kafka, topic = FakeKafka.with_topic(reject=named_poison)
     async with Path(kafka) as path:
@@ -186,9 +181,10 @@ async def test_the_ceiling_binds_what_comes_back_from_the_spool(
         await path.until(lambda: len(topic.values()) == 500, "the good ones are delivered", within_s=60)
         await path.until(lambda: bool(stops.stopped), "the ceiling is reached", within_s=60)
         await asyncio.sleep(5)
-        dead = len(path.dead)
+        dead, asked = len(path.dead), len(path.observer.failed)
         assert 50 <= dead <= 110, dead
         await asyncio.sleep(600)
+        assert len(path.observer.failed) - asked < 300, "it is asked for every seven to ten seconds, not more"
         assert dead < len(path.dead) <= dead + 21, "each trial costs one, however long it lasts"
         assert path.disk.messages > 0
         assert path.balanced()

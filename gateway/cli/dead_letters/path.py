@@ -197,7 +197,7 @@ class ReplayPath:
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
         del offset, now_ns
-        for span, _ in batch.parts:
+        for span in dict(batch.parts):
             if (fate := self._fates.get(span)) is not None:
                 fate.written = True
                 fate.destinations.append(Destination(batch.slot.topic, partition, None))
