@@ -13,7 +13,7 @@ from bridge.ledger_topic.records import Author, PartitionRecord, WorkerRecord, d
 from bridge.ports import StoredRecord
 from tests.kinds import is_a
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.ledger_path import GATEWAY, INTERVAL_MS, LEDGER, LedgerPath, ledger_partition, ledger_records
+from tests.unit.ledger_path import GATEWAY, INTERVAL_MS, LEDGER, FakeLog, LedgerPath, ledger_partition, ledger_records
 from tests.unit.manual_time import in_manual_time
 
 
@@ -173,6 +173,7 @@ async def test_a_record_that_is_refused_for_good_is_said_and_the_others_are_writ
         await path.interval()
     assert [(one.partition, one.records) for one in partitions(kafka)] == [(0, 3)]
     assert [one.unwritten for one in workers(kafka)] == [0, 1, 1]
+    assert "worker 0, life life: Kafka refused 1 ledger records" in (await FakeLog(kafka).verify()).unjudged
 
 
 async def test_a_producer_that_is_spoiled_for_the_ledger_alone_is_replaced_but_not_over_and_over() -> None:

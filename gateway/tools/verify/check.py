@@ -89,7 +89,7 @@ class _Reading:
         except LedgerRecordError as error:
             self.unreadable[str(error)] = self.unreadable.get(str(error), 0) + 1
             return None
-        if record.gateway != self._gateway or not self._span.holds(record):
+        if not self._span.holds(record):
             return None
         if isinstance(record, LostSessionRecord):
             return record
