@@ -133,14 +133,19 @@ class FakeLog:
         return self.starts.get((topic, partition), 0)
 
     async def ledger_horizon_ms(self, topic: str) -> int:
-        return 0
+        logs = [partition.log for partition in self.kafka.topics[topic].partitions]
+        starts = [self.starts.get((topic, number), 0) for number in range(len(logs))]
+        firsts = [log[start:] for log, start in zip(logs, starts, strict=True) if start]
+        return max((log[0].timestamp_ms if log else 1 << 62 for log in firsts), default=0)
 
     async def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
         for number, partition in enumerate(self.kafka.topics[topic].partitions):
             if (topic, number) in self.leaderless:
                 continue
             for offset, record in enumerate(partition.log):
-                if (topic, number, offset) not in self.deleted and (since_ms or 0) <= record.timestamp_ms:
+                if offset < self.starts.get((topic, number), 0) or (topic, number, offset) in self.deleted:
+                    continue
+                if (since_ms or 0) <= record.timestamp_ms:
                     yield LedgerRow(number, record.key or b"", record.value)
 
     async def records(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[FoundRecord]]:

@@ -388,6 +388,22 @@ async def test_an_account_with_a_hole_is_no_account() -> None:
         assert "the ledger itself is incomplete" in as_text(verdict)
 
 
+async def test_an_account_of_which_retention_took_the_beginning_has_no_hole() -> None:
+    """Retention takes of one partition more than of another."""
+    kafka = FakeKafka("t", 4)
+    async with LedgerPath(kafka) as path:
+        for _ in range(3):
+            for partition in range(4):
+                await path.deliver("t", 1, partition=partition)
+            await path.interval()
+    for number, partition in enumerate(kafka.topics[LEDGER].partitions):
+        for start in range(1, len(partition.log) + 1):
+            log = FakeLog(kafka)
+            log.starts[LEDGER, number] = start
+            verdict = await log.verify()
+            assert verdict.exit_status is ExitStatus.OK, (number, start, verdict.unjudged)
+
+
 async def test_what_was_written_twice_counts_once() -> None:
     kafka, _ = await delivered()
     for partition in kafka.topics[LEDGER].partitions:

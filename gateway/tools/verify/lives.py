@@ -58,7 +58,7 @@ class Life:
 
 
 class Lives:
-    """All lives of the gateway in the span. Records from before ``complete_from_ms`` may have expired."""
+    """All lives of the gateway in the span. Records up to ``complete_from_ms`` may have expired."""
 
     def __init__(self, interval_ms: int, complete_from_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -121,7 +121,7 @@ class Lives:
 
     def _expect(self, life: Life, number: int, count: int, to_ms: int) -> None:
         """Expect ``count`` more ``partition`` records of an interval; a found record counts -1."""
-        if to_ms < self._complete_from_ms:
+        if to_ms <= self._complete_from_ms:
             return
         left = life.unmatched.get(number, 0) + count
         if left:
