@@ -12,6 +12,7 @@ from bridge.produce.parking import mark_unfinished
 from bridge.produce.partitions import PartitionQueue
 from bridge.produce.sender import SenderPolicy, SenderState
 from bridge.wire import DeadLetterReason
+from config.settings import KafkaSettings
 from tests.unit.data_path import DEAD_LETTERS, POLICY, Path, named_poison, value_of
 from tests.unit.fake_kafka import DOWN, FakeKafka, FakeProducer
 from tests.unit.manual_time import in_manual_time
@@ -72,6 +73,13 @@ async def test_one_batch_of_a_partition_is_under_way_and_the_rest_travels_togeth
             await asyncio.sleep(0.001)
         await path.drained()
     assert sizes == [1, 99]
+
+
+def test_the_time_limits_are_those_of_the_settings() -> None:
+    policy = SenderPolicy.from_settings(
+        KafkaSettings.model_validate({"delivery_timeout": "90s", "request_timeout": "7s"})
+    )
+    assert (policy.delivery_timeout_ns, policy.settle_ns) == (90_000_000_000, 14_000_000_000)
 
 
 # --- poisoned batches -------------------------------------------------------------------------------------------------

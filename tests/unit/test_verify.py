@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.ledger_topic.intervals import SessionLoss
+from bridge.ledger import LedgerSnapshot
+from bridge.ledger_topic.intervals import Interval, SessionLoss
+from bridge.ledger_topic.records import Author, State, WorkerRecord, decode, worker_record
 from bridge.ports import StoredRecord
 from config.errors import ExitStatus
 from gateway.tools.verify.before import Before
 from gateway.tools.verify.check import Span, Verdict
+from gateway.tools.verify.lives import Lives, Window
 from gateway.tools.verify.log import FoundRecord
 from gateway.tools.verify.place import PlaceResult
 from gateway.tools.verify.report import as_json, as_text
@@ -386,6 +389,27 @@ async def test_an_account_with_a_hole_is_no_account() -> None:
             continue  # the first or the last word: what lies between is complete
         assert verdict.exit_status is ExitStatus.UNJUDGED, document
         assert "the ledger itself is incomplete" in as_text(verdict)
+    log = FakeLog(kafka)
+    partitions = kafka.topics[LEDGER].partitions
+    log.deleted = {row for row in rows if b'"number":1,' in (partitions[row[1]].log[row[2]].value or b"")}
+    assert (await log.verify()).exit_status is ExitStatus.UNJUDGED, "an interval of which nothing is left"
+
+
+def test_what_a_life_before_the_span_acknowledged_last_is_open() -> None:
+    def add(lives: Lives, author: Author, state: State, from_ms: int, to_ms: int) -> None:
+        interval = Interval(from_ms, to_ms, {}, LedgerSnapshot(*[0] * 9), 0)
+        record = decode(worker_record(author, 0, interval, state, 0)[1])
+        assert isinstance(record, WorkerRecord)
+        lives.add_worker(record)
+
+    second = Author("gw", 0, "second", 500_000, "first", False)
+    lives = Lives(60_000, 0)
+    add(lives, second, "started", 500_000, 700_000)
+    assert lives.windows(800_000) == [Window(0, 500_000), Window(700_000, 800_000)]
+    (life,) = lives.sorted()
+    assert [life.ending(now_ms) for now_ms in (1_300_000, 1_300_001)] == ["running", "silent"], "after three intervals"
+    add(lives, Author("gw", 0, "first", 100_000), "running", 100_000, 400_000)
+    assert lives.windows(800_000) == [Window(400_000, 500_000), Window(700_000, 800_000)]
 
 
 async def test_an_account_of_which_retention_took_the_beginning_has_no_hole() -> None:

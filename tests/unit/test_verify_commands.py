@@ -108,6 +108,7 @@ def test_a_finished_command_without_an_outcome_is_missing(lost: int) -> None:
     assert wrong.startswith("commands/0: 1 of 5 commands are finished by the commit, and have no terminal status")
     assert wrong.endswith(f"offsets {lost}")
     assert f"WRONG: {wrong}." in as_text([verdict])
+    assert exit_status([FakeLog(0, None).verify(), verdict]) is ExitStatus.MISSING_MESSAGES, "the gravest of all"
 
 
 def test_two_outcomes_are_wrong_but_for_a_late_answer() -> None:
