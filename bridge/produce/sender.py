@@ -24,6 +24,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -339,19 +340,13 @@ class Sender:
 
     async def _settle(self) -> None:
         """Wait for answers of partitions without a failure, so that their batches are not stored twice."""
-        deadline_ns = self._clock_ns() + self._policy.settle_ns
-        while any(q.in_flight is not None and q not in self._failures for q in self.partitions.queues.values()):
-            left_s = (deadline_ns - self._clock_ns()) / 1e9
-            if left_s <= 0:
-                return
-            self._answered.clear()
-            try:
-                # wait_for loses a cancellation that comes with the answer (Python 3.11), and the sender sent again
-                # after its close.
-                async with asyncio.timeout(left_s):
+        with suppress(TimeoutError):
+            # wait_for loses a cancellation that comes with the answer (Python 3.11), and the sender sent again after
+            # its close.
+            async with asyncio.timeout(self._policy.settle_ns / 1e9):
+                while any(q.in_flight is not None and q not in self._failures for q in self.partitions.queues.values()):
+                    self._answered.clear()
                     await self._answered.wait()
-            except TimeoutError:
-                return
 
     async def _connect(self) -> None:
         pauses = self._policy.pauses

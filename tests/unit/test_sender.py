@@ -671,9 +671,11 @@ async def test_nothing_is_sent_after_the_close() -> None:
     slot = path.slot("t")
     path.append(slot, b"x")
     path.flush()
+    path.sender.renew("too late")
     await asyncio.sleep(10)
     assert path.topic.values() == []
     assert path.held == 1
+    assert path.observer.incarnations == [1]
 
 
 # --- defects of ours -------------------------------------------------------------------------------------------------
