@@ -197,6 +197,12 @@ class TestPlaceholders:
         assert not publishes(requested, [Rule("deny", topic), Rule("allow", "#"), Rule("allow", "$SYS/#")])
         assert not publishes("other", [Rule("allow", topic)])
 
+    @pytest.mark.parametrize("requested", ["#", "d/#", "d/+/secret", "+/dev-1/+"])
+    def test_no_wildcard_reaches_what_is_denied_to_the_client(self, requested: str) -> None:
+        rules = [Rule("deny", "d/${clientid}/secret"), Rule("allow", "#")]
+        assert not subscribes(requested, rules)
+        assert subscribes("d/dev-2/secret", rules)
+
     @pytest.mark.parametrize("value", ["", "#", "+", "a/b", "a+", "#a", "a\0", "/"])
     @pytest.mark.parametrize("permission", ["allow", "deny"])
     def test_a_value_that_is_missing_or_reaches_beyond_a_level_matches_nothing(
@@ -271,7 +277,7 @@ class TestActionQosRetain:
         rules = [Rule("deny", "a", retain=True), Rule("allow", "a", retain=False)]
         assert not publishes("a", rules, retain=True)
         assert publishes("a", rules, retain=False)
-        assert not subscribes("a", rules)  # the first rule is about all subscriptions to it
+        assert not subscribes("a", [rules[0], Rule("allow", "a")]), "the first rule is about all subscriptions to it"
 
 
 class TestWho:
@@ -361,6 +367,7 @@ class TestEdits:
             (Rule("allow", "a", actions=frozenset()), "publishing, subscribing, or both"),
             (Rule("allow", "a", qos=frozenset({1, 3})), "not 1, 3"),
             (Rule("allow", "a", actions=frozenset({"subscribe"}), retain=True), "subscriptions alone"),
+            (Rule("allow", "a", actions=frozenset({"publish", "x"})), "publishing, subscribing"),  # type: ignore[arg-type]
         ],
     )
     def test_a_rule_that_could_never_be_meant_is_refused(self, rule: Rule, fault: str) -> None:
@@ -368,7 +375,7 @@ class TestEdits:
 
     @pytest.mark.parametrize("topic", ["a", "#", "+/#", "d/${clientid}/#", "x${tenant}y", "a/${$}{b}", "/", "$SYS/#"])
     def test_a_usual_rule_is_taken(self, topic: str) -> None:
-        assert rule_problem(Rule("allow", topic)) == ""
+        assert rule_problem(Rule("allow", topic, actions=frozenset({"subscribe"}))) == ""
         assert rule_problem(Rule("deny", topic, eq=True, qos=frozenset({0}), retain=True)) == ""
 
 
