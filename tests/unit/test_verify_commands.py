@@ -84,10 +84,11 @@ def test_each_has_one_outcome_or_waits_or_is_under_way() -> None:
     log.finish(2, status=Status.EXPIRED)
     log.status(4, Status.SENT, terminal=False)
     log.finish(5)  # finished since the commit
+    log.status(6, Status.SENT, terminal=False)  # sent since the commit
     log.status(8, Status.ACCEPTED, terminal=False)  # taken since the commit
     verdict = log.verify()
     (one,) = verdict.accounts
-    assert (one.records, one.finished, one.under_way, one.waiting, one.unread) == (10, 5, 1, 3, 1)
+    assert (one.records, one.finished, one.under_way, one.waiting, one.unread) == (10, 5, 2, 2, 1)
     assert one.outcomes == {"succeeded": 4, "expired": 1}
     assert verdict.exit_status is ExitStatus.OK
     text = as_text([verdict])
@@ -181,6 +182,8 @@ def test_an_id_that_is_used_again_takes_the_place_of_the_earlier_statuses() -> N
     verdict = log.verify()
     (one,) = verdict.accounts
     assert (one.id_used_again, one.missing, one.missing_at) == (1, 1, [2])
+    log.status(2, Status.SUCCEEDED, id="two")
+    assert log.verify().exit_status is ExitStatus.UNJUDGED
 
 
 def test_a_refused_copy_has_its_own_outcome() -> None:
@@ -195,12 +198,14 @@ def test_a_refused_copy_has_its_own_outcome() -> None:
 
 def test_records_that_kafka_deleted_before_they_were_finished_are_not_judged() -> None:
     log = FakeLog(8, "T1F1A1", low=2)
-    log.finish(0, 1, 3)
+    log.finish(0, 1)
+    log.status(4, Status.SENT, terminal=False)
     log.first["commands", 0] = 6
     verdict = log.verify()
     (one,) = verdict.accounts
     assert (one.records, one.deleted_unread) == (2, 3), "2, 4 and 5"
     assert verdict.unjudged == ["commands/0: Kafka has deleted 3 offsets from 2 on whose commands were not finished"]
+    log.finish(3)
     log.first["commands", 0] = 2
     assert log.verify().exit_status is ExitStatus.OK, "old and finished ones are deleted by their age"
 
