@@ -9,14 +9,14 @@ import pytest
 
 from bridge.ledger import LedgerSnapshot
 from bridge.ledger_topic.intervals import Interval, SessionLoss
-from bridge.ledger_topic.records import Author, State, WorkerRecord, decode, worker_record
+from bridge.ledger_topic.records import Author, PartitionRecord, State, WorkerRecord, decode, worker_record
 from bridge.ports import StoredRecord
 from config.errors import ExitStatus
 from gateway.tools.verify.before import Before
 from gateway.tools.verify.check import Span, Verdict
 from gateway.tools.verify.lives import Lives, Window
-from gateway.tools.verify.log import FoundRecord
-from gateway.tools.verify.place import PlaceResult
+from gateway.tools.verify.log import FoundRecord, PartitionView, TopicView
+from gateway.tools.verify.place import Place, PlaceResult
 from gateway.tools.verify.report import as_json, as_text
 from tests.unit.fake_kafka import FakeKafka, FakePartition, FakeTopic
 from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
@@ -558,6 +558,58 @@ async def test_memory_is_bounded_and_a_shorter_span_is_the_way_out() -> None:
         patch.setattr("gateway.tools.verify.check.MAX_RUNS", 29)
         with pytest.raises(TooMuchError, match="--last"):
             await FakeLog(kafka).verify()
+
+
+# --- one partition ---
+
+
+def listed(*runs: tuple[int, int], unlocated: int = 0, tagged: bool = True, dead: bool = False) -> PartitionRecord:
+    """What was acknowledged, as runs of offsets: first and count."""
+    count = sum(count for _, count in runs) + unlocated
+    return PartitionRecord(
+        "gw", 0, "life", 0, 0, 0, "route", "t", 0, dead, tagged, count, count, 0, None, None, list(runs), unlocated
+    )
+
+
+def unlisted(low: int, high: int, count: int, *, unlocated: int = 0, tagged: bool = True) -> PartitionRecord:
+    """The same with the lowest and the highest offset alone."""
+    records = replace(listed(unlocated=count + unlocated, tagged=tagged), runs=None, unlocated=unlocated)
+    return replace(records, first_offset=low, last_offset=high)
+
+
+@pytest.mark.parametrize(
+    ("records", "start", "ours", "expected"),
+    [
+        ([unlisted(0, 4, 3, tagged=False)], 0, "-----", {"found": 3}),
+        ([unlisted(0, 4, 5, tagged=False)], 0, "-----....", {"found": 5}),
+        ([unlisted(0, 5, 3)], 0, "++++++", {"found": 3, "surplus": 3}),
+        ([unlisted(0, 1, 2)], 0, "++---+", {"found": 2, "surplus": 1}),
+        ([unlisted(3, 5, 2)], 3, "...+-+", {"found": 2}),
+        ([unlisted(2, 5, 2)], 3, "...+-+", {"unjudged": 2, "surplus": 0}),
+        ([unlisted(0, 3, 3, unlocated=1)], 0, "+-++", {"found": 3, "unjudged": 1}),
+        ([listed((0, 2), unlocated=2)], 0, "+++ooo", {"found": 4, "open": 2}),
+        ([listed((0, 2), unlocated=5)], 0, "+++oo-", {"found": 5, "unjudged": 2}),
+        ([listed((0, 5)), listed((3, 5))], 0, "++++++++", {"found": 8, "missing": 2}),
+        ([listed((0, 2), tagged=False), listed((2, 2))], 0, "--++", {"found": 4, "tagged": False}),
+        ([listed((0, 2), dead=True), listed((2, 2))], 0, "++++", {"found": 4, "dead_letter": True}),
+    ],
+)
+def test_a_partition_by_its_records(
+    records: list[PartitionRecord], start: int, ours: str, expected: dict[str, int]
+) -> None:
+    """``ours``: + is a record of ours, o one of the open interval, - another writer's, . none."""
+    topic = TopicView({0: PartitionView(start, len(ours))})
+    one = Place("t", 0, topic, now_ms=0)
+    for record in records:
+        one.add(record)
+    comparison = one.compare([Window(1_000_000, 1_000_000)])
+    first, end = one.span(to_end=True) or (0, 0)
+    there = [(n, sign) for n, sign in enumerate(ours) if first <= n < end and sign != "."]
+    comparison.show([FoundRecord(n, 1_000_000 if sign == "o" else 0, sign != "-") for n, sign in there])
+    result = one.settle(comparison, start)
+    counts = {name: getattr(result, name) for name in ("found", "missing", "unjudged", "surplus", "open")}
+    defaults = {**dict.fromkeys(counts, 0), "tagged": records[0].tagged, "dead_letter": False}
+    assert {**counts, "tagged": result.tagged, "dead_letter": result.dead_letter} == {**defaults, **expected}
 
 
 # --- sessions that the broker lost ---
