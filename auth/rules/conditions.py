@@ -33,8 +33,8 @@ def _holds(kind: SubjectKind, value: str, subject: Subject) -> bool:
         case "common_name":
             return subject.cert_common_name == value
         case "attribute":
-            name, separator, wanted = value.partition("=")
-            return separator == "=" and wanted != "" and subject.attributes.get(name) == wanted
+            name, _separator, wanted = value.partition("=")
+            return wanted != "" and subject.attributes.get(name) == wanted
         case _:  # an unknown kind concerns nobody; "all" does not come here
             return False
 

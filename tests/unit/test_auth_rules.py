@@ -223,11 +223,12 @@ class TestPlaceholders:
         assert publishes("config/x", [Rule("deny", "config/${tenant}"), Rule("allow", "config/+")], NOBODY)
 
     def test_a_client_does_not_name_itself_into_the_brokers_topics(self) -> None:
-        hostile = Subject(clientid="$SYS")
+        hostile = Subject(clientid="$SYS", username="ada")
         rules = [Rule("allow", "${clientid}/#")]
         assert not subscribes("$SYS/#", rules, hostile)
         assert not publishes("$SYS/x", rules, hostile)
         assert publishes("d/$SYS/x", [Rule("allow", "d/${clientid}/#")], hostile)
+        assert publishes("ada/$SYS", [Rule("allow", "${username}/${clientid}")], hostile)
 
     def test_a_value_is_never_read_as_a_placeholder(self) -> None:
         hostile = Subject(clientid="${username}", username="ada")
@@ -322,6 +323,7 @@ class TestWho:
         ("address", "network", "inside"),
         [
             ("10.1.2.3", "10.0.0.0/8", True),
+            ("10.1.2.3", "::ffff:0:0/96", True),
             ("10.1.2.3", "10.1.2.3/8", True),  # bits behind the mask do not matter
             ("::ffff:10.1.2.3", "10.0.0.0/8", True),
             ("10.1.2.3", "::ffff:10.0.0.0/104", True),
@@ -372,6 +374,9 @@ class TestEdits:
     )
     def test_a_rule_that_could_never_be_meant_is_refused(self, rule: Rule, fault: str) -> None:
         assert fault in rule_problem(rule)
+
+    def test_half_a_wildcard_matches_nothing(self) -> None:
+        assert not publishes("ab", [Rule("allow", "a#")])
 
     @pytest.mark.parametrize("topic", ["a", "#", "+/#", "d/${clientid}/#", "x${tenant}y", "a/${$}{b}", "/", "$SYS/#"])
     def test_a_usual_rule_is_taken(self, topic: str) -> None:
