@@ -164,8 +164,26 @@ class TestProtection:
         one = protection(tracked=100)
         for number in range(1000):
             one.succeeded(str(number), "10.0.0.1")
-        self.fail(one, "0", "192.0.2.9", 3)
-        assert one.locked("0", "10.0.0.1", 1) == "user", "the oldest makes room"
+        one.succeeded("900", "10.0.0.1")
+        one.succeeded("one more", "10.0.0.1")
+        for name in ("900", "901"):
+            self.fail(one, name, "192.0.2.9", 3)
+        assert one.locked("901", "10.0.0.1", 1) == "user", "the oldest makes room"
+        assert one.locked("900", "10.0.0.1", 1) is None, "but not who was in again"
+
+    def test_a_second_name_is_locked_and_trusted_as_the_first_is(self) -> None:
+        one = protection(address_failures=3)
+        for _ in range(3):
+            one.failed("ada", "10.0.0.1", 0, also="dev-1")
+        assert one.locked("bob", "10.0.0.2", 1, also="dev-1") == "user"
+        one.succeeded("dev-1", "10.0.0.2")
+        assert one.locked("bob", "10.0.0.2", 1, also="dev-1") is None
+        for _ in range(3):
+            one.failed("bob", "10.0.0.2", 0, also="dev-1")
+        assert one.locked("eve", "10.0.0.2", 1, also="dev-1") == "user"
+        assert one.locked("eve", "10.0.0.2", 1) is None, "who was in does not count against the address"
+        one.forgive("dev-1", "10.0.0.2")
+        assert one.locked("eve", "10.0.0.2", 1, also="dev-1") is None
 
     def test_without_name_or_address_nobody_is_locked(self) -> None:
         one = protection()
