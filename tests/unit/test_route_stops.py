@@ -169,8 +169,14 @@ async def test_with_fewer_held_than_a_trial_takes_those_that_arrive_are_tried_to
         site.take(GOOD, *numbers(TRIAL_MESSAGES - 3, 200))
         site.take(GOOD, b"held")
         assert site.held == 1
+        for partition in site.kafka.topics["t"].partitions:
+            partition.has_leader = False
+        site.take(b"fast/1", b"another route's")
+        site.path.flush()
+        await site.path.until(lambda: not site.stops.stopped, "what waits of another route keeps it from nothing")
+        for partition in site.kafka.topics["t"].partitions:
+            partition.has_leader = True
         await site.path.drained()
-        assert not site.stops.stopped
         values = [*numbers(3, 100), *numbers(TRIAL_MESSAGES - 3, 200), b"held"]
         assert site.kafka.topics["site-oslo"].values() == values
 
@@ -364,6 +370,19 @@ async def test_held_messages_wait_behind_their_new_route_when_routes_change() ->
         assert path.topic.values() == [b"1", b"3"]
         rig.dispatcher.release("first")
         await rig.done()
+
+
+@manual_time
+async def test_a_message_that_comes_as_a_trial_begins_waits_behind_those_held() -> None:
+    async with Path() as path:
+        rig = Rig(path, {"topic": "t"})
+        rig.dispatcher.stop("route")
+        rig.take(b"devices/1", b"1")
+        rig.take(b"devices/1", b"2")
+        rig.dispatcher.admit("route", 10)
+        rig.take(b"devices/1", b"3")
+        await rig.done()
+        assert path.topic.values() == [b"1", b"2", b"3"]
 
 
 class RecordingGate:
