@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from streaming.progress import BatchEvent, Offsets
 
 _PREFIX: Final = "gateway_stream_"
-_STARTS_BELOW_0: Final = {"batch_id": -1.0}
 
 
 class BatchCounts(NamedTuple):
@@ -54,8 +53,7 @@ class StreamMetrics:
                 if one.labels[1:2] not in ((), ("phase",), ("store",)):
                     continue  # topics and partitions are known once they are read
                 for row in one.fixed:
-                    start = _STARTS_BELOW_0.get(one.name.removeprefix(_PREFIX), 0.0)
-                    self._values[one.name].setdefault((query, *row), start)
+                    self._values[one.name].setdefault((query, *row), 0.0)
             self._finished_s[query] = self._heard_s[query] = time.monotonic()
             self._set("up", 1, query)
             self._set("started_timestamp_seconds", time.time(), query)
@@ -73,12 +71,9 @@ class StreamMetrics:
         query = batch.query
         with self._lock:
             self._finished_s[query] = self._heard_s[query] = time.monotonic()
-            self._set("batch_id", batch.batch, query)
             self._set("batch_rows", batch.rows, query)
             self._add("batches_total", 1, query)
             self._add("rows_total", batch.rows, query)
-            self._set("input_rows_per_second", _number(progress.inputRowsPerSecond), query)
-            self._set("processed_rows_per_second", _number(progress.processedRowsPerSecond), query)
             self._add("rows_quarantined_total", batch.quarantined, query)
             self._add("rows_late_total", batch.late, query)
             self._phases(query, progress.durationMs)
@@ -154,7 +149,6 @@ class StreamMetrics:
             self._values[f"{_PREFIX}data_loss_offsets_total"].setdefault((query, topic), 0.0)
             for partition, offset in partitions.items():
                 newest = latest.get(topic, {}).get(partition, offset)
-                self._set("end_offset", offset, query, topic, partition)
                 self._set("offsets_behind", max(0, newest - offset), query, topic, partition)
 
 
@@ -170,11 +164,6 @@ def kafka_offsets(*positions: Any) -> Offsets:
             for topic, partitions in found.items():
                 ends.setdefault(topic, {}).update(partitions)
     return ends
-
-
-def _number(value: float | None) -> float:
-    """Spark gives NaN where it has no second batch to compare with."""
-    return value if value is not None and value == value else 0.0  # noqa: PLR0124 (NaN alone differs from itself)
 
 
 class Served(NamedTuple):

@@ -20,7 +20,6 @@ def batch_operator(**changes: Any) -> SimpleNamespace:
 def batch_report(**changes: Any) -> Any:
     told = {
         "id": "1-2", "name": "silver", "batchId": 6, "numInputRows": 100, "timestamp": "2026-11-21T08:15:30.123Z",
-        "inputRowsPerSecond": 50.0, "processedRowsPerSecond": float("nan"),
         "durationMs": {"triggerExecution": 2000, "addBatch": 1500}, "stateOperators": [], "eventTime": {},
         "sources": [batch_source({"t": {"0": 10, "1": 20}}, {"t": {"0": 14, "1": 20}})],
     }  # fmt: skip

@@ -46,7 +46,6 @@ def test_a_query_has_all_its_series_from_its_start() -> None:
     _, context, _ = heard()
     found = values(context.metrics)
     assert found["up", "silver"] == 1
-    assert found["batch_id", "silver"] == -1
     names = {name for name, *_ in found}
     due = {one.name.removeprefix("gateway_stream_") for one in SERIES if one.labels[-1] not in {"topic", "partition"}}
     assert due <= names
@@ -65,16 +64,13 @@ def test_batches_add_up() -> None:
     found = values(context.metrics)
     assert found["rows_total", "silver"] == 190, "the query's own count goes before Spark's"
     assert found["batches_total", "silver"] == 2
-    assert found["batch_id", "silver"] == 7
     assert found["rows_quarantined_total", "silver"] == 4
     assert found["rows_late_total", "silver"] == 4
     assert found["batch_seconds", "silver", "triggerExecution"] == 2
     assert found["phase_seconds_total", "silver", "addBatch"] == 3
-    assert found["processed_rows_per_second", "silver"] == 0, "Spark's NaN"
     assert found["watermark_delay_seconds", "silver"] > 0, "the last one known"
     assert found["offsets_behind", "silver", "t", "0"] == 4
     assert found["offsets_behind", "silver", "t", "1"] == 0
-    assert found["end_offset", "silver", "t", "1"] == 20
     assert found["data_loss_offsets_total", "silver", "t"] == 0
 
 
