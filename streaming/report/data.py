@@ -90,6 +90,8 @@ class Report:
     source: str
     """Where it was read from, in words."""
     made_at_s: float
+    device: str | None = None
+    """The one it is about; None for all."""
     begin_s: float | None = None
     end_s: float | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -157,10 +159,11 @@ def stacked(counted: Iterable[tuple[str, float, float]], width_s: float) -> Bars
 
 
 def rates(counts: Bars, begin_s: float, end_s: float) -> Bars:
-    """As many a second, zero where there are none; the last, unfinished stretch left out if others are."""
+    """As many a second, zero where there are none; without the first and the last stretch where they are not whole,
+    if there are others."""
     width_s = counts.width_s
-    first, last = begin_s // width_s * width_s, end_s // width_s * width_s
-    steps = [first + number * width_s for number in range(round((last - first) / width_s))] or [first]
+    first, last = -(-begin_s // width_s) * width_s, end_s // width_s * width_s
+    steps = [first + at * width_s for at in range(round((last - first) / width_s))] or [begin_s // width_s * width_s]
     by_label = {label: dict(points) for label, points in counts.stacks.items()}
     return Bars(
         width_s,

@@ -69,7 +69,11 @@ def read_lake(
     for each of lateness, throughput and signals."""
     catalog = stream.lake.catalog
     source = f"the catalog {catalog}" if catalog else f"the lake {location(stream.lake.path)}"
-    report = Report(source, time.time(), bounds=_BOUNDS)
+    report = Report(source, time.time(), device=device, bounds=_BOUNDS)
+    if device is not None:
+        report.bounds = (*report.bounds, "Quarantine and ledger are those of all devices.")
+    if since_s is not None or until_s is not None:
+        report.bounds = (*report.bounds, "The devices' states and missing numbers are those of now.")
     lake = _Lake(spark, stream, report, since_s, until_s, device)
     silver = lake.table("silver", "throughput", "received_at")
     if silver is not None:
@@ -325,7 +329,7 @@ def _audit(lake: _Lake, silver: DataFrame | None) -> None:
     wrong = rows.where("missing > 0 OR unaccounted > 0")
     count = wrong.count()
     lake.found("ledger differences", count, _left_by_audit(rows, silver), "lost.audit_left")
-    minutes = 0 if count else rows.select("minute").distinct().count()
+    minutes = 0 if count else rows.where("open = 0 AND expired = 0").select("minute").distinct().count()
     if minutes:
         lake.report.absent["lost.audit"] = (
             f"The gateway's ledger and Kafka agree in all {minutes:,} minutes of this time that were judged."

@@ -47,7 +47,8 @@ def _body(report: Report) -> Iterator[str]:
     yield "<h1>Stream report</h1>"
     span = "no readings" if report.begin_s is None or report.end_s is None else _span(report.begin_s, report.end_s)
     made = _moment(report.made_at_s)
-    yield f'<p class="soft">{escape(span)}. Read from {escape(report.source)}; made {made} UTC.</p>'
+    whose = "" if report.device is None else f" Only the device {report.device}."
+    yield f'<p class="soft">{escape(span)}.{escape(whose)} Read from {escape(report.source)}; made {made} UTC.</p>'
     yield _findings(report.findings)
     yield from _section(report, "devices", "Device health", _devices(report))
     yield from _section(report, "signals", "Signals and anomalies", _signals(report))

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,8 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
     assert "Readings received from 2026-11-21 08:00 to 2026-11-21 08:04" in text
     assert "room-0: temperature" in text
     assert "room-1" not in text
+    for bound in ("Only the device room-0.", "Quarantine and ledger are those of all devices.", "are those of now."):
+        assert escape(bound, quote=False) in text
     assert list(page.parent.iterdir()) == [page], "no draft is left"
 
 
@@ -228,6 +231,19 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
     values = {one.label: one.value for one in found.findings}
     assert {values[name] for name in ("offline", "anomalies", "missing numbers")} == {"not judged"}
     assert "The job devices has read up to version 1." in found.absent["lost.left"]
+
+    judged = [
+        (BEGIN.date(), BEGIN + timedelta(minutes=at), "edge", "telemetry", "t", 0, 100, 100 - unread, 0, 0, 0, unread,
+         "open" if unread else "balanced", BEGIN)
+        for at, unread in enumerate((0, 0, 60))
+    ]  # fmt: skip
+    audit = DeltaTable(spark, stream, "audit")
+    spark.createDataFrame(judged, AUDIT).write.format("delta").mode("append").save(audit.url)
+    found = read_lake(spark, stream)
+    assert "60 acknowledged records that the audit has not read yet" in found.absent["lost.audit_left"]
+    assert found.absent["lost.audit"] == (
+        "The gateway's ledger and Kafka agree in all 2 minutes of this time that were judged."
+    )
 
 
 def test_devices_are_counted_and_not_estimated(spark: SparkSession, tmp_path: Path) -> None:

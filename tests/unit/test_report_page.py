@@ -12,6 +12,7 @@ from streaming.report.data import (
     Finding,
     Report,
     bucket_s,
+    rates,
     stacked,
     worst_of,
 )
@@ -176,3 +177,10 @@ def test_stretches_of_time_have_round_lengths() -> None:
 
 def test_one_second_has_no_plural() -> None:
     assert "each point is the mean of 1 second." in render(replace(full_report(), throughput=Bars(1.0, {"one": []})))
+
+
+def test_a_stretch_that_was_only_begun_is_no_rate() -> None:
+    counts = Bars(10.0, {"pump": [(0.0, 1.0), (10.0, 50.0), (30.0, 50.0), (40.0, 7.0)]})
+    assert rates(counts, 9.0, 42.0).stacks == {"pump": [(10.0, 5.0), (20.0, 0.0), (30.0, 5.0)]}
+    assert rates(counts, 0.0, 42.0).stacks["pump"][0] == (0.0, 0.1), "a whole one"
+    assert rates(Bars(10.0, {"pump": [(0.0, 9.0)]}), 3.0, 7.0).stacks == {"pump": [(0.0, 0.9)]}, "there is no other"
