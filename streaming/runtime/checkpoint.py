@@ -19,6 +19,7 @@ from config.settings import StreamSettings
 from streaming.kafka.source import trigger
 from streaming.lake.storage import Folder, location
 from streaming.runtime import job_lock
+from streaming.runtime.checkpoint_log import read_note
 
 VERSION = 1
 """Raised when a new version of the jobs cannot go on from an old checkpoint."""
@@ -77,10 +78,12 @@ def prepare_checkpoint(
     wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {}), **(renewed or {})}
     if topics:
         wanted["topics"] = sorted(topics)
-    note = f"{query}.json"
-    text = beside.read_text(note) if folder.exists("metadata") else None
-    if text is not None:
-        begun: dict[str, Any] = json.loads(text)
+    try:
+        begun = read_note(beside, query) if folder.exists("metadata") else {}
+    except ValueError as error:
+        what = "what the checkpoint was begun with is not known."
+        raise ConfigError(f"{error}: {what}{_way_out(query, 'Bring a copy of it back')}") from error
+    if begun:
         newer = {name: version for name, version in (renewed or {}).items() if begun.get(name, version) < version}
         _require_fitting(folder.url, query, begun | newer, wanted)
         for name, version in newer.items():
@@ -90,19 +93,22 @@ def prepare_checkpoint(
         if wanted == begun:
             return folder
     beside.make()
-    beside.write_text(note, json.dumps(wanted))
+    beside.write_text(f"{query}.json", json.dumps(wanted))
     return folder
 
 
-def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    way_out = (
-        f" Set that back, or begin anew: gateway stream reset {query} puts the checkpoint aside and says what that"
-        " means for the tables."
+def _way_out(query: str, other: str) -> str:
+    return (
+        f" {other}, or begin anew: gateway stream reset {query} puts the checkpoint aside and says what that means for"
+        " the tables."
     )
+
+
+def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if begun.get("version", 0) > VERSION:
         raise ConfigError(
             f"The checkpoint {url} was begun by a newer version of the gateway (its form is {begun['version']}, this"
-            f" one knows {VERSION}). Run the job with that version again.{way_out}"
+            f" one knows {VERSION}). Run the job with that version again.{_way_out(query, 'Set that back')}"
         )
     if begun.get("query", query) != query:
         raise ConfigError(
@@ -114,7 +120,7 @@ def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Map
         differences = ", ".join(f"{name} is now {wanted[name]}, was {begun.get(name)}" for name in changed)
         raise ConfigError(
             f"The checkpoint {url} was begun with other settings: {differences}. What it has computed so far would not"
-            f" fit.{way_out}"
+            f" fit.{_way_out(query, 'Set that back')}"
         )
 
 

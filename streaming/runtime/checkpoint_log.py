@@ -55,6 +55,18 @@ def read_progress(checkpoint: Files, query: str) -> Progress:
     )
 
 
+def read_note(beside: Files, query: str) -> dict[str, Any]:
+    """What was noted beside the checkpoint when it was begun; nothing if it was not. Raises ValueError for a file that
+    is no such note."""
+    text = beside.read_text(f"{query}.json")
+    if text is None:
+        return {}
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{beside.url.rstrip('/')}/{query}.json is damaged") from error
+
+
 def _newest(names: Iterable[str]) -> int | None:
     return max((int(name) for name in names if name.isdecimal()), default=None)
 

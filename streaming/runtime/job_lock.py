@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from config.error_words import words
 from config.errors import ConfigError
 from streaming.lake.files import LocalFolder, is_local
 
@@ -34,8 +35,14 @@ def hold(checkpoint_url: str, query: str) -> None:
             if path.exists() and os.fstat(mine).st_ino == path.stat().st_ino:
                 return
             os.close(_held.pop(str(path)))  # the folder was removed, and is another one now
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"The checkpoint {checkpoint_url}/{query} cannot be written ({words(error)}): is stream.checkpoint a"
+                " folder that this user may write to?"
+            ) from error
         if not _take(lock):
             owner = _read(lock)
             os.close(lock)

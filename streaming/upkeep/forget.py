@@ -52,6 +52,11 @@ def of_device(columns: list[str], device: str) -> str | None:
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
     """Deletes the rows and prints what went. Returns OK, or INCOMPLETE if something is left. Raises ConfigError while
     a job runs that would bring them back at once."""
+    if not layers(spark, settings.stream):
+        raise ConfigError(
+            f"There are no tables at {location(settings.stream.lake.path)}, so nothing was looked at: no job has run,"
+            " or stream.lake.path (--lake) names another folder."
+        )
     if arguments.dry_run:
         return _forget(spark, settings, arguments)
     url = location(settings.stream.checkpoint).rstrip("/")
@@ -70,7 +75,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
 def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:
     device, dry_run = arguments.device, bool(arguments.dry_run)
     work = _Forgetting(spark, settings, device, _known_places(spark, settings, device))
-    status = ExitStatus.OK
+    status, found = ExitStatus.OK, 0
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
     # What names no device is counts of gateways. Silver is the last: the others are found by it.
     tables = [it for it in layers(spark, settings.stream) if of_device(it.read().columns, "") is not None]
@@ -83,10 +88,13 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
             _say(f"error: {table.name} may still have rows of {device}: {cause(str(error))}.", to_stderr=True)
             continue
         _line(table.name, str(removed), "" if dry_run else str(left))
+        found += removed + left
         if left:
             status = ExitStatus.INCOMPLETE
     if work.places is not None:
         work.places.unpersist()
+    if not (found or status):
+        _say(f"No table has a row of {device!r}: is that its whole name, as in the column device?", to_stderr=True)
     return status
 
 

@@ -44,7 +44,8 @@ class Plan(NamedTuple):
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
-    """Does all that is due and prints it. Returns OK, or INCOMPLETE if some table could not be done."""
+    """Does all that is due and prints it. Returns OK, INCOMPLETE if some table could not be done, or NOT_FOUND if
+    there is none."""
     plan = Plan(settings.stream, datetime.now(UTC), bool(arguments.dry_run))
     wanted = set(arguments.table or ())
     status = ExitStatus.OK
@@ -53,6 +54,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         _line("table", "action", "what", "files", "then", "MiB")
     else:
         print(f"There are no tables at {location(plan.stream.lake.path)} yet.", file=sys.stderr)  # noqa: T201
+        status = ExitStatus.NOT_FOUND
     for table in tables:
         name = table.name
         if wanted and name not in wanted:

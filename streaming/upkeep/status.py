@@ -13,7 +13,7 @@ from config.error_words import words
 from streaming.lake.delta_files import TableFacts, read_table
 from streaming.lake.files import LocalFolder, is_local
 from streaming.lake.storage import Files, Folder, location
-from streaming.runtime.checkpoint_log import Progress, read_progress
+from streaming.runtime.checkpoint_log import Progress, read_note, read_progress
 from streaming.runtime.job_lock import holder
 
 if TYPE_CHECKING:
@@ -65,11 +65,10 @@ def collect(
             continue
         process = holder(checkpoint.url, name)
         try:
-            progress, problem = read_progress(checkpoint, name), None
+            progress, note, problem = read_progress(checkpoint, name), read_note(checkpoint, name), None
         except (OSError, ValueError, KeyError) as error:
-            progress = Progress(None, None, None, None, {}, {})
+            progress, note = Progress(None, None, None, None, {}, {}), {}
             problem = f"the checkpoint cannot be read: {words(error)}"
-        note = json.loads(checkpoint.read_text(f"{name}.json") or "{}")
         topics = list(note.get("topics") or progress.offsets)
         queries.append(QueryStatus(name, process, progress, topics, checkpoint.usage(f"{name}/state")[0], problem))
     names = [name for name in lake.names() if not name.startswith((".", "_")) and ".reset-" not in name]

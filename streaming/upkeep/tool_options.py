@@ -22,9 +22,15 @@ def _moment_ms(text: str) -> int:
 
 
 def _whole_number(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ArgumentTypeError("a device has a name")
+    return text
 
 
 def _stretch(**more: Any) -> Options:
@@ -46,7 +52,7 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
         "--table": {"action": "append", "metavar": "NAME", "help": "this table alone; may be repeated"},
     }),
     "forget": ("delete a device's rows from all tables", {
-        "device": {"metavar": "DEVICE", "help": "the device's own name, as in the column device"},
+        "device": {"type": _name, "metavar": "DEVICE", "help": "the device's own name, as in the column device"},
         "--dry-run": flag("say how many rows would go, and end"),
         "--now": flag(
             "remove the files as well, at once instead of after stream.lake.vacuum_after: stop all jobs first"
@@ -54,7 +60,8 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
     }),
     "backfill": ("read a stretch of time again from bronze or Kafka, and fill what silver lacks", {
         **_stretch(required=True),
-        "--max-days": {"type": int, "default": 7, "help": "refuse a longer stretch (default: 7)"},
+        "--max-days": {"type": _whole_number, "metavar": "N", "default": 7,
+                       "help": "refuse a longer stretch (default: 7)"},
     }),
     "replay": ("take records out of silver's quarantine that can be decoded by now", {
         "--reason": {"action": "append", "metavar": "WORD",

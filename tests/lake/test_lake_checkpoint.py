@@ -99,6 +99,15 @@ def test_a_newer_versions_and_another_querys_checkpoint_are_refused(spark: Spark
         prepare_checkpoint(spark, begun, "silver")
 
 
+def test_a_damaged_note_and_a_folder_that_cannot_be_are_sentences(spark: SparkSession, begun: StreamSettings) -> None:
+    (begun.checkpoint / "silver.json").write_text('{"version": 1, "que')
+    with pytest.raises(ConfigError, match=r"silver\.json is damaged: .* gateway stream reset silver"):
+        prepare_checkpoint(spark, begun, "silver")
+    below_a_file = StreamSettings(checkpoint=begun.checkpoint / "silver.json" / "checkpoints")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        prepare_checkpoint(spark, below_a_file, "silver")
+
+
 def test_a_query_begins_anew_after_a_reset(spark: SparkSession, begun: StreamSettings) -> None:
     job_lock.let_go(str(begun.checkpoint), "silver")
     for move in plan(begun, "silver", 0):

@@ -187,6 +187,20 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
         forget.run(spark, chosen, told(device="d", now=True))
 
 
+def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = settings(tmp_path)
+    with pytest.raises(ConfigError, match="so nothing was looked at"):
+        forget.run(spark, chosen, told(device="d"))
+    assert not Forgotten(spark, chosen.stream).moments()
+    assert maintain.run(spark, chosen, told()) == ExitStatus.NOT_FOUND
+    write_bronze(spark, chosen, [[record(0, TODAY, device="d")]])
+    capsys.readouterr()
+    assert forget.run(spark, chosen, told(device="D")) == ExitStatus.OK
+    assert "No table has a row of 'D'" in capsys.readouterr().err
+
+
 def test_a_conflict_is_tried_again_and_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_upkeep.time, "sleep", lambda _: None)
     answers: list[Exception | int] = [RuntimeError("[DELTA_CONCURRENT_APPEND] another came first"), 7]

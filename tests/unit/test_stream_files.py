@@ -130,6 +130,18 @@ def test_a_damaged_log_is_told_and_the_other_tables_are_shown(
     assert "gold" in said.out
 
 
+@pytest.mark.parametrize("text", ['{"topics": [', '["a"]', ""])
+def test_a_damaged_note_is_told_and_the_rest_is_shown(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    batch(stream.checkpoint / "gold", 0, DELTA)
+    (stream.checkpoint / "gold.json").write_text(text)
+    assert main(["stream", "status", *words(stream), "--offline"]) == 0
+    shown = capsys.readouterr()
+    assert "gold.json is damaged" in " ".join(shown.err.split())
+    assert "tables in" in shown.out
+
+
 def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "silver" / "_delta_log").mkdir(parents=True)
     assert read_table(LocalFolder(str(tmp_path)), "silver") is None, "its job was killed before the first commit"

@@ -291,3 +291,19 @@ def test_the_page_tells_of_every_column_reason_and_event() -> None:
         names |= {field.name for field in dataclasses.fields(kind)}
     missing = sorted(name for name in names if f"`{name}`" not in page)
     assert not missing, f"docs/streaming.md does not tell of {', '.join(missing)}"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("forget", ""), "a device has a name"),
+        (("replay", "--limit", "0"), "'0' is no whole number from 1 on"),
+        (("backfill", "--from", "2026-11-20", "--to", "2026-11-21", "--max-days", "two"), "'two' is no whole number"),
+    ],
+)
+def test_words_that_a_tool_cannot_use_are_told(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["stream", *words])
+    assert says in " ".join(capsys.readouterr().err.split())
