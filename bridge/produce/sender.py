@@ -335,8 +335,7 @@ class Sender:
                     self._put_back(queue, batch, failures.get(queue))
         self._started()
         for queue in self.partitions.queues.values():
-            if queue.in_flight is None:
-                self._send_next(queue)
+            self.resume(queue)
 
     async def _settle(self) -> None:
         """Wait for answers of partitions without a failure, so that their batches are not stored twice."""
@@ -488,8 +487,7 @@ class Sender:
         waiting, self._waiting = self._waiting, set()
         try:
             for queue in waiting:
-                if queue.in_flight is None:
-                    self._send_next(queue)
+                self.resume(queue)
         except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partitions would stop
             self._fatal(error)
 

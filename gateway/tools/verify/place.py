@@ -217,9 +217,8 @@ class Place:
         expired = sum(
             self._acknowledged_in(first, min(end, start_now)) for first, end in comparison.absent if first < start_now
         )
-        if expired:
-            absent -= expired
-            result.expired += expired
+        absent -= expired
+        result.expired += expired
         for first, end in comparison.absent:
             if end > start_now:
                 self._absent(max(first, start_now), end)
