@@ -214,33 +214,36 @@ async def test_a_broken_socket_is_noticed_by_reading_not_by_an_exception_in_writ
 # --- keepalive ---
 
 
-async def test_pings_keep_a_quiet_connection_and_a_silent_broker_ends_it() -> None:
+async def due(rig: Rig, data: bytes) -> None:
+    """A ping is due after these bytes."""
+    size = rig.connection.received_bytes + len(data)
+    rig.send(data)
+    await until(lambda: rig.connection.received_bytes == size or rig.connection.ended.done(), "read")
+    rig.connection._ping()
+
+
+async def test_a_silent_broker_ends_the_connection() -> None:
     async with make_rig(keepalive_s=0.1) as rig:
-        for _ in range(3):
-            await until(lambda: rig.answers() == [Packet(Type.PINGREQ, 0, b"")], "a ping")
-            rig.send(packets.PINGRESP)
         await until(rig.connection.ended.done, "the end for want of an answer")
         assert rig.connection.ended.result() == ("keepalive", "no PINGRESP")
+        assert rig.answers() == [Packet(Type.PINGREQ, 0, b"")]
 
 
-async def test_messages_are_a_sign_of_life_too() -> None:
-    async with make_rig(keepalive_s=0.1) as rig:
-        end = time.monotonic() + 0.5
-        number = 0
-        while time.monotonic() < end:
-            number += 1
-            rig.send(qos1(rig, number))
-            await asyncio.sleep(0.005)
+async def test_answers_and_messages_are_signs_of_life() -> None:
+    async with make_rig() as rig:
+        rig.connection._ping()
+        for data in (packets.PINGRESP, packets.PINGRESP, qos1(rig, 1), qos1(rig, 2)):
+            await due(rig, data)
         assert not rig.connection.ended.done(), rig.connection.ended
+        assert [answer.type for answer in rig.answers()].count(Type.PINGREQ) == 5
 
 
 async def test_a_large_packet_on_a_slow_link_is_a_sign_of_life_too() -> None:
     """A PINGRESP cannot overtake it."""
-    async with make_rig(keepalive_s=0.1) as rig:
+    async with make_rig() as rig:
         data = rig.publish("devices/1", bytes(100_000))
-        for start in range(0, len(data), 1000):
-            rig.send(data[start : start + 1000])
-            await asyncio.sleep(0.005)
+        for start in range(0, len(data), 2000):
+            await due(rig, data[start : start + 2000])
         assert not rig.connection.ended.done(), rig.connection.ended
         assert len(rig.path.values) == 1
 
@@ -248,14 +251,10 @@ async def test_a_large_packet_on_a_slow_link_is_a_sign_of_life_too() -> None:
 async def test_a_packet_that_is_never_finished_ends_the_connection() -> None:
     """After a wrong length everything is swallowed as the packet's rest, the answers to our pings too: without this the
     connection looked alive for ever, its window full."""
-    async with make_rig(keepalive_s=0.1) as rig:
-        rig.send(qos1(rig, 1) + b"\x30\xff\xff\x03")
-        end = time.monotonic() + 5
-        while not rig.connection.ended.done() and time.monotonic() < end:
-            for answer in rig.answers():
-                if answer.type is Type.PINGREQ:
-                    rig.send(packets.PINGRESP)
-            await asyncio.sleep(0.005)
+    async with make_rig() as rig:
+        await due(rig, qos1(rig, 1) + b"\x30\xff\xff\x03")
+        for _ in range(2):
+            await due(rig, packets.PINGRESP)
         label, detail = rig.connection.ended.result()
         assert label == "protocol"
         assert "does not finish it" in (detail or "")
@@ -276,12 +275,8 @@ async def test_a_paused_connection_is_not_given_up_for_answers_it_does_not_read(
     async with make_rig(keepalive_s=0.1) as rig:
         rig.connection.subscribed()
         rig.path.flow.pause()
-        pings = 0
-        end = time.monotonic() + 0.6
-        while time.monotonic() < end:
-            pings += len(rig.answers())
-            await asyncio.sleep(0.01)
-        assert pings >= 3, "the broker hears of us while reading is paused"
+        for _ in range(3):
+            await until(rig.answers, "a ping, while reading is paused")
         assert not rig.connection.ended.done()
 
 
