@@ -226,6 +226,12 @@ class TestTokenRules:
         assert (answer.result, answer.reason) == ("deny", "rules_unexpressible")
         assert "none must be lost" in lines[-1]["problem"]
 
+    async def test_nor_is_a_login_remembered_beside_a_new_denial_that_emqx_cannot_be_told(self) -> None:
+        service = self.service(Rule("deny", "a"), stored=(Rule("allow", "#"),))
+        assert (await service.ask(login())).result == "allow"
+        service.store.change(Rule("deny", "a/${$}{username}/+"), Rule("allow", "#"))
+        assert (await service.ask(login())).reason == "rules_unexpressible"
+
 
 class TestCache:
     async def test_it_forgets_after_its_time(self) -> None:
@@ -445,6 +451,7 @@ class TestKeptOut:
             await service.ask(login())
         await asyncio.sleep(0)
         assert (await service.ask(login())).reason == "banned"
+        assert (await service.ask(login(peerhost="10.0.0.2"))).reason == "banned", "from the cache or not"
 
     async def test_another_user_name_gives_a_guesser_at_a_client_id_no_more_tries(self) -> None:
         """A user that is found by its client id is found whatever user name comes with it."""
