@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,10 @@ def spool_at(path: Path, **changes: object) -> Spool:
 
 def open_files(folder: Path) -> list[Path]:
     return [file for file in Path("/proc/self/fd").iterdir() if folder in file.resolve().parents]
+
+
+def segment_sizes(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in folder.rglob("*.log")}
 
 
 async def test_what_is_stored_comes_back_in_order_and_counts(tmp_path: Path) -> None:
@@ -94,6 +100,33 @@ async def test_whoever_watches_is_told_what_the_disk_took_for_each_write(
         await spool.append([batch(number)])
     assert len(took) == 2
     assert all(50_000_000 < ns < 5_000_000_000 for ns in took)
+    await spool.close()
+
+
+async def test_what_is_stored_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When ``append`` returns, the bytes of the log and the names of its files were synced."""
+    synced_bytes: dict[Path, int] = {}
+    synced_names: dict[Path, list[str]] = {}
+
+    def noted(sync: Callable[[int], None], fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path.is_dir():
+            synced_names[path] = [one.name for one in path.iterdir()]
+        else:
+            synced_bytes[path] = path.stat().st_size
+        sync(fd)
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, partial(noted, getattr(os, name)))
+    monkeypatch.setattr("bridge.spool.segments.SEGMENT_BYTES", 4096)
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    for number in range(6):
+        await spool.append([batch(number, size=2000)])
+        segments = segment_sizes(tmp_path)
+        assert {path: synced_bytes.get(path) for path in segments} == segments
+        assert all(path.name in synced_names.get(path.parent, ()) for path in segments)
+    assert len(segments) > 1
     await spool.close()
 
 
