@@ -13,6 +13,7 @@ login.py            the login of every connection to Kafka: password, certificat
 probe.py            one broker asked by itself, each question with a time-out of its own
 produce.py          produce requests of version 8, whose answers name the records at fault (KIP-467)
 producer.py         the Kafka port on aiokafka
+record_writer.py    writes batches in the compiled wheel; aiokafka's builder does in the pure one
 reader.py           reads topics: everything in them, single spans, or what arrives; in no consumer group
 session.py          one authenticated connection to a broker
 topic_watch.py      pins the number of partitions of each topic, and notices changes in Kafka

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("kafka")
 
-_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
 _SEQUENCES = 1 << 31  # sequence numbers wrap to 0 after Java's largest int
 _LAST_EPOCH = (1 << 15) - 1
 _PATIENT_PAUSES = 4  # 1.5 s: an election takes less, so the operator should see the reason
@@ -105,7 +105,7 @@ class KafkaProducer:
         self._login = login or KafkaLogin(settings)
         self._options = connection_options(settings, client_id)
         self._topics = set(topics)
-        self._codec = _CODECS[settings.compression]
+        self._codec = CODECS[settings.compression]
         self._timeout_ms = int(settings.request_timeout.total_seconds() * 1000)
         self._broker_timeout_ms = broker_timeout_ms(settings.request_timeout.total_seconds())
         self._pauses = KafkaPauses.from_settings(settings)

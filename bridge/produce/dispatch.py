@@ -379,7 +379,8 @@ class Dispatcher:
         else:
             value = outcome.value
             qos = flags >> 1 & 3
-            slot = known.slots[qos] if route.fast else None
+            plain = type(value) is bytes and type(outcome.timestamp_ms) is int  # the compiled builder takes no other
+            slot = known.slots[qos] if route.fast and plain else None
             size = 0
             try:
                 ahead = outcome.timestamp_ms > received_ms + AHEAD_MS

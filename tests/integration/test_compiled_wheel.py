@@ -20,6 +20,8 @@ TESTS = (
     "tests/unit/test_accumulator.py",
     "tests/unit/test_mqtt_connection.py",
     "tests/unit/test_mqtt_ingest.py",
+    "tests/unit/test_record_writer.py",
+    "tests/unit/test_fake_kafka.py::test_a_batch_that_raises_for_a_wrong_type_has_taken_nothing",
     *(
         "tests/unit/test_data_path_simulation.py::"
         f"test_whatever_goes_wrong_nothing_acknowledged_is_lost_and_the_account_balances[{seed}]"

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from bridge.errors import IncarnationError, PoisonedError, TimestampError, UnreachableError
 from bridge.kafka.batch import KafkaBatch
 from bridge.kafka.connection import cluster_id
-from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.producer import CODECS, KafkaProducer
 from bridge.kafka.session import Told
 from bridge.ports import Producer, StoredRecord
 from bridge.wire import DeadLetterReason
@@ -121,12 +121,16 @@ async def test_every_codec_arrives_and_can_be_taken_out_again(backend: KafkaBack
         await producer.send(topic, 0, batch)
         assert producer.records(batch) == records
         assert (batch.size() < plain) == (codec != "none")
-    assert await backend.read(topic) == records
+        ours = fill(KafkaBatch(1 << 18, CODECS[codec], ours=True), records)
+        await producer.send(topic, 0, ours)
+        assert producer.records(ours) == records
+    assert await backend.read(topic) == records * 2
 
 
-def test_the_number_of_records_is_read_from_the_bytes_that_were_sent() -> None:
+@pytest.mark.parametrize("ours", [False, True])
+def test_the_number_of_records_is_read_from_the_bytes_that_were_sent(ours: bool) -> None:
     """So a record the builder lost, or took twice, shows in the account."""
-    batch = KafkaBatch(1 << 16, 0)
+    batch = KafkaBatch(1 << 16, 0, ours=ours)
     for number in range(7):
         batch.append(number, NOW_MS, b"k", b"v", [])
     batch.close(9)  # as the data path would count if two had been lost
@@ -135,8 +139,9 @@ def test_the_number_of_records_is_read_from_the_bytes_that_were_sent() -> None:
     assert batch.record_count() == 7
 
 
-def test_a_built_batch_holds_its_records_once_and_takes_no_more() -> None:
-    batch = KafkaBatch(1 << 20, 4)
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_built_batch_holds_its_records_once_and_takes_no_more(ours: bool) -> None:
+    batch = KafkaBatch(1 << 20, 4, ours=ours)
     for number in range(1000):
         batch.append(number, NOW_MS, None, b"." * 900, [])
     assert batch.size() > 900_000

@@ -62,7 +62,7 @@ class TestFakeKafka(ProducerPort):
     """All of the suite."""
 
 
-@pytest.mark.parametrize("make", [lambda: KafkaBatch(16_384, 0), lambda: FakeBatch(16_384)], ids=["compiled", "fake"])
+@pytest.mark.parametrize("make", [lambda: KafkaBatch(16_384, 0), lambda: FakeBatch(16_384)], ids=["real", "fake"])
 def test_a_batch_that_raises_for_a_wrong_type_has_taken_nothing(make: Callable[[], BatchBuilder]) -> None:
     """The data path counts on it: the message goes elsewhere, and the batch goes on."""
     wrong: list[tuple[Any, Any, Any, Any]] = [

@@ -98,6 +98,15 @@ class Loose(Interceptor):
         )  # type: ignore[arg-type]
 
 
+class LooseValue(Interceptor):
+    """Such types in place, with the key that the topic gives."""
+
+    def on_send(self, record: Record) -> Any:
+        record.value = bytearray(record.value or b"")
+        record.timestamp_ms = 1.7e12  # type: ignore[assignment]
+        return record
+
+
 class UntoldError(Exception):
     def __str__(self) -> str:
         raise ValueError("not even that")
@@ -364,6 +373,16 @@ async def test_what_has_an_obvious_meaning_is_taken_as_that() -> None:
     (record,) = path.topic.records()
     assert record == StoredRecord(1_700_000_000_000, b"k", b"x", [("a", b"b")])
     assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
+
+
+async def test_what_has_an_obvious_meaning_is_taken_as_that_with_every_message_of_a_topic() -> None:
+    async with Path() as path, Rig(path, {"use": f"{HERE}:LooseValue"}) as rig:
+        for _ in range(3):
+            rig.take(b"x")
+        await rig.done(3, 0, 0)
+    for record in path.topic.records():
+        assert (record.value, record.timestamp_ms) == (b"x", 1_700_000_000_000)
+        assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
 
 
 async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failures_like_others() -> None:
