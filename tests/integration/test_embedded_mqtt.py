@@ -1,12 +1,14 @@
 """The embedded MQTT brokers are real ones: what the gateway relies on, on the default broker and on mosquitto."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from gateway.local.embedded.mqtt import MqttBroker
+from gateway.local.runtime.cache import cache_directory
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
 from tests.brokers.client import DEADLINE, Client, RefusedError
 from tests.brokers.mosquitto import Mosquitto
@@ -109,13 +111,21 @@ def test_killed_it_comes_back_at_its_ports(make_mqtt_broker: Callable[..., Secur
     Client(broker.port).close()
 
 
-def test_a_stop_closes_the_connections(make_mqtt_broker: Callable[..., SecuredMqtt]) -> None:
+def test_a_stop_closes_the_connections_and_leaves_the_next_start_its_classes(
+    make_mqtt_broker: Callable[..., SecuredMqtt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("jars", "java"):
+        (tmp_path / name).symlink_to(cache_directory() / name)
+    monkeypatch.setenv("GATEWAY_CACHE", str(tmp_path))
     broker = make_mqtt_broker()
     with Client(broker.port) as client:
         broker.stop()
         assert client.closed.wait(DEADLINE), "the client did not notice"
     with pytest.raises(EmbeddedError, match="not started"):
         _ = broker.port
+    (archive,) = (tmp_path / "hivemq").glob("*.jsa")
+    broker.start()
+    assert str(archive) in {file.path for file in psutil.Process(broker.pid).memory_maps()}
 
 
 def test_a_frozen_broker_answers_nothing_until_it_is_thawed(

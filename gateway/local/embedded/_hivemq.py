@@ -1,7 +1,7 @@
 """The HiveMQ process: a JVM inside this Python through JPype. Run as a script: ``_hivemq.py DESCRIPTION.json``.
 
 Its own ``main`` class refuses every client unless an extension decides about them; embedded, it takes an extension
-written here. The description: ``jvm_library``, ``classpath``, ``heap_mib``, ``configuration``, ``data``,
+written here. The description: ``jvm_library``, ``jvm_flags``, ``classpath``, ``heap_mib``, ``configuration``, ``data``,
 ``max_inflight``, and ``access`` (``host``, ``port``, ``secret`` of the service that is asked who is let in), or null
 for everybody.
 """
@@ -9,7 +9,6 @@ for everybody.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -40,6 +39,7 @@ def main(description: dict[str, Any]) -> None:
     """Start the broker, print ``ready``, stop on SIGTERM."""
     jpype.startJVM(
         *[f"--add-opens={package}=ALL-UNNAMED" for package in _OPEN],
+        *description["jvm_flags"],
         "-Xms64m",
         f"-Xmx{description['heap_mib']}m",
         "-XX:+UseSerialGC",
@@ -205,4 +205,5 @@ def _bytes(buffer: Any) -> bytes:
 
 if __name__ == "__main__":
     main(json.loads(Path(sys.argv[1]).read_text()))
-    os._exit(0)  # threads of the broker's are left that would keep the process
+    # Threads of the broker's are left that would keep the process. A JVM that is to write its class data does so here.
+    jpype.JClass("java.lang.Runtime").getRuntime().halt(0)

@@ -13,12 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.local.runtime.cache import cache_directory
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import ensure_java, jvm_environment
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
 from gateway.local.runtime.progress import ProgressCallback, print_progress
 from gateway.local.runtime.server import ServerProcess
+from streaming.runtime.class_data import ClassData
 
 if TYPE_CHECKING:
     from gateway.local.embedded.access import AccessEndpoint
@@ -41,6 +43,7 @@ class MqttBroker(ServerProcess):
     """
 
     what = "the MQTT broker"
+    stop_s = 20.0  # at once, but for the one that writes the class data
 
     # A subclass may add listeners with TLS. The tests have one.
     extra_listeners: Sequence[str] = ()
@@ -64,6 +67,7 @@ class MqttBroker(ServerProcess):
         self._heap_mib = heap_mib
         self._progress = progress
         self._ports: dict[str, int] = {}
+        self._class_data: ClassData | None = None
 
     def __repr__(self) -> str:
         return f"<MqttBroker port={self._ports.get('tcp')} alive={self.alive}>"
@@ -95,6 +99,8 @@ class MqttBroker(ServerProcess):
 
     def stop(self) -> None:
         super().stop()
+        if self._class_data is not None:
+            self._class_data.end()
         self._ports = {}
 
     def listener(self, name: str) -> int:
@@ -117,7 +123,10 @@ class MqttBroker(ServerProcess):
         data.mkdir()
         (configuration / "config.xml").write_text(self._config_xml(directory))
         (configuration / "logback.xml").write_text(_LOGBACK)
+        if self._class_data is None:
+            self._class_data = ClassData(cache_directory() / "hivemq", java.home, jars)
         description = {
+            "jvm_flags": self._class_data.flags(),
             "jvm_library": str(java.jvm_library),
             "classpath": [str(jar) for jar in jars],
             "heap_mib": self._heap_mib,
