@@ -19,7 +19,7 @@ __all__ = [
 import contextlib
 import re
 import uuid
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -29,6 +29,8 @@ from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.secured import SecuredKafka, SecuredMqtt
 from tests.brokers.topics import create_topic, delete_topics
+
+Broker = TypeVar("Broker", bound=KafkaCluster | MqttBroker)
 
 NEVER_FENCED = {"broker.session.timeout.ms": "600000"}
 """A lone node that a busy machine, or a test's freeze, keeps from sending heartbeats is otherwise fenced by itself. Its
@@ -50,17 +52,28 @@ class MakeTopic(Protocol):
     ) -> str: ...
 
 
+@contextlib.contextmanager
+def shared(broker: Broker) -> Iterator[Broker]:
+    """A broker that runs for many tests. The first of a machine would write the class data at its end, and until then
+    all others start without; it does so at once, and is started again."""
+    with broker:
+        if broker._class_data.recording:
+            broker.stop()
+            broker.start()
+        yield broker
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaCluster]:
     """A Kafka of one node, shared: tests use topics and groups of their own, and leave the broker running."""
-    with KafkaCluster(settings=NEVER_FENCED) as cluster:
+    with shared(KafkaCluster(settings=NEVER_FENCED)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def mqtt_broker() -> Iterator[MqttBroker]:
     """An MQTT broker that lets everybody in, shared: tests use client ids and topics of their own."""
-    with MqttBroker() as broker:
+    with shared(MqttBroker()) as broker:
         yield broker
 
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from bridge.kafka.producer import KafkaProducer
 from bridge.ports import StoredRecord
 from config.settings import KafkaSettings
-from tests.brokers.fixtures import NEVER_FENCED
+from tests.brokers.fixtures import NEVER_FENCED, shared
 from tests.brokers.reading import read_all
 from tests.brokers.secured import SecuredKafka
 from tests.brokers.topics import add_partitions, create_topic
@@ -150,7 +150,7 @@ class KafkaBackend:
 @pytest.fixture(scope="session")
 def secured_kafka() -> Iterator[SecuredKafka]:
     """One node with every kind of listener and rights that can be taken away. Tests may freeze it, and thaw it."""
-    with SecuredKafka(sasl=True, tls=True, settings=SECURED | NEVER_FENCED) as cluster:
+    with shared(SecuredKafka(sasl=True, tls=True, settings=SECURED | NEVER_FENCED)) as cluster:
         yield cluster
 
 

@@ -20,6 +20,7 @@ from bridge.kafka.producer import KafkaProducer
 from config.errors import ExitStatus
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.tools.doctor.model import Severity
+from tests.brokers.fixtures import shared
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.brokers.mosquitto import Mosquitto
@@ -43,7 +44,7 @@ CONTROLLER_GAP_S = 8.0 * BUSY  # an election of the controller comes first, some
 
 @pytest.fixture(scope="module")
 def admin() -> Iterator[ClusterAdmin]:
-    with KafkaCluster(3, heap_mib=256, settings={"auto.leader.rebalance.enable": "false"}) as cluster:
+    with shared(KafkaCluster(3, heap_mib=256, settings={"auto.leader.rebalance.enable": "false"})) as cluster:
         yield ClusterAdmin(cluster)
 
 
