@@ -32,7 +32,13 @@ from tests.brokers.topics import create_topic, delete_topics
 
 Broker = TypeVar("Broker", bound=KafkaCluster | MqttBroker)
 
-NEVER_FENCED = {"broker.session.timeout.ms": "600000"}
+NEVER_FENCED = {
+    "broker.session.timeout.ms": "600000",
+    # Several of these stand by until the last test: with these they take a third of what they would.
+    "broker.heartbeat.interval.ms": "10000",
+    "num.io.threads": "3",
+    "num.network.threads": "2",
+}
 """A lone node that a busy machine, or a test's freeze, keeps from sending heartbeats is otherwise fenced by itself. Its
 partitions have no leader then, in whatever test comes next. Not for a Kafka that is killed: until this time is over the
 next life may not register."""

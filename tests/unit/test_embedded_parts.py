@@ -298,6 +298,13 @@ class TestServerProperties:
         assert properties["listeners"] == "PLAINTEXT://127.0.0.1:2000,CONTROLLER://127.0.0.1:2001"
         assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:2000"
 
+    @pytest.mark.parametrize(("count", "interval_ms"), [(1, 10_000), (3, 500)])
+    def test_a_controller_that_is_alone_seldom_writes_when_idle(
+        self, tmp_path: Path, count: int, interval_ms: int
+    ) -> None:
+        properties = kafka_config.node_properties(1, self.listeners(count), tmp_path, {})
+        assert int(properties["metadata.max.idle.interval.ms"]) == interval_ms
+
     @pytest.mark.parametrize(
         ("count", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")]
     )

@@ -60,6 +60,9 @@ def node_properties(node: int, nodes: Sequence[Listeners], data: Path, settings:
         # a killed one may not register again before.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
+        # How often an idle controller writes to the metadata's log, so that the others see how far they are. Alone it
+        # writes for nobody: with the default, twice a second, an idle node took 1.8 % of a core, and 1.1 % with this.
+        "metadata.max.idle.interval.ms": "10000" if count == 1 else "500",
         # The default of 128 MB comes out of a heap that is itself not much larger.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
         **settings,
