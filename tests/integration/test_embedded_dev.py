@@ -31,7 +31,7 @@ class Dev:
         self.cache, self.temporary, self.project = folder / "cache", folder / "tmp", folder / "a project"
         for one in (self.cache, self.temporary, self.project):
             one.mkdir()
-        for name in ("jars", "java", "kafka"):
+        for name in ("jars", "java", "kafka", "hivemq"):
             if (cache_directory() / name).exists():
                 (self.cache / name).symlink_to(cache_directory() / name)
         self.environment = own_environment(GATEWAY_CACHE=str(self.cache), TMPDIR=str(self.temporary))

@@ -163,6 +163,16 @@ def resolve_in_a_process(lock_file: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.usefixtures("cache")
 class TestFetching:
+    def test_a_cache_that_is_linked_to_another_s_jars_has_the_same_class_path(
+        self, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        paths = jars.resolve("kafka")
+        other = cache.with_name("other")
+        other.mkdir()
+        (other / "jars").symlink_to(cache / "jars")
+        monkeypatch.setenv("GATEWAY_CACHE", str(other))
+        assert jars.resolve("kafka") == paths
+
     def test_jars_are_fetched_once_and_never_again(self, repository: Repository) -> None:
         events = Events()
         assert jars.pending_bytes("kafka") == 501_000

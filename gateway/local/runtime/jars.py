@@ -82,7 +82,8 @@ def _read_lock() -> dict[str, tuple[Jar, ...]]:
 
 
 def _directory(bundle: Bundle) -> Path:
-    return cache_directory() / "jars" / f"{bundle}-{bundle_digest(bundle)}"
+    # Where they really are: the class data are those of a class path.
+    return (cache_directory() / "jars").resolve() / f"{bundle}-{bundle_digest(bundle)}"
 
 
 def _paths(directory: Path, bundle: Bundle) -> list[Path]:
