@@ -288,8 +288,7 @@ class Accumulator:
         span.is_sealed = True
         self.spans.append(span)
         self.current = Span()
-        if not span.pending:
-            self._complete()
+        self._complete()
 
     def stored(self, batch: Batch) -> None:
         """Note that Kafka has the batch. Releases its bytes, and every span with nothing else pending."""
@@ -330,9 +329,7 @@ class Accumulator:
             span.settled(span)
 
     def _complete_head(self) -> None:
-        head = self.spans
-        if head and not head[0].pending:
-            self._complete()
+        self._complete()
         if self.freed is not None:  # also when an older span still waits
             self.freed()
 
