@@ -68,7 +68,11 @@ def _topics(query: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
         case "anomalies":
             return "stream.anomalies.topic", (settings.stream.anomalies.topic,)
         case "audit":
-            return "stream.topics or ledger.topic", (*topics(settings), *settings.dead_letter_topics, *ledger)
+            return "stream.topics, ledger.topic or dead_letter.topic", (
+                *topics(settings),
+                *settings.dead_letter_topics,
+                *ledger,
+            )
         case "gold":
             return "stream.topics", ()  # it reads a table
         case _:
@@ -91,8 +95,8 @@ def _translate(query: str, text: str, settings: Settings) -> StreamError:
     if says(*_ABSENT):
         said, named = _topics(query, settings)
         return KafkaUnavailableError(
-            f"Not all of the topics {', '.join(named)} exist in Kafka at {servers}. Is {said} spelt right? Has the"
-            " gateway, which creates them if kafka.topics.create is true, been started?"
+            f"Not all of the topics {', '.join(named)} exist in Kafka at {servers}: gateway topics list shows which do."
+            f" Is {said} spelt right? Has the gateway, which creates them if kafka.topics.create is true, been started?"
         )
     if says(*_AUTHENTICATION):
         return KafkaRefusedError(

@@ -222,7 +222,7 @@ FAILURES = [
     (
         "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic",
         KafkaUnavailableError,
-        "stream.topics",
+        "gateway topics list shows which do. Is stream.topics",
     ),
     ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment.", KafkaUnavailableError,
      "advertised.listeners"),
