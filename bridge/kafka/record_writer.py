@@ -23,7 +23,8 @@ _CHECKED_FROM: Final = 21
 _LENGTH_FROM: Final = 12
 _NULL: Final = b"\x01"  # the length -1
 _SMALL: Final = 4096
-_NAMES_KEPT: Final = 1024  # names of headers may come from devices (user properties)
+_NAMES_KEPT: Final = 1024  # names of headers may come from devices (user properties) and have up to 64 KiB
+_NAME_KEPT: Final = 128  # bytes
 _COPIED: Final = 512
 _CHUNK: Final = 32
 _BYTES: Final[list[bytes]] = [bytes((number,)) for number in range(256)]
@@ -173,9 +174,11 @@ def _encode(headers: list[tuple[str, bytes | None]]) -> bytes:
 
 def _encode_name(name: str) -> bytes:
     encoded = name.encode()
-    if len(_names) >= _NAMES_KEPT:
-        _names.clear()
-    found = _names[name] = varint(len(encoded)) + encoded
+    found = varint(len(encoded)) + encoded
+    if len(found) <= _NAME_KEPT:
+        if len(_names) >= _NAMES_KEPT:
+            _names.clear()
+        _names[name] = found
     return found
 
 

@@ -130,6 +130,8 @@ def test_a_varint_has_seven_bits_a_byte(number: int) -> None:
 
 def test_names_from_devices_are_forgotten_again() -> None:
     records: Records = [(5, b"k", b"v", [(f"mqtt.user.{number}", b"x")]) for number in range(3_000)]
+    records += [(5, b"k", b"v", [(f"{number}" * 20_000, b"x")]) for number in range(10)]
     ours, theirs = both(records)
     assert ours == theirs
     assert len(record_writer._names) <= 1_024
+    assert max(map(len, record_writer._names)) < 128, "long ones are not kept at all"
