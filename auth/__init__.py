@@ -28,5 +28,4 @@ What has bitten elsewhere and must stay true:
     passwords.py   how passwords are stored, and whether one matches what is stored
     ports.py       what the chain, the decisions and the outward credentials ask of their parts
     service.py     the service that EMQX asks: logins to ``auth.logins.logins``, topics to ``auth.logins.accesses``
-    waiting.py     waiting for an event with an end to it
 """

@@ -18,6 +18,7 @@ from auth.logins.events import Events
 from auth.logins.lockouts import LockedNow
 from auth.logins.logins import Logins
 from auth.ports import AccessStore
+from bridge.waiting import end_tasks
 from config.tables.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
@@ -64,9 +65,7 @@ class AccessService:
 
     async def close(self) -> None:
         """End what is under way and close the backends. Never raises."""
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
+        await end_tasks(self._refreshing)
         await self.logins.close()
         await self.chain.close()
 

@@ -29,5 +29,6 @@ What has bitten and must stay true:
     record.py         a record on its way through the interceptors
     tls.py            TLS contexts from settings, for both sides; they follow the files that the settings name
     topic_writer.py   writes an internal topic through the producer of the routes
+    waiting.py        waits that have an end: for an event, a moment, and tasks that are no longer wanted
     wire.py           names and encodings of all that is written into Kafka records
 """

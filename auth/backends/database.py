@@ -12,6 +12,7 @@ from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from auth.store.records import User
 from auth.store.store import Store
+from bridge.waiting import end_tasks
 from config.tables.auth import AuthSettings
 
 _REHASHES: Final = 4  # at a time; an imported fleet renews its hashes over its next logins
@@ -49,9 +50,7 @@ class DatabaseAuthenticator(LocalUsers):
         return self._store.problem
 
     async def close(self) -> None:
-        for task in tuple(self._rehashes):
-            task.cancel()
-        await asyncio.gather(*self._rehashes, return_exceptions=True)
+        await end_tasks(*self._rehashes)
 
     def at_once(self, request: LoginRequest) -> Verdict | None:
         """The verdict without a slow hash: on unknown and disabled users, and right device secrets. None: await

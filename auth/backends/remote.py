@@ -23,6 +23,7 @@ from auth.backends.breaker import RETRY_INITIAL_NS, Breaker, BreakerState, Ticke
 from auth.backends.network_causes import causes, network_cause
 from auth.errors import BackendDownError, DownCause, OverloadedError
 from auth.model import Ignore, LoginRequest, Verdict
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import ConfigError, forget_frames
 
@@ -165,9 +166,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     async def close(self) -> None:
         """Close all connections; questions under way fail. Never raises."""
         self._closed = True
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait([self._probing])
+        await end_tasks(self._probing)
         self._drop_idle()
         for connection in list(self._busy):
             self._abort(connection)

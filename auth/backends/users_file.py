@@ -7,7 +7,6 @@ once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +26,7 @@ from auth.store.records import IdentityKind, User
 from auth.store.store import Store
 from auth.store.user_entries import HashForm
 from auth.store.user_formats import UserFile, read_users
+from bridge.waiting import end_tasks
 from config.errors import ConfigError
 from config.tables.auth import AuthSettings
 
@@ -101,11 +101,7 @@ class UsersFileAuthenticator(LocalUsers):
         return self._users is not None
 
     async def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
-            self._watcher = None
+        await end_tasks(self._watcher)
 
     async def look(self, *, settled: bool = False) -> bool:
         """Read a changed file. Unless it is ``settled``, it also has to be unchanged since the last look, since it may

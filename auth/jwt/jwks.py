@@ -6,7 +6,6 @@ otherwise each invented key id would cause a request to the issuer.
 """
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +21,8 @@ from auth.errors import BackendDownError
 from auth.jwt.fetching import Fetcher, FetchError
 from auth.jwt.keys import VerificationKey, usable
 from auth.jwt.parsing import Token, json_object
-from auth.waiting import until_due, until_set
 from bridge.backoff import Backoff
+from bridge.waiting import end_tasks, until_due, until_set
 from config.errors import ConfigError
 from config.tables.auth import AuthJwtKeySettings
 
@@ -201,11 +200,7 @@ class JwksKeys:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_tasks(self._task)
 
     async def candidates(self, token: Token) -> Sequence[VerificationKey]:
         if (known := self._current()) is None:

@@ -28,6 +28,7 @@ from auth.logins.reasons import LOGIN_REASONS, LoginReason
 from auth.model import Allow, Ban, LoginAnswer, LoginRequest
 from auth.names import bounded
 from auth.ports import AccessStore
+from bridge.waiting import end_tasks
 from config.tables.auth import AuthSettings
 
 _NS: Final = 1_000_000_000
@@ -113,9 +114,9 @@ class Logins:
 
     async def close(self) -> None:
         """End the verifications under way. Bans being written are completed."""
-        for task in self._under_way.values():
-            task.cancel()
-        await asyncio.gather(*self._under_way.values(), *self._writing, return_exceptions=True)
+        await end_tasks(*self._under_way.values())
+        if self._writing:
+            await asyncio.wait(self._writing)
 
     def login_at_once(self, request: LoginRequest) -> LoginAnswer | None:
         """The answer that needs no waiting; None: await ``login``."""

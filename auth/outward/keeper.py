@@ -11,8 +11,8 @@ import structlog
 
 from auth.errors import CredentialError
 from auth.outward.renewal import Plan
-from auth.waiting import until_due, until_set
 from bridge.ports import Credential
+from bridge.waiting import end_tasks, until_due, until_set
 from config.errors import GatewayError, forget_frames
 from config.values.grammar import format_duration
 
@@ -61,9 +61,7 @@ class Keeper:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks(self._task)
             self._task = None
             self._failure = f"{self._setting}: the gateway is stopping."
             self._end_attempt()

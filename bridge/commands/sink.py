@@ -13,6 +13,7 @@ import structlog
 from bridge.commands.model import ANSWER_LIMIT
 from bridge.errors import BridgeError, IncarnationError, PoisonedError, RefusedError, TimestampError
 from bridge.topic_writer import TopicWriter
+from bridge.waiting import end_tasks
 
 if TYPE_CHECKING:
     from bridge.commands.model import StatusRecord
@@ -86,11 +87,7 @@ class StatusWriter:
 
     async def close(self) -> None:
         """End without what waits."""
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*(lane.task for lane in self._lanes.values()))
 
     def _wanted(self, queued: _Queued) -> bool:
         if queued.owner == self._owners.get(queued.record.place[:2], 0):

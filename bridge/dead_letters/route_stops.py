@@ -23,6 +23,7 @@ import structlog
 
 from bridge.beat import until_beat_s
 from bridge.dead_letters.limit import DeadLetterLimit, Excess
+from bridge.waiting import end_tasks, report_failure
 from bridge.wire import DeadLetterReason
 from config.values.grammar import format_duration
 
@@ -210,18 +211,14 @@ class RouteStops:
     async def start(self) -> None:
         """Start the ticks."""
         self._task = asyncio.create_task(self._run(), name=self.name)
+        self._task.add_done_callback(report_failure(self._failed))
 
     async def stop(self, deadline_ns: int) -> None:
         """End the ticks. Stopped routes stay stopped."""
         del deadline_ns
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
-        try:
-            while True:
-                await asyncio.sleep(until_beat_s(TICK_S))
-                self.tick()
-        except Exception as error:  # noqa: BLE001 - nobody waits for the task: it would only be logged, at the end
-            self._failed(error)
+        while True:
+            await asyncio.sleep(until_beat_s(TICK_S))
+            self.tick()

@@ -34,6 +34,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from bridge.kafka.contacts import Contact, Contacts
 from bridge.kafka.leaders import Leaders, Metadata
 from bridge.kafka.session import SessionConnection, open_connection
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import GatewayError, forget_frames
 
@@ -353,17 +354,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             renewal.cancel()
         for connection in self._retiring.values():
             connection.close()
-        probes = self._probing.values()
-        tasks = {
-            *self._asking.values(),
-            *probes,
-            *self._retiring,
-            *(one for one in renewals if isinstance(one, asyncio.Task)),
-        }
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        renewing = [one for one in renewals if isinstance(one, asyncio.Task)]
+        await end_tasks(*self._asking.values(), *self._probing.values(), *self._retiring, *renewing)
         await super().close()
 
 

@@ -19,6 +19,7 @@ from bridge.kafka.client import Client
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.session import open_connection
 from bridge.tls import distrust
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import GatewayError
 
@@ -158,6 +159,5 @@ async def stop_consumer(consumer: Any) -> None:
     stopping = asyncio.ensure_future(consumer.stop())
     await asyncio.wait([stopping], timeout=1.0)
     if not stopping.done():
-        stopping.cancel()  # also cancels the fetcher, for which it waits
-        await asyncio.wait([stopping], timeout=0.5)
+        await end_tasks(stopping, patience_s=0.5)  # also cancels the fetcher, for which it waits
         await asyncio.wait([asyncio.ensure_future(consumer._client.close())], timeout=0.5)

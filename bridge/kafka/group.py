@@ -60,6 +60,7 @@ from bridge.kafka.group_protocol import (
 )
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.reader import FETCH_BYTES, POLL_MS, POLL_RECORDS, logged
+from bridge.waiting import end_tasks, until_set
 from config.error_words import words
 
 if TYPE_CHECKING:
@@ -186,8 +187,7 @@ class GroupMember:
         self._read_s = asyncio.get_running_loop().time()
         if not self._positions and self._error is None:
             self._changed.clear()
-            await asyncio.wait([waiter := asyncio.ensure_future(self._changed.wait())], timeout=POLL_MS / 1000)
-            waiter.cancel()
+            await until_set(self._changed, POLL_MS / 1000)
             return ()
         batches: Mapping[TopicPartition, list[Any]] = {}
         assignments = self._assignments
@@ -564,9 +564,7 @@ class GroupMember:
             return
         settled = asyncio.ensure_future(self._settled.wait())
         await asyncio.wait([settled], timeout=REVOKED_S if self._owned else 0)
-        for task in (settled, *self._tasks):
-            task.cancel()
-        await asyncio.wait([settled, *self._tasks])
+        await end_tasks(settled, *self._tasks)
         self._settled.set()
         try:
             if self._owned:

@@ -19,6 +19,7 @@ import structlog
 from bridge.backoff import Backoff
 from bridge.beat import until_beat_s
 from bridge.errors import BridgeError
+from bridge.waiting import end_tasks, report_failure
 
 log = structlog.get_logger("kafka")
 
@@ -137,16 +138,10 @@ class TopicWatch:
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="topic watch")
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(report_failure(self._failed))
 
     async def stop(self, _deadline_ns: int) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -24,6 +24,7 @@ from bridge.errors import BridgeError, IncarnationError, PoisonedError, RefusedE
 from bridge.ledger_topic.records import Author, KeyValue, State, partition_records, session_records, worker_record
 from bridge.produce.partitioner import partition_for
 from bridge.topic_writer import TopicWriter
+from bridge.waiting import end_tasks, report_failure
 
 if TYPE_CHECKING:
     from bridge.ledger import Ledger
@@ -96,6 +97,7 @@ class LedgerWriter:
         self._intervals.begin(self._now_ms())
         self._cut()
         self._task = asyncio.create_task(self._run(), name="ledger")
+        self._task.add_done_callback(report_failure(_broken))
         self._arm()
 
     async def stop(self, deadline_ns: int) -> bool:
@@ -114,8 +116,7 @@ class LedgerWriter:
         await asyncio.wait([task], timeout=max(0.0, left_s))
         if not task.done():
             log.warning("ledger_unwritten", intervals=self.waiting, consequence="they are unaccounted for")
-            task.cancel()
-            await asyncio.wait([task])
+            await end_tasks(task)
             return False
         task.result()
         return True
@@ -179,3 +180,7 @@ class LedgerWriter:
     def _failed(self, error: BridgeError) -> None:
         if isinstance(error, RefusedError | IncarnationError):
             log.warning("ledger_write_failed", topic=self._plan.topic, error=str(error), repeat_key=self._plan.topic)
+
+
+def _broken(error: BaseException) -> None:
+    log.error("ledger_broken", consequence="no interval is written until the next start", exc_info=error)

@@ -10,6 +10,7 @@ import structlog
 
 from bridge.errors import BridgeError, RefusedError, RetriableError
 from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
+from bridge.waiting import end_tasks, report_failure
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class Parking:
             parked = self._parked[kafka_topic] = []
             task = asyncio.get_running_loop().create_task(self._unpark(kafka_topic))
             self._tasks.add(task)
-            task.add_done_callback(self._unparked)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(report_failure(self._failed))
         parked.append(record)
         accumulator.parked_messages += last
         accumulator.buffered_bytes += record.size()
@@ -158,17 +160,9 @@ class Parking:
         )  # fmt: skip
         return self._dead_letters.bury(letter, record.span, whole=record.last)
 
-    def _unparked(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
-
     async def close(self) -> None:
         """Stop waiting for topics. Parked records stay unacknowledged."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(*self._tasks)
 
 
 def mark_unfinished(slot: Slot) -> None:

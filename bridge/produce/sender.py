@@ -45,6 +45,7 @@ from bridge.errors import (
 )
 from bridge.produce.batch import Batch, Span
 from bridge.produce.timestamps import restamped
+from bridge.waiting import end_tasks, report_failure
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
@@ -163,13 +164,11 @@ class Sender:
             self.producer = self._factory()  # a producer starts once
             raise
         self._started()
-        self._watch = asyncio.create_task(self._watch_deadlines())
-        self._watch.add_done_callback(self._watched)
+        self._begin_watch()
 
     def start_later(self) -> None:
         """Try to start in the background. The spool takes messages while Kafka is unavailable."""
-        self._watch = asyncio.create_task(self._watch_deadlines())
-        self._watch.add_done_callback(self._watched)
+        self._begin_watch()
         self._begin_recovery()
 
     @property
@@ -182,10 +181,7 @@ class Sender:
         self._enter(SenderState.CLOSED)
         if self._retry_timer is not None:
             self._retry_timer.cancel()
-        for task in (self._watch, self._recovery):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task], timeout=patience_s)
+        await end_tasks(self._watch, self._recovery, patience_s=patience_s)
         await self.producer.close(patience_s=patience_s)
 
     def renew(self, reason: str) -> None:
@@ -491,9 +487,9 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partitions would stop
             self._fatal(error)
 
-    def _watched(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fatal(error)
+    def _begin_watch(self) -> None:
+        self._watch = asyncio.create_task(self._watch_deadlines())
+        self._watch.add_done_callback(report_failure(self._fatal))
 
     async def _watch_deadlines(self) -> None:
         """Replace the producer when a batch has no answer within the delivery timeout."""

@@ -17,6 +17,7 @@ import structlog
 from bridge.errors import SpoolWriteError
 from bridge.produce.accumulator import Accumulator, Slot
 from bridge.produce.batch import Batch, OnDisk, Span
+from bridge.waiting import end_tasks
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ class Replay:
     async def close(self) -> None:
         """Stop reading. Batches in flight are still removed when Kafka answers."""
         self._may_read = False
-        if self._loader is not None:
-            self._loader.cancel()
-            await asyncio.wait([self._loader])
+        await end_tasks(self._loader)
 
     def end(self) -> None:
         """Stop removing rows, before the store is closed."""

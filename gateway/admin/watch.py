@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bridge.waiting import end_tasks
 from config.errors import GatewayError, forget_frames
 from gateway.base.problem import Problem
 
@@ -81,13 +82,10 @@ class GroupWatch:
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - closing ends a look that waits
         self._stopped = True
-        task, self._task = self._task, None
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await end_tasks(self._task)
         self._lags, self._topics = {}, ()  # removes the metrics' series
 
     async def _run(self) -> None:

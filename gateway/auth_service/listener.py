@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bridge.waiting import end_tasks
 from config.error_words import words
 from gateway.http.server import HttpPortError, listening_socket
 
@@ -94,10 +95,7 @@ class Listener:
         if self._resuming is not None:
             self._resuming.cancel()
             self._resuming = None
-        for task in self._joining:
-            task.cancel()
-        if self._joining:
-            await asyncio.wait(self._joining)
+        await end_tasks(*self._joining)
 
     def _accept(self) -> None:
         assert self._socket is not None

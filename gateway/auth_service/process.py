@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -13,6 +12,7 @@ from auth.logins.chain import make_chain
 from auth.logins.counts import Counts
 from auth.service import AccessService
 from auth.store.store import Store, database_path
+from bridge.waiting import end_tasks
 from config.values.grammar import nanoseconds
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.operator import AuthAnswers, Health
@@ -151,11 +151,7 @@ class _Files:
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
         """Ends the checks."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         while True:

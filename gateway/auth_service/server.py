@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.fresh_secret import fresh
+from bridge.waiting import end_tasks
 from config.values.grammar import nanoseconds
 from gateway.auth_service.dialect import DENY, Dialect, UnreadableError
 from gateway.auth_service.listener import Listener
@@ -151,9 +152,7 @@ class AuthServer:
                 _log.warning("auth_answers_cut_off", connections=len(self._connections))
         for connection in list(self._connections):
             connection.abort()
-        for login in list(self._logins):
-            if login.task is not None:
-                login.task.cancel()
+        await end_tasks(*(login.task for login in self._logins))
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import GatewayError
 
@@ -278,7 +279,7 @@ class Service:
                     await start
                     await stop.wait_requested()
             finally:
-                await _cancel(start, self._grace_ns)
+                await end_tasks(start, patience_s=self._grace_ns / 1e9)
                 if start.done() and not start.cancelled():
                     start.exception()  # already logged; read here because after a stop nothing else does
                 await self._stop(stop)
@@ -351,8 +352,7 @@ class Service:
         try:
             await _first_of(task, stop.wait_forced() if stop is not None else None, timeout_ns=wait_ns)
         finally:
-            if not task.done():
-                await _cancel(task, self._grace_ns)
+            await end_tasks(task, patience_s=self._grace_ns / 1e9)  # later it is abandoned
         if not task.done() or task.cancelled():
             return False
         if error := task.exception():
@@ -371,11 +371,3 @@ async def _first_of(task: asyncio.Task[None], other: Awaitable[None] | None, *, 
     finally:
         if other_task is not None:
             other_task.cancel()
-
-
-async def _cancel(task: asyncio.Task[None], patience_ns: int) -> None:
-    """Cancels ``task`` and waits for its end, up to ``patience_ns``: code that ignores its cancellation is
-    abandoned."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=patience_ns / 1e9)

@@ -13,6 +13,7 @@ import structlog
 
 from bridge.produce.dead_letter import SMALL_PART_BYTES, DeadLetterDraft, letter_parts
 from bridge.topic_writer import TopicWriter
+from bridge.waiting import end_tasks
 
 if TYPE_CHECKING:
     from bridge.commands.reading import BadCommandError
@@ -81,9 +82,7 @@ class CommandDeadLetters:
 
     async def close(self) -> None:
         """End without what waits: its commands are read again."""
-        if (task := self._task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await end_tasks(self._task)
 
     async def _write(self) -> None:
         try:

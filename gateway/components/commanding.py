@@ -22,6 +22,7 @@ from bridge.commands.sink import StatusWriter
 from bridge.errors import BridgeError, RefusedError
 from bridge.kafka.feed import StatusTail, TopicFeed
 from bridge.kafka.group import GroupMember
+from bridge.waiting import end_tasks
 from config.errors import GatewayError, forget_frames
 from gateway.base.problem import Problem
 from gateway.components.command_letters import CommandDeadLetters
@@ -203,11 +204,7 @@ class CommandRunner:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await (self._group.retire() if retire else self._group.stop())
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*self._tasks)
         if self._feed is not None:
             await self._feed.stop()
         if self._timer is not None:

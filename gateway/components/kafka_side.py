@@ -22,6 +22,7 @@ from bridge.produce.partitions import PartitionQueue, Partitions
 from bridge.produce.pipeline import Pipeline, PipelineHooks
 from bridge.produce.sender import SenderPolicy
 from bridge.routing.router import Router
+from bridge.waiting import end_tasks, report_failure
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
 from gateway.base.metrics import Metrics
@@ -230,11 +231,7 @@ class KafkaSide:
         self.problem = sentence
         self.sender.start_later()
         self._late = asyncio.create_task(self._ensure_topics(backoff))
-        self._late.add_done_callback(self._ensured)
-
-    def _ensured(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+        self._late.add_done_callback(report_failure(self._fail))
 
     async def _ensure_topics(self, backoff: Backoff) -> None:
         await self.counts.started.wait()
@@ -268,9 +265,7 @@ class KafkaSide:
     async def stop(self, deadline_ns: int) -> None:
         """The last record of the ledger is written before the producer closes."""
         left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
-        if self._late is not None:
-            self._late.cancel()
-            await asyncio.wait([self._late])
+        await end_tasks(self._late)
         await self._ledger_log.stop(deadline_ns)
         await self.sender.close(patience_s=min(left_s, 2.0))
 

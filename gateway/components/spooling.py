@@ -14,6 +14,7 @@ from bridge.produce.pipeline import Pipeline
 from bridge.produce.spooler import SpoolPolicy
 from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool, spool_path
+from bridge.waiting import end_tasks
 from config.settings import Settings
 from gateway.base.lifecycle import StopVerb
 from gateway.base.metrics import Metrics
@@ -95,8 +96,7 @@ class Spooling:
             await self.spooler.drained()
         left_ns = max(0, min(CLOSE_PATIENCE_NS, deadline_ns - time.monotonic_ns()))
         await self.spooler.close(patience_s=left_ns / 1e9)
-        for task in self._remembering:
-            task.cancel()
+        await end_tasks(*self._remembering)
         await self.store.close()
         self._open = False
         if self.store.batches:

@@ -8,7 +8,6 @@ connection (``gateway.devices.outbox``), so an object serves one connection.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -18,6 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from bridge.waiting import until_set
 from config.errors import ExitStatus, GatewayError
 from config.settings import MqttSettings
 from config.values.addresses import MqttAddress, parse_mqtt_address
@@ -216,9 +216,7 @@ class DeviceConnection:
         self._closing = True
         self._client.disconnect()
         self._watch_writes()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._ended.wait()  # paho closes the socket when DISCONNECT is written
+        await until_set(self._ended, timeout_s)  # paho closes the socket when DISCONNECT is written
         self._detach()
 
     def abort(self) -> None:

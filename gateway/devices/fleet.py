@@ -13,6 +13,7 @@ from random import Random
 from typing import Literal
 
 from bridge.backoff import Backoff
+from bridge.waiting import end_tasks
 from gateway.devices.commands import AnswerShares, Obedience
 from gateway.devices.device import DeviceConnectError, DeviceConnection, Heard, Way
 from gateway.devices.mischief import FaultShares, Mischief
@@ -323,7 +324,7 @@ class Fleet:
 
         :meth:`ledger` then shows the rest as unacknowledged.
         """
-        await _cancel([self._clock])
+        await end_tasks(self._clock)
         for device in self._devices:
             device.take_rest()
         try:
@@ -332,7 +333,7 @@ class Fleet:
                 await asyncio.gather(*(device.say_goodbye() for device in self._devices))
         except TimeoutError:
             pass  # the ledger shows the unacknowledged messages
-        await _cancel([*self._tasks, self._keepalive])
+        await end_tasks(*self._tasks, self._keepalive)
         for device in self._devices:
             device.abandon()
 
@@ -428,10 +429,3 @@ def _secrets(file: str) -> dict[str, str]:
         return {}
     with Path(file).open(newline="") as rows:
         return {row[0]: row[1] for row in list(csv.reader(rows))[1:]}
-
-
-async def _cancel(tasks: list[asyncio.Task[None] | None]) -> None:
-    running = [task for task in tasks if task is not None]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)

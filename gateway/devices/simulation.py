@@ -1,11 +1,11 @@
 """A run of simulated devices at an MQTT broker, and the counts of their messages."""
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bridge.waiting import end_tasks, until_set
 from gateway.devices.commands import AnswerShares
 from gateway.devices.device import DeviceConnectError, DeviceRefusedError, Way
 from gateway.devices.fleet import Fleet, FleetCounts, FleetSettings, allow_a_socket_per_device
@@ -120,9 +120,7 @@ async def simulate(
         await _first_connection(fleet, asked)
         flowing_s = loop.time()
         while not asked.is_set() and (left_s := flowing_s + duration_s - loop.time()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, _LOOK_S)):
-                    await asked.wait()
+            await until_set(asked, min(left_s, _LOOK_S))
             if (failure := fleet.failure()) is not None:
                 raise failure
             progress(fleet.counts())
@@ -154,6 +152,5 @@ async def _stop(fleet: Fleet, forced: asyncio.Event) -> None:
     await asyncio.wait({stopping, forcing}, return_when=asyncio.FIRST_COMPLETED)
     forcing.cancel()
     if not stopping.done():
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
+        await end_tasks(stopping)
         await fleet.stop(0.0)

@@ -7,7 +7,6 @@ A worker without a supervisor has one, and so have a supervisor and the access s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bridge.waiting import end_tasks, until_set
 from config.errors import ExitStatus, GatewayError
 from gateway.http.answers import PATHS, Answer, Answers, json_answer
 from gateway.http.connection import Connection, Exchange
@@ -139,13 +139,10 @@ class HttpServer:
             connection.end()
         if self._connections:
             left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s + _LINGER_S):
-                    await self._empty.wait()
+            await until_set(self._empty, left_s + _LINGER_S)
         for connection in list(self._connections):
             connection.abort()
-        for task in self._responding:
-            task.cancel()
+        await end_tasks(*self._responding)
 
     # ---- as Site: called by connections ----
 

@@ -7,7 +7,6 @@ are paho's, as on the sessions' connections.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ import structlog
 
 from bridge.commands.dispatcher import NOT_ALLOWED
 from bridge.commands.ports import Outgoing, Published
+from bridge.waiting import end_tasks, until_set
 from config.error_words import words
 from config.errors import forget_frames
 from config.values.addresses import parse_mqtt_address
@@ -93,13 +93,8 @@ class MqttCommandLink:
         """Wait for outstanding answers until the deadline, then disconnect."""
         self._is_stopping = True
         left_s = (deadline_ns - time.monotonic_ns()) / 1e9
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, left_s)):
-                await self._idle.wait()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await until_set(self._idle, left_s)
+        await end_tasks(self._task)
 
     @property
     def room(self) -> int:

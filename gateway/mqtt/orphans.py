@@ -7,7 +7,6 @@ share of the messages until it expires, and then drop them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.routing.filters import Subscription
+from bridge.waiting import end_tasks
 from gateway.base.lifecycle import StopVerb
 from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.session import DataPath, Session, SessionPlan
@@ -123,7 +123,7 @@ class OrphanSession(Session):
     async def stop(self, deadline_ns: int) -> None:
         """Acknowledge the received messages; the next start drains the rest. A stop that retires waits for the end."""
         self._stop_requested = True
-        task, self._task = self._task, None
+        task = self._task
         if task is None:
             return
         left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
@@ -136,9 +136,7 @@ class OrphanSession(Session):
                 await connection.settled()
                 await connection.disconnect(end_session=False)
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):  # reported where it was raised
-                await task
+            await end_tasks(task)
             if not self.gone:
                 self._move(SessionState.STOPPED)
 

@@ -9,13 +9,14 @@ the broker refuses costs one session at most.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
+
+from bridge.waiting import end_tasks, until_set
 
 if TYPE_CHECKING:
     from bridge.certificate import Validity
@@ -82,10 +83,7 @@ class Renewals:
         """A session that is connecting again finishes by itself, or its own stop ends it."""
         if self._unwatch is not None:
             self._unwatch()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_tasks(self._task)
 
     def _told(self, credential: Credential) -> None:
         """A new token: choose when to begin, before the first old token expires, and not with all workers at once."""
@@ -102,12 +100,15 @@ class Renewals:
     async def _run(self) -> None:
         wait_s = CHECK_S
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
+            await until_set(self._woken, wait_s)
             self._woken.clear()
             await asyncio.sleep(max(0, self._begin_ns - time.monotonic_ns()) / 1e9)
-            wait_s = CHECK_S if await self._round() else _RETRY_S
+            try:
+                done = await self._round()
+            except Exception:  # a defect must not end the renewals: all sessions would expire at once
+                log.exception("mqtt_renewal_defect")
+                done = False
+            wait_s = CHECK_S if done else _RETRY_S
 
     async def _round(self) -> bool:
         """Renew every session that needs it; whether all of that succeeded."""

@@ -7,10 +7,10 @@ second of waiting costs messages.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.backoff import Backoff
+from bridge.waiting import until_set
 from config.values.grammar import nanoseconds
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 
@@ -67,9 +67,7 @@ class Siblings:
     async def wait(pause: Pause, news: asyncio.Event) -> None:
         """Wait for the length of the pause."""
         if pause.is_shared:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause.wait_ns / 1e9):
-                    await news.wait()
+            await until_set(news, pause.wait_ns / 1e9)
         else:
             await asyncio.sleep(pause.wait_ns / 1e9)
 

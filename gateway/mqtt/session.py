@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import forget_frames
 from config.values.addresses import parse_mqtt_address
@@ -242,7 +243,6 @@ class Session:
     async def stop(self, deadline_ns: int) -> None:
         """Drain and disconnect, for a restart or for good (``StopVerb``). After the deadline: drop the connection,
         acknowledge nothing more."""
-        task, self._task = self._task, None
         try:
             # Also before SUBACK: a resumed session delivers from CONNACK on.
             if self.state in ACCEPTED and not self._stopping and time.monotonic_ns() < deadline_ns:
@@ -250,10 +250,7 @@ class Session:
         finally:
             if self.state is not SessionState.ENDED:
                 self._move(SessionState.STOPPED)
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):  # reported where it was raised
-                    await task
+            await end_tasks(self._task)
 
     async def _drain(self, verb: StopVerb) -> None:
         connection, client = self._connection, self._client

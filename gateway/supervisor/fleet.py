@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.waiting import end_tasks, report_failure
 from config.errors import ExitStatus
 from config.settings import Settings
 from gateway.base.lifecycle import StopVerb
@@ -69,14 +70,15 @@ class Fleet:
             _log.info("slot_orphaned", slot=number, why="an earlier run had more workers")
             self._retire(number, None)
         self._watch = asyncio.create_task(self._ping(), name="watch")
+        self._watch.add_done_callback(report_failure(self._note_failure))
 
     def _open(self, number: int, *, first_start: bool) -> None:
         slot = self.slots[number] = Slot(number, self.settings, self._spawner, first_start=first_start)
         keeper = self._keepers[number] = asyncio.create_task(slot.keep(), name=f"slot {number}")
-        keeper.add_done_callback(self._note_failure)
+        keeper.add_done_callback(report_failure(self._note_failure))
 
-    def _note_failure(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+    def _note_failure(self, error: BaseException) -> None:
+        if not self.failed.done():
             self.failed.set_exception(error)
 
     # --- rolling ---
@@ -114,14 +116,14 @@ class Fleet:
         for number in [number for number in self.slots if number >= count]:
             _log.info("slot_closing", slot=number)
             slot = self.slots.pop(number)
-            await cancel(self._keepers.pop(number))
+            await end_tasks(self._keepers.pop(number))
             self._retire(number, slot.current)
 
     # --- retiring slots ---
 
     def _retire(self, number: int, worker: WorkerProcess | None) -> None:
         task = self._retirements[number] = asyncio.create_task(self._end_slot(number, worker), name=f"retire {number}")
-        task.add_done_callback(self._note_failure)
+        task.add_done_callback(report_failure(self._note_failure))
 
     async def _end_slot(self, number: int, worker: WorkerProcess | None) -> None:
         """Drains the slot's leftover sessions and spool, then ends it; a worker that cannot finish gets successors."""
@@ -146,7 +148,7 @@ class Fleet:
     async def _stop_retirement(self, number: int) -> None:
         task = self._retirements.pop(number, None)
         if task is not None:
-            await cancel(task)
+            await end_tasks(task)
             await self._stop_all([worker for worker in self._spawner if worker.slot == number], StopVerb.RESTART)
 
     # --- watching ---
@@ -179,8 +181,7 @@ class Fleet:
 
         Workers that are being replaced or retired are only stopped: the next start continues with them.
         """
-        tasks = [*self._keepers.values(), *self._retirements.values(), *([self._watch] if self._watch else [])]
-        await asyncio.gather(*map(cancel, tasks))
+        await end_tasks(*self._keepers.values(), *self._retirements.values(), self._watch)
         return await self._stop_all(list(self._spawner), verb)
 
     def hasten(self) -> None:
@@ -214,10 +215,3 @@ def _known(settings: Settings) -> set[int]:
         return slots(settings.data_dir)
     except IdentityError:
         return set()
-
-
-async def cancel(task: asyncio.Task[None]) -> None:
-    """Ends a task and waits for its end; its error is left to whoever watches it."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await task

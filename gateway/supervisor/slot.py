@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.waiting import until_set
 from config.errors import ExitStatus, GatewayError
 from config.settings import Settings
 from gateway.supervisor.process import Spawner, WorkerProcess, patience
@@ -141,9 +142,7 @@ class Slot:
         delay_s = self._backoff.next_ns(time.monotonic_ns()) / 1e9
         _log.info("worker_restarts", slot=self.number, in_s=round(delay_s, 1), attempt=self._backoff.attempts)
         self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay_s):
-                await self._changed.wait()
+        await until_set(self._changed, delay_s)
 
     async def replace(self, settings: Settings) -> str | None:
         """Gives the slot to a new worker with these settings; returns when it is ready and the old one has ended.

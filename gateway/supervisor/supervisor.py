@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from bridge.waiting import end_tasks
 from config.errors import ConfigError, ExitStatus
 from config.loading.load import Loaded
 from config.settings import Settings
@@ -32,7 +33,7 @@ from gateway.base.signals import StopSignals
 from gateway.http.server import HttpServer
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.cpu import worker_count
-from gateway.supervisor.fleet import Fleet, Stopped, cancel
+from gateway.supervisor.fleet import Fleet, Stopped
 from gateway.supervisor.metrics import SupervisorMetrics
 from gateway.supervisor.place import NAME, held_place
 from gateway.supervisor.prefork import Prepared
@@ -101,8 +102,7 @@ class Supervisor:
                 operator.result()  # a defect
         finally:
             wanted.cancel()
-            if operator is not None:
-                await cancel(operator)
+            await end_tasks(operator)
             stopped = await self._stop(stop)
         if self.fleet.failed.done():
             self.fleet.failed.result()
@@ -119,7 +119,7 @@ class Supervisor:
         if not stopping.done():
             self.fleet.hasten()
         stopped = await stopping
-        await cancel(forced)
+        await end_tasks(forced)
         await self._http.stop(time.monotonic_ns())
         self._reports.finish("stop", " ".join(stopped.remarks) or None, "All workers have stopped; nothing remained.")
         _log.info("supervisor_stopped", clean=stopped.clean, remained=stopped.remarks)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.base.reload_plan import Wish
@@ -53,10 +53,7 @@ class AloneReload:
 
     async def close(self) -> None:
         """Accept no further requests."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_tasks(self._task)
 
     async def _run(self, worker: Worker, reloader: Reloader) -> None:
         while True:

@@ -17,6 +17,7 @@ from bridge.ledger import Ledger
 from bridge.ledger_topic.intervals import SessionLoss
 from bridge.routing.router import Router
 from bridge.spool.spool import spool_path
+from bridge.waiting import report_failure
 from config.errors import GatewayError
 from config.values.grammar import nanoseconds
 from gateway.base import logs
@@ -190,6 +191,7 @@ class Worker:
         self.mqtt.recover(self.identity)
         if self._retiring:
             self._retirement = asyncio.create_task(self._retire(), name="retire")
+            self._retirement.add_done_callback(report_failure(self.fail))
 
     async def _retire(self) -> None:
         """Drain the slot's leftover sessions and spool, then request RETIRE."""

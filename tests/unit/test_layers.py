@@ -152,3 +152,35 @@ def test_what_a_package_imports_from_below_it_exports(path: Path) -> None:
         for alias in node.names
     }
     assert pulled_up <= set(exported(tree) or []), f"{module_name(path)} pulls up names it does not export"
+
+
+def names_cancellation(node: ast.AST | None) -> bool:
+    """Whether an expression names what a cancelled task is told: ``CancelledError``, or the base of all."""
+    if node is None:
+        return True
+    found = {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node)}
+    return bool(found & {"CancelledError", "BaseException"})
+
+
+def swallowed_cancellations(tree: ast.AST, *, in_coroutine: bool = False) -> list[int]:
+    """The lines where a coroutine catches its own cancellation, and does not raise it again."""
+    lines = []
+    for node in ast.iter_child_nodes(tree):
+        inside = isinstance(node, ast.AsyncFunctionDef) or (
+            in_coroutine and not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef)
+        )
+        if isinstance(node, ast.ExceptHandler) and in_coroutine and names_cancellation(node.type):
+            if not any(isinstance(one, ast.Raise) for one in ast.walk(node)):
+                lines.append(node.lineno)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "suppress":
+            lines += [node.lineno for argument in node.args if in_coroutine and names_cancellation(argument)]
+        lines += swallowed_cancellations(node, in_coroutine=inside)
+    return lines
+
+
+def test_no_coroutine_swallows_its_cancellation() -> None:
+    """It would go on after the stop that cancels it. To end a task of its own it has ``bridge.waiting.end_tasks``."""
+    code = "async def stop(t):\n try: await t\n except CancelledError: pass\n with suppress(BaseException): await t"
+    assert swallowed_cancellations(ast.parse(code)) == [3, 4]
+    found = [f"{path}:{line}" for path in MODULES for line in swallowed_cancellations(ast.parse(path.read_text()))]
+    assert not found

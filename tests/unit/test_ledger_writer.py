@@ -5,6 +5,9 @@ import itertools
 import json
 import time
 
+import pytest
+from structlog.testing import capture_logs
+
 from bridge import wire
 from bridge.errors import BridgeError, IncarnationError, PoisonedError
 from bridge.ledger import LedgerSnapshot
@@ -174,6 +177,16 @@ async def test_a_record_that_is_refused_for_good_is_said_and_the_others_are_writ
     assert [(one.partition, one.records) for one in partitions(kafka)] == [(0, 3)]
     assert [one.unwritten for one in workers(kafka)] == [0, 1, 1]
     assert "worker 0, life life: Kafka refused 1 ledger records" in (await FakeLog(kafka).verify()).unjudged
+
+
+async def test_a_defect_is_said_at_once_and_not_first_at_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = LedgerPath()
+    monkeypatch.setattr(path.writer, "_write", None)
+    with capture_logs() as lines:
+        async with path:
+            await path.deliver("t", 1)
+            assert [line["event"] for line in lines if line["log_level"] == "error"] == ["ledger_broken"]
+            path.crash()
 
 
 async def test_a_producer_that_is_spoiled_for_the_ledger_alone_is_replaced_but_not_over_and_over() -> None:

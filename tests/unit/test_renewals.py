@@ -137,6 +137,26 @@ async def test_workers_begin_at_moments_of_their_own_and_in_time(left_s: float |
         assert max(begins) > latest_s * 3 / 4
 
 
+@pytest.mark.usefixtures("_at_once")
+async def test_a_defect_does_not_end_the_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = MadeTokens(lambda: "t", 600)
+    session = FakeSession("s", Shown("u", "t", credential=await tokens.current()))
+    defects = iter([ZeroDivisionError()])
+    renew = FakeSession.renew
+
+    async def broken_once(self: FakeSession, patience_s: float) -> bool:
+        for defect in defects:
+            raise defect
+        return await renew(self, patience_s)
+
+    monkeypatch.setattr(FakeSession, "renew", broken_once)
+    with capture_logs() as lines:
+        async with running([session], tokens):
+            tokens.renew()
+            await until(lambda: session.renewals == 1, "it is renewed after the defect")
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["mqtt_renewal_defect"]
+
+
 async def test_nothing_runs_where_nothing_expires() -> None:
     async with running([FakeSession("s", Shown("u", "p"))], None) as (renewals, _):
         assert renewals._task is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -126,6 +127,15 @@ async def test_rolled_one_after_the_other(fleet: Fleet, spawner: Spawner) -> Non
     ]
 
 
+async def test_a_scaling_that_is_cancelled_goes_no_further(fleet: Fleet) -> None:
+    scaling = asyncio.create_task(fleet.scale(1))
+    await asyncio.sleep(0)  # it waits for the end of a slot's keeper
+    scaling.cancel()
+    await asyncio.wait([scaling])
+    assert scaling.cancelled()
+    assert not fleet.retiring
+
+
 async def test_settings_that_fail_in_the_second_slot_are_taken_back_from_the_first(
     fleet: Fleet, spawner: Spawner, tmp_path: Path
 ) -> None:
@@ -230,6 +240,19 @@ async def test_a_worker_that_hangs_before_it_is_ready_is_killed_and_comes_back(
     await until(lambda: "0 goes" in spawner.history, "another is started, and gets on")
     assert spawner.history == ["0 started as worker", "0 killed", "0 started as worker", "0 goes"]
     assert watched.slots[0].restarts == 1
+    await watched.stop(StopVerb.RESTART)
+
+
+async def test_a_watch_that_breaks_ends_the_gateway(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it nobody would notice a worker that hangs."""
+    monkeypatch.setattr(fleet_module, "_PING_S", 0.0)
+    monkeypatch.setattr(ObedientWorker, "responds", None)
+    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
+    watched.start(1)
+    await until(watched.failed.done, "the defect is known")
+    assert isinstance(watched.failed.exception(), TypeError)
     await watched.stop(StopVerb.RESTART)
 
 

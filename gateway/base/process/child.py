@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from bridge.waiting import end_tasks
 from config.errors import GatewayError
 
 _LINE_LIMIT = 64 * 1024 * 1024  # the fleet's ledger is one line: 30 bytes a device and 8 per unacknowledged message
@@ -98,9 +99,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        await end_tasks(self._reading)
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()[-10:] if self._log.exists() else []

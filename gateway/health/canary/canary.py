@@ -21,6 +21,7 @@ from bridge.kafka.login import KafkaLogin
 from bridge.message import MessageView
 from bridge.routing.router import Router
 from bridge.routing.topic_rule import RouteError
+from bridge.waiting import end_tasks, report_failure
 from config.errors import GatewayError, forget_frames
 from config.settings import Settings
 from config.values.grammar import format_duration, nanoseconds
@@ -132,15 +133,11 @@ class Canary:
             asyncio.create_task(self._judge(), name="canary judge"),
         ]
         for task in self._tasks:
-            task.add_done_callback(_report_failure)
+            task.add_done_callback(report_failure(_broken))
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - two seconds at most
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
+        await end_tasks(*self._tasks)
         self._hang_up()
-        if tasks:
-            await asyncio.wait(tasks)
         await self._reader.stop()
         self._metrics.canary_success.watch(lambda: 0)  # after a reload ends it, its last value would stay
 
@@ -294,6 +291,5 @@ class Canary:
         }
 
 
-def _report_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        log.error("canary_broken", consequence="it measures nothing until the next start", exc_info=error)
+def _broken(error: BaseException) -> None:
+    log.error("canary_broken", consequence="it measures nothing until the next start", exc_info=error)

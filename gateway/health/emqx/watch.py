@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import ConfigError, forget_frames
 from config.settings import EmqxSettings
@@ -94,11 +95,10 @@ class EmqxWatch:
         self._task = asyncio.create_task(self._run(), name="emqx watch")
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - two fsyncs at most
-        task, self._task = self._task, None
+        task, self._task = self._task, None  # a reload and the end of the worker may stop it at once
         if task is None:
             return
-        task.cancel()
-        await asyncio.wait([task])
+        await end_tasks(task)
         if self._writing is not None:  # the slot's next worker writes the same file
             await asyncio.wait([self._writing])
         if self._looked_ms:

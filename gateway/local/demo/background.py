@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from bridge.waiting import end_tasks
 from gateway.base.process.daemon_thread import begun
 
 _T = TypeVar("_T")
@@ -27,9 +28,7 @@ class Background:
 
     async def end(self) -> None:
         """Safe to call at any time, and twice."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:

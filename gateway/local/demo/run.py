@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridge.waiting import end_tasks
 from config.errors import ConfigError
 from gateway.base.process.child import Child
 from gateway.devices.outbox import DeviceLedger, ledger_from_json
@@ -101,8 +102,7 @@ class _Demo:
             except ExceptionGroup as group:
                 raise _first(group) from None
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                await end_tasks(watching)
                 await self._clean_up()
 
     # ── the four acts ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -242,9 +242,7 @@ class _Demo:
         )
 
     async def _clean_up(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await end_tasks(*self._background)
         if self._faults is not None:
             await self._faults.abandon()
         if self._alerts is not None:

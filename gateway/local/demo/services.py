@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bridge.waiting import end_tasks
 from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.local.demo.background import in_thread
@@ -360,9 +361,7 @@ class Services:
             if time.monotonic() > patience_s:
                 break
             await asyncio.sleep(0.02)
-        if self._spark_jars is not None:
-            self._spark_jars.cancel()
-            await asyncio.gather(self._spark_jars, return_exceptions=True)
+        await end_tasks(self._spark_jars)
         for process in (self._gateway, self._spark):
             if process is not None:
                 process.kill()

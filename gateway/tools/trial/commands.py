@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.commands.plan import CommandPlan
 from bridge.commands.status_reading import read_status
 from bridge.kafka.reader import TopicReader
+from bridge.waiting import end_tasks, until_set
 from config.relations.commands import as_filter
 from gateway.devices.device import DeviceConnectError, DeviceConnection, Heard, Way
 from gateway.mqtt import reasons
@@ -73,8 +74,7 @@ class CommandTrial:
                 try:
                     trouble = await self._flow(writer, subject, witness)
                 finally:
-                    witness.cancel()
-                    await asyncio.gather(witness, return_exceptions=True)
+                    await end_tasks(witness)
         return self._moments.result(self._one.name, self._one.qos, self._entry.not_judged, trouble)
 
     # --- the devices
@@ -179,9 +179,7 @@ class CommandTrial:
             if loop.time() - self._last_s > stall_s:
                 return f"{self._trouble} Nothing happened to the open commands for {stall_s:g} s.".lstrip()
             self._moved.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._moved.wait()
+            await until_set(self._moved, _LOOK_S)
             self._progress(f"commands {one.name!r}: {number:,} written, {moments.ended:,} finished")
 
     async def _write(self, writer: CommandWriter, number: int) -> None:

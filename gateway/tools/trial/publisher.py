@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from bridge.waiting import end_tasks
 from config.errors import ExitStatus, GatewayError
 from gateway.devices.device import DeviceConnectError, DeviceConnection, Way
 from gateway.devices.outbox import Outbox
@@ -168,9 +169,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Disconnect; the broker then ends the sessions."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         await asyncio.gather(*(line.close() for line in self._lines))
 
     async def _reconnect(self, line: _Line) -> None:

@@ -19,6 +19,7 @@ from bridge.kafka.connection import cluster_id
 from bridge.kafka.group import SESSION_S, delete_group, remove_members
 from bridge.kafka.reader import TopicReader
 from bridge.kafka.topics import Topics
+from bridge.waiting import end_tasks, until_set
 from config.values.addresses import parse_mqtt_address
 from gateway.components.outward import Outward, kafka_login
 from gateway.devices.device import DeviceConnection, DeviceRefusedError, Way
@@ -97,8 +98,7 @@ class Trial:
                 commands = await self._try_commands(settings, login, way, subject)
                 await self._stop(subject, way)
             finally:
-                witness.cancel()
-                await asyncio.gather(witness, return_exceptions=True)
+                await end_tasks(witness)
         return self._result(publisher, subject, seconds, stalled, commands)
 
     # --- resources, each with its undo step
@@ -262,9 +262,7 @@ class Trial:
                 why = "" if done else f"nothing came back for {_STALL_S:g} s."
                 return self._flowed_s(started_s), f"{why}{subject.last_log()}".strip()
             publisher.moved.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.02 if plan.rate else 0.1):
-                    await publisher.moved.wait()
+            await until_set(publisher.moved, 0.02 if plan.rate else 0.1)
 
     def _flowed_s(self, started_s: float) -> float:
         """Time until the last record, without the wait for further ones."""

@@ -15,6 +15,7 @@ import sys
 import time
 
 from bridge.produce.batch import Batch
+from bridge.waiting import end_tasks
 from config.errors import GatewayError
 from config.loading.transfer import from_json
 from config.settings import Settings
@@ -75,9 +76,7 @@ async def _run(settings: Settings) -> int:
     try:
         report = await worker.service.run(stop)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         worker.mqtt.chains.close()
     _say_stored(worker)
     say("stopped", clean=report.clean, cpu_s=time.process_time(), batch_bytes=worker.sent_bytes)

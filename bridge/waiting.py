@@ -1,0 +1,48 @@
+"""Waits that have an end: for an event, for a moment, and for tasks that are no longer wanted."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+
+async def end_tasks(*tasks: asyncio.Future[Any] | None, patience_s: float | None = None) -> None:
+    """Cancel tasks and wait until they have ended, at most ``patience_s``. None stands for a task that never began.
+
+    - A task that has ended already is left as it is.
+    - A task's own error is neither raised nor marked as read, whether it failed before or because of its cancellation.
+      Its done callback gets it. Without one asyncio logs it ("Task exception was never retrieved").
+    - A cancellation of the caller is raised at once. The tasks end by themselves, for they are cancelled already.
+    """
+    running = [task for task in tasks if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=patience_s)
+
+
+def report_failure(failed: Callable[[BaseException], None]) -> Callable[[asyncio.Future[Any]], None]:
+    """A done callback for a task that nobody awaits: ``failed`` gets its error. A cancellation is none."""
+
+    def ended(task: asyncio.Future[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failed(error)
+
+    return ended
+
+
+async def until_set(event: asyncio.Event, patience_s: float | None) -> None:
+    """Return when the event is set, or after ``patience_s``.
+
+    Not ``wait_for``: before Python 3.12 it loses a cancellation at the moment of the event, and a stop would hang.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience_s):
+            await event.wait()
+
+
+async def until_due(due_ns: Callable[[], int], now_ns: Callable[[], int], asked: asyncio.Event) -> None:
+    """Return when ``now_ns`` reaches ``due_ns``. Set ``asked`` after a change of ``due_ns``: it is then read again."""
+    while (left_ns := due_ns() - now_ns()) > 0:
+        asked.clear()
+        await until_set(asked, left_ns / 1e9)
