@@ -31,8 +31,6 @@ _ROWS: Final = 500  # at a time, to bound memory
 class SpoolReport:
     """The result of opening a spool, or of salvaging a running one."""
 
-    recovered_batches: int = 0
-    recovered_messages: int = 0
     lost_batches: int = 0
     lost_messages: int = 0
     exact: bool = True  # False: more may be lost
@@ -50,10 +48,10 @@ class Losses:
 
     def report(self, state: State) -> SpoolReport:
         """The report, with the present totals."""
-        stored = state.partitions.values()
-        batches, messages = sum(p.batches for p in stored), sum(p.messages for p in stored)
         sentence = ""
         if self.said:
+            stored = state.partitions.values()
+            batches, messages = sum(p.batches for p in stored), sum(p.messages for p in stored)
             few = "" if self.exact else "at least "
             sentence = (
                 f"The spool in {state.files.folder.absolute()} was damaged: {'; '.join(self.said)}. "
@@ -65,7 +63,7 @@ class Losses:
             if state.damaged:
                 names = ", ".join(f"{state.log.path(number).name}.damaged" for number in sorted(state.damaged))
                 sentence += f" Once their readable batches are delivered, kept as well: {names}."
-        return SpoolReport(batches, messages, self.batches, self.messages, self.exact, tuple(self.put_aside), sentence)
+        return SpoolReport(self.batches, self.messages, self.exact, tuple(self.put_aside), sentence)
 
 
 class Loading:

@@ -12,7 +12,6 @@ from bridge.ledger import Ledger
 from bridge.produce.dead_letter import DeadLetterPlan
 from bridge.produce.pipeline import Pipeline
 from bridge.produce.spooler import SpoolPolicy
-from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool, spool_path
 from bridge.waiting import end_tasks
 from config.settings import Settings
@@ -48,7 +47,6 @@ class Spooling:
         self._ledger = ledger
         self._sender = pipeline.sender
         self._verb = verb
-        self.report: SpoolReport | None = None  # of the start
         self.store = Spool(
             spool_path(settings.data_dir, settings.worker), max_bytes=spool.max_bytes, instance=settings.instance
         )
@@ -69,7 +67,7 @@ class Spooling:
 
     async def start(self) -> None:
         """Raises SpoolError when the folder cannot be used. Damage is logged and counted as lost."""
-        report = self.report = await self.store.open()
+        report = await self.store.open()
         self._open = True
         self._ledger.recovered += report.lost_messages
         self._ledger.lost += report.lost_messages

@@ -140,7 +140,7 @@ async def test_what_was_not_removed_is_there_after_a_restart(tmp_path: Path) -> 
     await spool.close()
     again = spool_at(tmp_path / "spool")
     report = await again.open()
-    assert (report.recovered_batches, report.recovered_messages, report.lost_batches, report.sentence) == (5, 15, 0, "")
+    assert (again.batches, again.messages, report.lost_batches, report.sentence) == (5, 15, 0, "")
     assert again.topics() == {"telemetry": 12}
     result = await again.read("telemetry", 0, 0, MIB)
     assert [stored.batch for stored in result.batches] == [batch(n) for n in (4, 5, 6, 8, 9)]

@@ -128,7 +128,7 @@ class Run:
         self.spool = self.make()
         report = await self.spool.open()
         assert report.sentence == ""
-        assert report.recovered_batches == sum(map(len, self.model.stored.values()))
+        assert self.spool.batches == sum(map(len, self.model.stored.values()))
 
     async def settle(self) -> None:
         """Removals of what this process has neither read nor appended are counted by the thread."""
