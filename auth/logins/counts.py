@@ -47,7 +47,6 @@ class Counts:
         self.cache_hits = 0  # logins answered from the cache of verified ones
         self.cache_misses = 0
         self.cache_hits_while_down = 0  # hits while a backend was down
-        self.cache_revalidated = 0  # entries still valid after a change of the database
         self.cache_invalidated = 0  # entries no longer valid
         self.cache_evicted = 0  # entries replaced before their expiry
         self.cache_entries = 0  # gauge

@@ -232,7 +232,6 @@ class Logins:
             self._events.store_failed(error)
             return True
         entry.seen = entry.seen._replace(version=version, ban_version=ban_version)
-        self.counts.cache_revalidated += 1
         return True
 
     def _remember(self, key: bytes, entry: _Verified, body: Answer, sent: bytes, now_ns: int) -> None:

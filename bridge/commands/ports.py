@@ -75,22 +75,6 @@ class CommandGroup(Protocol):
         """The offset of the first record that Kafka still has, for each."""
 
 
-class Feed(Protocol):
-    """All new records of some topics, read without a group by every worker: answers, acknowledgements, presence."""
-
-    async def start(self) -> None:
-        """Begin behind the last records. Raises UnreachableError, RefusedError or TopicMissingError."""
-
-    async def stop(self) -> None:
-        """Never raises."""
-
-    async def read(self) -> Sequence[LoggedRecord]:
-        """The next records; waits up to 200 ms, and may be empty. Raises RefusedError or TopicMissingError."""
-
-    async def rewind(self, moment_ms: int) -> None:
-        """Go back, never forward, to the records of that time (ms since 1970)."""
-
-
 class Clock(Protocol):
     """Two views of now."""
 

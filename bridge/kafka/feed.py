@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class TopicFeed:
-    """``bridge.commands.ports.Feed``: all new records of some topics. ``rewind`` and ``read`` are one task's."""
+    """All new records of some topics, read without a group by every worker: answers, acknowledgements, presence.
+
+    ``rewind`` and ``read`` are one task's."""
 
     def __init__(
         self, settings: KafkaSettings, client_id: str, topics: Sequence[str], login: KafkaLogin | None = None
@@ -28,6 +30,7 @@ class TopicFeed:
         self._records: AsyncIterator[list[LoggedRecord]] | None = None
 
     async def start(self) -> None:
+        """Begin behind the last records. Raises UnreachableError, RefusedError or TopicMissingError."""
         await self._open.enter_async_context(self._reader)
         try:
             self._positions = await self._reader.ends()
@@ -36,9 +39,11 @@ class TopicFeed:
             raise
 
     async def stop(self) -> None:
+        """Never raises."""
         await self._open.aclose()
 
     async def read(self) -> Sequence[LoggedRecord]:
+        """The next records; waits up to 200 ms, and may be empty. Raises RefusedError or TopicMissingError."""
         if self._records is None:
             self._records = self._reader.follow(self._positions)
         try:
@@ -53,6 +58,7 @@ class TopicFeed:
         return found
 
     async def rewind(self, moment_ms: int) -> None:
+        """Go back, never forward, to the records of that time (ms since 1970)."""
         for partition, offset in (await self._reader.offsets_at(moment_ms)).items():
             self._positions[partition] = min(offset, self._positions.get(partition, offset))
         self._records = None

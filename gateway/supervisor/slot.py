@@ -74,7 +74,6 @@ class Slot:
         self.number = number
         self.settings = settings
         self.current: WorkerProcess | None = None
-        self.successor: WorkerProcess | None = None
         self.restarts = 0
         self.ended_ns = 0
         self.problem: str | None = None
@@ -158,17 +157,14 @@ class Slot:
     async def _replace(self, settings: Settings) -> str | None:
         old, before = self.current, self.settings
         try:
-            new = self.successor = await self._spawner.spawn(self.number, settings, "successor")
+            new = await self._spawner.spawn(self.number, settings, "successor")
         except OSError as error:
             return f"worker {self.number}: the system starts no process: {error.strerror}."
-        try:
-            if not await new.reached("warm", WARM_S):
-                return await self._give_up(new, "warm", WARM_S)
-            if old is not None:
-                await self._let_go(old, before)
-            self.current, self.settings = new, settings
-        finally:
-            self.successor = None
+        if not await new.reached("warm", WARM_S):
+            return await self._give_up(new, "warm", WARM_S)
+        if old is not None:
+            await self._let_go(old, before)
+        self.current, self.settings = new, settings
         new.go()
         if not await new.reached("ready", READY_S):
             if not new.alive:
