@@ -65,6 +65,7 @@ class KafkaPauses:
 _RESEND_LONGEST_NS: Final = 1_000_000_000
 _RECONNECT_LONGEST_NS: Final = 1_000_000_000
 _HOLD_LONGEST_NS: Final = 10_000_000_000
+_STABLE_AFTER_NS: Final = 60_000_000_000
 _random = random.Random()  # noqa: S311 - spreads load, guards nothing
 
 
@@ -74,29 +75,13 @@ class Backoff:
     A thousand gateways that lost the same broker must not return in the same instant, so pauses are spread at
     ``max_ns`` too. Pure: the caller passes monotonic nanoseconds and waits. One task owns it.
 
-    ``started()`` notes a successful attempt. After ``stable_after_ns`` the pauses start again from ``initial_ns``.
+    ``started()`` notes a successful attempt. After a minute the pauses start again from ``initial_ns``.
     After a shorter success they continue, so that a session which ends after each connect does not overload the broker.
     """
 
-    __slots__ = (
-        "_initial_ns",
-        "_jitter",
-        "_max_ns",
-        "_random",
-        "_stable_after_ns",
-        "_started_ns",
-        "attempts",
-    )
+    __slots__ = ("_initial_ns", "_jitter", "_max_ns", "_random", "_started_ns", "attempts")
 
-    def __init__(
-        self,
-        initial_ns: int,
-        max_ns: int,
-        jitter: float = 0.2,
-        *,
-        stable_after_ns: int = 60_000_000_000,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, initial_ns: int, max_ns: int, jitter: float = 0.2, *, rng: random.Random | None = None) -> None:
         """Raises ValueError unless 0 < initial_ns ≤ max_ns and 0 ≤ jitter < 1. ``rng`` makes the waits repeatable in
         tests."""
         if not 0 < initial_ns <= max_ns:
@@ -106,7 +91,6 @@ class Backoff:
         self._initial_ns = initial_ns
         self._max_ns = max_ns
         self._jitter = jitter
-        self._stable_after_ns = stable_after_ns
         self._random = rng or _random
         self.attempts = 0  # waits given since the last reset
         self._started_ns: int | None = None
@@ -117,7 +101,7 @@ class Backoff:
 
     def next_ns(self, now_ns: int) -> int:
         """How long to wait before the next attempt, in nanoseconds, after a failure at ``now_ns``."""
-        if self._started_ns is not None and now_ns - self._started_ns >= self._stable_after_ns:
+        if self._started_ns is not None and now_ns - self._started_ns >= _STABLE_AFTER_NS:
             self.attempts = 0
         self._started_ns = None
         self.attempts += 1

@@ -51,8 +51,8 @@ def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any
 
 
 def make_consumer(options: dict[str, Any], login: KafkaLogin, **more: Any) -> AIOKafkaConsumer:
-    """A consumer, not started, whose connections are renewed as the producer's are."""
-    consumer = AIOKafkaConsumer(**options, **login.options(), **more)
+    """A consumer without a group, not started, whose connections are renewed as the producer's are."""
+    consumer = AIOKafkaConsumer(**options, **login.options(), group_id=None, enable_auto_commit=False, **more)
     consumer._client = Client(login, **options)
     return consumer
 

@@ -151,8 +151,6 @@ class GroupMember:
         self._consumer = make_consumer(
             self._options,
             self._login,
-            group_id=None,
-            enable_auto_commit=False,
             auto_offset_reset="none",
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,

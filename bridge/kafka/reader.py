@@ -73,12 +73,7 @@ class TopicReader:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.facts = await self._ask()
         self._consumer = make_consumer(
-            self._options,
-            self.login,
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            max_partition_fetch_bytes=FETCH_BYTES,
+            self._options, self.login, auto_offset_reset="earliest", max_partition_fetch_bytes=FETCH_BYTES
         )
         try:
             await self._consumer.start()

@@ -313,18 +313,11 @@ class Router:
     """
 
     def __init__(
-        self,
-        routes: Sequence[RouteSettings],
-        *,
-        instance: str,
-        reserved_topics: Collection[str] = (),
-        reserved_filters: Sequence[str] = (RESERVED_FILTER,),
+        self, routes: Sequence[RouteSettings], *, instance: str, reserved_topics: Collection[str] = ()
     ) -> None:
         """Compile ``routes``; raises ConfigError for one that is wrong or can never match.
 
-        No route may write to the Kafka topics ``reserved_topics`` (dead letters), or takes MQTT topics of
-        ``reserved_filters``.
-        """
+        No route may write to the Kafka topics ``reserved_topics`` (dead letters)."""
         if not routes:
             raise ConfigError(
                 "no routes are set: without [[routes]] the gateway would subscribe to nothing; name filters and a topic"
@@ -335,9 +328,8 @@ class Router:
             for index, settings in enumerate(routes)
         )
         self._trie: FilterTrie[Route | None] = FilterTrie()
-        for text in reserved_filters:
-            self._trie.add(text, None)
-        reachable, unreachable = _reachable(self.routes, reserved_filters)
+        self._trie.add(RESERVED_FILTER, None)
+        reachable, unreachable = _reachable(self.routes)
         for text, route in reachable:
             self._trie.add(text, route)
         self.match: Callable[[str], Route | None] = self._trie.first
@@ -428,13 +420,13 @@ def _check_levels(template: Template, filters: Sequence[str], where: str) -> Non
                 )
 
 
-def _reachable(routes: Sequence[Route], reserved_filters: Sequence[str]) -> tuple[list[tuple[str, Route]], list[str]]:
+def _reachable(routes: Sequence[Route]) -> tuple[list[tuple[str, Route]], list[str]]:
     """The filters that can match, with their routes, and a warning for each route with filters that cannot.
 
     Raises ConfigError for a route that can never match, and for two routes of one name.
     """
     names: set[str] = set()
-    before = [(text, "reserved for the gateways' own messages") for text in reserved_filters]
+    before = [(RESERVED_FILTER, "reserved for the gateways' own messages")]
     reachable: list[tuple[str, Route]] = []
     warnings = []
     for route in routes:

@@ -33,7 +33,7 @@ class Servers:
     ``policy`` is the setting ``mqtt.redirect``. A session stays at a redirected address while that can be reached: its
     queue is there. After a failure the configured addresses are tried again.
 
-    The redirections in a row are bounded. A wait between two, or a connection that lasted ``settled_ns``, ends such a
+    The redirections in a row are bounded. A wait between two, or a connection that lasted SETTLED_NS, ends such a
     row.
     """
 
@@ -43,11 +43,9 @@ class Servers:
         policy: Literal["follow", "configured", "never"] = "never",
         *,
         place: int = 0,
-        settled_ns: int = SETTLED_NS,
     ) -> None:
         self._configured = tuple(addresses)
         self._policy = policy
-        self._settled_ns = settled_ns
         self._index = place
         self._redirected: MqttAddress | None = None
         self._hops = 0
@@ -83,7 +81,7 @@ class Servers:
         ``redirect``, if there is a redirection."""
         held_ns = now_ns - self._since_ns if self._since_ns is not None else 0
         self._since_ns = None
-        if held_ns >= self._settled_ns:
+        if held_ns >= SETTLED_NS:
             self._hops = 0
 
     def rested(self) -> None:

@@ -85,9 +85,6 @@ def test_the_gateways_own_messages_are_no_routes() -> None:
     assert router.match("gatewaysx/gw") is router.routes[0]
     with pytest.raises(ConfigError, match=r"'telemetry' can never match.*reserved for the gateways"):
         Router([settings_of(filters=["gateways/+/status"])], instance="gw")
-    moved = Router([settings_of(filters=["#"])], instance="gw", reserved_filters=["status/gw"])
-    assert moved.match("status/gw") is None
-    assert moved.match("gateways/gw/status") is moved.routes[0]
 
 
 def test_a_route_that_can_never_match_is_refused_and_a_filter_that_cannot_is_told() -> None:

@@ -32,12 +32,7 @@ class EndReader:
         """Connect and find the place to read from. Returns whether that is the topic's end, so that earlier records are
         not read. Raises UnreachableError or RefusedError. ``stop`` closes the connections in any case."""
         self._consumer = make_consumer(
-            self._options,
-            self._login,
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="latest",
-            fetch_max_wait_ms=self._wait_ms,
+            self._options, self._login, auto_offset_reset="latest", fetch_max_wait_ms=self._wait_ms
         )
         try:
             await self._consumer.start()

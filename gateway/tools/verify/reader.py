@@ -58,8 +58,6 @@ class KafkaReader:
         self._consumer = make_consumer(
             self._options,
             self._login,
-            group_id=None,
-            enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=20,  # each partition read first waits for the answer that the one before it left behind
         )
