@@ -6,7 +6,9 @@ aiokafka only logs the reason of a failed bootstrap. So ``why_unreachable`` asks
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
@@ -74,18 +76,28 @@ async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:
 
 async def cluster_id(settings: KafkaSettings, client_id: str, login: KafkaLogin | None = None) -> str | None:
     """The id of the cluster of these settings. Raises UnreachableError or RefusedError."""
-    options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
-    client = Client(login, **options)
-    try:
-        await client.bootstrap()
+    async with asking(settings, client_id, login, "Kafka did not give its cluster id") as client:
         node = client.get_random_node()
         if node is None:
             raise UnreachableError("Kafka answered, but lists no broker yet.")
         return await cluster_id_of(client, node)
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    settings: KafkaSettings, client_id: str, login: KafkaLogin | None, failed: str
+) -> AsyncIterator[Client]:
+    """A connected client for a few questions. Its errors become UnreachableError (``failed`` begins the sentence) or
+    RefusedError."""
+    options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
+    client = Client(login, **options)
+    try:
+        await client.bootstrap()
+        yield client
     except kafka_errors.KafkaConnectionError as error:
         raise await why_unreachable(options, login) from error
     except kafka_errors.KafkaError as error:
-        raise UnreachableError(f"Kafka did not give its cluster id: {words(error)}.") from error
+        raise UnreachableError(f"{failed}: {words(error)}.") from error
     finally:
         await client.close()
 

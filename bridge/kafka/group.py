@@ -39,6 +39,7 @@ from bridge.errors import BridgeError, RefusedError, TopicMissingError, Unreacha
 from bridge.kafka.client import Client
 from bridge.kafka.connection import (
     REFUSED,
+    asking,
     connection_options,
     make_consumer,
     read_failure,
@@ -603,12 +604,10 @@ async def read_commits(
     settings: KafkaSettings, client_id: str, group: str, partitions: Collection[Partition], login: KafkaLogin
 ) -> dict[Partition, Committed | None]:
     """What a group has committed, without being a member of it. Raises UnreachableError or RefusedError."""
-    options = connection_options(settings, client_id)
-    client = Client(login, **options)
     loop = asyncio.get_running_loop()
     until_s = loop.time() + max(_FIRST_LOOKUP_S, settings.request_timeout.total_seconds())
-    try:
-        await client.bootstrap()
+    failed = f"Kafka did not tell the commits of group {group}"
+    async with asking(settings, client_id, login, failed) as client:
         while True:
             try:
                 node = await _coordinator(client, group)
@@ -621,14 +620,8 @@ async def read_commits(
                 raise RefusedError(_group_refused(group)) from error
             except kafka_errors.KafkaError as error:
                 if loop.time() > until_s:
-                    raise UnreachableError(
-                        f"Kafka did not tell the commits of group {group}: {words(error)}."
-                    ) from error
+                    raise UnreachableError(f"{failed}: {words(error)}.") from error
                 await asyncio.sleep(RETRY_S)
-    except kafka_errors.KafkaConnectionError as error:
-        raise await why_unreachable(options, login) from error
-    finally:
-        await client.close()
     return {
         (topic, number): None if offset < 0 else Committed(offset, metadata or "")
         for topic, rows in answer.topics
@@ -664,14 +657,5 @@ async def delete_group(settings: KafkaSettings, client_id: str, group: str, logi
 
 async def _asked(settings: KafkaSettings, client_id: str, group: str, request: Any, login: KafkaLogin | None) -> Any:
     """The coordinator's answer to one question about a group, without being a member of it."""
-    options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
-    client = Client(login, **options)
-    try:
-        await client.bootstrap()
+    async with asking(settings, client_id, login, f"Kafka did not answer about group {group}") as client:
         return await client.send(await _coordinator(client, group), request)
-    except kafka_errors.KafkaConnectionError as error:
-        raise await why_unreachable(options, login) from error
-    except kafka_errors.KafkaError as error:
-        raise UnreachableError(f"Kafka did not answer about group {group}: {words(error)}.") from error
-    finally:
-        await client.close()
