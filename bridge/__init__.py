@@ -17,7 +17,6 @@ What has bitten and must stay true:
     routing/          from an MQTT topic to a Kafka topic, key and headers
     spool/            the spool on disk
     backoff.py        pauses before the next attempt (exponential, capped, spread), and time-outs that brokers get
-    beat.py           common moments for what is looked at every so often
     certificate.py    when a client certificate ends, read from its file
     errors.py         the data path's branch of the error tree
     fresh_secret.py   a secret as its file has it now
@@ -29,6 +28,6 @@ What has bitten and must stay true:
     record.py         a record on its way through the interceptors
     tls.py            TLS contexts from settings, for both sides; they follow the files that the settings name
     topic_writer.py   writes an internal topic through the producer of the routes
-    waiting.py        waits that have an end: for an event, a moment, and tasks that are no longer wanted
+    waiting.py        waits that have an end: for an event, a moment, a beat, and tasks that are no longer wanted
     wire.py           names and encodings of all that is written into Kafka records
 """

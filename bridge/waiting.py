@@ -1,4 +1,4 @@
-"""Waits that have an end: for an event, for a moment, and for tasks that are no longer wanted."""
+"""Waits that have an end: for an event, for a moment, for a common beat, and for tasks that are no longer wanted."""
 
 import asyncio
 import contextlib
@@ -46,3 +46,12 @@ async def until_due(due_ns: Callable[[], int], now_ns: Callable[[], int], asked:
     while (left_ns := due_ns() - now_ns()) > 0:
         asked.clear()
         await until_set(asked, left_ns / 1e9)
+
+
+def until_beat_s(interval_s: float) -> float:
+    """Seconds until the next multiple of an interval by the event loop's clock; a beat that is too near is left out.
+
+    Each wake-up of an idle process costs as much as the look itself, so looks of the same interval, or of a multiple of
+    it, share one."""
+    left_s = interval_s - asyncio.get_running_loop().time() % interval_s
+    return left_s if left_s > interval_s / 8 else left_s + interval_s

@@ -21,9 +21,8 @@ from typing import Protocol
 
 import structlog
 
-from bridge.beat import until_beat_s
 from bridge.dead_letters.limit import DeadLetterLimit, Excess
-from bridge.waiting import end_tasks, report_failure
+from bridge.waiting import end_tasks, report_failure, until_beat_s
 from bridge.wire import DeadLetterReason
 from config.values.grammar import format_duration
 

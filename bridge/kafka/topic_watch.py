@@ -17,9 +17,8 @@ from typing import Protocol
 import structlog
 
 from bridge.backoff import Backoff
-from bridge.beat import until_beat_s
 from bridge.errors import BridgeError
-from bridge.waiting import end_tasks, report_failure
+from bridge.waiting import end_tasks, report_failure, until_beat_s
 
 log = structlog.get_logger("kafka")
 

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import structlog
 
 from bridge.backoff import KafkaPauses
-from bridge.beat import until_beat_s
 from bridge.errors import (
     BridgeError,
     IncarnationError,
@@ -45,7 +44,7 @@ from bridge.errors import (
 )
 from bridge.produce.batch import Batch, Span
 from bridge.produce.timestamps import restamped
-from bridge.waiting import end_tasks, report_failure
+from bridge.waiting import end_tasks, report_failure, until_beat_s
 from config.errors import forget_frames
 
 if TYPE_CHECKING:

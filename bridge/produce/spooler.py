@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
-from bridge.beat import until_beat_s
 from bridge.errors import SpoolFullError, SpoolWriteError
 from bridge.produce.batch import Batch, OnDisk
 from bridge.produce.partitions import Backlog, BacklogState, PartitionQueue
 from bridge.produce.spool_episodes import Episodes
 from bridge.produce.spool_replay import Replay, SpoolLinks
 from bridge.spool.record import SpoolBatch
+from bridge.waiting import until_beat_s
 from config.errors import forget_frames
 
 if TYPE_CHECKING:

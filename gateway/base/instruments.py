@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, o
 
 import structlog
 
-from bridge.beat import until_beat_s
+from bridge.waiting import until_beat_s
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

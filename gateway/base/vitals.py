@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from bridge.beat import until_beat_s
+from bridge.waiting import until_beat_s
 from gateway.base.instruments import Histogram
 
 SECOND_NS: Final = 1_000_000_000

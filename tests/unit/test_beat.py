@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bridge.beat import until_beat_s
+from bridge.waiting import until_beat_s
 from gateway.base.instruments import EventLoopProbe, Histogram
 from gateway.base.vitals import Vitals
 from tests.unit.fake_kafka import FakeKafka
