@@ -293,8 +293,10 @@ async def read_during_retention(log: FakeLog, start: int) -> PlaceResult:
 
 async def test_retention_that_goes_on_while_the_topic_is_read() -> None:
     kafka, _ = await delivered()
-    result = await read_during_retention(FakeLog(kafka), 4)
-    assert (result.expired, result.missing, result.found) == (4, 0, 6)
+    log = FakeLog(kafka)
+    log.deleted = {("t", 0, 6)}
+    result = await read_during_retention(log, 4)
+    assert (result.expired, result.missing, result.found, result.absent) == (4, 1, 5, [(6, 7)])
 
 
 async def test_retention_takes_more_ranges_than_are_kept_for_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
