@@ -284,6 +284,16 @@ class TestCache:
                 assert (await service.ask(login(password=password))).reason == reason
         assert service.access.counts.cache_hits == service.access.counts.negative_hits == 0
 
+    async def test_nor_is_a_refusal_for_want_of_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def full(_request: LoginRequest) -> Verdict:
+            raise OverloadedError("hashing", "no room")
+
+        service = make_service()
+        with monkeypatch.context() as patch:
+            patch.setattr(service.sources[0], "authenticate", full)
+            assert (await service.ask(login())).reason == "shed"
+        assert (await service.ask(login())).reason == "verified"
+
     async def test_no_password_is_in_memory_afterwards(self) -> None:
         service = make_service()
         secret = "no trace of this"
