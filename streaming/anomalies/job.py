@@ -166,9 +166,6 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     KafkaUnavailableError if the topic is not there and may not be made."""
     stream = settings.stream
     silver = lake_tables.existing(spark, stream, "silver", job="silver")
-    ensure_topic(spark, settings, stream.anomalies.topic, "stream.anomalies.topic")
-    table = DeltaTable(spark, stream, "anomalies")
-    table.create(ANOMALIES, delta_autoOptimize_autoCompact="true")
     checkpoint = prepare_checkpoint(
         spark,
         stream,
@@ -176,6 +173,9 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
         {"stream.shuffle_partitions": stream.shuffle_partitions},
         renewed={"detector": STATE_VERSION},
     )
+    ensure_topic(spark, settings, stream.anomalies.topic, "stream.anomalies.topic")
+    table = DeltaTable(spark, stream, "anomalies")
+    table.create(ANOMALIES, delta_autoOptimize_autoCompact="true")
     # withEventTimeOrder: a first start beside a table reads its files in order of the watermark's column.
     readings = silver.read_stream(maxFilesPerTrigger=_FILES_PER_BATCH, withEventTimeOrder="true")
     others = {*FIXED.names, *stream.anomalies.skip}

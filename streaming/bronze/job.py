@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings
-from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, require_matching
+from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, require_delta
 from streaming.errors import DataLossError
 from streaming.job import JobContext
 from streaming.kafka.admin import KafkaAdmin
@@ -40,7 +40,8 @@ _MOST_NAMED = 20
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Starts the query and returns it. Raises ConfigError if folders or checkpoint do not fit."""
     stream = settings.stream
-    checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=topics(settings))
+    require_delta(spark, DeltaTable(spark, stream, "bronze"))
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=topics(settings), doubled="bronze")
     writer = _BatchWriter(spark, settings, context, checkpoint)
     return checkpoint.start(read_records(spark, settings, allow_data_loss=True), stream, writer.write)
 
@@ -69,7 +70,6 @@ class _BatchWriter:
         stream = settings.stream
         self._spark, self._context, self._checkpoint = spark, context, checkpoint
         self._table, self._gaps = DeltaTable(spark, stream, "bronze"), DeltaTable(spark, stream, "bronze_gaps")
-        require_matching(spark, self._table, checkpoint)
         self._kafka = KafkaAdmin(spark, settings.kafka)
         self._known = _TopicIds(Folder(spark, location(stream.checkpoint)))
         self._first = True

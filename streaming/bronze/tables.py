@@ -1,4 +1,4 @@
-"""The tables ``bronze`` and ``bronze_gaps``: columns, and whether the rows are those of a checkpoint."""
+"""The tables ``bronze`` and ``bronze_gaps``: columns, and what earlier versions wrote in their place."""
 
 from typing import Final
 
@@ -23,25 +23,10 @@ GAPS: Final = columns(
 )
 
 
-def require_matching(spark: SparkSession, bronze: DeltaTable, checkpoint: Folder) -> None:
-    """Raises ConfigError if rows and checkpoint do not belong together: rows without the checkpoint that numbers them
-    would be written a second time, and a checkpoint without its rows would go on in the middle."""
-    url, exists = bronze.url, bronze.exists()
-    if not exists and any("=" in name for name in Folder(spark, url).names()):
+def require_delta(spark: SparkSession, bronze: DeltaTable) -> None:
+    """Raises ConfigError where the rows are Parquet files of an earlier version."""
+    if not bronze.exists() and any("=" in name for name in Folder(spark, bronze.url).names()):
         raise ConfigError(
-            f"{url} holds Parquet files, as earlier versions wrote them; bronze is a Delta table now. Turn them"
+            f"{bronze.url} holds Parquet files, as earlier versions wrote them; bronze is a Delta table now. Turn them"
             ' into one, or move the folder away and begin anew: docs/upgrade.md, "Spark\'s tables", has the steps.'
-        )
-    begun = checkpoint.exists("metadata")
-    if exists and not begun and not bronze.read().isEmpty():
-        raise ConfigError(
-            f"{url} holds data, but the checkpoint {checkpoint.url} that says how far it goes is not there, so"
-            " everything still in Kafka would be written a second time. Was the checkpoint deleted, or"
-            " stream.checkpoint changed? Bring it back, or give stream.lake.path and stream.checkpoint new folders."
-        )
-    if not exists and checkpoint.names("commits"):
-        raise ConfigError(
-            f"The checkpoint {checkpoint.url} is in the middle of Kafka's topics, but there is no table at {url}:"
-            " what lies before would be missing from it. Was the table moved, or stream.lake.path changed? Bring it"
-            " back, or begin anew: gateway stream reset bronze."
         )

@@ -87,6 +87,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
             "Kafka beside silver": "read" if topics else "not read",
         },
         topics=topics,
+        doubled="device_events",
     )
     devices, events = DeltaTable(spark, stream, "devices"), DeltaTable(spark, stream, "device_events")
     devices.create(DEVICES, delta_enableDeletionVectors="true")

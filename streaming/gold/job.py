@@ -78,7 +78,7 @@ class _Gold:
     @property
     def whole_since(self) -> datetime:
         """From when on silver has all readings it ever had."""
-        return EPOCH if self._kept is None else datetime.combine(datetime.now(UTC).date() - self._kept, time.min, UTC)
+        return EPOCH if self._kept is None else datetime.combine(datetime.now(UTC) - self._kept, time.min, UTC)
 
     def reach(self, touched: Sequence[_Stretch]) -> list[_Stretch]:
         """When the windows are that a part of ``touched`` is in."""

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.kafka.source import trigger
+from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint_log import read_note
@@ -61,6 +62,7 @@ def prepare_checkpoint(
     *,
     topics: Sequence[str] = (),
     renewed: Mapping[str, int] | None = None,
+    doubled: str | None = None,
 ) -> Checkpoint:
     """The query's checkpoint folder, locked for this process.
 
@@ -68,13 +70,16 @@ def prepare_checkpoint(
         fixed: what the state and tables of the query depend on: settings by name, and the version of its state.
         topics: Kafka's topics that it reads. A change is told, since Spark would begin or fail without a word.
         renewed: versions of state that the query begins anew where it finds an older one, which is told.
+        doubled: the table whose rows a checkpoint that begins anew would write a second time.
 
-    Raises ConfigError if another process runs the query, or if the checkpoint was begun by a newer version, for another
-    query, or with other settings: Spark would ignore the change, or mix both in its state.
+    To be called before the table of the query's name is made. Raises ConfigError if another process runs the query; if
+    the checkpoint was begun by a newer version, for another query, or with other settings: Spark would ignore the
+    change, or mix both in its state; and if checkpoint and tables do not belong together.
     """
     beside = Folder(spark, location(stream.checkpoint))
     folder = Checkpoint(spark, f"{beside.url.rstrip('/')}/{query}", query)
     job_lock.hold(beside.url.rstrip("/"), query)
+    _require_its_tables(folder, *(DeltaTable(spark, stream, name) for name in (query, doubled) if name))
     wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {}), **(renewed or {})}
     if topics:
         wanted["topics"] = sorted(topics)
@@ -95,6 +100,21 @@ def prepare_checkpoint(
     beside.make()
     beside.write_text(f"{query}.json", json.dumps(wanted))
     return folder
+
+
+def _require_its_tables(checkpoint: Checkpoint, table: DeltaTable, doubled: DeltaTable | None = None) -> None:
+    if checkpoint.names("commits") and not table.exists():
+        raise ConfigError(
+            f"The checkpoint {checkpoint.url} is in the middle of what the job reads, but there is no table at"
+            f" {table.url}: what lies before would be missing from it. Was the table moved, or stream.lake.path"
+            f" changed?{_way_out(table.name, 'Bring it back')}"
+        )
+    if doubled and not checkpoint.exists("metadata") and doubled.exists() and not doubled.read().isEmpty():
+        raise ConfigError(
+            f"{doubled.url} holds data, but the checkpoint {checkpoint.url} that says how far it goes is not there, so"
+            " all that can still be read would be written a second time. Was the checkpoint deleted, or"
+            " stream.checkpoint changed? Bring it back, or give stream.lake.path and stream.checkpoint new folders."
+        )
 
 
 def _way_out(query: str, other: str) -> str:

@@ -45,8 +45,8 @@ def start_from(records: DataFrame, settings: Settings, context: JobContext, read
     registry = None if stream.silver.registry is None else Registry(spark, stream.silver.registry)
     if registry is not None:
         registry.devices()
-    tables = prepare_tables(spark, stream, schemas.columns)
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=read)
+    tables = prepare_tables(spark, stream, schemas.columns)
     writer = _BatchWriter(settings, context, tables, registry, checkpoint)
     return checkpoint.start(silver_rows(records, settings, schemas), stream, writer.write)
 

@@ -107,7 +107,7 @@ def _expired_rows(upkeep: DeltaUpkeep, plan: Plan, table: DeltaTable) -> Iterato
     kept: timedelta | None = getattr(plan.stream.lake.retention, table.name, None)
     if kept is None:
         return
-    oldest = plan.now.date() - kept
+    oldest = (plan.now - kept).date()
     if (column := upkeep.age_column) is None:
         yield "kept", f"retention.{table.name} has nothing to go by: no day, no time"
         return

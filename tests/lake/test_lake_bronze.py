@@ -19,11 +19,10 @@ from config.tables.stream_jobs import LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
 from streaming.bronze import job as bronze
-from streaming.bronze.tables import BRONZE, require_matching
+from streaming.bronze.tables import BRONZE, require_delta
 from streaming.errors import DataLossError, StreamError
 from streaming.job import JobContext
 from streaming.lake.lake import DeltaTable
-from streaming.lake.storage import Folder
 from streaming.progress import BatchEvent, Event, GapEvent
 from streaming.runtime.queries import run_queries
 from tests.brokers.fixtures import MakeTopic
@@ -200,19 +199,12 @@ async def test_a_new_checkpoint_beside_old_rows_is_refused(
         run(spark, settings(tmp_path, kafka, topic, checkpoint=tmp_path / "others"))
 
 
-def test_rows_and_checkpoint_that_do_not_belong_together_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    stream = StreamSettings(checkpoint=tmp_path / "checkpoints", lake=LakeSettings(path=tmp_path / "lake"))
-    table, checkpoint = DeltaTable(spark, stream, "bronze"), Folder(spark, str(tmp_path / "checkpoints" / "bronze"))
-    require_matching(spark, table, checkpoint)
-    (tmp_path / "checkpoints" / "bronze" / "commits").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "bronze" / "metadata").write_text("{}")
-    require_matching(spark, table, checkpoint)  # killed before its first commit
-    (tmp_path / "checkpoints" / "bronze" / "commits" / "0").write_text("v1\n{}")
-    with pytest.raises(ConfigError, match="there is no table"):
-        require_matching(spark, table, checkpoint)
-    (tmp_path / "lake" / "bronze" / "ingest_date=2026-11-21" / "topic=t" / "batch=0").mkdir(parents=True)
+def test_files_of_earlier_versions_are_not_taken_for_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaTable(spark, StreamSettings(lake=LakeSettings(path=tmp_path)), "bronze")
+    require_delta(spark, table)
+    (tmp_path / "bronze" / "ingest_date=2026-11-21" / "topic=t" / "batch=0").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"holds Parquet files.*docs/upgrade\.md"):
-        require_matching(spark, table, checkpoint)
+        require_delta(spark, table)
 
 
 def test_a_parquet_table_of_earlier_versions_goes_on_as_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a checkpoint's note refuses, takes and tells."""
 
+import importlib
 import json
 import threading
 from collections.abc import Iterator
@@ -9,9 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from config.errors import ConfigError
-from config.settings import StreamSettings
+from config.settings import Settings, StreamSettings
+from streaming.bronze.tables import GAPS
+from streaming.devices.job import DEVICE_EVENTS
+from streaming.job import JobContext
 from streaming.lake.files import LocalFolder
+from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder
+from streaming.options import LAKE_JOBS
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint import VERSION, prepare_checkpoint
 from streaming.upkeep.reset import plan
@@ -106,6 +112,35 @@ def test_a_damaged_note_and_a_folder_that_cannot_be_are_sentences(spark: SparkSe
     below_a_file = StreamSettings(checkpoint=begun.checkpoint / "silver.json" / "checkpoints")
     with pytest.raises(ConfigError, match="cannot be written"):
         prepare_checkpoint(spark, below_a_file, "silver")
+
+
+def test_no_job_goes_on_without_its_table(spark: SparkSession, tmp_path: Path) -> None:
+    stream = StreamSettings(topics=["t"], checkpoint=tmp_path / "checkpoints", lake={"path": tmp_path / "lake"})
+    for job in LAKE_JOBS:  # silver first: the others read it
+        commits = stream.checkpoint / job / "commits"
+        commits.mkdir(parents=True)
+        (commits / "0").write_text("v1\n{}")
+        start = importlib.import_module(f"streaming.{job}.job").start
+        try:
+            with pytest.raises(ConfigError, match=f"there is no table at .*/{job}: .* gateway stream reset {job}"):
+                start(spark, Settings(stream=stream), JobContext(lambda _: None))
+        finally:
+            job_lock.let_go(str(stream.checkpoint), job)
+        if job == "silver":
+            DeltaTable(spark, stream, job).create(GAPS)
+
+
+def test_rows_of_another_checkpoint_are_not_doubled(spark: SparkSession, tmp_path: Path) -> None:
+    stream = StreamSettings(checkpoint=tmp_path / "checkpoints", lake={"path": tmp_path / "lake"})
+    events = DeltaTable(spark, stream, "device_events")
+    events.create(DEVICE_EVENTS)
+    prepare_checkpoint(spark, stream, "devices", doubled="device_events")
+    spark.createDataFrame([(None, "offline", "d", "g", None, 1)], DEVICE_EVENTS).write.format("delta").mode(
+        "append"
+    ).save(events.url)
+    with pytest.raises(ConfigError, match="written a second time"):
+        prepare_checkpoint(spark, stream, "devices", doubled="device_events")
+    job_lock.let_go(str(stream.checkpoint), "devices")
 
 
 def test_a_query_begins_anew_after_a_reset(spark: SparkSession, begun: StreamSettings) -> None:

@@ -187,6 +187,15 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
         forget.run(spark, chosen, told(device="d", now=True))
 
 
+def test_a_row_is_kept_as_long_as_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    chosen = settings(tmp_path, retention=RetentionSettings(bronze=timedelta(hours=36)))
+    write_bronze(spark, chosen, [[record(0, date(2026, 3, 1)), record(1, date(2026, 2, 28))]])
+    table, now = DeltaTable(spark, chosen.stream, "bronze"), datetime(2026, 3, 3, 2, tzinfo=UTC)
+    plan = maintain.Plan(chosen.stream, now, dry_run=True)
+    found = list(maintain._expired_rows(DeltaUpkeep(spark, table), plan, table))
+    assert found == [("deleted", "1 rows before 2026-03-01")]
+
+
 def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
