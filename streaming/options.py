@@ -40,6 +40,15 @@ def flag(text: str, **more: Any) -> Mapping[str, Any]:
     return {"action": "store_true", "help": text, **more}
 
 
+def page(text: str) -> Path:
+    """Where a page is to be written; refused now where that cannot be, for it is written when all else is done."""
+    path = Path(text).absolute()
+    folder = next((one for one in path.parents if one.exists()), path)
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ArgumentTypeError(f"{text!r} cannot be written: name a file in a folder that you may write to")
+    return path
+
+
 _COMMON: Final[Options] = {
     "--config": {"type": Path, "metavar": "FILE",
                  "help": "TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"},
@@ -55,7 +64,7 @@ _OF_JOBS: Final[Options] = {
     "--metrics-port": {"type": int, "metavar": "PORT", "dest": "metrics__port",
                        "help": "stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port"},
     "--available-now": flag("stream.available_now: read what there is, then end", default=None),
-    "--report": {"type": Path, "metavar": "FILE",
+    "--report": {"type": page, "metavar": "FILE",
                  "help": "write the HTML page of `gateway stream report` when the job has ended in order"},
     "--allow-data-loss": flag(
         "step over records that Kafka deleted before they were read (a warning names them) instead of ending"

@@ -5,7 +5,6 @@ gateway stream report --output report.html --from 2026-11-20 --to 2026-11-21T06:
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -23,7 +22,7 @@ def run(spark: SparkSession, settings: Settings, arguments: Namespace) -> int:
     if since_s is not None and until_s is not None and since_s >= until_s:
         raise ConfigError("--from is not before --to, so there is no time to report on.")
     report = read_lake(spark, settings.stream, since_s=since_s, until_s=until_s, device=arguments.device)
-    path = write_page(report, Path(arguments.file))
+    path = write_page(report, arguments.file)
     print(path)  # noqa: T201 (standard output is the tool's product)
     if not report.findings:
         where = location(settings.stream.lake.path)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from streaming.options import LAKE_JOBS, Options, add_common_arguments, flag
+from streaming.options import LAKE_JOBS, Options, add_common_arguments, flag, page
 
 
 def _moment_ms(text: str) -> int:
@@ -79,7 +79,7 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
     }),
     "prepare": ("write Spark's class data, by which its later starts are quicker: once, into an image", {}),
     "report": ("write an HTML page with plots about devices, anomalies, late and lost data", {
-        "--output": {"metavar": "FILE", "dest": "file", "default": "stream-report.html",
+        "--output": {"type": page, "metavar": "FILE", "dest": "file", "default": "stream-report.html",
                      "help": "the HTML file to write (default: stream-report.html)"},
         **_stretch(),
         "--device": {"metavar": "NAME", "help": "only this device"},

@@ -130,7 +130,7 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
 
     lose_a_file_of_the_day_before(spark, chosen.stream)
     page = tmp_path / "out" / "page.html"
-    told = Namespace(file=str(page), since_ms=ms(BEGIN), until_ms=ms(BEGIN + timedelta(minutes=5)), device="room-0")
+    told = Namespace(file=page, since_ms=ms(BEGIN), until_ms=ms(BEGIN + timedelta(minutes=5)), device="room-0")
     assert report.run(spark, chosen, told) == 0
     assert capsys.readouterr().out == f"{page}\n"
     text = page.read_text()
@@ -263,12 +263,12 @@ def test_devices_are_counted_and_not_estimated(spark: SparkSession, tmp_path: Pa
 
 def test_an_empty_lake_is_a_page_that_says_so_and_status_4(spark: SparkSession, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    nothing = Namespace(file=str(page), since_ms=None, until_ms=None, device=None)
+    nothing = Namespace(file=page, since_ms=None, until_ms=None, device=None)
     assert report.run(spark, settings(tmp_path), nothing) == 4
     assert "There is no table silver yet: gateway stream silver writes it." in page.read_text()
 
 
 def test_a_stretch_that_ends_before_it_begins_is_refused(tmp_path: Path) -> None:
-    told = Namespace(file=str(tmp_path / "page.html"), since_ms=ms(BEGIN), until_ms=ms(BEGIN) - 1, device=None)
+    told = Namespace(file=tmp_path / "page.html", since_ms=ms(BEGIN), until_ms=ms(BEGIN) - 1, device=None)
     with pytest.raises(ConfigError, match="--from is not before --to"):
         report.run(None, settings(tmp_path), told)  # type: ignore[arg-type]

@@ -297,6 +297,8 @@ def test_the_page_tells_of_every_column_reason_and_event() -> None:
     ("words", "says"),
     [
         (("forget", ""), "a device has a name"),
+        (("silver", "--report", "/dev/null/page.html"), "cannot be written: name a file in a folder"),
+        (("report", "--output", "/"), "'/' cannot be written"),
         (("replay", "--limit", "0"), "'0' is no whole number from 1 on"),
         (("backfill", "--from", "2026-11-20", "--to", "2026-11-21", "--max-days", "two"), "'two' is no whole number"),
     ],
