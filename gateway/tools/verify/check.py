@@ -128,7 +128,7 @@ async def verify(
 ) -> Verdict:
     """Compare the ledger with Kafka. Raises the errors of ``log``, and TooMuchError."""
     horizon_ms = await log.ledger_horizon_ms(ledger_topic)
-    reading = _Reading(gateway, span, Lives(interval_ms, horizon_ms), now_ms)
+    reading = _Reading(gateway, span, Lives(interval_ms, horizon_ms, span.since_ms or 0), now_ms)
     progress(f"reading the ledger topic {ledger_topic}")
     async for row in log.ledger(ledger_topic, span.since_ms):
         record = reading.read(row)

@@ -52,17 +52,23 @@ class Life:
         quiet_ms = now_ms - (self.last.to_ms if self.last else self.started_ms)
         return "silent" if quiet_ms > self.silent_after_ms else "running"
 
-    def missing_numbers(self) -> int:
-        """Number of intervals without a ``worker`` record between the first and the last."""
-        return 0 if self.lowest is None else self.highest - self.lowest + 1 - self.seen
+    def missing_numbers(self, complete_from_ms: int) -> int:
+        """Number of intervals without a ``worker`` record up to the last: from the first interval of the life (number
+        0), or from the first record if earlier ones may have expired or be before the span."""
+        if self.lowest is None:
+            return 0
+        first = 0 if self.started_ms > complete_from_ms else self.lowest
+        return self.highest - first + 1 - self.seen
 
 
 class Lives:
-    """All lives of the gateway in the span. Records up to ``complete_from_ms`` may have expired."""
+    """All lives of the gateway in the span, which begins at ``since_ms``. Records up to ``complete_from_ms`` may have
+    expired."""
 
-    def __init__(self, interval_ms: int, complete_from_ms: int) -> None:
+    def __init__(self, interval_ms: int, complete_from_ms: int, since_ms: int = 0) -> None:
         self._interval_ms = interval_ms
         self._complete_from_ms = complete_from_ms
+        self._begin_ms = max(complete_from_ms, since_ms)
         self._lives: dict[tuple[int, str], Life] = {}
 
     def sorted(self) -> list[Life]:
@@ -97,7 +103,7 @@ class Lives:
         """Number of intervals with a missing ledger record."""
         count = 0
         for life in self._lives.values():
-            count += life.missing_numbers()
+            count += life.missing_numbers(self._begin_ms)
             # If a crash prevented the worker record, there are partition records beyond the last number.
             count += sum(1 for number, left in life.unmatched.items() if left and number <= life.highest)
         return count
