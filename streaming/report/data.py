@@ -106,6 +106,8 @@ class Report:
     lateness: Mapping[str, int] | None = None
     """How many readings are in each range of :data:`LATENESS`."""
     quarantine: Bars | None = None
+    deleted: Table | None = None
+    """Ranges of offsets that Kafka no longer had when they were to be read."""
     lost: Table | None = None
     """Sequence numbers that are missing, worst devices first."""
     audit: Table | None = None

@@ -71,7 +71,7 @@ def read_lake(
     source = f"the catalog {catalog}" if catalog else f"the lake {location(stream.lake.path)}"
     report = Report(source, time.time(), device=device, bounds=_BOUNDS)
     if device is not None:
-        report.bounds = (*report.bounds, "Quarantine and ledger are those of all devices.")
+        report.bounds = (*report.bounds, "Quarantine, ledger and losses in Kafka are those of all devices.")
     if since_s is not None or until_s is not None:
         report.bounds = (*report.bounds, "The devices' states and missing numbers are those of now.")
     lake = _Lake(spark, stream, report, since_s, until_s, device)
@@ -81,6 +81,7 @@ def read_lake(
     _devices(lake)
     _signals(lake, silver)
     _quarantine(lake)
+    _deleted(lake)
     _lost(lake)
     _audit(lake, silver)
     return report
@@ -301,6 +302,43 @@ def _quarantine(lake: _Lake) -> None:
         return
     total = round(sum(count for points in bars.stacks.values() for _, count in points))
     lake.report.findings.append(Finding("in quarantine", f"{total:,}", total > 0))
+
+
+def _deleted(lake: _Lake) -> None:
+    """What Kafka no longer had when bronze came to read it, by when that was seen."""
+    if not DeltaTable(lake.spark, lake.stream, "bronze").exists():
+        why = (
+            "Not judged: what Kafka deletes before it is read is noticed by gateway stream bronze, which has no table."
+        )
+        lake.report.absent["lost.bronze_gaps"] = why
+        return
+    none_found = "bronze has met no record, in this time, that Kafka deleted before it was read."
+    lake.report.absent["lost.bronze_gaps"] = none_found
+    if not DeltaTable(lake.spark, lake.stream, "bronze_gaps").exists():
+        return  # it is made with the first gap
+    rows = lake.table("bronze_gaps", "lost", "seen_at")
+    assert rows is not None
+    # Of a range without an end nobody knows how much it was: one, as in the metric.
+    size = F.coalesce(F.expr("last_offset - first_offset + 1"), F.lit(1))
+    records, unknown = _only(rows.agg(F.sum(size), F.count_if(F.col("last_offset").isNull())))
+    if records is None:
+        return
+    del lake.report.absent["lost.bronze_gaps"]
+    lake.report.findings.append(Finding("lost in Kafka", f"{records:,}{' or more' if unknown else ''}", bad=True))
+    lake.report.deleted = _worst(
+        rows,
+        {
+            **{name: name for name in ("topic", "partition")},
+            "first offset": "first_offset",
+            "last offset": "last_offset",
+            "reason": "reason",
+            "seen (UTC)": "date_format(seen_at, 'yyyy-MM-dd HH:mm:ss')",
+        },
+        F.desc("seen_at"),
+        F.col("topic"),
+        F.col("partition"),
+        F.col("first_offset"),
+    )
 
 
 def _lost(lake: _Lake) -> None:

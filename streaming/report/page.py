@@ -131,6 +131,11 @@ def _lost(report: Report) -> Iterator[str]:
         plots.drawn("quarantine", plots.bars, report.quarantine, unit="records"),
     )
     yield _table(
+        "Records that Kafka no longer had when bronze read on",
+        "Retention is shorter than the job was away, or a topic was made anew.",
+        report.deleted,
+    )
+    yield _table(
         "Sequence numbers that never came",
         "Numbers a device has counted past; its own messages, lost before Kafka or still under way.",
         report.lost,

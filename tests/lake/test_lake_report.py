@@ -16,6 +16,7 @@ from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings
 from streaming.anomalies.processor import ANOMALIES
 from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS
+from streaming.bronze.tables import BRONZE, GAPS
 from streaming.devices.job import DEVICE_EVENTS, DEVICES
 from streaming.lake.lake import DeltaTable
 from streaming.report import job as report
@@ -122,6 +123,7 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
     assert set(found.absent) == {
         "devices.device_events",
         "devices.devices",
+        "lost.bronze_gaps",
         "lost.devices",
         "lost.audit",
         "signals.left",
@@ -137,7 +139,11 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
     assert "Readings received from 2026-11-21 08:00 to 2026-11-21 08:04" in text
     assert "room-0: temperature" in text
     assert "room-1" not in text
-    for bound in ("Only the device room-0.", "Quarantine and ledger are those of all devices.", "are those of now."):
+    for bound in (
+        "Only the device room-0.",
+        "Quarantine, ledger and losses in Kafka are those of all devices.",
+        "are those of now.",
+    ):
         assert escape(bound, quote=False) in text
     assert list(page.parent.iterdir()) == [page], "no draft is left"
 
@@ -244,6 +250,30 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
     assert found.absent["lost.audit"] == (
         "The gateway's ledger and Kafka agree in all 2 minutes of this time that were judged."
     )
+
+
+def test_what_kafka_no_longer_had_is_on_the_page(spark: SparkSession, tmp_path: Path) -> None:
+    stream = settings(tmp_path).stream
+    assert read_lake(spark, stream).absent["lost.bronze_gaps"].startswith("Not judged: what Kafka deletes")
+    DeltaTable(spark, stream, "bronze").create(BRONZE)
+    assert "bronze has met no record" in read_lake(spark, stream).absent["lost.bronze_gaps"]
+    later = BEGIN + timedelta(minutes=1)
+    gaps = DeltaTable(spark, stream, "bronze_gaps")
+    gaps.create(GAPS)
+    ranges = [("t", 0, 100, 1249, "deleted", BEGIN, 7), ("t", 1, 5, None, "gone", later, 8)]
+    spark.createDataFrame(ranges, GAPS).write.format("delta").mode("append").save(gaps.url)
+    found = read_lake(spark, stream)
+    assert [(one.value, one.bad) for one in found.findings] == [("1,151 or more", True)]
+    assert found.deleted is not None
+    assert found.deleted.rows == [
+        ("t", 1, 5, None, "gone", "2026-11-21 08:01:00"),
+        ("t", 0, 100, 1249, "deleted", "2026-11-21 08:00:00"),
+    ]
+    text = render(found)
+    assert "Records that Kafka no longer had when bronze read on" in text
+    assert "bronze has met no record" not in text
+    found = read_lake(spark, stream, until_s=later.timestamp())
+    assert [one.value for one in found.findings] == ["1,150"]
 
 
 def test_devices_are_counted_and_not_estimated(spark: SparkSession, tmp_path: Path) -> None:
