@@ -84,16 +84,16 @@ class TestAnswer:
         service = make_service(source, client_attributes=["tenant", "groups"])
         assert body(await service.ask(login()))["client_attrs"] == {"tenant": "acme", "groups": ""}
 
-    @pytest.mark.parametrize("group", ["staff,admins", ""])
-    async def test_a_group_that_would_arrive_as_another_refuses_the_login(self, group: str) -> None:
-        source = FakeAuthenticator()
-        source.add("ada", "right", groups=frozenset({group, "staff"}))
-        service = make_service(source)
-        answer = await service.ask(login())
-        assert (answer.result, answer.reason) == ("deny", "rules_unexpressible")
-
-    @pytest.mark.parametrize("known", [{"tenant": "undefined"}, {"groups": frozenset({"undefined"})}])
-    async def test_what_emqx_would_take_for_nothing_refuses_the_login(self, known: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "known",
+        [
+            {"groups": frozenset({"staff,admins", "staff"})},
+            {"groups": frozenset({"", "staff"})},
+            {"groups": frozenset({"undefined"})},
+            {"tenant": "undefined"},
+        ],
+    )
+    async def test_what_emqx_would_take_for_nothing_or_another_refuses_the_login(self, known: dict[str, Any]) -> None:
         source = FakeAuthenticator()
         source.add("ada", "right", **known)
         answer = await make_service(source).ask(login())
@@ -242,18 +242,15 @@ class TestCache:
         service.clock.forward(0.1)
         assert (await service.ask(login())).reason == "verified"
 
-    async def test_an_entry_never_outlives_the_login(self) -> None:
-        service = make_service()
+    @pytest.mark.parametrize("clock", ["runs", "is set"])
+    async def test_an_entry_never_outlives_the_login(self, clock: str) -> None:
+        service = make_service(session_max="1h" if clock == "is set" else None)
         service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=int(service.clock.now_s()) + 3)
         await service.ask(login())
-        service.clock.forward(3)
-        assert (await service.ask(login())).reason == "expired"
-
-    async def test_nor_when_the_clock_is_set(self) -> None:
-        service = make_service(session_max="1h")
-        service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=int(service.clock.now_s()) + 3)
-        await service.ask(login())
-        service.clock.set_s = 3
+        if clock == "runs":
+            service.clock.forward(3)
+        else:
+            service.clock.set_s = 3
         assert (await service.ask(login())).reason == "expired"
 
     async def test_a_changed_rule_is_in_the_next_answer_and_costs_no_verification(self) -> None:

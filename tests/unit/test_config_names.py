@@ -1,5 +1,7 @@
 """Filters, topic names, placeholders and addresses are judged by the protocols' rules."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +9,7 @@ from pydantic import TypeAdapter
 
 from bridge.routing import filters as bridge_filters
 from config.values.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
-from config.values.names import (
-    check_kafka_topic,
-    placeholders,
-)
+from config.values.names import check_kafka_topic, placeholders
 from config.values.topic_filters import MqttFilter, disjoint_groups
 
 check_mqtt_filter = TypeAdapter(MqttFilter).validate_python
@@ -22,24 +21,50 @@ def test_a_valid_filter_passes(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    ("read", "text", "word"),
     [
-        ("", "empty"),
-        ("a/#/b", "last level"),
-        ("a#", "last level"),
-        ("#/", "last level"),
-        ("a/b+", "stands alone"),
-        ("a/+b/c", "stands alone"),
-        ("a\x00b", "NUL"),
-        ("a" * 65_536, "65,535"),
-        ("$share/group/a", "mqtt.share_group"),
-        ("$queue/a", "mqtt.share_group"),
-        ("$exclusive/a", "exclusive"),
+        (check_mqtt_filter, "", "empty"),
+        (check_mqtt_filter, "a/#/b", "last level"),
+        (check_mqtt_filter, "a#", "last level"),
+        (check_mqtt_filter, "#/", "last level"),
+        (check_mqtt_filter, "a/b+", "stands alone"),
+        (check_mqtt_filter, "a/+b/c", "stands alone"),
+        (check_mqtt_filter, "a\x00b", "NUL"),
+        (check_mqtt_filter, "a" * 65_536, "65,535"),
+        (check_mqtt_filter, "$share/group/a", "mqtt.share_group"),
+        (check_mqtt_filter, "$queue/a", "mqtt.share_group"),
+        (check_mqtt_filter, "$exclusive/a", "exclusive"),
+        *((check_kafka_topic, name, "1 to 249") for name in ("", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n")),
+        (check_kafka_topic, "${topic}", "1 to 249"),
+        (check_kafka_topic, "__consumer_offsets", "Kafka's own"),
+        *((placeholders, text, "placeholder") for text in ("${a", "x${", "${a}${b", "${}")),
+        (parse_mqtt_address, "broker:1883", "starts with its scheme"),
+        (parse_mqtt_address, "mqqt://broker", 'did you mean "mqtt://"'),
+        (parse_mqtt_address, "ssl://broker", 'did you mean "mqtts://"'),
+        (parse_mqtt_address, "gopher://broker", "one of mqtt, mqtts, ws and wss$"),
+        (parse_mqtt_address, "mqtt://", "host is missing"),
+        (parse_mqtt_address, "mqtt://:1883", "host is missing"),
+        *((parse_mqtt_address, f"mqtt://a:{port}", "1 to 65535") for port in ("0", "65536", "", "x")),
+        (parse_mqtt_address, "mqtt://::1", "brackets"),
+        (parse_mqtt_address, "mqtt://[::1", "brackets"),
+        (parse_mqtt_address, "mqtt://[abc]", "no IPv6"),
+        (parse_mqtt_address, "mqtt://a b", "neither a host name"),
+        (parse_mqtt_address, "mqtt://-a", "neither a host name"),
+        (parse_mqtt_address, "ws://a/mqtt", "websocket_path"),
+        (parse_mqtt_address, "mqtt://user:secret@a", "mqtt.password"),
+        (parse_kafka_address, "kafka://a:9092", "no scheme"),
+        (parse_kafka_address, "a", "names its port"),
+        (parse_kafka_address, "a:", "1 to 65535"),
+        (parse_kafka_address, "u:secret@a:1", "kafka.sasl"),
+        (parse_kafka_address, ":9", "missing"),
     ],
 )
-def test_an_invalid_filter_is_refused_with_the_rule(text: str, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        check_mqtt_filter(text)
+def test_what_breaks_a_rule_is_refused_with_the_rule_and_no_secret_is_repeated(
+    read: Callable[[str], object], text: str, word: str
+) -> None:
+    with pytest.raises(ValueError, match=word) as caught:
+        read(text)
+    assert "secret" not in str(caught.value)
 
 
 _LEVELS = st.lists(st.sampled_from(["a", "b", "$x", "+", ""]), min_size=1, max_size=4)
@@ -60,25 +85,8 @@ def test_a_valid_topic_name_passes(name: str) -> None:
     assert check_kafka_topic(name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n", "${topic}"])
-def test_an_invalid_topic_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="1 to 249"):
-        check_kafka_topic(name)
-
-
-def test_kafkas_own_topics_are_refused() -> None:
-    with pytest.raises(ValueError, match="Kafka's own"):
-        check_kafka_topic("__consumer_offsets")
-
-
 def test_placeholders_are_listed_in_order() -> None:
     assert placeholders("${a}-x-${b[1]}$") == ["a", "b[1]"]
-
-
-@pytest.mark.parametrize("text", ["${a", "x${", "${a}${b", "${}"])
-def test_a_broken_placeholder_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="placeholder"):
-        placeholders(text)
 
 
 @pytest.mark.parametrize(
@@ -98,52 +106,9 @@ def test_an_mqtt_address_has_its_parts(text: str, parts: tuple[str, str, int]) -
     assert parse_mqtt_address(str(address)) == address
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("broker:1883", "starts with its scheme"),
-        ("mqqt://broker", 'did you mean "mqtt://"'),
-        ("ssl://broker", 'did you mean "mqtts://"'),
-        ("gopher://broker", "one of mqtt, mqtts, ws and wss$"),
-        ("mqtt://", "host is missing"),
-        ("mqtt://:1883", "host is missing"),
-        ("mqtt://a:0", "1 to 65535"),
-        ("mqtt://a:65536", "1 to 65535"),
-        ("mqtt://a:", "1 to 65535"),
-        ("mqtt://a:x", "1 to 65535"),
-        ("mqtt://::1", "brackets"),
-        ("mqtt://[::1", "brackets"),
-        ("mqtt://[abc]", "no IPv6"),
-        ("mqtt://a b", "neither a host name"),
-        ("mqtt://-a", "neither a host name"),
-        ("ws://a/mqtt", "websocket_path"),
-        ("mqtt://user:secret@a", "mqtt.password"),
-    ],
-)
-def test_a_wrong_mqtt_address_is_refused_without_being_repeated(text: str, word: str) -> None:
-    with pytest.raises(ValueError, match=word) as caught:
-        parse_mqtt_address(text)
-    assert "secret" not in str(caught.value)
-
-
 def test_a_kafka_address_has_host_and_port() -> None:
     assert parse_kafka_address("broker:9092") == ("broker", 9092)
     assert parse_kafka_address("[::1]:9092") == ("::1", 9092)
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("kafka://a:9092", "no scheme"),
-        ("a", "names its port"),
-        ("a:", "1 to 65535"),
-        ("u:p@a:1", "kafka.sasl"),
-        (":9", "missing"),
-    ],
-)
-def test_a_wrong_kafka_address_is_refused(text: str, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        parse_kafka_address(text)
 
 
 def test_loopback_is_known_without_asking_a_name_server() -> None:

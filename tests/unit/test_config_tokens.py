@@ -50,56 +50,36 @@ def test_each_source_alone_is_sound(side: str, token: str) -> None:
     assert loaded(side, token).warnings == ()
 
 
-def test_a_table_without_a_source_is_refused(side: str) -> None:
-    said = refused(side, "renew_at = 0.5")
-    assert said.startswith(f"{side} (gateway.toml:")
-    assert "none of value, file and oauth" in said
+PARAMETERS = "{}.oauth.parameters (gateway.toml:"
 
 
 @pytest.mark.parametrize(
-    ("token", "names"),
+    ("token", "begins", "says"),
     [
-        (f'value = "{SECRET}"\nfile = "token"', ("value", "file")),
-        (f'file = "token"\noauth:{OAUTH}', ("file", "oauth")),
-        (f'value = "{SECRET}"\noauth:{OAUTH}', ("value", "oauth")),
+        ("renew_at = 0.5", "{} (gateway.toml:", ["none of value, file and oauth"]),
+        (f'value = "{SECRET}"\nfile = "token"', "{}.value ", ["and {}.file ", "only one can be the token"]),
+        (f'file = "token"\noauth:{OAUTH}', "{}.file ", ["and {}.oauth ", "only one can be the token"]),
+        (f'value = "{SECRET}"\noauth:{OAUTH}', "{}.value ", ["and {}.oauth ", "only one can be the token"]),
+        ('oauth:token_url = "https://idp/token"\nclient_id = "gateway"', "",
+            ["neither {}.oauth.client_secret nor {}.oauth.tls.certificate_file"]),
+        (f'oauth:{OAUTH}tls.key_file = "k.pem"', "{}.oauth.tls.key_file ", ["without {}.oauth.tls.certificate_file"]),
+        (f'oauth:{OAUTH}tls.key_password = "hunter2"', "{}.oauth.tls.key_password ",
+            ["without {}.oauth.tls.certificate_file"]),
+        (f'oauth:{OAUTH}parameters = {{scope = "hunter2"}}', PARAMETERS, ['has "scope"', "write it to {}.oauth.scope"]),
+        (f'oauth:{OAUTH}parameters = {{client_secret = "hunter2"}}', PARAMETERS,
+            ['has "client_secret"', "write it to {}.oauth.client_secret"]),
+        (f'oauth:{OAUTH}parameters = {{grant_type = "hunter2"}}', PARAMETERS, ['has "grant_type"', "remove it"]),
     ],
-)
-def test_two_sources_are_refused(side: str, token: str, names: tuple[str, str]) -> None:
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_its_settings(side: str, token: str, begins: str, says: list[str]) -> None:
     said = refused(side, token)
-    assert said.startswith(f"{side}.{names[0]} ")
-    assert f"and {side}.{names[1]} " in said
-    assert "only one can be the token" in said
-
-
-def test_a_client_that_cannot_prove_itself_is_refused(side: str) -> None:
-    said = refused(side, 'oauth:token_url = "https://idp/token"\nclient_id = "gateway"')
-    assert f"neither {side}.oauth.client_secret nor {side}.oauth.tls.certificate_file" in said
+    assert said.startswith(begins.format(side))
+    for part in says:
+        assert part.format(side, side) in said
 
 
 def test_a_client_certificate_is_proof_enough(side: str) -> None:
     loaded(side, 'oauth:token_url = "https://idp/token"\nclient_id = "gateway"\ntls.certificate_file = "c.pem"')
-
-
-@pytest.mark.parametrize("line", ['tls.key_file = "k.pem"', 'tls.key_password = "hunter2"'])
-def test_a_key_without_its_certificate_is_refused(side: str, line: str) -> None:
-    said = refused(side, f"oauth:{OAUTH}{line}")
-    assert said.startswith(f"{side}.oauth.{line.partition(' ')[0]} ")
-    assert f"without {side}.oauth.tls.certificate_file" in said
-
-
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("scope", "write it to {}.oauth.scope"),
-        ("client_secret", "write it to {}.oauth.client_secret"),
-        ("grant_type", "remove it"),
-    ],
-)
-def test_a_field_that_has_a_setting_is_no_parameter(side: str, name: str, instead: str) -> None:
-    said = refused(side, f'oauth:{OAUTH}parameters = {{{name} = "hunter2"}}')
-    assert f"{side}.oauth.parameters (gateway.toml:" in said
-    assert f'has "{name}"' in said
-    assert instead.format(side) in said
 
 
 @pytest.mark.parametrize(

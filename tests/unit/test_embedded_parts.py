@@ -196,24 +196,21 @@ class TestIvy:
             monkeypatch.delenv(name.upper(), raising=False)
 
     def test_the_settings_name_no_host_of_their_own(self, tmp_path: Path) -> None:
-        resolver = ET.fromstring(ivy.settings_xml(tmp_path, mirror=None)).find("resolvers/ibiblio")
+        mirror = find_mirror(())
+        assert mirror is None
+        resolver = ET.fromstring(ivy.settings_xml(tmp_path, mirror=mirror)).find("resolvers/ibiblio")
         assert resolver is not None
         assert "root" not in resolver.attrib
 
     def test_a_mirror_becomes_root_and_credentials(self, tmp_path: Path) -> None:
         mirror = Mirror("https://host/a&b/", "host", "me", 'p"w<', "Jars")
+        assert 'p"w<' not in repr(mirror)
         root = ET.fromstring(ivy.settings_xml(tmp_path, mirror=mirror))
         resolver, credentials = root.find("resolvers/ibiblio"), root.find("credentials")
         assert resolver is not None
         assert credentials is not None
         assert resolver.attrib["root"] == "https://host/a&b/"
         assert credentials.attrib == {"realm": "Jars", "host": "host", "username": "me", "passwd": 'p"w<'}
-
-    def test_no_mirror_is_no_mirror(self) -> None:
-        assert find_mirror(()) is None
-
-    def test_a_mirror_s_repr_has_no_password(self) -> None:
-        assert "secret" not in repr(Mirror("https://host/", "host", "me", "secret", "Jars"))
 
     def options(self, tmp_path: Path) -> dict[str, str]:
         pairs = (option.removeprefix("-D").partition("=") for option in ivy.java_options(self.JAVA, tmp_path))
@@ -298,23 +295,18 @@ class TestServerProperties:
         assert properties["listeners"] == "PLAINTEXT://127.0.0.1:2000,CONTROLLER://127.0.0.1:2001"
         assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:2000"
 
-    @pytest.mark.parametrize(("count", "interval_ms"), [(1, 10_000), (3, 500)])
-    def test_a_controller_that_is_alone_seldom_writes_when_idle(
-        self, tmp_path: Path, count: int, interval_ms: int
-    ) -> None:
-        properties = kafka_config.node_properties(1, self.listeners(count), tmp_path, {})
-        assert int(properties["metadata.max.idle.interval.ms"]) == interval_ms
-
     @pytest.mark.parametrize(
-        ("count", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")]
+        ("count", "replicas", "in_sync", "idle_ms"),
+        [(1, "1", "1", 10_000), (2, "2", "1", 500), (3, "3", "2", 500), (5, "3", "2", 500)],
     )
-    def test_replication_follows_the_number_of_nodes(
-        self, tmp_path: Path, count: int, replicas: str, in_sync: str
+    def test_replication_and_what_is_written_when_idle_follow_the_number_of_nodes(
+        self, tmp_path: Path, count: int, replicas: str, in_sync: str, idle_ms: int
     ) -> None:
         properties = kafka_config.node_properties(1, self.listeners(count), tmp_path, {})
         assert properties["default.replication.factor"] == replicas
         assert properties["offsets.topic.replication.factor"] == replicas
         assert properties["min.insync.replicas"] == in_sync
+        assert int(properties["metadata.max.idle.interval.ms"]) == idle_ms, "a controller that is alone seldom writes"
 
     def test_settings_win(self, tmp_path: Path) -> None:
         properties = kafka_config.node_properties(

@@ -28,9 +28,9 @@ def route(name: str, topic: str) -> RouteSettings:
     return RouteSettings(name=name, filters=(f"{name}/#",), topic=topic)
 
 
-def test_a_plain_broker_needs_its_addresses_alone() -> None:
-    options = source_options(KafkaSettings(bootstrap_servers=("a.example:9092", "b.example:9093")))
-    assert options == {
+def test_a_plain_broker_needs_its_addresses_alone_and_uses_no_tls_settings(tmp_path: Path) -> None:
+    servers, tls = ("a.example:9092", "b.example:9093"), TlsSettings(ca_file=tmp_path / "absent.pem")
+    assert source_options(KafkaSettings(bootstrap_servers=servers, tls=tls)) == {
         "kafka.bootstrap.servers": "a.example:9092,b.example:9093",
         "kafka.security.protocol": "PLAINTEXT",
         "groupIdPrefix": "gateway-stream",
@@ -91,11 +91,6 @@ def test_the_minimum_tls_version_holds() -> None:
     assert options["kafka.ssl.enabled.protocols"] == "TLSv1.3"
 
 
-def test_tls_settings_are_not_used_on_a_plain_connection(tmp_path: Path) -> None:
-    options = source_options(KafkaSettings(tls=TlsSettings(ca_file=tmp_path / "absent.pem")))
-    assert not [name for name in options if "ssl" in name]
-
-
 def test_a_key_that_java_cannot_read_is_refused_with_the_way_out(tmp_path: Path) -> None:
     certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
     certificate.write_text(CERTIFICATE)
@@ -127,12 +122,9 @@ def test_a_file_that_is_no_pem_is_refused(tmp_path: Path, content: bytes | None)
         source_options(KafkaSettings(security="SSL", tls=TlsSettings(ca_file=ca)))
 
 
-def test_topics_are_those_of_the_routes_each_once() -> None:
+def test_topics_are_those_of_the_routes_each_once_or_those_that_are_named() -> None:
     settings = Settings(routes=(route("a", "telemetry"), route("b", "events"), route("c", "telemetry")))
     assert topics(settings) == ("telemetry", "events")
-
-
-def test_topics_that_are_named_win() -> None:
     settings = Settings(routes=(route("a", "t-${topic[1]}"),), stream=StreamSettings(topics=("t-1", "t-2", "t-1")))
     assert topics(settings) == ("t-1", "t-2")
 

@@ -175,23 +175,18 @@ def test_a_limit_follows_the_time_of_full_batches(batches: list[tuple[int, float
     assert not small.after(20, 60), "a smaller setting stays as it is"
 
 
-def test_a_stop_waits_for_the_batch_each_query_is_in(running: Running) -> None:
+@pytest.mark.parametrize("another_begins", [False, True])
+def test_a_stop_waits_for_the_batch_each_query_is_in_and_not_for_the_next(
+    running: Running, *, another_begins: bool
+) -> None:
     running.table.begin_batch()
     running.signal()
     running.until_stopped(running.windows)
     assert running.windows.stops == [False]
     assert not running.table.stops, "a query was stopped in the middle of its batch"
-    running.table.commit()
+    running.table.commit(another_begins=another_begins)
     assert running.ended() is None
-    assert running.table.stops == [False]
-
-
-def test_a_stop_does_not_wait_for_the_next_batch_too(running: Running) -> None:
-    running.table.begin_batch()
-    running.signal()
-    running.until_stopped(running.windows)
-    running.table.commit(another_begins=True)
-    assert running.ended() is None
+    assert running.table.stops == [another_begins]
 
 
 def test_a_second_signal_does_not_wait(running: Running) -> None:
