@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import aiohttp
 import pytest
@@ -72,6 +73,12 @@ async def serving(worker: Worker) -> AsyncIterator[aiohttp.ClientSession]:
         await worker.stop()
 
 
+async def status(client: aiohttp.ClientSession, path: str, **options: Any) -> int:
+    async with client.get(path, **options) as response:
+        await response.read()
+        return response.status
+
+
 async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
     worker = Worker()
     worker.ledger.received = 3
@@ -87,22 +94,23 @@ async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
             assert families["gateway_ledger_imbalance"].samples[0].value == 0
 
 
-async def test_what_prometheus_sends_gets_openmetrics() -> None:
-    accept = (
-        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-        "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
-        "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-    )
-    async with serving(Worker()) as client, client.get("/metrics", headers={"Accept": accept}) as response:
-        assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-        assert list(parse_openmetrics(await response.text()))
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+ODD = ("application/openmetrics-text;version=x", "text/plain;version=,;=", "*/*", "§")
 
 
-@pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x", "text/plain;version=,;=", "*/*", "§"])
-async def test_an_odd_accept_header_gets_plain_text(accept: str) -> None:
+@pytest.mark.parametrize("accept", [PROMETHEUS, *ODD])
+async def test_what_prometheus_sends_gets_openmetrics_and_what_is_odd_gets_plain_text(accept: str) -> None:
     async with serving(Worker()) as client, client.get("/metrics", headers={"Accept": accept}) as response:
         assert response.status == 200
-        assert response.headers["Content-Type"].startswith("text/plain")
+        if accept in ODD:
+            assert response.headers["Content-Type"].startswith("text/plain")
+        else:
+            assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+            assert list(parse_openmetrics(await response.text()))
 
 
 async def test_health_is_good_in_every_state_as_long_as_it_is_answered() -> None:
@@ -134,8 +142,8 @@ async def test_readiness_is_200_or_503_with_its_reasons() -> None:
 async def test_readiness_follows_the_overdue_setting() -> None:
     worker = Worker()
     worker.snapshot = replace(GOOD, oldest_unacked_age_ns=31 * SECOND_NS)
-    async with serving(worker) as client, client.get("/readyz") as response:
-        assert response.status == 503
+    async with serving(worker) as client:
+        assert await status(client, "/readyz") == 503
 
 
 async def test_status_tells_the_sessions_and_the_account() -> None:
@@ -198,8 +206,8 @@ async def test_other_paths_and_methods_are_refused_with_a_sentence() -> None:
 
 async def test_a_server_without_the_page_has_nothing_at_its_root() -> None:
     worker = Worker(page=False)
-    async with serving(worker) as client, client.get("/") as response:
-        assert response.status == 404
+    async with serving(worker) as client:
+        assert await status(client, "/") == 404
 
 
 async def test_no_answer_may_be_framed_stored_guessed_or_read_by_another_origin() -> None:
@@ -222,8 +230,7 @@ async def test_a_port_for_all_machines_shows_metrics_and_yes_or_no() -> None:
     worker = Worker(host="0.0.0.0")
     worker.snapshot = replace(GOOD, state=State.STARTING)
     async with serving(worker) as client:
-        async with client.get("/metrics") as response:
-            assert response.status == 200
+        assert await status(client, "/metrics") == 200
         async with client.get("/readyz") as response:
             assert response.status == 503
             assert await response.json() == {"ready": False}
@@ -243,34 +250,29 @@ async def test_with_a_token_a_browser_is_asked_for_it_and_a_scraper_sends_it() -
                 assert response.status == 401
                 assert response.headers["WWW-Authenticate"] == 'Basic realm="gateway", charset="UTF-8"'
             assert logs == []
-            async with client.get("/metrics", headers={"Authorization": "Bearer wrong"}) as response:
-                assert response.status == 401
+            assert await status(client, "/metrics", headers={"Authorization": "Bearer wrong"}) == 401
             [line] = logs
         assert (line["event"], line["log_level"], line["path"]) == ("http_token_wrong", "warning", "/metrics")
         assert "wrong" not in {value for key, value in line.items() if key != "event"}
-        async with client.get("/metrics", headers={"Authorization": f"Bearer {token}"}) as response:
-            assert response.status == 200
+        assert await status(client, "/metrics", headers={"Authorization": f"Bearer {token}"}) == 200
         for others in ("", "Bearer wrong"):
             both = [("Authorization", others), ("Authorization", f"Bearer {token}")]
             for order in (both, both[::-1]):
-                async with client.get("/metrics", headers=order) as response:
-                    assert response.status in {400, 401}, f"two authorization fields are taken: {order[0]}"
-        async with client.get("/status", headers={"Authorization": basic}) as response:
-            assert response.status == 200
-        async with client.get("/healthz") as response:
-            assert response.status == 200
+                assert await status(client, "/metrics", headers=order) in {400, 401}, (
+                    f"two authorization fields are taken: {order[0]}"
+                )
+        assert await status(client, "/status", headers={"Authorization": basic}) == 200
+        assert await status(client, "/healthz") == 200
 
 
 async def test_connections_beyond_the_limit_close_the_oldest() -> None:
     """Or whoever reaches the port could take the descriptors that MQTT and Kafka need."""
     worker = Worker()
     async with serving(worker) as client:
-        async with client.get("/healthz") as response:
-            assert response.status == 200
+        assert await status(client, "/healthz") == 200
         idle = [await asyncio.open_connection("127.0.0.1", worker.server.port) for _ in range(120)]
         try:
-            async with client.get("/healthz") as response:
-                assert response.status == 200
+            assert await status(client, "/healthz") == 200
             async with asyncio.timeout(60):
                 assert await idle[0][0].read() == b"", "the oldest is still open"
         finally:
@@ -279,13 +281,8 @@ async def test_connections_beyond_the_limit_close_the_oldest() -> None:
 
 
 async def test_several_scrapers_at_once_are_answered_over_kept_connections() -> None:
-    async def scrape(client: aiohttp.ClientSession) -> int:
-        async with client.get("/metrics") as response:
-            await response.read()
-            return response.status
-
     async with serving(Worker()) as client:
-        assert await asyncio.gather(*(scrape(client) for _ in range(20))) == [200] * 20
+        assert await asyncio.gather(*(status(client, "/metrics") for _ in range(20))) == [200] * 20
 
 
 async def test_a_stop_closes_the_port_though_a_client_keeps_its_connection() -> None:
@@ -325,8 +322,8 @@ async def test_a_port_that_was_closed_is_opened_again_by_the_same_process() -> N
         assert response.status == 200
         port = first.server.port
     second = Worker(port=port)
-    async with serving(second) as client, client.get("/healthz") as response:
-        assert response.status == 200
+    async with serving(second) as client:
+        assert await status(client, "/healthz") == 200
 
 
 async def exchange(worker: Worker, request: bytes) -> bytes:
@@ -344,11 +341,9 @@ async def test_a_defect_is_logged_and_the_port_goes_on(monkeypatch: pytest.Monke
     async with serving(worker) as client:
         monkeypatch.setattr(worker, "snapshot", None)
         with structlog.testing.capture_logs() as logs:
-            async with client.get("/status") as response:
-                assert response.status == 500
+            assert await status(client, "/status") == 500
         assert [line["event"] for line in logs] == ["http_defect"]
-        async with client.get("/healthz") as response:
-            assert response.status == 200
+        assert await status(client, "/healthz") == 200
 
 
 async def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
@@ -431,5 +426,4 @@ async def test_ipv6_loopback() -> None:
     worker = Worker(host="::1")
     async with serving(worker) as client:
         assert worker.server.url.startswith("http://[::1]:")
-        async with client.get("/healthz") as response:
-            assert response.status == 200
+        assert await status(client, "/healthz") == 200

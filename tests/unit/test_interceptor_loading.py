@@ -251,7 +251,7 @@ type = "object"
 """
 
 
-def test_a_file_says_it_all_and_hides_the_secret(tmp_path: Path) -> None:
+def test_a_file_says_it_all_hides_the_secret_and_reaches_a_worker(tmp_path: Path) -> None:
     secret = tmp_path / "key"
     secret.write_text("hunter2 hunter2 hunter2\n")
     file = tmp_path / "gateway.toml"
@@ -269,6 +269,10 @@ def test_a_file_says_it_all_and_hides_the_secret(tmp_path: Path) -> None:
     again = tmp_path / "again.toml"
     again.write_text(shown.replace("# secret = ********", 'secret = "hunter2 hunter2 hunter2"'))
     assert load(again, environ={}).settings == loaded.settings
+    there = from_json(to_json(loaded.settings))
+    assert there == loaded.settings
+    assert there.routes[0].interceptors[0].options == {"add": {"site": "north", "version.major": 2}}
+    assert there.interceptors[0].options["secret"].get_secret_value() == "hunter2 hunter2 hunter2"
 
 
 def test_the_environment_gives_the_whole_list_secrets_included(tmp_path: Path) -> None:
@@ -293,18 +297,6 @@ def test_config_check_finds_what_only_the_interceptors_know(tmp_path: Path, caps
     )
     assert main(["config", "check", "--config", str(file)]) == 78
     assert "routes[0].interceptors[0] (filter), expression: '('" in capsys.readouterr().err
-
-
-def test_settings_reach_a_worker_with_all_their_options(tmp_path: Path) -> None:
-    secret = tmp_path / "key"
-    secret.write_text("hunter2 hunter2 hunter2")
-    file = tmp_path / "gateway.toml"
-    file.write_text(FILE.format(secret=secret))
-    settings = load(file, environ={}).settings
-    there = from_json(to_json(settings))
-    assert there == settings
-    assert there.routes[0].interceptors[0].options == {"add": {"site": "north", "version.major": 2}}
-    assert there.interceptors[0].options["secret"].get_secret_value() == "hunter2 hunter2 hunter2"
 
 
 def test_an_option_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
