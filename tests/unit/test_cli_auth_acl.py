@@ -168,20 +168,22 @@ class TestTest:
             editor.users.add(User("username", "root", is_superuser=True))
         store.close()
 
-    def test_the_rule_that_decides_is_named(self, acl: Command) -> None:
-        assert acl("test", "publish", "d/dev/x", "--clientid", "dev").splitlines() == [
-            "Allowed: database rule 2 allows it: allow everybody to publish to d/${clientid}/#.",
-            "The client: client id dev.",
-        ]
-        out = acl("test", "publish", "d/dev/locked", "--clientid", "dev", status=ExitStatus.REFUSED)
-        assert out.startswith("Denied: database rule 1 denies it: deny everybody")
-        out = acl("test", "subscribe", "$share/g/d/dev/#", "--clientid", "dev", status=ExitStatus.REFUSED)
-        assert out.startswith("Denied: database rule 1 denies it")
-        out = acl("test", "publish", "d/dev/x", status=ExitStatus.REFUSED)
-        assert out.splitlines() == [
-            "Denied: no rule matches, and what no rule allows is denied.",
-            "The client: nothing is known of it.",
-        ]
+    @pytest.mark.parametrize(
+        ("asked", "begins"),
+        [
+            ("publish d/dev/x --clientid dev", "Allowed: database rule 2 allows it: allow everybody to publish to d/$"),
+            ("publish d/dev/locked --clientid dev", "Denied: database rule 1 denies it: deny everybody"),
+            ("subscribe $share/g/d/dev/# --clientid dev", "Denied: database rule 1 denies it"),
+            ("publish d/dev/x", "Denied: no rule matches, and what no rule allows is denied.\nThe client: nothing is "),
+            ("publish d/dev/# --clientid dev", "Denied: nothing can be published to this topic"),
+            ("publish $SYS/x --username root", "Allowed: the user is a superuser"),
+        ],
+    )
+    def test_the_rule_that_decides_is_named(self, acl: Command, asked: str, begins: str) -> None:
+        status = ExitStatus.OK if begins.startswith("Allowed") else ExitStatus.REFUSED
+        out = acl("test", *asked.split(), status=status)
+        assert out.startswith(begins)
+        assert "The client: client id dev.\n" in out or "--clientid" not in asked
 
     def test_a_user_of_the_database_brings_what_it_has(self, acl: Command) -> None:
         found = acl.json("test", "subscribe", "sites/north/1", "--username", "ada")
@@ -209,13 +211,6 @@ class TestTest:
         given = ("--tenant", "acme", "--group", "operators", "--clientid", "new")
         assert acl.json("test", "publish", "sites/north/1", *given)["allowed"]
         assert acl.json("test", "publish", "lab", "--address", "::ffff:10.1.1.1")["allowed"]
-
-    def test_a_superuser_is_asked_for_no_rule(self, acl: Command) -> None:
-        assert acl("test", "publish", "$SYS/x", "--username", "root").startswith("Allowed: the user is a superuser")
-
-    def test_a_malformed_topic_is_denied(self, acl: Command) -> None:
-        out = acl("test", "publish", "d/dev/#", "--clientid", "dev", status=ExitStatus.REFUSED)
-        assert out.startswith("Denied: nothing can be published to this topic")
 
     def test_a_subscription_has_no_retain_flag(self, acl: Command) -> None:
         acl("test", "subscribe", "a", "--retain", status=ExitStatus.USAGE)
@@ -266,18 +261,16 @@ class TestFiles:
             ("x.json", b'{"rules": [5]}', "rules[0]: a rule is a JSON object, not 5"),
             ("x.conf", b"{allow", "line 1: the file ends"),
             ("x.conf", b"\xff", "is not UTF-8, at byte 0"),
+            ("none.json", None, "none.json cannot be read: No such file"),
         ],
     )
-    def test_a_broken_file_changes_nothing(self, acl: Command, name: str, content: bytes, fault: str) -> None:
+    def test_a_broken_file_changes_nothing(self, acl: Command, name: str, content: bytes | None, fault: str) -> None:
         everybody(acl, "allow", "kept")
-        Path(name).write_bytes(content)
+        if content is not None:
+            Path(name).write_bytes(content)
         acl("import", name, "--replace", status=ExitStatus.CONFIG)
         assert fault in acl.errors
         assert [rule["topic"] for rule in acl.json("list")] == ["kept"]
-
-    def test_a_file_that_is_not_there(self, acl: Command) -> None:
-        acl("import", "none.json", status=ExitStatus.CONFIG)
-        assert "none.json cannot be read: No such file" in acl.errors
 
     @pytest.mark.parametrize("name", ["rules.json", "rules.conf"])
     def test_an_export_comes_back_as_it_was(self, acl: Command, name: str) -> None:

@@ -221,10 +221,17 @@ class TestWaitingForALine:
         assert match[1] == b"17"
         process.wait(DEADLINE)
 
-    def test_an_earlier_run_s_lines_do_not_count(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("code", "says"),
+        [
+            ("print('down')", r"(?s)The broker ended while starting \(status 0\).*    down\n"),
+            ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ],
+    )
+    def test_an_earlier_run_s_lines_do_not_count_and_an_end_is_told(self, tmp_path: Path, code: str, says: str) -> None:
         (tmp_path / "log").write_text("up\n")
-        process = GuardedProcess([sys.executable, "-c", "print('down')"], log=tmp_path / "log")
-        with pytest.raises(StartError, match=r"(?s)The broker ended while starting \(status 0\).*    down\n"):
+        process = GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log")
+        with pytest.raises(StartError, match=says):
             wait_for_line(process, re.compile(rb"up"), time.monotonic() + DEADLINE, "The broker")
 
     def test_a_deadline_passes(self, tmp_path: Path) -> None:
@@ -243,11 +250,6 @@ class TestWaitingForALine:
         log.unlink()
         kept = Path(str(caught.value).rpartition("(log: ")[2].rstrip(")"))
         assert "BindException" in kept.read_text()
-
-    def test_a_signal_is_named(self, tmp_path: Path) -> None:
-        process = GuardedProcess([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], log=tmp_path / "log")
-        with pytest.raises(StartError, match="killed by SIGKILL"):
-            wait_for_line(process, re.compile(rb"up"), time.monotonic() + DEADLINE, "The broker")
 
 
 def test_last_lines_are_the_last_and_never_empty() -> None:

@@ -20,23 +20,22 @@ GOOD = ReadinessSnapshot(
 )
 
 
-def test_everything_in_place_is_ready_and_gives_no_reasons() -> None:
-    readiness = decide(GOOD, LIMITS)
+@pytest.mark.parametrize(
+    "snapshot",
+    [GOOD, replace(GOOD, metadata_age_ns=7 * SECOND_NS, oldest_unacked_age_ns=30 * SECOND_NS)],
+    ids=["everything in place", "ages at their limits"],
+)
+def test_ready_gives_no_reasons(snapshot: ReadinessSnapshot) -> None:
+    readiness = decide(snapshot, LIMITS)
     assert readiness.ready
     assert readiness.reasons == ()
 
 
+AWAY = SessionView("0", connected=False, subscribed=False)
 CASES = [
-    (
-        "a fresh start with Kafka dead",
-        replace(GOOD, metadata_age_ns=None, topics=()),
-        [
-            (
-                "Kafka has not answered a metadata request since the start; check kafka.bootstrap_servers and whether"
-                " the brokers run."
-            )
-        ],
-    ),
+    ("a fresh start with Kafka dead", replace(GOOD, metadata_age_ns=None, topics=()),
+        [("Kafka has not answered a metadata request since the start; check kafka.bootstrap_servers and whether"
+            " the brokers run.")]),
     ("Kafka dead since", replace(GOOD, metadata_age_ns=7 * SECOND_NS + 1),
         ["Kafka's metadata is 7.0 s old and could not be refreshed (limit 7.0 s); the brokers do not answer."]),
     ("a stopped route", replace(GOOD, stopped_routes=("Route 'telemetry' is stopped: why, and how it goes on.",)),
@@ -52,31 +51,18 @@ CASES = [
     ("a topic Kafka refuses",
         replace(GOOD, topics=(TopicView("telemetry", partitions=0, problem="not authorised to describe it"),)),
         ["Kafka topic telemetry cannot be used: not authorised to describe it."]),
-    (
-        "a session that is away",
-        replace(
-            GOOD,
-            sessions=(
-                SessionView("0", connected=False, subscribed=False, problem="bad user name or password"),
-                SessionView("1", connected=True, subscribed=True),
-            ),
-        ),
-        ["MQTT session 0 is not connected: bad user name or password."],
-    ),
-    ("a reason that is whole sentences",
-        replace(GOOD, sessions=(SessionView("0", connected=False, subscribed=False, problem="No. Check the rules."),)),
+    ("a session that is away",
+        replace(GOOD, sessions=(replace(AWAY, problem="bad user name or password"), GOOD.sessions[1])),
+        ["MQTT session 0 is not connected: bad user name or password."]),
+    ("a reason that is whole sentences", replace(GOOD, sessions=(replace(AWAY, problem="No. Check the rules."),)),
         ["MQTT session 0 is not connected: No. Check the rules."]),
-    ("a reason that asks", replace(GOOD,
-        sessions=(SessionView("0", connected=False, subscribed=False, problem="Is it an MQTT broker?"),)),
+    ("a reason that asks", replace(GOOD, sessions=(replace(AWAY, problem="Is it an MQTT broker?"),)),
         ["MQTT session 0 is not connected: Is it an MQTT broker?"]),
     ("a session without subscriptions", replace(GOOD, sessions=(SessionView("0", connected=True, subscribed=False),)),
         ["MQTT session 0 is connected, but its subscriptions are not granted yet."]),
     ("no session at all", replace(GOOD, sessions=()), ["There is no MQTT session."]),
-    (
-        "an overdue message",
-        replace(GOOD, oldest_unacked_age_ns=30 * SECOND_NS + 1),
-        ["The oldest message has waited 30.0 s for Kafka's acknowledgement, longer than http.overdue_after (30.0 s)."],
-    ),
+    ("an overdue message", replace(GOOD, oldest_unacked_age_ns=30 * SECOND_NS + 1),
+        ["The oldest message has waited 30.0 s for Kafka's acknowledgement, longer than http.overdue_after (30.0 s)."]),
     ("a stopped worker", replace(GOOD, state=State.NOT_RUNNING), ["The worker is not running."]),
     ("a starting worker", replace(GOOD, state=State.STARTING), ["The worker is starting."]),
     ("a worker that replays", replace(GOOD, state=State.RECOVERY),
@@ -91,11 +77,6 @@ def test_one_thing_wrong_is_not_ready_and_is_named(snapshot: ReadinessSnapshot, 
     readiness = decide(snapshot, LIMITS)
     assert not readiness.ready
     assert list(readiness.reasons) == reasons
-
-
-def test_ages_at_their_limits_are_still_good() -> None:
-    snapshot = replace(GOOD, metadata_age_ns=7 * SECOND_NS, oldest_unacked_age_ns=30 * SECOND_NS)
-    assert decide(snapshot, LIMITS).ready
 
 
 def test_all_reasons_are_given_together() -> None:

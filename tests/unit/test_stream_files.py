@@ -166,16 +166,8 @@ def test_what_silver_and_forget_keep_beside_the_tables_is_no_table(stream: Strea
     assert [one.table for one in collect(stream).tables] == ["silver"]
 
 
-def test_the_status_goes_through_json(stream: StreamSettings) -> None:
-    batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}}, DELTA)
-    commit(stream.lake.path / "silver", 0, add("a", 10))
-    found = collect(stream)
-    assert [one.query for one in found.queries] == ["silver"]
-    assert from_json(to_json(found)) == found
-
-
 def test_status_for_machines(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
-    batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
+    batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}}, DELTA)
     commit(stream.lake.path / "silver", 0, add("a", 10))
     assert main(["stream", "status", *words(stream), "--offline", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -183,6 +175,8 @@ def test_status_for_machines(stream: StreamSettings, capsys: pytest.CaptureFixtu
     assert (query["query"], query["batch"], query["running"], query["behind"]) == ("silver", 3, None, None)
     assert query["offsets"] == {"t": {"0": 11}}
     assert (table["table"], table["rows"], table["version"]) == ("silver", 10, 0)
+    found = collect(stream)
+    assert from_json(to_json(found)) == found
 
 
 def test_status_for_people(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,13 +294,6 @@ def test_tables_that_would_be_doubled_go_with_the_checkpoint(stream: StreamSetti
     ], "the table first"
 
 
-def test_a_look_changes_nothing(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
-    batch(stream.checkpoint / "gold", 0, DELTA)
-    assert main(["stream", "reset", "gold", *words(stream), "--dry-run"]) == 0
-    assert "gold.reset-" in capsys.readouterr().out
-    assert (stream.checkpoint / "gold").exists()
-
-
 def test_a_look_by_spark_asks_nothing_and_changes_nothing(
     stream: StreamSettings, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,10 +314,13 @@ def test_a_look_by_spark_asks_nothing_and_changes_nothing(
     assert (stream.checkpoint / "gold").exists()
 
 
-def test_without_a_yes_nothing_is_done(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("option", "status", "says"), [(["--dry-run"], 0, "gold.reset-"), ([], 2, "--yes")])
+def test_a_look_or_a_reset_without_a_yes_changes_nothing(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str], option: list[str], status: int, says: str
+) -> None:
     batch(stream.checkpoint / "gold", 0, DELTA)
-    assert main(["stream", "reset", "gold", *words(stream)]) == 2
-    assert "--yes" in capsys.readouterr().err
+    assert main(["stream", "reset", "gold", *words(stream), *option]) == status
+    assert says in "".join(capsys.readouterr())
     assert (stream.checkpoint / "gold").exists()
 
 
