@@ -13,7 +13,7 @@ import structlog
 from bridge.commands.model import ANSWER_LIMIT
 from bridge.errors import BridgeError, IncarnationError, PoisonedError, RefusedError, TimestampError
 from bridge.topic_writer import TopicWriter
-from bridge.waiting import end_tasks
+from bridge.waiting import end_tasks, report_failure
 
 if TYPE_CHECKING:
     from bridge.commands.model import StatusRecord
@@ -45,11 +45,20 @@ class StatusWriter:
     thread.
 
     ``producer`` and ``renew`` are as ``TopicWriter`` has them. ``refused`` counts the statuses that Kafka will never
-    take: they are logged, and pass for stored without a known offset, for a command must not wait for ever.
+    take: they are logged, and pass for stored without a known offset, for a command must not wait for ever. ``broken``
+    gets a defect: the batch that was under way is not written.
     """
 
-    def __init__(self, topic: str, *, producer: Callable[[], Producer | None], renew: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        *,
+        producer: Callable[[], Producer | None],
+        renew: Callable[[str], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
         self._topic = topic
+        self._broken = broken
         self._lanes: dict[int, _Lane] = {}
         self._owners: dict[Partition, int] = {}  # of the commands' partitions: how often one was dropped
         self.waiting = 0
@@ -71,6 +80,7 @@ class StatusWriter:
         self.waiting += 1
         if lane.task is None:
             lane.task = asyncio.create_task(self._write(partition, lane), name=f"statuses-{partition}")
+            lane.task.add_done_callback(report_failure(self._broken))
 
     async def _write(self, partition: int, lane: _Lane) -> None:
         try:

@@ -13,7 +13,7 @@ import structlog
 
 from bridge.produce.dead_letter import SMALL_PART_BYTES, DeadLetterDraft, letter_parts
 from bridge.topic_writer import TopicWriter
-from bridge.waiting import end_tasks
+from bridge.waiting import end_tasks, report_failure
 
 if TYPE_CHECKING:
     from bridge.commands.reading import BadCommandError
@@ -36,7 +36,7 @@ class CommandDeadLetters:
     """``bridge.commands.ports.Graveyard`` over the producer of the routes. All dead letters of commands go to
     partition 0 of the dead-letter topic, in order.
 
-    ``made`` is called with the reason of each once Kafka has it.
+    ``broken`` gets a defect: the batch that was under way is not written.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class CommandDeadLetters:
         *,
         producer: Callable[[], Producer | None],
         renew: Callable[[str], None],
-        made: Callable[[str, BadCommandError], None] = lambda *_: None,
+        broken: Callable[[BaseException], None],
     ) -> None:
-        self._name, self._instance, self._made = name, instance.encode(), made
+        self._name, self._instance, self._broken = name, instance.encode(), broken
         self._queue: deque[_Part] = deque()
         self._task: asyncio.Task[None] | None = None
         self._topic = topic
@@ -69,16 +69,12 @@ class CommandDeadLetters:
             self._name, 0, record.key, record.value, record.headers, error.reason, error,
             first_seen_ms=record.timestamp_ms, kafka_topic=record.place.topic,
         )  # fmt: skip
-
-        def all_stored() -> None:
-            self._made(self._name, error)
-            stored()
-
         parts = letter_parts(draft, self._instance, SMALL_PART_BYTES, time.time_ns() // 1_000_000)
         for number, part in enumerate(parts, 1):
-            self._queue.append(_Part(*part, all_stored if number == len(parts) else None))
+            self._queue.append(_Part(*part, stored if number == len(parts) else None))
         if self._task is None:
             self._task = asyncio.create_task(self._write(), name="command dead letters")
+            self._task.add_done_callback(report_failure(self._broken))
 
     async def close(self) -> None:
         """End without what waits: its commands are read again."""

@@ -84,10 +84,11 @@ class CommandView:
 
     def problems(self) -> Iterable[Problem]:
         for part, error in self.errors.items():
+            verb = "written" if part in {"statuses", "dead letters"} else "read"
             yield Problem(
                 "commands-unreadable",
                 "critical",
-                f"Commands {self._name!r}: {part} cannot be read. {error}",
+                f"Commands {self._name!r}: {part} cannot be {verb}. {error}",
                 "Check the topic, the consumer group and the rights of this Kafka user.",
                 f"{self._name} {part}",
             )

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -160,10 +161,18 @@ class CommandRunner:
         login = worker.kafka.login
         client_id = link.client_id
         self._sink = StatusWriter(
-            commands.status_topic, producer=lambda: producer() if self._is_owner() else None, renew=renew
+            commands.status_topic,
+            producer=lambda: producer() if self._is_owner() else None,
+            renew=renew,
+            broken=partial(self._broken, "statuses"),
         )
         self._letters = CommandDeadLetters(
-            settings.dead_letter.topic, commands.name, settings.instance, producer=producer, renew=renew
+            settings.dead_letter.topic,
+            commands.name,
+            settings.instance,
+            producer=producer,
+            renew=renew,
+            broken=partial(self._broken, "dead letters"),
         )
         share = LinkShare(link, len(settings.commands), self._is_owner)
         self.dispatcher = Dispatcher(
@@ -228,6 +237,10 @@ class CommandRunner:
                 log.exception("commands_defect", commands=self.name, part=part)
             self._timer_ns = 0
             await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
+
+    def _broken(self, part: str, error: BaseException) -> None:
+        self.view.errors[part] = f"A defect: {error!r}. What was being written waits until the next start."
+        log.error("commands_defect", commands=self.name, part=part, exc_info=error)
 
     def _is_owner(self) -> bool:
         return self._group is not None and self._group.is_alive

@@ -138,7 +138,9 @@ class Desk:
         producer = KafkaProducer(kafka_settings(self.bootstrap), "worker", [self.dead])
         await producer.start()
         made = asyncio.Semaphore(0)
-        letters = CommandDeadLetters(self.dead, "route", "gw", producer=lambda: producer, renew=lambda _why: None)
+        letters = CommandDeadLetters(
+            self.dead, "route", "gw", producer=lambda: producer, renew=lambda _why: None, broken=pytest.fail
+        )
         error = BadCommandError(DeadLetterReason.INVALID_TOPIC, "The record's name is forbidden.")
         try:
             for offset, (key, value, headers) in enumerate(records):

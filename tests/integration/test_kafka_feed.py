@@ -107,7 +107,7 @@ async def test_the_tail_of_a_status_partition_is_what_was_written_after_an_offse
 async def test_the_sink_says_where_a_status_is(backend: KafkaBackend) -> None:
     topic = await backend.topic(2)
     async with running(backend.producer([topic])) as producer:
-        sink = StatusWriter(topic, producer=lambda: producer, renew=lambda _why: None)
+        sink = StatusWriter(topic, producer=lambda: producer, renew=lambda _why: None, broken=pytest.fail)
         offsets: list[int] = []
         batch = fill(producer.create_batch(compressed=False), values(b"another's"))
         await producer.send(topic, 1, batch)

@@ -1,13 +1,18 @@
 """What the status page says is wrong with commands, and how long."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from bridge.commands.command import State
+from bridge.commands.model import Status, StatusRecord
+from bridge.commands.reading import BadCommandError
 from bridge.dead_letters.reading import LoggedRecord, Place
+from bridge.wire import DeadLetterReason
 from config.settings import Settings
 from config.tables.commands import CommandSettings
 from gateway.base.metrics import Metrics
@@ -23,15 +28,19 @@ class Link:
     problem: str | None = "Connection refused."
 
 
-@pytest.fixture
-async def runner() -> CommandRunner:
+def make(producer: Callable[[], None]) -> CommandRunner:
     commands = CommandSettings(name="switches", topics=("commands",), status_topic="statuses", max_waiting=2)
     settings = Settings(commands=(commands,))
     worker = SimpleNamespace(
         settings=settings, metrics=Metrics(settings), kafka=SimpleNamespace(login=None),
         mqtt=SimpleNamespace(sessions=()),
     )  # fmt: skip
-    return CommandRunner(cast("Any", worker), commands, cast("Any", Link()), lambda: None, lambda _: None)
+    return CommandRunner(cast("Any", worker), commands, cast("Any", Link()), producer, lambda _: None)
+
+
+@pytest.fixture
+async def runner() -> CommandRunner:
+    return make(lambda: None)
 
 
 def problems(runner: CommandRunner) -> dict[str, Problem]:
@@ -79,6 +88,25 @@ async def test_commands_that_kafka_deleted_are_a_problem_for_a_quarter_of_an_hou
     assert problem.severity == "critical"
     monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 901_000_000_000)
     assert "commands-deleted-unread" not in problems(runner)
+
+
+async def test_a_defect_of_what_writes_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody learns why commands wait: no other task awaits the writers'."""
+
+    def defect() -> None:
+        raise TypeError("a defect")
+
+    runner = make(defect)
+    monkeypatch.setattr(runner, "_group", SimpleNamespace(is_alive=True))
+    place = Place("commands", 0, 1)
+    error = BadCommandError(DeadLetterReason.MISSING_VALUE, "no device")
+    runner._letters.bury(LoggedRecord(place, 0, b"", b"on", ()), error, lambda: None)
+    runner._sink.write(0, StatusRecord("c1", place, "r", "d", Status.SENT, False, 1, None), lambda _offset: None)
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+    await asyncio.sleep(0)  # the callbacks of their ends
+    told = sorted(one.text for one in runner.view.problems())
+    for text, part in zip(told, ("dead letters", "statuses"), strict=True):
+        assert f"{part} cannot be written. A defect: TypeError('a defect')" in text
 
 
 async def test_an_account_that_does_not_balance_is_a_problem(runner: CommandRunner) -> None:

@@ -32,7 +32,10 @@ class Site:
         self.producer: FakeProducer | None = None
         self.renewals: list[str] = []
         self.stored: list[tuple[int, int, int]] = []
-        self.sink = StatusWriter(TOPIC, producer=lambda: self.producer, renew=self.renewals.append)
+        self.broken: list[BaseException] = []
+        self.sink = StatusWriter(
+            TOPIC, producer=lambda: self.producer, renew=self.renewals.append, broken=self.broken.append
+        )
         at_end(self.sink.close)
 
     async def start(self) -> None:
