@@ -56,6 +56,7 @@ from config.tables.stream import StreamSettings
 from config.tables.tls import ServerTlsSettings, TlsSettings
 from config.tables.tokens import OAuthSettings, TokenSettings
 from config.values.grammar import Count, Duration
+from config.values.names import Folder
 
 
 class Settings(BaseSettings):
@@ -83,7 +84,7 @@ class Settings(BaseSettings):
     worker: Annotated[Count, Field(ge=0, le=1023)] = 0
     """Number of this worker process within the instance, only with `workers = 0`."""
 
-    data_dir: Path = Path("data")
+    data_dir: Folder = Path("data")
     """Folder of this instance: its identity, the spool, records of its MQTT sessions, and locks. A copy of it is
     refused ([lifecycle.md](lifecycle.md#whose-a-data-directory-is)). A missing folder is created."""
 

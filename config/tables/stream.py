@@ -15,7 +15,7 @@ from config.tables.stream_jobs import (
 )
 from config.values.grammar import Count, Duration, duration, within
 from config.values.model import Table
-from config.values.names import KafkaTopicName
+from config.values.names import Folder, KafkaTopicName
 
 
 class StreamMetricsSettings(Table):
@@ -32,7 +32,7 @@ class StreamSettings(Table):
     """Spark's master URL. `local[2]` runs here with two cores, for 80,000 rows a second. `spark://host:7077` submits to
     a cluster."""
 
-    checkpoint: Path = Path("data/checkpoints")
+    checkpoint: Folder = Path("data/checkpoints")
     """Folder of Spark's progress, with a folder for each job. `gateway stream reset` begins a job anew."""
 
     topics: tuple[KafkaTopicName, ...] = ()

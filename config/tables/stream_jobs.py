@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
-from config.values.names import KafkaTopicName
+from config.values.names import Folder, KafkaTopicName
 from config.values.window_shapes import check_windows
 
 _Kept = Annotated[Duration, within("1d", "36600d")] | None
@@ -42,7 +42,7 @@ class RetentionSettings(Table):
 
 
 class LakeSettings(Table):
-    path: Path = Path("data/lake")
+    path: Folder = Path("data/lake")
     """Folder, or URL of a file system that Spark knows (`s3a://bucket/lake`), with a folder for each table."""
 
     catalog: Annotated[str, Field(min_length=1)] | None = None

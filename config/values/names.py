@@ -1,9 +1,10 @@
-"""Names that Kafka accepts, and templates of them."""
+"""Names that Kafka accepts, templates of them, and folders."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from config.values.grammar import Count
 
@@ -38,6 +39,12 @@ def _check_replication(value: int) -> int:
     return value
 
 
+def _check_folder(value: object) -> object:
+    if value == "":
+        raise ValueError('an empty text names no folder; "." is the current one')
+    return value
+
+
 KafkaTopicName = Annotated[str, AfterValidator(check_kafka_topic)]
 """The name of a Kafka topic, known to be valid."""
 
@@ -46,3 +53,6 @@ Template = str
 
 ReplicationFactor = Annotated[Count, Field(ge=-1, le=32767), AfterValidator(_check_replication)]
 """Copies of a partition: -1 for the broker's default, or at least 1 (a 16-bit number in Kafka's protocol)."""
+
+Folder = Annotated[Path, BeforeValidator(_check_folder)]
+"""A folder. Python would take an empty path for the current one."""

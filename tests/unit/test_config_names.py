@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from bridge.routing import filters as bridge_filters
+from config.errors import ConfigError
+from config.loading.load import load
 from config.values.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
 from config.values.names import check_kafka_topic, placeholders
 from config.values.topic_filters import MqttFilter, disjoint_groups
@@ -114,3 +116,10 @@ def test_a_kafka_address_has_host_and_port() -> None:
 def test_loopback_is_known_without_asking_a_name_server() -> None:
     assert all(map(is_loopback, ["localhost", "LOCALHOST", "broker.localhost", "127.0.0.1", "127.9.9.9", "::1"]))
     assert not any(map(is_loopback, ["broker", "10.0.0.1", "::2", "localhost.example"]))
+
+
+@pytest.mark.parametrize("name", ["data_dir", "stream.checkpoint", "stream.lake.path"])
+def test_an_empty_text_is_not_the_current_folder(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}.*an empty text names no folder"):
+        load(None, environ={}, overrides={name: ""})
+    assert load(None, environ={}, overrides={name: "."}).settings
