@@ -14,7 +14,10 @@ from gateway.devices.fleet import Fleet, FleetSettings
 from gateway.devices.physics import build_fleet
 from gateway.local.demo import alerts
 from gateway.local.demo.alerts import SUBJECT, Alerts, Loop, render_loop
-from gateway.local.demo.options import FAULTY_FROM, gateway_toml
+from gateway.local.demo.options import FAULTY_FROM, DemoOptions, gateway_toml
+from gateway.local.demo.run import _Demo
+from gateway.local.demo.show.state import DemoState, SparkCounts
+from gateway.local.demo.show.view import View
 from streaming.anomalies.detectors import SignalModel
 from streaming.anomalies.job import limits_of
 
@@ -144,3 +147,27 @@ def test_only_the_first_device_measures_wrong_and_only_until_it_is_told_to_recal
     right = [device.read(21_600)["voltage"] for device in build_fleet(2, 1)]
     assert [round(volts / right[0], 1) for volts in first] == [1.0, 1.0, 1.5, 1.5, 1.0, 1.0]
     assert {round(volts / right[1], 1) for volts in second} == {1.0}
+
+
+def test_that_messages_flow_on_is_told_once() -> None:
+    told: list[str] = []
+
+    async def work() -> None:
+        state = DemoState(devices=1, with_spark=True, duration_s=60.0)
+        state.spark = SparkCounts(started=True, rows=1)
+        stopping = asyncio.create_task(asyncio.Event().wait())
+
+        class Notes(View):
+            def note(self, text: str) -> None:
+                told.append(text)
+                if len(told) == 2:
+                    stopping.cancel()
+
+        demo = _Demo(DemoOptions(devices=1), state, Notes())
+        demo._alerts = Rig().alerts
+        async with asyncio.timeout(60):
+            await demo._await_alert(stopping)
+        await demo._services.abandon()
+
+    asyncio.run(work())
+    assert [text.startswith("messages flow on") for text in told] == [False, True]

@@ -354,7 +354,7 @@ class _Demo:
             return
         if self._alerts.is_closed(device):
             return
-        self._say("messages flow on until Spark's alert is answered; Ctrl-C ends")
+        self._say("the time is over: Spark's alert and its answer are awaited; Ctrl-C ends")
         closed = asyncio.create_task(self._alerts.closed(device))
         stopping.add_done_callback(lambda _: closed.cancel())
         deadline_s, has_rows = time.monotonic() + _SPARK_START_S, False
