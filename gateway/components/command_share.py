@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bridge.commands.ports import Outgoing, Published
-    from gateway.mqtt.command_link import MqttCommandLink
+    from gateway.mqtt.publish_link import PublishLink
 
 
 class LinkShare:
@@ -17,7 +17,7 @@ class LinkShare:
     member may have its partitions by then, and it must not send before it has found that out.
     """
 
-    def __init__(self, link: MqttCommandLink, entries: int, is_owner: Callable[[], bool]) -> None:
+    def __init__(self, link: PublishLink, entries: int, is_owner: Callable[[], bool]) -> None:
         self._link = link
         self._others = entries - 1
         self._is_owner = is_owner

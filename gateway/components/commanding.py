@@ -30,7 +30,7 @@ from gateway.components.command_letters import CommandDeadLetters
 from gateway.components.command_share import LinkShare
 from gateway.components.command_topics import prepare_topics
 from gateway.components.command_view import CommandView
-from gateway.mqtt.command_link import MqttCommandLink
+from gateway.mqtt.publish_link import PublishLink
 
 if TYPE_CHECKING:
     from bridge.commands.ports import Committed, Partition
@@ -86,7 +86,7 @@ class Commanding:
     ) -> None:
         settings = worker.settings
         self._is_retired = is_retired
-        self.link = MqttCommandLink(settings.mqtt, link_client_id(settings), worker.mqtt.login)
+        self.link = PublishLink(settings.mqtt, link_client_id(settings), worker.mqtt.login)
         self.runners = [CommandRunner(worker, commands, self.link, producer, renew) for commands in settings.commands]
         self.link.watch(self._changed)
         worker.metrics.commands_connected.watch(lambda: int(self.link.connected_ns is not None))
@@ -148,7 +148,7 @@ class CommandRunner:
         self,
         worker: WorkerView,
         commands: CommandSettings,
-        link: MqttCommandLink,
+        link: PublishLink,
         producer: Callable[[], Producer | None],
         renew: Callable[[str], None],
     ) -> None:

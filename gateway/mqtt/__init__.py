@@ -1,7 +1,6 @@
 """MQTT connections and sessions: reading, acknowledging, reconnecting.
 
 client.py          paho's client on the gateway's stream: CONNECT, SUBSCRIBE, and the answers
-command_link.py    the MQTT connection that commands leave by
 connection.py      one MQTT connection on the bulk path: reading, acknowledging, the window of unacknowledged packet ids
 errors.py          the MQTT side's branch of the error tree
 flow.py            decides when the sessions of a group are read, flushed and paused
@@ -11,7 +10,7 @@ login.py           the credentials of a session: password, token, client certifi
 orphans.py         drains and ends MQTT sessions of earlier settings
 probe.py           a connection that examines an MQTT broker and leaves nothing behind
 properties.py      the properties of a PUBLISH, read from their bytes (MQTT 5.0 sections 2.2.2 and 3.3.2.3)
-publisher.py       one MQTT connection that publishes at QoS 1, over any transport
+publish_link.py    an MQTT connection that only publishes: for commands, and for the canary
 reasons.py         failures of brokers and networks, and packets, in words; and as labels of metrics
 renewal.py         reconnects sessions one at a time before their credentials expire
 retry.py           the pause before a reconnect: short for a broker that is down, growing after refusals

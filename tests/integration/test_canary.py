@@ -11,13 +11,11 @@ from structlog.testing import capture_logs
 
 from bridge.kafka.login import KafkaLogin
 from bridge.routing.router import Router
-from config.settings import MqttSettings, Settings
+from config.settings import Settings
 from gateway.base.metrics import Metrics
 from gateway.health.canary.canary import Canary
 from gateway.local.embedded.kafka import KafkaCluster
-from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.login import Login
-from gateway.mqtt.publisher import Publisher
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.raw import RawClient
 from tests.brokers.scripted import ScriptedBroker
@@ -33,67 +31,6 @@ from tests.waiting import until, wait_until
 async def broker() -> AsyncIterator[ScriptedBroker]:
     async with ScriptedBroker(Rules()) as broker:
         yield broker
-
-
-def publisher(port: int, **changes: Any) -> Publisher:
-    settings = MqttSettings.model_validate({"connect_timeout": "2s", **changes})
-    scheme = "mqtts" if "tls" in changes else "mqtt"
-    return Publisher(settings, "gw-canary", Login(settings), f"{scheme}://127.0.0.1:{port}")
-
-
-@asynccontextmanager
-async def connected(port: int, **changes: Any) -> AsyncIterator[Publisher]:
-    made = publisher(port, **changes)
-    try:
-        await made.connect()
-        yield made
-    finally:
-        made.close()
-        made.close()  # a second time is fine
-
-
-# --- the connection that publishes ---
-
-
-@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-async def test_it_publishes_and_is_told_what_became_of_it(broker: ScriptedBroker, protocol: str) -> None:
-    async with connected(broker.port, protocol=protocol) as device:
-        assert await device.publish("canary/gw", b"0") == (0x10 if protocol == "5" else 0)
-        async with RawClient(broker.port, "c") as client:
-            await client.subscribe("canary/#")
-            codes = await asyncio.gather(*(device.publish("canary/gw", b"%d" % number) for number in range(5)))
-            assert codes == [0] * 5
-            assert await client.messages(5) == [b"0", b"1", b"2", b"3", b"4"]
-        session = broker.session("gw-canary")
-        assert session.filters == {}
-    await until(lambda: "gw-canary" not in broker.sessions, "its session ends with the connection")
-
-
-async def test_what_it_shows_is_refused(broker: ScriptedBroker) -> None:
-    broker.rules.users = {"gateway": b"secret"}
-    with pytest.raises(MqttRefusedError, match=r"refused client 'gw-canary': bad user name or password"):
-        async with connected(broker.port, username="gateway", password="wrong"):
-            pass
-    async with connected(broker.port, username="gateway", password="secret") as device:
-        assert device.connected
-
-
-async def test_an_end_of_the_connection_ends_what_waits(broker: ScriptedBroker) -> None:
-    async with connected(broker.port) as device:
-        broker.rules.disconnects_publishers = 0x97
-        with pytest.raises(ConnectError, match="ended the connection"):
-            await device.publish("canary/gw", b"0")
-        assert not device.connected
-        with pytest.raises(ConnectError):
-            await device.publish("canary/gw", b"1")
-
-
-async def test_it_pings_in_time(broker: ScriptedBroker) -> None:
-    async with connected(broker.port, keepalive="1s") as device:
-        link = broker.link("gw-canary")
-        heard = link.heard
-        await until(lambda: link.heard > heard + 1.5, "it has pinged past its keepalive")
-        assert device.connected
 
 
 # --- the canary alone: the test is the gateway ---

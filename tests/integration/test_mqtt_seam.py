@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from bridge.commands.ports import Outgoing
 from config.settings import MqttSettings
 from gateway.local.runtime.ports import reserve_ports
 from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.login import Login
-from gateway.mqtt.publisher import Publisher
+from gateway.mqtt.publish_link import PublishLink
 from gateway.mqtt.session import Session
 from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, make_settings
@@ -111,23 +112,26 @@ async def test_every_transport_carries_every_quality(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("kind", ["hivemq", "mosquitto"])
-async def test_a_publisher_s_messages_go_over_every_transport(
+async def test_a_link_s_messages_go_over_every_transport(
     kind: str, scheme: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
-    """Of every size, from the canary's side of the seam: each is acknowledged, and arrives at a session as it was."""
+    """Of every size, as the canary publishes: each is acknowledged, and arrives at a session as it was."""
     broker: Broker = request.getfixturevalue(kind)
     tls = {"ca_file": broker.ca_file} if scheme in {"mqtts", "wss"} else {}
-    settings = MqttSettings.model_validate({"tls": tls})
-    address = f"{scheme}://127.0.0.1:{port(broker, scheme)}"
+    settings = MqttSettings.model_validate({"tls": tls, "addresses": [f"{scheme}://127.0.0.1:{port(broker, scheme)}"]})
     async with session(unique, addresses=[f"mqtt://127.0.0.1:{broker.port}"]) as (path, _):
-        publisher = Publisher(settings, f"{unique}-canary", Login(settings), address)
+        link = PublishLink(settings, f"{unique}-canary", Login(settings))
+        await link.start()
         try:
-            await publisher.connect()
+            await until(lambda: link.room >= len(SIZES), "it is connected")
             values = {f"{unique}/{size}".encode(): bytes(size % 251 for _ in range(size)) for size in SIZES}
-            codes = await asyncio.gather(*(publisher.publish(key.decode(), value) for key, value in values.items()))
+            codes: list[int | None] = []
+            for key, value in values.items():
+                link.publish(Outgoing(key.decode(), value, 1), codes.append)
+            await until(lambda: len(codes) == len(SIZES), "all are acknowledged")
             assert set(codes) == {0}
         finally:
-            publisher.close()
+            await link.stop(0)
         await until(lambda: len(path.log) >= len(SIZES), "all have arrived")
         assert {stored.record.key: stored.record.value for stored in path.log} == values
 

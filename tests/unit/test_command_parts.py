@@ -26,7 +26,7 @@ from bridge.commands.tokens import Signer
 from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.wire import DeadLetterReason
 from config.tables.commands import CommandSettings
-from gateway.mqtt.command_link import encode_publish
+from gateway.mqtt.publish_link import encode_publish
 from tests.brokers import packets
 
 PLACE = Place("commands", 3, 4711)

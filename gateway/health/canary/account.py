@@ -85,11 +85,11 @@ class CanaryAccount:
         for message in self._waiting.values():
             message.passed_over = True
 
-    def expire(self, now_ns: int, *, unreadable: str | None = None) -> list[Lost]:
+    def expire(self, now_ns: int, *, unreadable: str | None = None, unconnected: str = "") -> list[Lost]:
         """The messages that took too long.
 
-        ``unreadable`` says why Kafka cannot be read now, if so. An acknowledged message may then be in Kafka
-        nevertheless.
+        ``unconnected`` says why there is no MQTT connection now, if so, ``unreadable`` why Kafka cannot be read. An
+        acknowledged message may then be in Kafka nevertheless.
         """
         found = []
         while self._waiting:
@@ -100,6 +100,8 @@ class CanaryAccount:
             unseen = "it was sent before Kafka could be read" if message.passed_over else unreadable
             if unseen is not None and message.leg == "kafka":
                 message.leg, message.why = "read", unseen
+            elif message.leg == "publish":
+                message.why = unconnected
             found.append(self._lose(number, message))
         return found
 

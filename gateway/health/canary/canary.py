@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.commands.ports import Outgoing
 from bridge.errors import UnreachableError
 from bridge.kafka.login import KafkaLogin
 from bridge.message import MessageView
@@ -31,9 +32,8 @@ from gateway.base.problem import Problem
 from gateway.health.canary.account import CanaryAccount, Lost
 from gateway.health.canary.problems import canary_problem
 from gateway.health.canary.reader import EndReader
-from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.login import Login
-from gateway.mqtt.publisher import Publisher
+from gateway.mqtt.publish_link import PublishLink
 
 log = structlog.get_logger("canary")
 
@@ -74,7 +74,6 @@ class Canary:
         self._settings = settings
         self._metrics = metrics
         self._router = router
-        self._mqtt_login = mqtt_login
         self._kafka_login = kafka_login
         self._go = go
         self._run_id = secrets.token_hex(8)
@@ -84,8 +83,9 @@ class Canary:
         self._reader = self._make_reader()
         self._unreadable: str | None = "Kafka has not been read yet"
         self._readable = asyncio.Event()
-        self._publisher: Publisher | None = None
-        self._address = 0
+        self._link = PublishLink(settings.mqtt, canary_client_id(settings), mqtt_login)
+        self._moved = asyncio.Event()
+        self._link.watch(self._moved.set)
         self._tasks: list[asyncio.Task[None]] = []
         self._alarmed = False
         self._watch_metrics()
@@ -127,6 +127,7 @@ class Canary:
         metrics.canary_lost.watch_rows(lambda: {(leg,): account.lost[leg] for leg in LEGS})
 
     async def start(self) -> None:
+        await self._link.start()
         self._tasks = [
             asyncio.create_task(self._read(), name="canary reader"),
             asyncio.create_task(self._publish(), name="canary publisher"),
@@ -137,7 +138,7 @@ class Canary:
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - two seconds at most
         await end_tasks(*self._tasks)
-        self._hang_up()
+        await self._link.stop(time.monotonic_ns())
         await self._reader.stop()
         self._metrics.canary_success.watch(lambda: 0)  # after a reload ends it, its last value would stay
 
@@ -163,48 +164,30 @@ class Canary:
             await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
 
     async def _send(self) -> None:
-        account, timeout_s = self.account, self._settings.canary.timeout.total_seconds()
+        account, link = self.account, self._link
         number = account.send(time.monotonic_ns())
+        answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(timeout_s):
-                publisher = await self._connected()
+            async with asyncio.timeout(self._settings.canary.timeout.total_seconds()):
+                while not link.room:
+                    self._moved.clear()
+                    await self._moved.wait()
                 account.advance(number, "acknowledge")
-                code = await publisher.publish(self.mqtt_topic, self._payload(number))
+                link.publish(
+                    Outgoing(self.mqtt_topic, self._payload(number), 1),
+                    lambda code: None if answer.done() else answer.set_result(code),
+                )
+                code = await answer
         except TimeoutError:
-            self._hang_up()
             return  # _judge reports how far the message came
-        except (ConnectError, GatewayError) as error:
-            self._hang_up()
-            forget_frames(error)
-            self._tell(account.failed(number, str(error)))
-            return
-        if code >= 0x80:
+        if code is None:
+            self._tell(account.failed(number, link.problem or "the broker ended the connection"))
+        elif code >= 0x80:
             self._tell(account.failed(number, f"it answers {code:#04x} (MQTT 5.0 section 3.4.2.1)"))
         elif code == _NOBODY:
             self._tell(account.failed(number, f"it says that the topic has no subscriber ({code:#04x})"))
         else:
             account.advance(number, "kafka")
-
-    async def _connected(self) -> Publisher:
-        if self._publisher is not None and self._publisher.connected:
-            return self._publisher
-        self._hang_up()
-        addresses = self._settings.mqtt.addresses
-        address = addresses[self._address % len(addresses)]
-        made = self._publisher = Publisher(
-            self._settings.mqtt, canary_client_id(self._settings), self._mqtt_login, address
-        )
-        try:
-            await made.connect()
-        except BaseException:
-            self._address += 1
-            raise
-        return made
-
-    def _hang_up(self) -> None:
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.close()
 
     # --- reading back ------------------------------------------------------------------------------------------------
 
@@ -256,7 +239,8 @@ class Canary:
     async def _judge(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            for lost in self.account.expire(time.monotonic_ns(), unreadable=self._unreadable):
+            unconnected = self._link.problem or ""
+            for lost in self.account.expire(time.monotonic_ns(), unreadable=self._unreadable, unconnected=unconnected):
                 self._tell(lost)
 
     def _tell(self, lost: Lost | None) -> None:

@@ -1,4 +1,5 @@
-"""The MQTT connection that commands leave by. It reconnects by itself, and its session ends with each connection.
+"""An MQTT connection that only publishes, for commands and for the canary. It reconnects by itself, and its session
+ends with each connection.
 
 PUBLISH packets are made here, and their answers are read here: paho tells no reason code of PUBREC. All other packets
 are paho's, as on the sessions' connections.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.login import Login
     from gateway.mqtt.stream import PacketStream
 
-log = structlog.get_logger("commands")
+log = structlog.get_logger("mqtt")
 
 _PUBACK: Final = 4
 _PUBREC: Final = 5
@@ -46,21 +47,21 @@ _MOST_UNWRITTEN: Final = 1024 * 1024  # bytes
 _LARGEST: Final = 268_435_455  # the largest remaining length [MQTT-1.5.5]
 
 
-class MqttCommandLink:
+class PublishLink:
     """``bridge.commands.ports.CommandLink``. Belongs to the event loop's thread.
 
     ``connected_ns`` is when the present connection was made (monotonic), None without one; ``problem`` says why there
     is none.
     """
 
-    def __init__(self, settings: MqttSettings, client_id: str, login: Login, siblings: Siblings | None = None) -> None:
+    def __init__(self, settings: MqttSettings, client_id: str, login: Login) -> None:
         # It has no subscriptions, so shared ones do not matter.
         self._settings = settings.model_copy(update={"persistent": False, "distribution": "partitioned"})
         self.client_id = client_id
         self._login = login
         self._v5 = settings.protocol == "5"
         self._servers = Servers([parse_mqtt_address(text) for text in settings.addresses], settings.redirect)
-        self._siblings = siblings or Siblings()
+        self._siblings = Siblings()
         self._retry = Retry(settings, self._siblings)
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -87,7 +88,7 @@ class MqttCommandLink:
 
     async def start(self) -> None:
         """Returns at once."""
-        self._task = asyncio.create_task(self._run(), name="command link")
+        self._task = asyncio.create_task(self._run(), name="publish link")
 
     async def stop(self, deadline_ns: int) -> None:
         """Wait for outstanding answers until the deadline, then disconnect."""
@@ -161,10 +162,10 @@ class MqttCommandLink:
             news = siblings.news
             try:
                 await self._connect()
-                log.info("command_link_connected", client_id=self.client_id, window=self._window)
+                log.info("publish_link_connected", client_id=self.client_id, window=self._window)
                 label, detail = await asyncio.shield(self._ended)
                 self.problem = f"The broker ended the connection: {detail or label}."
-                log.warning("command_link_ended", client_id=self.client_id, reason=label, detail=detail)
+                log.warning("publish_link_ended", client_id=self.client_id, reason=label, detail=detail)
                 news = siblings.news
                 self._servers.ended(time.monotonic_ns())
                 pause = self._retry.ended(label, time.monotonic_ns())
@@ -172,7 +173,7 @@ class MqttCommandLink:
                     continue
             except ConnectError as error:
                 self.problem = str(error)
-                log.warning("command_link_failed", client_id=self.client_id, error=str(error), repeat_key=error.reason)
+                log.warning("publish_link_failed", client_id=self.client_id, error=str(error), repeat_key=error.reason)
                 pause = self._retry.failed(error, time.monotonic_ns())
                 forget_frames(error)
                 to = error.redirection or self._redirection  # in CONNACK, or in a DISCONNECT instead of it
@@ -180,7 +181,7 @@ class MqttCommandLink:
                     continue
             except Exception as error:
                 self.problem = repr(error)
-                log.exception("command_link_defect", client_id=self.client_id)
+                log.exception("publish_link_defect", client_id=self.client_id)
                 pause = self._retry.ended("other", time.monotonic_ns())
             finally:
                 self._hang_up()
@@ -192,7 +193,7 @@ class MqttCommandLink:
         here = self._servers.current()
         objection = self._servers.redirect(to)
         if objection is None:
-            log.warning("command_link_redirected", broker=str(here), to=str(self._servers.current()))
+            log.warning("publish_link_redirected", broker=str(here), to=str(self._servers.current()))
             return True
         self.problem = f"{here} redirects to another server, and {objection}."
         self._servers.failed()
@@ -306,7 +307,7 @@ class MqttCommandLink:
         try:
             published(code)
         except Exception:  # the answers behind it must be read all the same
-            log.exception("command_link_defect", client_id=self.client_id)
+            log.exception("publish_link_defect", client_id=self.client_id)
 
     def _on_disconnect(
         self, _client: object, _data: object, flags: Any, reason: ReasonCode, properties: object

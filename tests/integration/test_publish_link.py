@@ -10,8 +10,8 @@ import pytest
 
 from bridge.commands.ports import Outgoing
 from config.settings import MqttSettings
-from gateway.mqtt.command_link import MqttCommandLink
 from gateway.mqtt.login import Login
+from gateway.mqtt.publish_link import PublishLink
 from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.packets import Type, connack, server_reference
@@ -26,12 +26,12 @@ NAME = "commands"
 
 
 @contextlib.asynccontextmanager
-async def link(port: int, *, scheme: str = "mqtt", wait: bool = True, **mqtt: Any) -> AsyncIterator[MqttCommandLink]:
+async def link(port: int, *, scheme: str = "mqtt", wait: bool = True, **mqtt: Any) -> AsyncIterator[PublishLink]:
     """A link that is connected; stopped at the end."""
     settings = MqttSettings.model_validate({
         "addresses": [f"{scheme}://127.0.0.1:{port}"], "reconnect_initial": "20ms", "reconnect_max": "50ms", **mqtt,
     })  # fmt: skip
-    made = MqttCommandLink(settings, NAME, Login(settings))
+    made = PublishLink(settings, NAME, Login(settings))
     await made.start()
     try:
         if wait:
@@ -44,7 +44,7 @@ async def link(port: int, *, scheme: str = "mqtt", wait: bool = True, **mqtt: An
 class Answers:
     """What became of published messages: exactly one answer each."""
 
-    def __init__(self, made: MqttCommandLink) -> None:
+    def __init__(self, made: PublishLink) -> None:
         self.link = made
         self.codes: dict[int, list[int | None]] = {}
 
@@ -67,7 +67,7 @@ class Answers:
         return [codes[0] for codes in self.codes.values()]
 
 
-async def one_code(made: MqttCommandLink, **message: Any) -> int | None:
+async def one_code(made: PublishLink, **message: Any) -> int | None:
     answers = Answers(made)
     return await answers.code(answers.publish(**message))
 
