@@ -584,10 +584,8 @@ class TestTenants:
         add_user(store, User("username", "u", tenant="acme"))
         with pytest.raises(StoreError, match="has 1 users"), store.edit("test") as edit:
             edit.tenants.remove("acme")
-        with store.edit("test") as edit:
-            edit.users.remove("username", "u")
-            edit.tenants.remove("acme")
-        store.refresh()
+        edited(store, lambda edit: edit.users.remove("username", "u"))
+        edited(store, lambda edit: edit.tenants.remove("acme"))
         assert store.tenant("acme") is None
 
     @pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "a,b", "x" * 257, "undefined"])

@@ -63,9 +63,14 @@ class Site:
         return [(record.key or b"").decode() for record in self.topic.partitions[partition].log]
 
 
-async def test_statuses_are_stored_in_order_with_their_offsets() -> None:
-    site = Site()
+async def started(**options: Any) -> Site:
+    site = Site(**options)
     await site.start()
+    return site
+
+
+async def test_statuses_are_stored_in_order_with_their_offsets() -> None:
+    site = await started()
     site.write(*range(700))
     site.write(900, partition=1)
     assert site.sink.waiting == 701
@@ -77,9 +82,8 @@ async def test_statuses_are_stored_in_order_with_their_offsets() -> None:
 
 
 async def test_what_is_written_while_a_batch_is_under_way_goes_in_the_next() -> None:
-    site = Site()
+    site = await started()
     site.kafka.latency_s = lambda: 1.0
-    await site.start()
     began_s = asyncio.get_running_loop().time()
     site.write(0)
     await asyncio.sleep(0.5)
@@ -90,8 +94,7 @@ async def test_what_is_written_while_a_batch_is_under_way_goes_in_the_next() -> 
 
 
 async def test_a_status_is_handed_over_at_once() -> None:
-    site = Site()
-    await site.start()
+    site = await started()
     site.kafka.latency_s = lambda: 0.0
     began_s = asyncio.get_running_loop().time()
     site.write(0)
@@ -100,8 +103,7 @@ async def test_a_status_is_handed_over_at_once() -> None:
 
 
 async def test_a_status_may_be_written_from_the_call_of_another() -> None:
-    site = Site()
-    await site.start()
+    site = await started()
     site.sink.write(0, status(0), lambda _offset: site.write(1))
     await site.drained()
     assert site.stored == [(0, 1, 1)]
@@ -127,8 +129,7 @@ async def test_before_the_first_producer_and_after_a_lost_one_they_wait() -> Non
 
 
 async def test_an_unknown_offset_is_minus_one() -> None:
-    site = Site()
-    await site.start()
+    site = await started()
     site.kafka._answer = lambda request, _error, _offset: request.answer.set_result(-1)  # type: ignore[method-assign]
     site.write(0, 1)
     await site.drained()
@@ -136,8 +137,7 @@ async def test_an_unknown_offset_is_minus_one() -> None:
 
 
 async def test_an_answer_that_makes_a_status_too_large_is_shortened() -> None:
-    site = Site(max_batch_bytes=2000)
-    await site.start()
+    site = await started(max_batch_bytes=2000)
     site.write(0)
     site.write(1, answer=b"x" * 5000)
     site.write(2)
@@ -153,8 +153,7 @@ async def test_a_status_that_kafka_never_takes_holds_nothing_up() -> None:
     def reject(records: list[StoredRecord]) -> BridgeError | None:
         return PoisonedError("too large") if any(record.key == b"c1" for record in records) else None
 
-    site = Site(reject=reject)
-    await site.start()
+    site = await started(reject=reject)
     site.write(0, 1, 2, answer=b"yes")
     await site.drained()
     assert site.stored == [(0, 0, 0), (0, 1, -1), (0, 2, 1)]
@@ -163,8 +162,7 @@ async def test_a_status_that_kafka_never_takes_holds_nothing_up() -> None:
 
 async def test_another_producer_is_asked_for_when_this_one_is_spoiled() -> None:
     broken = True
-    site = Site(reject=lambda _records: IncarnationError("spoiled") if broken else None)
-    await site.start()
+    site = await started(reject=lambda _records: IncarnationError("spoiled") if broken else None)
     site.write(0)
     await asyncio.sleep(60)
     assert len(site.renewals) == 1
@@ -175,8 +173,7 @@ async def test_another_producer_is_asked_for_when_this_one_is_spoiled() -> None:
 
 
 async def test_a_dropped_partition_is_neither_called_nor_written_again() -> None:
-    site = Site()
-    await site.start()
+    site = await started()
     site.kafka.latency_s = lambda: 1.0
     site.write(0)
     await asyncio.sleep(0.5)
@@ -193,9 +190,8 @@ async def test_a_dropped_partition_is_neither_called_nor_written_again() -> None
 async def test_what_another_topics_partition_wrote_stays() -> None:
     """Its statuses are in the same partition: of the same number."""
     failing = True
-    site = Site(reject=lambda _records: PoisonedError("no") if failing else None)
+    site = await started(reject=lambda _records: PoisonedError("no") if failing else None)
     site.kafka.latency_s = lambda: 1.0
-    await site.start()
     site.write(0)
     site.write(1, topic="others")
     await asyncio.sleep(0.5)
@@ -215,9 +211,8 @@ async def test_what_another_topics_partition_wrote_stays() -> None:
 
 
 async def test_a_dropped_batch_that_failed_is_not_tried_again() -> None:
-    site = Site(reject=lambda _records: PoisonedError("no"))
+    site = await started(reject=lambda _records: PoisonedError("no"))
     site.kafka.latency_s = lambda: 1.0
-    await site.start()
     site.write(0)
     await asyncio.sleep(0.5)
     site.sink.drop(("commands", 0))
@@ -227,8 +222,7 @@ async def test_a_dropped_batch_that_failed_is_not_tried_again() -> None:
 
 
 async def test_a_defect_in_a_call_does_not_end_the_sink() -> None:
-    site = Site()
-    await site.start()
+    site = await started()
 
     def defect(_offset: int) -> None:
         raise ValueError("a defect")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,14 @@ def spool_at(path: Path, **changes: object) -> Spool:
     return Spool(path, **({"max_bytes": 64 * MIB, "instance": "gw"} | changes))  # type: ignore[arg-type]
 
 
+@asynccontextmanager
+async def opened(path: Path, **changes: object) -> AsyncIterator[Spool]:
+    spool = spool_at(path, **changes)
+    await spool.open()
+    yield spool
+    await spool.close()
+
+
 def open_files(folder: Path) -> list[Path]:
     return [file for file in Path("/proc/self/fd").iterdir() if folder in file.resolve().parents]
 
@@ -39,23 +48,21 @@ def segment_sizes(folder: Path) -> dict[Path, int]:
 
 
 async def test_what_is_stored_comes_back_in_order_and_counts(tmp_path: Path) -> None:
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    batches = [batch(n, partition=n % 2) for n in range(10)]
-    ids = await spool.append(batches)
-    assert (spool.batches, spool.messages) == (10, 30)
-    assert spool.bytes == sum(one.stored_bytes for one in batches)
-    assert sorted(spool.partitions()) == [("telemetry", 0), ("telemetry", 1)]
-    assert spool.oldest_ms() == batches[0].opened_ms
-    for partition in (0, 1):
-        result = await spool.read("telemetry", partition, 0, MIB)
-        assert [stored.batch for stored in result.batches] == batches[partition::2]
-        assert [stored.id for stored in result.batches] == ids[partition::2] == sorted(ids[partition::2])
-        assert spool.waiting("telemetry", partition) == 5
-        spool.remove("telemetry", partition, [stored.id for stored in result.batches])
-        assert spool.waiting("telemetry", partition) == 0
-    assert (spool.batches, spool.messages, spool.bytes, spool.oldest_ms()) == (0, 0, 0, 0)
-    await spool.close()
+    async with opened(tmp_path / "spool") as spool:
+        batches = [batch(n, partition=n % 2) for n in range(10)]
+        ids = await spool.append(batches)
+        assert (spool.batches, spool.messages) == (10, 30)
+        assert spool.bytes == sum(one.stored_bytes for one in batches)
+        assert sorted(spool.partitions()) == [("telemetry", 0), ("telemetry", 1)]
+        assert spool.oldest_ms() == batches[0].opened_ms
+        for partition in (0, 1):
+            result = await spool.read("telemetry", partition, 0, MIB)
+            assert [stored.batch for stored in result.batches] == batches[partition::2]
+            assert [stored.id for stored in result.batches] == ids[partition::2] == sorted(ids[partition::2])
+            assert spool.waiting("telemetry", partition) == 5
+            spool.remove("telemetry", partition, [stored.id for stored in result.batches])
+            assert spool.waiting("telemetry", partition) == 0
+        assert (spool.batches, spool.messages, spool.bytes, spool.oldest_ms()) == (0, 0, 0, 0)
 
 
 async def test_what_is_removed_leaves_the_disk_and_memory(tmp_path: Path) -> None:
@@ -74,11 +81,9 @@ async def test_what_is_removed_leaves_the_disk_and_memory(tmp_path: Path) -> Non
 
 
 async def test_a_closed_spool_holds_no_file(tmp_path: Path) -> None:
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    await spool.append([batch(0)])
-    assert open_files(tmp_path)
-    await spool.close()
+    async with opened(tmp_path / "spool") as spool:
+        await spool.append([batch(0)])
+        assert open_files(tmp_path)
     assert not open_files(tmp_path)
 
 
@@ -119,25 +124,21 @@ async def test_what_is_stored_survives_a_power_cut(tmp_path: Path, monkeypatch: 
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, partial(noted, getattr(os, name)))
     monkeypatch.setattr("bridge.spool.segments.SEGMENT_BYTES", 4096)
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    for number in range(6):
-        await spool.append([batch(number, size=2000)])
-        segments = segment_sizes(tmp_path)
-        assert {path: synced_bytes.get(path) for path in segments} == segments
-        assert all(path.name in synced_names.get(path.parent, ()) for path in segments)
-    assert len(segments) > 1
-    await spool.close()
+    async with opened(tmp_path / "spool") as spool:
+        for number in range(6):
+            await spool.append([batch(number, size=2000)])
+            segments = segment_sizes(tmp_path)
+            assert {path: synced_bytes.get(path) for path in segments} == segments
+            assert all(path.name in synced_names.get(path.parent, ()) for path in segments)
+        assert len(segments) > 1
 
 
 async def test_what_was_not_removed_is_there_after_a_restart(tmp_path: Path) -> None:
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    ids = await spool.append([batch(n) for n in range(10)])
-    spool.remove("telemetry", 0, ids[:4])
-    spool.remove("telemetry", 0, [ids[7]])
-    await spool.remember_topic("telemetry", 12)
-    await spool.close()
+    async with opened(tmp_path / "spool") as spool:
+        ids = await spool.append([batch(n) for n in range(10)])
+        spool.remove("telemetry", 0, ids[:4])
+        spool.remove("telemetry", 0, [ids[7]])
+        await spool.remember_topic("telemetry", 12)
     again = spool_at(tmp_path / "spool")
     report = await again.open()
     assert (again.batches, again.messages, report.lost_batches, report.sentence) == (5, 15, 0, "")
@@ -150,34 +151,23 @@ async def test_what_was_not_removed_is_there_after_a_restart(tmp_path: Path) -> 
 
 async def test_a_full_spool_stores_nothing_and_takes_more_when_it_empties(tmp_path: Path) -> None:
     one = batch(1, size=1000)
-    spool = spool_at(tmp_path / "spool", max_bytes=2 * one.stored_bytes)
-    await spool.open()
-    ids = await spool.append([one])
-    assert spool.has_room(one.stored_bytes)
-    with pytest.raises(SpoolFullError, match=r"spool\.max_bytes"):
-        await spool.append([one, one])
-    assert spool.batches == 1
-    first, second = await asyncio.gather(spool.append([one]), spool.append([one]), return_exceptions=True)
-    assert isinstance(second, SpoolFullError)  # room is taken when append is called, not when it is over
-    assert isinstance(first, list)
-    spool.remove("telemetry", 0, [ids[0]])
-    await spool.append([one])
-    await spool.close()
+    async with opened(tmp_path / "spool", max_bytes=2 * one.stored_bytes) as spool:
+        ids = await spool.append([one])
+        assert spool.has_room(one.stored_bytes)
+        with pytest.raises(SpoolFullError, match=r"spool\.max_bytes"):
+            await spool.append([one, one])
+        assert spool.batches == 1
+        first, second = await asyncio.gather(spool.append([one]), spool.append([one]), return_exceptions=True)
+        assert isinstance(second, SpoolFullError)  # room is taken when append is called, not when it is over
+        assert isinstance(first, list)
+        spool.remove("telemetry", 0, [ids[0]])
+        await spool.append([one])
 
 
-async def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    with pytest.raises(SpoolError, match="in use by process"):
-        await spool_at(tmp_path / "spool").open()
-    await spool.close()
-
-
-async def test_another_instance_is_refused(tmp_path: Path) -> None:
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    await spool.append([batch(1)])
-    await spool.close()
+async def test_a_second_process_and_another_instance_are_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path / "spool"):
+        with pytest.raises(SpoolError, match="in use by process"):
+            await spool_at(tmp_path / "spool").open()
     with pytest.raises(SpoolError, match="belongs to instance 'gw', not 'other'"):
         await spool_at(tmp_path / "spool", instance="other").open()
 
@@ -194,7 +184,5 @@ async def test_a_spool_is_given_to_another_instance_with_all_that_waits_in_it(tm
     assert not adopt_spool(folder, "other"), "done once"
     with pytest.raises(SpoolError, match="belongs to instance 'other'"):
         await spool_at(folder).open()
-    theirs = spool_at(folder, instance="other")
-    await theirs.open()
-    assert [stored.batch for stored in (await theirs.read("telemetry", 0, 0, MIB)).batches] == [batch(1), batch(2)]
-    await theirs.close()
+    async with opened(folder, instance="other") as theirs:
+        assert [stored.batch for stored in (await theirs.read("telemetry", 0, 0, MIB)).batches] == [batch(1), batch(2)]
