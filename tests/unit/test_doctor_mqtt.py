@@ -78,10 +78,6 @@ def test_who_is_not_let_in_has_no_ground_for_the_rest(visit: Visit, status: Exit
     assert (checks["anonymous"].severity is OK) is (visit.code is not None)
 
 
-def test_a_slow_login_is_a_warning() -> None:
-    assert judged(replace(WELCOME, seconds=3.0))["login"].severity is WARN
-
-
 @pytest.mark.parametrize(
     ("limits", "name", "severity", "says"),
     [
@@ -99,6 +95,10 @@ def test_what_the_broker_grants(limits: dict[str, int], name: str, severity: Sev
     assert check.severity is severity
     assert says in check.text
     assert bool(check.fix) is (severity is not OK)
+    assert judged(replace(WELCOME, limits=limits), status={"enabled": False})["retain"].severity is OK, (
+        "no birth message"
+    )
+    assert judged(replace(WELCOME, limits=limits, seconds=3.0))["login"].severity is WARN, "slow"
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,6 @@ def test_what_a_broker_says_it_is_has_to_look_like_a_name(said: bytes, broker: s
     assert broker_name(WELCOME) == broker_name(None) == ""
 
 
-def test_retained_messages_are_needed_by_the_birth_message_alone() -> None:
-    without = replace(WELCOME, limits={"retain_available": 0})
-    assert judged(without, status={"enabled": False})["retain"].severity is OK
-
-
 def test_a_broker_of_3_1_1_is_not_blamed_for_what_it_cannot_say() -> None:
     checks = judged(protocol="3.1.1")
     assert {checks[name].severity for name in ("window", "session_expiry", "packet_size", "retain")} == {SKIPPED}
@@ -171,12 +166,10 @@ def test_what_of_our_subscriptions_is_granted_and_what_a_device_may_read(
     assert says in check.text
 
 
-@pytest.mark.parametrize("name", ["anonymous", "stranger"])
-def test_who_is_let_in_and_must_not_be(name: str) -> None:
-    checks = judged(found=door(**{name: WELCOME}))
-    check = checks["anonymous" if name == "anonymous" else "wrong_password"]
+@pytest.mark.parametrize(("name", "called"), [("anonymous", "anonymous"), ("stranger", "wrong_password")])
+def test_who_is_let_in_and_must_not_be(name: str, called: str) -> None:
+    check = judged(found=door(**{name: WELCOME}))[called]
     assert (check.severity, check.status) == (FAIL, ExitStatus.REFUSED)
-    called = "anonymous" if name == "anonymous" else "wrong_password"
     silent = door(**{name: Visit(error=ConnectError("It said nothing.", "timeout"))})
     assert judged(found=silent)[called].severity is SKIPPED
     hung_up = door(**{name: Visit(error=ConnectError("It hung up.", "protocol"))})

@@ -48,28 +48,21 @@ def test_whatever_is_received_counts_as_an_answer(answer: Callable[[Line], None]
         answer(line)
 
 
-def test_silence_after_a_ping_ends_it() -> None:
+@pytest.mark.parametrize("before", [False, True])
+def test_silence_after_a_ping_ends_it_whatever_came_before_the_ping(before: bool) -> None:
     line = Line()
-    assert line.ping() is Verdict.PING
-    assert line.ping() is Verdict.SILENT
-
-
-def test_what_came_before_the_ping_does_not() -> None:
-    line = Line()
-    line.receive(100, finished=True)
-    assert line.ping() is Verdict.PING
-    assert line.ping() is Verdict.SILENT
+    if before:
+        line.receive(100, finished=True)
+    assert [line.ping(), line.ping()] == [Verdict.PING, Verdict.SILENT]
 
 
 def test_a_pause_of_reading_is_no_silence_nor_is_the_first_ping_after_it() -> None:
     line = Line()
     assert line.ping() is Verdict.PING
     line.state["paused"] = True
-    for _ in range(5):
-        assert line.ping() is Verdict.PING
+    assert [line.ping() for _ in range(5)] == [Verdict.PING] * 5
     line.state["paused"] = False
-    assert line.ping() is Verdict.PING
-    assert line.ping() is Verdict.SILENT
+    assert [line.ping(), line.ping()] == [Verdict.PING, Verdict.SILENT]
 
 
 def test_a_packet_that_gets_nowhere_is_stuck_after_a_whole_interval() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from pydantic import SecretStr
@@ -249,9 +249,13 @@ class Talk:
         settings = Settings(data_dir=tmp_path, shutdown_timeout=timedelta(seconds=1))
         self.membership = Membership(theirs, settings, retiring=False, successor=successor)
 
-    async def open(self) -> None:
+    async def __aenter__(self) -> Self:
         self.channel = await open_channel(self.sock, self.heard.append, lambda: None)
         await self.membership.open(self.stop, Answers(), self.reload, lambda: self.moved)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.channel.close()
 
     async def reload(self, step: str, settings: Settings | None) -> list[str]:
         match step:
@@ -271,68 +275,60 @@ class Talk:
 
 
 async def test_a_worker_waits_for_the_word_and_answers_meanwhile(tmp_path: Path) -> None:
-    talk = Talk(tmp_path)
-    await talk.open()
-    starting = asyncio.create_task(talk.membership.start())
-    await until(lambda: talk.said() == ["up", "warm"], "it is warm")
-    talk.channel.send(say="ask", number=4, path="/readyz", accept="x")
-    await until(lambda: len(talk.heard) == 3, "it answers")
-    assert talk.heard[2] == {"say": "answer", "number": 4, "status": 200, "type": "text/plain", "body": "/readyz x"}
-    assert not starting.done()
-    talk.channel.send(say="go")
-    await asyncio.wait_for(starting, 60)
-    talk.membership.ready()
-    await talk.membership.stop(0)
-    await until(lambda: talk.said()[3:] == ["ready", "released"], "it lets go")
-    assert not talk.stop.requested
-    talk.channel.close()
+    async with Talk(tmp_path) as talk:
+        starting = asyncio.create_task(talk.membership.start())
+        await until(lambda: talk.said() == ["up", "warm"], "it is warm")
+        talk.channel.send(say="ask", number=4, path="/readyz", accept="x")
+        await until(lambda: len(talk.heard) == 3, "it answers")
+        assert talk.heard[2] == {"say": "answer", "number": 4, "status": 200, "type": "text/plain", "body": "/readyz x"}
+        assert not starting.done()
+        talk.channel.send(say="go")
+        await asyncio.wait_for(starting, 60)
+        talk.membership.ready()
+        await talk.membership.stop(0)
+        await until(lambda: talk.said()[3:] == ["ready", "released"], "it lets go")
+        assert not talk.stop.requested
 
 
 async def test_one_that_succeeds_nobody_takes_its_slot_without_a_word(tmp_path: Path) -> None:
     """Nobody has it, and the supervisor may be loading still."""
-    talk = Talk(tmp_path, successor=False)
-    await talk.open()
-    await asyncio.wait_for(talk.membership.start(), 60)
-    talk.channel.close()
+    async with Talk(tmp_path, successor=False) as talk:
+        await asyncio.wait_for(talk.membership.start(), 60)
 
 
 async def test_a_step_of_a_reload_is_answered_whatever_comes_of_it(tmp_path: Path) -> None:
-    talk = Talk(tmp_path)
-    await talk.open()
-    talk.channel.send(say="reload", number=1, step="prepare", settings=to_json(Settings(worker=3)))
-    talk.channel.send(say="reload", number=2, step="commit", settings=None)
-    talk.channel.send(say="reload", number=3, step="finish", settings=None)
-    await until(lambda: len(talk.heard) == 4, "all are answered")
-    said = {message["number"]: (message["sentence"], message["remarks"]) for message in talk.heard[1:]}
-    assert said[1] == (None, ["for worker 3"])
-    assert said[2] == ("The broker refuses.", [])
-    assert said[3] == ("the step 'finish' failed by a defect (zero division): see its traceback in the log.", [])
-    talk.channel.close()
+    async with Talk(tmp_path) as talk:
+        talk.channel.send(say="reload", number=1, step="prepare", settings=to_json(Settings(worker=3)))
+        talk.channel.send(say="reload", number=2, step="commit", settings=None)
+        talk.channel.send(say="reload", number=3, step="finish", settings=None)
+        await until(lambda: len(talk.heard) == 4, "all are answered")
+        said = {message["number"]: (message["sentence"], message["remarks"]) for message in talk.heard[1:]}
+        assert said[1] == (None, ["for worker 3"])
+        assert said[2] == ("The broker refuses.", [])
+        assert said[3] == ("the step 'finish' failed by a defect (zero division): see its traceback in the log.", [])
 
 
 async def test_progress_is_told_in_a_start_and_in_a_step_and_at_no_other_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member, "_MOVED_S", 0.001)
-    talk = Talk(tmp_path)
-    await talk.open()
-    await until(lambda: talk.said() == ["up"], "it is up")
-    talk.moved += 1
-    await until(lambda: talk.said() == ["up", "up"], "it says that it gets on")
-    talk.membership.ready()
-    await until(lambda: talk.said()[2:] == ["ready"], "it is ready")
-    talk.moved += 1
-    talk.channel.send(say="ask", number=1, path="/readyz", accept="")
-    await until(lambda: len(talk.heard) == 4, "it answers")
-    talk.channel.send(say="reload", number=2, step="long", settings=None)
-    talk.channel.send(say="ask", number=3, path="/readyz", accept="")
-    await until(lambda: len(talk.heard) == 5, "it is at the step")
-    talk.moved += 1
-    await until(lambda: len(talk.heard) == 6, "it gets on")
-    talk.release.set()
-    await until(lambda: len(talk.heard) == 7, "the step is done")
-    assert talk.said() == ["up", "up", "ready", "answer", "answer", "up", "reloaded"]
-    talk.channel.close()
+    async with Talk(tmp_path) as talk:
+        await until(lambda: talk.said() == ["up"], "it is up")
+        talk.moved += 1
+        await until(lambda: talk.said() == ["up", "up"], "it says that it gets on")
+        talk.membership.ready()
+        await until(lambda: talk.said()[2:] == ["ready"], "it is ready")
+        talk.moved += 1
+        talk.channel.send(say="ask", number=1, path="/readyz", accept="")
+        await until(lambda: len(talk.heard) == 4, "it answers")
+        talk.channel.send(say="reload", number=2, step="long", settings=None)
+        talk.channel.send(say="ask", number=3, path="/readyz", accept="")
+        await until(lambda: len(talk.heard) == 5, "it is at the step")
+        talk.moved += 1
+        await until(lambda: len(talk.heard) == 6, "it gets on")
+        talk.release.set()
+        await until(lambda: len(talk.heard) == 7, "the step is done")
+        assert talk.said() == ["up", "up", "ready", "answer", "answer", "up", "reloaded"]
 
 
 async def test_one_that_loads_lives_while_it_uses_the_cpu() -> None:
@@ -377,9 +373,8 @@ async def test_whoever_stops_waiting_for_a_worker_is_not_taken_for_a_worker_that
 
 
 async def test_a_worker_without_a_supervisor_stops_and_keeps_its_sessions(tmp_path: Path) -> None:
-    talk = Talk(tmp_path)
-    await talk.open()
-    talk.channel.close()
+    async with Talk(tmp_path) as talk:
+        pass
     await asyncio.wait_for(talk.stop.wait_requested(), 60)
     assert talk.stop.verb is StopVerb.RESTART
     assert talk.stop.error is None
@@ -412,16 +407,14 @@ async def test_a_slot_is_waited_for_if_its_holder_is_about_to_leave(
         assert holder.stdin is not None
         assert holder.stdout is not None
         holder.stdout.readline()
-        talk = Talk(tmp_path)
-        await talk.open()
-        talk.channel.send(say="go")
-        starting = asyncio.create_task(talk.membership.start())
-        if supervised:
-            done, _ = await asyncio.wait({starting}, timeout=0.3)
-            assert not done
-            holder.stdin.close()
-        await asyncio.wait_for(starting, 60)
-        talk.channel.close()
+        async with Talk(tmp_path) as talk:
+            talk.channel.send(say="go")
+            starting = asyncio.create_task(talk.membership.start())
+            if supervised:
+                done, _ = await asyncio.wait({starting}, timeout=0.3)
+                assert not done
+                holder.stdin.close()
+            await asyncio.wait_for(starting, 60)
 
 
 # --- files through which commands speak with the process ---
