@@ -44,28 +44,22 @@ def no_index(monkeypatch: pytest.MonkeyPatch, find_links: Path) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(find_links))
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "home", "21")))
-    monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", "17") / "bin"))
-    found = there(java.find_java())
-    assert (found.version, found.source, found.home) == (21, "JAVA_HOME", tmp_path / "home")
-
-
-@pytest.mark.parametrize("version", ["17", "25"])
-def test_the_path_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", version) / "bin"))
-    found = there(java.find_java())
-    assert (found.version, found.source) == (int(version), "PATH")
-    assert java.pending_java_bytes() == 0
-
-
-@pytest.mark.parametrize("home", ["11", "1.8", None])
-def test_an_unusable_java_home_does_not_hide_a_usable_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+@pytest.mark.parametrize(
+    ("home", "path", "version", "source"),
+    [("21", "17", 21, "JAVA_HOME"), (None, "17", 17, "PATH"), (None, "25", 25, "PATH"), ("11", "17", 17, "PATH"),
+     ("1.8", "17", 17, "PATH"), ("nowhere", "17", 17, "PATH")],
+)  # fmt: skip
+def test_java_home_comes_before_the_path_unless_it_is_unusable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, path: str, version: int, source: str
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "home", home) if home else tmp_path / "nowhere"))
-    monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", "17") / "bin"))
-    assert there(java.find_java()).source == "PATH"
+    if home is not None:
+        found = tmp_path / "nowhere" if home == "nowhere" else make_java(tmp_path / "home", home)
+        monkeypatch.setenv("JAVA_HOME", str(found))
+    monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", path) / "bin"))
+    java_found = there(java.find_java())
+    assert (java_found.version, java_found.source) == (version, source)
+    assert java_found.home == tmp_path / "home" or source == "PATH"
+    assert java.pending_java_bytes() == 0
 
 
 def test_without_java_the_wheel_is_what_is_pending() -> None:
