@@ -34,14 +34,21 @@ def steady(*numbers: int) -> list[tuple[int, int]]:
     return [(number, T0 + number * 1000) for number in numbers]
 
 
-def test_a_reading_again_is_a_duplicate_and_no_restart() -> None:
-    sequence = fed(steady(1, 2, 3, 2, 3, 3))
-    assert (sequence.duplicates, sequence.resets, sequence.last) == (3, 0, 3)
-
-
-def test_a_restart_begins_anew_and_opens_no_gap() -> None:
-    sequence = fed([*steady(500, 501), (0, T0 + 900_000), (1, T0 + 901_000)])
-    assert (sequence.resets, sequence.life, sequence.last, lost(sequence)) == (1, 1, 1, 0)
+@pytest.mark.parametrize(
+    ("readings", "found"),
+    [
+        (steady(1, 2, 3, 2, 3, 3), {"duplicates": 3, "resets": 0, "last": 3}),
+        ([*steady(500, 501), (0, T0 + 900_000), (1, T0 + 901_000)], {"resets": 1, "life": 1, "last": 1}),
+        ([*steady(500, 501), (0, 5_000), (1, 6_000), (2, T0 + 900_000)], {"resets": 1, "last": 2, "duplicates": 0}),
+        (steady(1_000_000, 5), {"duplicates": 0, "too_late": 1}),
+    ],
+    ids=["a reading again is a duplicate and no restart", "a restart begins anew and opens no gap",
+         "a clock that begins at 1970 is a restart too", "an old reading far below the first is no gap of a million"],
+)  # fmt: skip
+def test_what_a_number_means(readings: list[tuple[int, int]], found: dict[str, int]) -> None:
+    sequence = fed(readings)
+    assert {name: getattr(sequence, name) for name in found} == found
+    assert lost(sequence) == 0
 
 
 def test_what_the_life_before_still_sends_is_that_lifes() -> None:
@@ -50,16 +57,6 @@ def test_what_the_life_before_still_sends_is_that_lifes() -> None:
     sequence.take(506, T0 + 506_000, T0 + 910_000)  # the last before the restart, overtaken by it
     assert ranges(sequence) == [(0, 505, 505)]
     assert sequence.last == 1
-
-
-def test_a_clock_that_begins_at_1970_is_a_restart_too() -> None:
-    sequence = fed([*steady(500, 501), (0, 5_000), (1, 6_000), (2, T0 + 900_000)])
-    assert (sequence.resets, sequence.last, lost(sequence), sequence.duplicates) == (1, 2, 0, 0)
-
-
-def test_an_old_reading_far_below_the_first_is_no_gap_of_a_million() -> None:
-    sequence = fed(steady(1_000_000, 5))
-    assert (lost(sequence), sequence.duplicates, sequence.too_late) == (0, 0, 1)
 
 
 def test_every_second_number_forty_later_is_neither_missing_nor_a_duplicate() -> None:

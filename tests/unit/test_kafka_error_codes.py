@@ -66,9 +66,11 @@ def test_a_code_of_a_kafka_to_come_costs_the_producer_and_nothing_else() -> None
     [
         (3, LeaderMissingError), (5, LeaderMissingError), (6, LeaderMissingError), (100, LeaderMissingError),
         (19, ReplicasMissingError), (20, ReplicasMissingError), (56, RetriableError), (-1, RetriableError),
+        # Rights, codecs and formats: every record would be refused, and none is at fault.
+        *((code, RefusedError) for code in (29, 31, 43, 53, 54, 58, 76)),
     ],
 )  # fmt: skip
-def test_a_retry_says_what_it_waits_for(code: int, kind: type[RetriableError]) -> None:
+def test_a_retry_says_what_it_waits_for_and_a_refusal_buries_no_message(code: int, kind: type[Exception]) -> None:
     assert type(translate(AnswerError(code), "telemetry")) is kind
 
 
@@ -84,12 +86,6 @@ def test_a_poisoned_record_s_reason(code: int, reason: str) -> None:
 def test_the_records_that_kafka_names_are_in_the_error() -> None:
     for code, kind in ((87, PoisonedError), (32, TimestampError)):
         assert is_a(kind, translate(AnswerError(code, (3, 7)), "telemetry")).records == (3, 7)
-
-
-def test_what_is_wrong_with_a_topic_or_the_settings_buries_no_message() -> None:
-    """Rights, codecs and formats: every record would be refused, and none is at fault."""
-    for code in (29, 31, 43, 53, 54, 58, 76):
-        assert type(translate(AnswerError(code), "telemetry")) is RefusedError
 
 
 @pytest.mark.parametrize(

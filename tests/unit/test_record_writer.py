@@ -39,19 +39,21 @@ def test_the_bytes_are_those_of_aiokafka(records: Records, limit: int) -> None:
     assert ours == theirs
 
 
-def test_a_batch_with_more_records_than_the_table_has_numbers() -> None:
-    ours, theirs = both([(1_000 + number, b"k", b"", []) for number in range(5_000)])
-    assert ours == theirs
-
-
-@pytest.mark.parametrize("count", [31, 32, 33, 64])
-def test_batches_about_the_length_of_a_chunk(count: int) -> None:
-    ours, theirs = both([(1_000, b"k%d" % number, b"v", []) for number in range(count)])
-    assert ours == theirs
-
-
-def test_more_headers_than_the_table_has_numbers_and_a_header_of_more_bytes() -> None:
-    ours, theirs = both([(5, b"k", b"v", [("a", b"b" * size) for size in (4_095, 4_096, *[0] * 5_000)])])
+@pytest.mark.parametrize(
+    "records",
+    [
+        [(1_000 + number, b"k", b"", []) for number in range(5_000)],
+        *([(1_000, b"k%d" % number, b"v", []) for number in range(count)] for count in (31, 32, 33, 64)),
+        [(5, b"k", b"v", [("a", b"b" * size) for size in (4_095, 4_096, *[0] * 5_000)])],
+    ],
+    ids=[
+        "more records than the table has numbers",
+        *("about the length of a chunk",) * 4,
+        "more headers, and large ones",
+    ],
+)
+def test_batches_at_the_sizes_where_its_path_changes(records: Records) -> None:
+    ours, theirs = both(records)
     assert ours == theirs
 
 
