@@ -28,11 +28,9 @@ class TrustingHasher:
         """Needs no keys."""
 
     def verify_at_once(self, _stored: str, _password: str) -> bool:
-        """Right."""
         return True
 
     async def verify(self, _stored: str, _password: str, **_how: object) -> bool:
-        """Right."""
         return True
 
     def generated_matches(self, stored: str, _password: str) -> bool:

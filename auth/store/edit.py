@@ -37,7 +37,6 @@ class Editor:
             self.session.record("key add", f"device key {number}", "")
 
     def current_device_key(self) -> bytes:
-        """The key for new device secrets."""
         row = self.session.db.execute("SELECT key FROM device_keys ORDER BY own DESC, id LIMIT 1").fetchone()
         if row is None:
             raise StoreError("The database has no key for device secrets: it is damaged. Import an export of it.")

@@ -28,7 +28,6 @@ class UserEdits:
         self._room_left: dict[str, int] = {}  # free places of each tenant that this transaction has looked up
 
     def get(self, kind: str, identity: str) -> User | None:
-        """The user of this kind and identity, or None."""
         row = self._db.execute(_GET, (kind, check_identity(kind, identity))).fetchone()
         return None if row is None else user_of(row)
 

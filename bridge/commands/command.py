@@ -76,7 +76,6 @@ class Command:
 
     @property
     def place(self) -> Place:
-        """The place of its record."""
         return Place(*self.partition, self.offset)
 
     @property

@@ -103,7 +103,6 @@ class OffsetMap:
         return len(gone) + unread
 
     def text(self) -> str:
-        """The metadata of the present state."""
         runs: list[str] = []
         at = self.low
         last, count = "", 0

@@ -27,7 +27,6 @@ class Signer:
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in key))
 
     def sign(self, place: Place, command_id: str) -> str:
-        """The token of a command."""
         content = f"{place}\0{command_id}".encode()
         return f"{_text(content)}.{_text(self._signature(content))}"
 

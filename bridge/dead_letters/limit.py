@@ -39,7 +39,6 @@ class DeadLetterLimit:
 
     @classmethod
     def from_settings(cls, settings: DeadLetterSettings) -> Self:
-        """As ``dead_letter`` says."""
         return cls(
             max_per_second=settings.max_per_second,
             max_share=settings.max_share,

@@ -58,7 +58,6 @@ class Mark:
 
     @classmethod
     def of(cls, record: LoggedRecord) -> Mark | None:
-        """The mark that a record is, or None."""
         said = {name: value or b"" for name, value in record.headers}
         kind = _KINDS.get(said.get(wire.DLQ_REPLAY, b""))
         offset = said.get(wire.DLQ_REPLAY_OFFSET, b"")

@@ -208,7 +208,6 @@ class RouteStops:
     # --- component of the service
 
     async def start(self) -> None:
-        """Start the ticks."""
         self._task = asyncio.create_task(self._run(), name=self.name)
         self._task.add_done_callback(report_failure(self._failed))
 

@@ -50,7 +50,6 @@ class Contact:
 
     @property
     def listed(self) -> bool:
-        """Whether the cluster lists it."""
         return not self.left_ns
 
     def __repr__(self) -> str:
@@ -75,7 +74,6 @@ class Contacts:
         return iter(list(self._known.values()))
 
     def get(self, broker: int) -> Contact | None:
-        """The contact of a broker, or None."""
         return self._known.get(broker)
 
     # --- what the client notes ---

@@ -135,7 +135,6 @@ class GroupMember:
 
     @property
     def owned(self) -> frozenset[Partition]:
-        """This member's partitions."""
         return self._owned
 
     @property

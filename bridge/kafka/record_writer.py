@@ -125,7 +125,6 @@ class RecordWriter:
         self._producer = (producer_id, epoch, sequence)
 
     def build(self) -> bytearray:
-        """The batch's bytes."""
         codec, size, count = self._codec, self._size, self._count
         records = [*self._chunks, *self._records]
         if codec:

@@ -129,7 +129,6 @@ def partition_records(author: Author, number: int, interval: Interval, tagged: C
 
 
 def session_records(author: Author, number: int, interval: Interval) -> list[KeyValue]:
-    """Key and value of an interval's ``session`` records."""
     records = []
     for session, client_id, left_ms, at_ms in interval.losses:
         common = (author.gateway, author.worker, author.life, number, at_ms if left_ms is None else left_ms, at_ms)
@@ -140,7 +139,6 @@ def session_records(author: Author, number: int, interval: Interval) -> list[Key
 
 
 def worker_record(author: Author, number: int, interval: Interval, state: State, unwritten: int) -> KeyValue:
-    """Key and value of an interval's ``worker`` record."""
     before = (author.previous_life, author.previous_clean) if state == "started" else (None, None)
     record = WorkerRecord(
         *_common(author, number, interval),

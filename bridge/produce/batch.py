@@ -175,13 +175,11 @@ class Batch:
         self.disk = OnDisk.NO
 
     def enter(self, disk: OnDisk) -> None:
-        """Change the state on disk."""
         assert disk in ON_DISK_NEXT[self.disk], f"{self}: {self.disk} to {disk}"
         self.disk = disk
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether the spool has it."""
         return self.disk is OnDisk.YES
 
     @property

@@ -80,7 +80,6 @@ class Holding:
         return iter(tuple(self._holds))
 
     def messages(self, route: str) -> int:
-        """Held messages of a route."""
         hold = self._holds.get(route)
         return len(hold.messages) if hold is not None else 0
 

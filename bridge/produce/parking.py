@@ -82,7 +82,6 @@ class Parking:
         return kafka_topic in self._parked
 
     def holds_of(self, route: str) -> bool:
-        """Whether records of the route are parked."""
         return any(record.route.name == route for records in self._parked.values() for record in records)
 
     def park(

@@ -78,7 +78,6 @@ class Backlog:
         self.memory_first = False  # the next batch comes from memory, if one there may not be spooled
 
     def enter(self, state: BacklogState, now_ns: int) -> None:
-        """Change the state."""
         assert state in BACKLOG_NEXT[self.state], f"{self.state} to {state}"
         self.state, self.since_ns = state, now_ns
 

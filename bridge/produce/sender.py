@@ -172,7 +172,6 @@ class Sender:
 
     @property
     def started(self) -> bool:
-        """Whether a producer has started."""
         return self._number > 0
 
     async def close(self, *, patience_s: float) -> None:

@@ -181,7 +181,6 @@ class Route:
 
     @property
     def topic_template(self) -> Template:
-        """The bound template of the Kafka topic."""
         return self._topic
 
     @property

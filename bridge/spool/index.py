@@ -182,7 +182,6 @@ class Index:
         return str(found[0]) if found else ""
 
     def note(self, key: str, value: str) -> None:
-        """Store a fact."""
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, value))
 
     def partitions(self) -> list[tuple[int, str, int, int]]:

@@ -41,7 +41,6 @@ class SpoolBatch:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes on disk."""
         names = len(self.topic.encode()) + len(self.route.encode())
         return FIXED_BYTES + names + 4 * len(self.unfinished) + len(self.data)
 

@@ -47,7 +47,6 @@ class Losses:
     said: list[str] = field(default_factory=list)
 
     def report(self, state: State) -> SpoolReport:
-        """The report, with the present totals."""
         sentence = ""
         if self.said:
             stored = state.partitions.values()

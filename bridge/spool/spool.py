@@ -31,7 +31,6 @@ _KNOWN: Final = 64  # appended batches whose size is remembered per partition: t
 
 
 def spool_path(data_dir: Path, worker: int) -> Path:
-    """The folder of a worker's spool."""
     return data_dir / f"worker-{worker}" / "spool"
 
 
@@ -117,12 +116,10 @@ class Spool:
         return [name for name, partition in self._partitions.items() if partition.batches]
 
     def waiting(self, topic: str, partition: int) -> int:
-        """Batches stored for a partition."""
         found = self._partitions.get((topic, partition))
         return found.batches if found is not None else 0
 
     def waiting_messages(self, topic: str, partition: int) -> int:
-        """Messages stored for a partition."""
         found = self._partitions.get((topic, partition))
         return found.messages if found is not None else 0
 

@@ -177,7 +177,6 @@ def _type(field: Field, annotation: Any) -> str:
 
 
 def _item(annotation: Any) -> Any:
-    """The type of a list's items."""
     return bare(typing.get_args(annotation)[0])[0]
 
 

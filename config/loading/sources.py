@@ -72,7 +72,6 @@ class LayerSource(PydanticBaseSettingsSource):
         """The origin of the value at ``path``; None for a table from several variables."""
 
     def read(self, raw: Mapping[str, Any]) -> None:
-        """Fill the layer from raw values."""
         self.layer.values = self._table(raw, Settings, ())
 
     def refuse(self, path: Path, sentence: str, origin: Origin | None = None, meant: Path | None = None) -> None:

@@ -138,7 +138,6 @@ class GroupReading:
     # --- offsets ---
 
     def committed(self, group: str) -> Offsets:
-        """The group's committed offsets by partition."""
         coordinator = self.coordinator(group)
         asked = consumer_api.OffsetFetchRequest.OffsetFetchRequestGroup
         request = consumer_api.OffsetFetchRequest(
@@ -162,7 +161,6 @@ class GroupReading:
         return self._listed(partitions, _END)
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The first offset of each partition."""
         return self._listed(partitions, _START)
 
     def _listed(self, partitions: Iterable[TopicPartition], at: int) -> Offsets:

@@ -127,7 +127,6 @@ def log_dir(found: Any) -> LogDir:
 
 
 def assigned(topics: Any) -> tuple[TopicPartition, ...]:
-    """Partitions of an assignment, in order."""
     return tuple(
         sorted(
             TopicPartition(getattr(topic, "topic_name", None) or topic.topic, number)

@@ -146,11 +146,9 @@ class _Files:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts the checks; returns at once."""
         self._task = asyncio.create_task(self._run(), name="auth files")
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        """Ends the checks."""
         await end_tasks(self._task)
 
     async def _run(self) -> None:

@@ -165,21 +165,18 @@ class AuthServer:
     # ---- as Site: called by connections ----
 
     def opened(self, connection: Connection) -> None:
-        """As ``Site`` defines it."""
         self._connections.add(connection)
         self._strangers[connection] = None
         if self._quiet is not None:  # its handshake ended during the stop
             connection.end()
 
     def lost(self, connection: Connection) -> None:
-        """As ``Site`` defines it."""
         self._connections.discard(connection)
         self._strangers.pop(connection, None)
         if self._quiet is not None and not self._connections:
             self._quiet.set()
 
     def timed_out(self, *, writing: bool) -> None:
-        """As ``Site`` defines it."""
         self._lose_connection("slow_reader" if writing else "slow_sender")
 
     def wanted(self, head: Head) -> bool:
@@ -188,11 +185,9 @@ class AuthServer:
         return head.length <= self._body_max and (self._secret is None or self._knows(head))
 
     def refuse(self, refusal: Refusal) -> bytes:
-        """As ``Site`` defines it."""
         return self._turn_away(None, refusal.status, "malformed", refusal.reason)
 
     def respond(self, connection: Connection, request: Request) -> bytes | Exchange:
-        """As ``Site`` defines it."""
         started_ns = self._now_ns()
         head, body = request
         endpoint = self._endpoints.get(head.target) or self._endpoints.get(head.target.partition(b"?")[0])

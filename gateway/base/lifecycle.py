@@ -186,7 +186,6 @@ class StopRequest:
         await self._requested.wait()
 
     async def wait_forced(self) -> None:
-        """Wait for :meth:`force`."""
         await self._forced.wait()
 
 

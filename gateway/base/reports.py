@@ -41,7 +41,6 @@ class Reports:
         self._outcomes: dict[Operation, Outcome] = {}
 
     def begin(self, operation: Operation, request: int = 0) -> None:
-        """An operation has begun."""
         self._write(operation, Outcome(self._outcomes.get(operation, Outcome()).count + 1, request=request))
 
     def finish(self, operation: Operation, problem: str | None, done: str, **details: Any) -> None:

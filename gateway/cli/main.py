@@ -61,7 +61,6 @@ class _Version(argparse.Action):
 
 
 def make_parser() -> Parser:
-    """The parser of ``gateway`` with all its commands."""
     parser = Parser(
         prog="gateway",
         description="Moves MQTT messages from EMQX into Apache Kafka without losing an acknowledged one.",

@@ -181,5 +181,4 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print one JSON object."""
     print(as_json(value, indent=indent), flush=True)

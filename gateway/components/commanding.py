@@ -59,7 +59,6 @@ class WallClock:
 
 
 def group_name(settings: Settings, commands: CommandSettings) -> str:
-    """The consumer group of one ``[[commands]]``."""
     return commands.group or f"{settings.instance}-commands-{commands.name}"
 
 

@@ -283,7 +283,6 @@ class LostSessions:
 
 
 def _problem(losses: Sequence[LostSession]) -> Problem:
-    """One problem for all, in a sentence."""
     each = [loss.describe() for loss in losses[-_NAMED:]]
     more = f"; and {len(losses) - _NAMED} more" if len(losses) > _NAMED else ""
     sessions = "session" if len(losses) == 1 else f"{len(losses)} sessions:"
@@ -299,7 +298,6 @@ def _problem(losses: Sequence[LostSession]) -> Problem:
 
 
 def _acknowledged_path(directory: Path) -> Path:
-    """The file with the acknowledged losses."""
     return directory / "lost-sessions.acknowledged"
 
 

@@ -124,7 +124,6 @@ class Meta:
 
     @classmethod
     def new(cls, instance: str, witness: Witness) -> Self:
-        """The content for a new directory."""
         return cls(instance, str(uuid.uuid4()), witness=witness)
 
     def write(self, directory: Path) -> None:

@@ -63,7 +63,6 @@ class SessionRegistry:
         return tuple(self._records.values())
 
     def get(self, client_id: str) -> SessionRecord | None:
-        """The record of a client id, if there is one."""
         return self._records.get(client_id)
 
     def load(self, *, put_aside: bool = True) -> None:

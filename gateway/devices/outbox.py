@@ -38,7 +38,6 @@ def ledger_as_json(ledger: Mapping[str, DeviceLedger]) -> dict[str, Any]:
 
 
 def ledger_from_json(devices: Mapping[str, Any]) -> dict[str, DeviceLedger]:
-    """The ledgers from the result of :func:`ledger_as_json`."""
     return {device: DeviceLedger(published, frozenset(left_open)) for device, (published, left_open) in devices.items()}
 
 
@@ -73,7 +72,6 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether the device's memory is full."""
         return len(self._waiting) >= self._limit
 
     def take(self, payload: bytes) -> None:

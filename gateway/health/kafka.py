@@ -26,7 +26,6 @@ SAID: Final = 2  # reasons in a sentence
 
 
 def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> str:
-    """A partition's state in one word."""
     if partition.held:
         return "held"
     if partition.leader is None:
@@ -44,7 +43,6 @@ def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView]
 
 
 def broker_health(broker: BrokerView, limits: HealthLimits) -> str:
-    """A broker's state in one word."""
     if broker.mute_ns >= limits.mute_ns:
         return "silent" if broker.waiting else "unreachable"
     if broker.silent_ns >= limits.silent_ns:
@@ -320,7 +318,6 @@ def _stranded(partition: PartitionView, broker: int) -> bool:
 
 
 def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> int | None:
-    """A mute broker that the partition waits for."""
     for number in (partition.leader, *partition.in_sync):
         broker = brokers.get(number) if number is not None else None
         if broker is not None and broker.mute_ns >= limits.mute_ns:

@@ -38,7 +38,6 @@ class Answer:
 
 
 def json_answer(document: dict[str, object], *, status: int = 200) -> Answer:
-    """A JSON document as an answer."""
     return Answer(status, "application/json; charset=utf-8", json.dumps(document, ensure_ascii=False) + "\n")
 
 

@@ -141,7 +141,6 @@ class RequestParser:
     # ---- callbacks of httptools ----
 
     def on_message_begin(self) -> None:
-        """Start of a request."""
         self.inside = True
         self._head = None
         self._target = b""
@@ -160,7 +159,6 @@ class RequestParser:
             raise _RefusedError(_LONG)
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
-        """A header field."""
         value = value or b""
         self._fields_bytes += len(name) + len(value)
         name = name.lower()
@@ -214,13 +212,11 @@ class RequestParser:
             self._body = []
 
     def on_body(self, part: bytes) -> None:
-        """A part of the body."""
         self._continue_due = False
         if self._body is not None:
             self._body.append(part)
 
     def on_message_complete(self) -> None:
-        """End of the request."""
         head, parts = self._head, self._body
         assert head is not None
         self.inside = False

@@ -147,7 +147,6 @@ class HttpServer:
     # ---- as Site: called by connections ----
 
     def opened(self, connection: Connection) -> None:
-        """As ``Site`` defines it."""
         if len(self._connections) >= _CONNECTIONS:
             next(iter(self._connections)).abort()
             _log.warning("http_connections_many", limit=_CONNECTIONS, consequence="the oldest is closed", repeat_key="")
@@ -157,7 +156,6 @@ class HttpServer:
             connection.end()
 
     def lost(self, connection: Connection) -> None:
-        """As ``Site`` defines it."""
         self._connections.pop(connection, None)
         if not self._connections:
             self._empty.set()
@@ -170,11 +168,9 @@ class HttpServer:
         return False
 
     def refuse(self, refusal: Refusal) -> bytes:
-        """As ``Site`` defines it."""
         return _encode(_sentence(refusal.status, f"This is no request: {refusal.reason}."), {}, last=True)
 
     def respond(self, connection: Connection, request: Request) -> Exchange:
-        """As ``Site`` defines it."""
         exchange = Exchange(connection)
         task = asyncio.create_task(self._respond(exchange, connection, request.head), name="http answer")
         self._responding.add(task)

@@ -39,7 +39,6 @@ class Client(paho.Client):
     """paho's client without the proxy of the environment (mqtt_proxy)."""
 
     def _get_proxy(self) -> dict[str, Any] | None:
-        """The proxy of the settings, or None."""
         proxy: dict[str, Any] = self._proxy
         return proxy or None
 

@@ -48,7 +48,6 @@ class Keepalive:
         return True
 
     def packet_finished(self) -> None:
-        """Note a complete packet."""
         self._finished = True
 
     def due(

@@ -65,7 +65,6 @@ class Siblings:
 
     @staticmethod
     async def wait(pause: Pause, news: asyncio.Event) -> None:
-        """Wait for the length of the pause."""
         if pause.is_shared:
             await until_set(news, pause.wait_ns / 1e9)
         else:
@@ -96,7 +95,6 @@ class Retry:
         return self._short_lived >= SHORT_LIVED_IN_A_ROW
 
     def subscribed(self, now_ns: int) -> None:
-        """Note that the session is subscribed."""
         self._since_ns = now_ns
         self._soon.reset()
         self._siblings.subscribed()

@@ -58,7 +58,6 @@ class Servers:
         return len(self._configured) == 1
 
     def current(self) -> MqttAddress:
-        """The present address."""
         return self._redirected or self._configured[self._index % len(self._configured)]
 
     def subscribed(self, now_ns: int) -> None:

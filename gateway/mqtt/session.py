@@ -232,7 +232,6 @@ class Session:
         await first
 
     def _report(self, task: asyncio.Task[None], first: asyncio.Future[None]) -> None:
-        """Report a defect that ended the session's task."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         if first.done():

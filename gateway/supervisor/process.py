@@ -264,7 +264,6 @@ class WorkerProcess:
             self._settle(number, None)
 
     def finish(self, status: int) -> None:
-        """The worker has ended with this status."""
         self.status = status
         self._hung_up()
         if self._channel is not None:

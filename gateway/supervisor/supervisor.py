@@ -205,7 +205,6 @@ class Supervisor:
 
 
 def _loggable(details: dict[str, Any]) -> dict[str, Any]:
-    """The details of a reload for a log line."""
     fields: dict[str, Any] = {}
     if changed := details.get("changes"):
         fields["changed"] = [change["path"] for change in changed]

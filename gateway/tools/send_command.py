@@ -81,7 +81,6 @@ class CommandWriter:
         await self._producer.close(patience_s=_CLOSE_S)
 
     async def write(self, record: LoggedRecord) -> Place:
-        """Write a record of Draft; returns its place."""
         topic = record.place.topic
         count = self._producer.partition_count(topic)
         if count is None:

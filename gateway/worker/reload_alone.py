@@ -41,13 +41,11 @@ class AloneReload:
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """Note a SIGHUP."""
         wish = take_request(self._directory, self._who)
         _log.info("operation_asked", operation="reload", dry_run=wish.dry_run)
         self._asked.put_nowait(wish)
 
     def attach(self, worker: Worker) -> None:
-        """Serve this worker from now on."""
         worker.show_config(self.state)
         self._task = asyncio.create_task(self._run(worker, Reloader(worker)), name="reload")
 

@@ -271,7 +271,6 @@ class Worker:
 
     @property
     def state(self) -> State:
-        """The state of the life cycle."""
         return self.service.lifecycle.state
 
     def adopt(self, settings: Settings, router: Router, chains: Chains) -> None:

@@ -67,7 +67,6 @@ class Child:
             raise ChildError(f"{self._label} ended before it was told to.{self._last_words()}") from cause
 
     async def tell(self, words: str) -> None:
-        """Sends one line."""
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):  # its end is seen by who reads it

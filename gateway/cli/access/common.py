@@ -42,7 +42,6 @@ def add_password_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_attributes(parser: argparse._ActionsContainer) -> None:
-    """``--attribute NAME=VALUE``."""
     text = "a client attribute, for rules and topics; may be given several times"
     repeated(parser, "--attribute", "NAME=VALUE", text, dest="attributes")
 

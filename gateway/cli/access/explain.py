@@ -33,7 +33,6 @@ examples:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth explain`` to the commands of ``gateway auth``."""
     parser = commands.verb("explain", _run, epilog=_EPILOG)
     parser.set_defaults(usage=parser.error)
     client = parser.add_argument_group("client")

@@ -7,7 +7,6 @@ from gateway.cli.parser import Commands
 
 
 def add_parser(commands: Commands) -> None:
-    """Add ``gateway auth serve`` to the commands of ``gateway auth``."""
     statuses = (
         "exit status: 1 when the database cannot be used, 69 when a port is taken, 78 for bad settings or missing "
         "packages, else as the signal says."

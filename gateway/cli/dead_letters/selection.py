@@ -88,7 +88,6 @@ async def look_through(
 
 
 def find(letters: Sequence[DeadLetter], place: Place) -> DeadLetter | None:
-    """The dead letter with a part at this place."""
     return next((letter for letter in letters if place in letter.places), None)
 
 

@@ -24,7 +24,6 @@ def short_place(letter: DeadLetter, default_topic: str) -> str:
 
 
 def replay_state(replay: Replay | None) -> str:
-    """A word for the table."""
     if replay is None:
         return "no"
     return "yes" if replay.done else "begun"

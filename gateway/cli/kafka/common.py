@@ -25,7 +25,6 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def connected(arguments: argparse.Namespace) -> Iterator[tuple[Settings, KafkaAdmin]]:
-    """The settings and a connection made from them."""
     settings = load_noted(arguments.config).settings
     with quiet(settings.log), KafkaAdmin(settings) as admin:
         yield settings, admin

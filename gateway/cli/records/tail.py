@@ -170,7 +170,6 @@ async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple
 async def _starts(
     arguments: argparse.Namespace, reader: TopicReader, ends: dict[Partition, int], topics: tuple[str, ...]
 ) -> dict[Partition, int]:
-    """The first offset of each partition to read."""
     if arguments.since is not None:
         return await reader.offsets_at(arguments.since)
     if arguments.start is None:

@@ -44,7 +44,6 @@ class CanaryAccount:
 
     @property
     def waiting(self) -> int:
-        """Messages on the way."""
         return len(self._waiting)
 
     def send(self, now_ns: int) -> int:
@@ -55,7 +54,6 @@ class CanaryAccount:
         return number
 
     def advance(self, number: int, leg: Leg) -> None:
-        """The message has come as far as this leg."""
         if (message := self._waiting.get(number)) is not None:
             message.leg = leg
 

@@ -43,7 +43,6 @@ _LOOK_S: Final = 0.5  # between two checks for late messages
 
 
 def canary_topic(settings: Settings) -> str:
-    """The MQTT topic that the canary publishes to."""
     return settings.canary.topic.replace("${instance}", settings.instance)
 
 

@@ -88,7 +88,6 @@ class EmqxApi:
         return [self._parsed(EmqxClient.parse, values, "/clients") for values in rows]
 
     async def nodes(self) -> list[EmqxNode]:
-        """The nodes of the cluster, with their versions."""
         rows = await self._document(await self._ask("/nodes"), "/nodes", list)
         return [self._parsed(EmqxNode.parse, row, "/nodes") for row in rows]
 

@@ -52,7 +52,6 @@ def status_page() -> Document:
 
 
 def read(name: str) -> str:
-    """One of the page's files."""
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 

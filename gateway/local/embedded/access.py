@@ -93,7 +93,6 @@ class AccessClient:
         return kept[0] if kept is not None and kept[1] > time.monotonic() else None
 
     def may(self, login: Login, action: str, topic: str, qos: int, *, retain: bool) -> bool:
-        """Whether the client may publish to the topic, or subscribe to the filter."""
         known = self.known(login, action, topic, qos, retain=retain)
         if known is not None:
             return known

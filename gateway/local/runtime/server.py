@@ -86,7 +86,6 @@ class ServerProcess(Server):
 
     @property
     def pid(self) -> int:
-        """The process id, for measuring it."""
         return self._running().pid
 
     @property

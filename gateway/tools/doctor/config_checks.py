@@ -26,7 +26,6 @@ _TOKEN_WARN_S = 60.0  # tokens are renewed earlier, so less means a failing rene
 
 
 def judge_settings(findings: Findings, loaded: Loaded) -> None:
-    """The warnings of the loading."""
     check = findings.of("settings")
     where = "defaults and environment alone" if loaded.file is None else str(loaded.file)
     check.ok(f"The settings load ({where}).", file=None if loaded.file is None else str(loaded.file))

@@ -36,7 +36,6 @@ class EmqxFacts:
 
 
 def expected_ids(settings: Settings, workers: int) -> list[str]:
-    """The client ids of all sessions of the instance."""
     numbers = range(workers) if settings.workers != 0 else [settings.worker]
     return [client_id for number in numbers for _, client_id in client_ids(settings, number)]
 

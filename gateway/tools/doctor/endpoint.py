@@ -47,7 +47,6 @@ class Endpoint:
 
     @property
     def reached(self) -> bool:
-        """Whether all steps succeeded."""
         if self.tcp is None or self.tcp.failure is not None:
             return False
         return self.tls is None or self.tls.step.failure is None

@@ -69,7 +69,6 @@ class Known:
 
 
 def leads(layout: Layout, node: int, topics: Iterable[str]) -> list[Place]:
-    """The partitions of these topics that a broker leads."""
     return [
         (topic, partition.number)
         for topic in topics

@@ -52,7 +52,6 @@ class Check:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The check in ``--json``."""
         return {
             "group": self.group,
             "name": self.name,

@@ -38,13 +38,11 @@ class Imported:
     findings: list[Finding] = field(default_factory=list)
 
     def note(self, severity: Severity, what: str, consequence: str, way_out: str = "") -> None:
-        """Note a finding, once."""
         one = Finding(severity, what, consequence, way_out)
         if one not in self.findings:
             self.findings.append(one)
 
     def put(self, path: str, value: Any) -> None:
-        """Set the value at a path with dots."""
         *tables, name = path.split(".")
         table = self.settings
         for step in tables:

@@ -124,7 +124,6 @@ class CommandMoments:
         """Those that the MQTT broker has acknowledged."""
 
     def wrote(self, number: int, place: Place, began_ns: int) -> None:
-        """Note that Kafka has a command."""
         self._written[number] = place, began_ns
 
     def received(self, number: int, now_ns: int) -> None:

@@ -97,7 +97,6 @@ class _Told(NamedTuple):
     is_sent: bool = False
 
     def and_(self, status: StatusView) -> _Told:
-        """With one more status."""
         if not status.is_terminal:
             return self._replace(is_sent=self.is_sent or status.status in _SENT)
         # Only timed_out may be followed by another outcome. Compaction may have left the second one alone.

@@ -19,7 +19,6 @@ _COLUMNS: Final = (
 
 
 def exit_status(verdicts: Sequence[CommandVerdict]) -> ExitStatus:
-    """The gravest of all."""
     found = {verdict.exit_status for verdict in verdicts}
     return next((one for one in (ExitStatus.MISSING_MESSAGES, ExitStatus.UNJUDGED) if one in found), ExitStatus.OK)
 

@@ -85,7 +85,6 @@ class KafkaReader:
     # --- topics -----------------------------------------------------------------------------
 
     async def topic(self, name: str) -> TopicView | None:
-        """The present topic, or None."""
         if (numbers := await self._partitions(name)) is None:
             return None
         try:

@@ -77,7 +77,6 @@ def read_counts(page: str) -> GatewayCounts:
 
 
 def read_worker(status: str) -> WorkerFacts:
-    """The one worker in a supervisor's ``/status``."""
     (worker,) = json.loads(status)["workers"]
     sessions = worker.get("sessions", ())
     return WorkerFacts(worker["pid"], bool(sessions) and all(session["subscribed"] for session in sessions))

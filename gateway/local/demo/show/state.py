@@ -48,7 +48,6 @@ class Rate:
         self._points: deque[tuple[float, int]] = deque()
 
     def update(self, now_s: float, total: int) -> None:
-        """The total is this now."""
         points = self._points
         points.append((now_s, total))
         while len(points) > 2 and points[1][0] <= now_s - self._over_s:
