@@ -8,7 +8,6 @@ ivy.py          running the Ivy inside pyspark: its settings, its proxy and trus
 jar.py          a jar as the lock file names it
 jars.py         the jars of the embedded brokers, Spark's Kafka source and Delta Lake: fetched once
 java.py         a Java 17 or newer: the one on this machine, else a runtime installed as a wheel into the cache
-lock.py         rewrites ``jars.lock``: ``python -m gateway.local.runtime.lock``
 mirror.py       the Maven mirror of ``GATEWAY_MAVEN_MIRROR``, and what it takes to be let in there
 ports.py        free loopback ports that stay free until their server binds them
 process.py      processes that cannot outlive us, and waiting for what they log

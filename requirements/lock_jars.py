@@ -1,4 +1,6 @@
-"""Rewrites ``jars.lock``: ``python -m gateway.local.runtime.lock``. Run it after a change of a version below."""
+"""Rewrites ``gateway/local/runtime/jars.lock``: ``python requirements/lock_jars.py``.
+
+Run it after a change of a version below."""
 
 import hashlib
 import os
@@ -39,7 +41,7 @@ _ROOTS: dict[Bundle, _Root] = {
 }
 _HEADER = """\
 # The jars of the embedded brokers, of Spark's Kafka source and of Delta Lake: bundle, module, bytes, SHA-256.
-# Written by python -m gateway.local.runtime.lock; the modules it starts from, and why those versions, are in that file.
+# Written by requirements/lock_jars.py; the modules it starts from, and why those versions, are in that file.
 # Of Spark's bundle only what pyspark itself does not carry is listed.
 """
 
