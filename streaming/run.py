@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from config.errors import ExitStatus
 from config.settings import Settings
 from streaming.job import Job, JobContext
+from streaming.kafka.admin import ensure_topic
 from streaming.options import JOBS
 from streaming.runtime import driver
 
@@ -51,6 +52,12 @@ def _in_its_pool(name: str) -> Job:
     return start_in_pool
 
 
+def _prepare(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> None:
+    """What a job of a later stage lacks is told before the first stage, which may take hours."""
+    if "anomalies" in arguments.jobs:
+        ensure_topic(spark, settings, settings.stream.anomalies.topic, "stream.anomalies.topic")
+
+
 def _report(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> None:
     if arguments.report is not None:
         from streaming.report.lake import read_lake  # late: few jobs draw plots
@@ -64,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     if name not in JOBS:
         print(f"error: {name!r} is no job; jobs are {', '.join(JOBS)}.", file=sys.stderr)  # noqa: T201 (the user's)
         return ExitStatus.USAGE
-    return driver.main(name, stages, words, _report)
+    return driver.main(name, stages, words, _prepare, _report)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ from streaming.anomalies.detectors import Limits
 from streaming.anomalies.processor import ANOMALIES, Detect
 from streaming.anomalies.state import STATE_VERSION
 from streaming.job import JobContext
-from streaming.kafka.admin import ensure_topic
 from streaming.kafka.options import source_options
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
@@ -162,8 +161,8 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
-    """Starts the query and returns it. Raises ConfigError if silver is not there or the checkpoint does not fit,
-    KafkaUnavailableError if the topic is not there and may not be made."""
+    """Starts the query and returns it. Raises ConfigError if silver is not there or the checkpoint does not fit.
+    The topic must be there."""
     stream = settings.stream
     silver = lake_tables.existing(spark, stream, "silver", job="silver")
     checkpoint = prepare_checkpoint(
@@ -173,7 +172,6 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
         {"stream.shuffle_partitions": stream.shuffle_partitions},
         renewed={"detector": STATE_VERSION},
     )
-    ensure_topic(spark, settings, stream.anomalies.topic, "stream.anomalies.topic")
     table = DeltaTable(spark, stream, "anomalies")
     table.create(ANOMALIES, delta_autoOptimize_autoCompact="true")
     # withEventTimeOrder: a first start beside a table reads its files in order of the watermark's column.

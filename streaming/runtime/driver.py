@@ -92,13 +92,14 @@ class _Signals:
 
 Stages = Callable[[argparse.Namespace, Settings], Sequence[Sequence[Job]]]
 """Which jobs to run, once the command line and the settings are read: those of a stage together, then the next."""
-AtEnd = Callable[[SparkSession, Settings, argparse.Namespace], None]
-"""What is done when all jobs have ended in order, while Spark is still there."""
+Work = Callable[[SparkSession, Settings, argparse.Namespace], None]
 
 
-def main(name: str, stages: Stages, argv: list[str] | None, at_end: AtEnd | None = None) -> int:
-    """Runs the jobs until all end by themselves or a signal comes, then ``at_end``. Returns the exit status, or ends by
-    the signal."""
+def main(
+    name: str, stages: Stages, argv: list[str] | None, prepare: Work | None = None, at_end: Work | None = None
+) -> int:
+    """Runs ``prepare``, the jobs until all end by themselves or a signal comes, and then ``at_end``, all with one
+    Spark. Returns the exit status, or ends by the signal."""
     parser = argparse.ArgumentParser(prog=f"python -m streaming.run {name}", description=f"The Spark job {name}.")
     options.add_arguments(parser, name)
     options.add_jars(parser)
@@ -128,6 +129,8 @@ def main(name: str, stages: Stages, argv: list[str] | None, at_end: AtEnd | None
             signals.install()
             signals.let_finish = True
             spark.tell_when_ended(lambda status: signals.mailbox.put(SparkEnded(status)))
+            if prepare is not None:
+                prepare(spark.session, settings, arguments)
             for stage in chosen:
                 if signals.first is None:
                     run_queries(spark.session, settings, stage, context, signals.mailbox)

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from streaming import options
+from config.errors import ExitStatus
+from config.settings import Settings
+from streaming import options, run
+from streaming.errors import KafkaUnavailableError
 from streaming.runtime import driver, reach
 
 
@@ -26,19 +29,14 @@ class _Refusal(AnalysisException):
         return "there is no such table"
 
 
-def test_the_text_of_a_refusal_is_told_though_the_jvm_has_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lives = [True]
-
-    def refused(*_: Any) -> None:
-        raise _Refusal(lambda: lives[0])
-
+@pytest.fixture
+def end_of_jvm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A driver without Spark, Kafka and signals. Empty while its JVM lives."""
+    ended: list[str] = []
     settings = SimpleNamespace(
         kafka=SimpleNamespace(bootstrap_servers=()), stream=SimpleNamespace(master="local", metrics=None)
     )
-    spark = SimpleNamespace(session=None, tell_when_ended=lambda _tell: None)
-    spark.end = lambda: lives.__setitem__(0, False)
+    spark = SimpleNamespace(session=None, tell_when_ended=lambda _tell: None, end=lambda: ended.append("ended"))
     for place, name, played in (
         (options, "add_arguments", lambda *_: None),
         (options, "load_settings", lambda _: settings),
@@ -47,17 +45,45 @@ def test_the_text_of_a_refusal_is_told_though_the_jvm_has_ended(
         (reach, "require_master", lambda *_: None),
         (driver, "serve", lambda *_: None),
         (driver, "start_spark", lambda *_: spark),
-        (driver, "run_queries", refused),
     ):
         monkeypatch.setattr(place, name, played)
     monkeypatch.setattr(
         argparse.ArgumentParser, "parse_args", lambda *_: argparse.Namespace(jars="", conf=[], allow_data_loss=False)
     )
     monkeypatch.setattr(driver._Signals, "install", lambda _: None)
+    return ended
+
+
+def test_the_text_of_a_refusal_is_told_though_the_jvm_has_ended(
+    end_of_jvm: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: Any) -> None:
+        raise _Refusal(lambda: not end_of_jvm)
+
+    monkeypatch.setattr(driver, "run_queries", refused)
     with pytest.raises(AnalysisException) as raised:
         driver.main("silver", lambda *_: [[]], [])
     assert raised.value.__notes__ == ["there is no such table"]
     assert "there is no such table" in capsys.readouterr().out
+
+
+def test_what_a_later_stage_lacks_ends_all_before_the_first(
+    end_of_jvm: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The topic of alerts, which the second stage writes to, was missed when silver had read hours of records."""
+
+    def missing(_spark: object, _settings: object, topic: str, setting: str) -> None:
+        raise KafkaUnavailableError(f"no topic {topic!r}, which {setting} names")
+
+    monkeypatch.setattr(run, "ensure_topic", missing)
+    monkeypatch.setattr(driver, "run_queries", lambda *_: pytest.fail("a stage began"))
+    monkeypatch.setattr(options, "load_settings", lambda _: Settings())
+    told = argparse.Namespace(jars="", conf=[], allow_data_loss=False, jobs=("silver", "anomalies"))
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *_: told)
+    monkeypatch.setattr(run, "stages", lambda *_: [["silver"], ["anomalies"]])
+    assert run.main(["all"]) == ExitStatus.UNAVAILABLE
+    assert "no topic 'anomalies', which stream.anomalies.topic names" in " ".join(capsys.readouterr().err.split())
+    assert end_of_jvm
 
 
 def test_a_signal_waits_for_batches_alone() -> None:
