@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka.admin import NewTopic
-from aiokafka.protocol.metadata import MetadataRequest
 
 from bridge.backoff import broker_timeout_ms
 from bridge.errors import RefusedError, RetriableError, TopicMissingError, UnreachableError
@@ -19,15 +18,12 @@ from bridge.kafka.login import KafkaLogin
 from config.error_words import words
 
 if TYPE_CHECKING:
-    from aiokafka.client import AIOKafkaClient
-
     from bridge.kafka.producer import KafkaProducer
     from config.settings import KafkaSettings
 
 log = structlog.get_logger("kafka")
 
 _THROTTLED = 89  # THROTTLING_QUOTA_EXCEEDED (KIP-599): unknown to aiokafka
-_DELETION_DISABLED = 73  # delete.topic.enable = false: unknown to aiokafka
 _CLOSE_PATIENCE_S = 1.0
 _SETTLING_S = 10.0  # a broker takes records for a new topic some 0.1 s after it lists it; later on a busy machine
 
@@ -127,59 +123,6 @@ class Topics:
             raise TopicMissingError(
                 f"Topic {name} could not be created: {reason}. Check kafka.topics (partitions, replication)."
             )
-
-    async def remove(self, topics: Iterable[str], patience_s: float) -> None:
-        """Delete topics, and wait until no broker that answers lists them. Missing topics are ignored.
-
-        Raises RefusedError, and RetriableError if a broker still lists one after ``patience_s``."""
-        names = sorted(set(topics))
-        deadline = time.monotonic() + patience_s
-        admin = make_admin(connection_options(self._settings, self._client_id), self._login)
-        try:
-            await admin.start()
-            response = await admin.delete_topics(names)
-            for name, code in response.topic_error_codes:
-                _check_deleted(name, code)
-            while listed := await _listed(admin._client, names):
-                if time.monotonic() > deadline:
-                    raise RetriableError(
-                        f"Kafka accepted to delete {', '.join(sorted(listed))}, but brokers still list it."
-                    )
-                await asyncio.sleep(0.05)
-        except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
-            raise RetriableError(f"Topics could not be deleted now: {words(error)}.") from error
-        finally:
-            await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
-
-
-def _check_deleted(name: str, code: int) -> None:
-    kind = kafka_errors.for_code(code)
-    if kind in {kafka_errors.NoError, kafka_errors.UnknownTopicOrPartitionError}:
-        return
-    if issubclass(kind, REFUSED):
-        raise RefusedError(f"Kafka does not let us delete topic {name}. Check the ACLs: Delete on it.")
-    if code == _DELETION_DISABLED:
-        raise RefusedError(f"Kafka deletes no topics (delete.topic.enable = false), so {name} stays.")
-    raise RetriableError(f"Topic {name} could not be deleted now: {words(kind())}.")
-
-
-async def _listed(client: AIOKafkaClient, names: list[str]) -> set[str]:
-    """The topics that some broker still lists. Brokers that do not answer are ignored."""
-    listed = set()
-    for broker in client.cluster.brokers():
-        try:
-            answer = await client.send(broker.nodeId, MetadataRequest(names, allow_auto_topic_creation=False))
-        except (OSError, TimeoutError, kafka_errors.KafkaError):
-            continue
-        for topic in answer.to_object()["topics"]:
-            kind = kafka_errors.for_code(topic["error_code"])
-            if issubclass(kind, REFUSED):
-                raise RefusedError(
-                    f"Kafka accepted to delete topic {topic['topic']}, but does not let us check that it is deleted."
-                )
-            if kind is not kafka_errors.UnknownTopicOrPartitionError:
-                listed.add(topic["topic"])
-    return listed
 
 
 def _new_topic(settings: KafkaSettings, name: str, partitions: int | None) -> NewTopic:

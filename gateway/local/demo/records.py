@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, cast
 
 from config.error_words import words
 from config.errors import ExitStatus, GatewayError
+from config.settings import KafkaSettings, Settings
 from gateway.devices.account import Tally
+from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import PARTITIONS
 from gateway.local.demo.show.state import Window
 
@@ -43,20 +45,16 @@ def read_identity(value: bytes | None) -> Identity | None:
 
 
 async def make_topics(bootstrap: str, partitions: Mapping[str, int]) -> None:
-    """Make topics with so many partitions: who writes them does that, not the gateway. Raises ReadBackError."""
-    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-    from aiokafka.errors import KafkaError, for_code
+    """Make topics with so many partitions: who writes them does that, not the gateway. Raises AdminError."""
+    from gateway.admin.changes import NewTopic
+    from gateway.admin.kafka import KafkaAdmin
 
-    admin: Any = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await admin.start()
-        answer = await admin.create_topics([NewTopic(topic, count, 1) for topic, count in partitions.items()])
-        for refused in (error for error in answer.topic_errors if error[1]):
-            raise for_code(refused[1])(refused)
-    except KafkaError as error:
-        raise ReadBackError(f"the topics {', '.join(partitions)} could not be made: {words(error)}.") from error
-    finally:
-        await admin.close()
+    def work() -> None:
+        with KafkaAdmin(Settings(kafka=KafkaSettings(bootstrap_servers=tuple(bootstrap.split(","))))) as admin:
+            for topic, count in partitions.items():
+                admin.create_topic(NewTopic(topic, count, 1))
+
+    await in_thread(work)
 
 
 async def read_topic(bootstrap: str, topic: str) -> AsyncIterator[Any]:

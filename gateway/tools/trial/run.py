@@ -21,6 +21,10 @@ from bridge.kafka.reader import TopicReader
 from bridge.kafka.topics import Topics
 from bridge.waiting import end_tasks, until_set
 from config.values.addresses import parse_mqtt_address
+from gateway.admin.errors import AdminMissingError, AdminRetriableError
+from gateway.admin.everywhere import wait_everywhere
+from gateway.admin.kafka import KafkaAdmin
+from gateway.base.process.daemon_thread import begun
 from gateway.components.outward import Outward, kafka_login
 from gateway.devices.device import DeviceConnection, DeviceRefusedError, Way
 from gateway.mqtt.login import Login
@@ -154,9 +158,8 @@ class Trial:
             await asyncio.sleep(0.1)
 
     async def _remove(self, settings: Settings, topic: str) -> None:
-        """Delete a topic. Uses a login of its own, because the trial's has ended."""
-        async with kafka_login(settings.kafka) as login:
-            await Topics(settings.kafka, f"{self._plan.instance}-admin", login).remove([topic], _DELETE_S)
+        """Delete a topic, and wait until no broker lists it. An interrupted clean-up does not wait for the thread."""
+        await asyncio.wrap_future(begun(partial(_delete_topic, settings, topic), "trial"))
 
     def _groups(self, settings: Settings) -> None:
         """Have the consumer groups deleted that the gateway makes for commands."""
@@ -370,3 +373,12 @@ class Trial:
             while at < len(offsets) and offsets[at] < first + count:
                 self._moments.stored_ns[numbers[at]] = now_ns
                 at += 1
+
+
+def _delete_topic(settings: Settings, name: str) -> None:
+    with KafkaAdmin(settings) as admin:
+        with contextlib.suppress(AdminMissingError):
+            admin.delete_topic(name)
+        deadline = time.monotonic() + _DELETE_S
+        if behind := wait_everywhere(admin, [name], lambda found: name not in found, deadline).behind:
+            raise AdminRetriableError(f"Kafka accepted to delete it, but {'; '.join(behind)}.")
