@@ -3,17 +3,12 @@
 import argparse
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -33,7 +28,6 @@ from gateway.local.demo.records import Identity, count_silver, read_identity, re
 from gateway.local.demo.show.scrape import read_counts
 from gateway.local.demo.show.spark_events import LineTail, SparkEvents
 from gateway.local.demo.show.state import GatewayCounts, Rate, Window
-from gateway.local.demo.sweeper import Sweeper
 from streaming.progress import BatchEvent, Event, FailedEvent, StartedEvent, format_line
 
 # ── latencies and rates ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -364,61 +358,3 @@ async def test_a_child_that_does_not_end_is_given_up_and_killed(child: Child) ->
         await child.finished(0.2)
     await child.kill()
     await child.kill()
-
-
-SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
-PARENT = """
-import os, subprocess, sys
-from pathlib import Path
-from gateway.local.demo.sweeper import Sweeper
-sweeper = Sweeper([Path(sys.argv[1])])
-child = subprocess.Popen(
-    [sys.executable, "-S", "-c", "import time; time.sleep(600)"],
-    env={**os.environ, **sweeper.environment}, start_new_session=True,
-)
-print(child.pid, flush=True)
-os.kill(os.getpid(), 9)
-"""
-linux_only = pytest.mark.skipif(not Path("/proc").exists(), reason="processes are found in /proc")
-
-
-@linux_only
-def test_a_sweep_ends_what_has_the_mark_and_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "to go"
-    folder.mkdir()
-    sweeper = Sweeper([folder])
-    marked = subprocess.Popen(SLEEPER, env={**os.environ, **sweeper.environment}, start_new_session=True)
-    other = subprocess.Popen(SLEEPER, start_new_session=True)
-    try:
-        assert folder.exists()
-        assert marked.poll() is None
-        # A zombie has no environment, so the sweep ends although nobody has waited for it yet.
-        assert sweeper.sweep()
-        assert marked.wait(10) == -signal.SIGKILL
-        assert other.poll() is None
-        assert not folder.exists()
-        assert sweeper.sweep()
-    finally:
-        for process in (marked, other):
-            process.kill()
-            process.wait()
-
-
-def lives(pid: int) -> bool:
-    """Whether the process runs; one that only waits to be waited for does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-@linux_only
-def test_our_own_death_starts_the_sweep(tmp_path: Path) -> None:
-    folder = tmp_path / "to go"
-    folder.mkdir()
-    parent = subprocess.run([sys.executable, "-c", PARENT, folder], capture_output=True, text=True, check=False)
-    assert parent.returncode == -signal.SIGKILL, parent.stderr
-    deadline = time.monotonic() + 30.0
-    while folder.exists() or lives(int(parent.stdout)):
-        assert time.monotonic() < deadline, "the marked process or the folder is still there"
-        time.sleep(0.05)

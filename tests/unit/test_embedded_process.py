@@ -141,10 +141,45 @@ def test_many_threads_may_talk_to_it(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+# A child of its own in a session of its own, as Spark's Java is.
+SCATTERED = [
+    sys.executable,
+    "-c",
+    (
+        "import subprocess, sys, time;"
+        "c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True);"
+        "print('up', c.pid, flush=True); time.sleep(600)"
+    ),
+]
+linux_only = pytest.mark.skipif(not Path("/proc").exists(), reason="processes are found in /proc")
+
+
+def scattered_child(log: Path) -> int:
+    wait_until(lambda: log.exists() and b"up" in log.read_bytes(), "the child's child")
+    return int(log.read_text().split()[1])
+
+
+@linux_only
+def test_a_sweep_ends_what_a_process_leaves_and_nothing_else(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    process = start(SCATTERED, tmp_path / "log", sweep=True)
+    left = scattered_child(tmp_path / "log")
+    try:
+        assert not gone(left)
+        process.kill()
+        assert gone(left)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
 class TestTheEndOfOurProcess:
     """A helper process starts a guarded one; then the helper ends in each possible way."""
 
-    def helper(self, tmp_path: Path, then: str) -> tuple[subprocess.Popen[str], int]:
+    def helper(
+        self, tmp_path: Path, then: str, argv: list[str] = STUBBORN, *, sweep: bool = False
+    ) -> tuple[subprocess.Popen[str], int]:
         directory = tmp_path / "temporary"
         directory.mkdir()
         (directory / "data").write_text("x")
@@ -153,7 +188,8 @@ import os, signal, sys, threading, time
 from pathlib import Path
 from gateway.local.runtime.process import GuardedProcess
 def begin():
-    p = GuardedProcess({STUBBORN!r}, log=Path({str(tmp_path / "log")!r}), remove=[Path({str(directory)!r})])
+    remove = [Path({str(directory)!r})]
+    p = GuardedProcess({argv!r}, log=Path({str(tmp_path / "log")!r}), remove=remove, sweep={sweep})
     print(p.pid, flush=True)
     return p
 {then}
@@ -183,6 +219,14 @@ def begin():
     def test_ends_the_guarded_one(self, tmp_path: Path, then: str) -> None:
         process, pid = self.helper(tmp_path, then)
         self.check(tmp_path, process, pid)
+
+    @linux_only
+    def test_what_the_guarded_one_leaves_is_swept_up(self, tmp_path: Path) -> None:
+        process, pid = self.helper(tmp_path, "p = begin(); time.sleep(600)", argv=SCATTERED, sweep=True)
+        left = scattered_child(tmp_path / "log")
+        process.kill()
+        self.check(tmp_path, process, pid)
+        wait_until(lambda: gone(left), "the end of what it left")
 
     def test_ends_it_when_a_forked_child_holds_the_pipe(self, tmp_path: Path) -> None:
         """A forked child inherits the pipe whose end the guard waits for; it looks for its parent too."""

@@ -1,7 +1,6 @@
 """The demo: the whole path on this machine, with devices, failures, and an account at the end.
 
 show/             what people see while it runs, and where its numbers come from
-_sweeper.py       ends what Spark leaves running when it or the demo is killed
 access.py         ``--auth``: the access service of a demo, asked by its MQTT broker, with a secret for each device
 account.py        what became of every message, by the devices' own names and sequence numbers
 alerts.py         makes commands of the alerts of the Spark job ``anomalies``, and notes what came of them
@@ -17,6 +16,5 @@ records.py        makes topics, and reads the messages back: from Kafka with a c
 result.py         what a whole run of the demo comes to
 run.py            the demo from its first line to its account: start, flow, stop without a loss, read back
 services.py       the demo's servers: Kafka, the MQTT broker, the gateway and the Spark job; started, watched, stopped
-sweeper.py        the process that ends what Spark would leave running; see ``_sweeper.py``
 witness.py        a Kafka consumer that watches the messages arrive (``python -m gateway.local.demo.witness``)
 """

@@ -25,7 +25,6 @@ from gateway.local.demo.options import TOPIC, gateway_toml
 from gateway.local.demo.show.scrape import HttpClient, WorkerFacts, read_counts, read_worker
 from gateway.local.demo.show.spark_events import LineTail, SparkEvents
 from gateway.local.demo.show.state import DemoState, GatewayCounts, GatewayLives, Step, StepState
-from gateway.local.demo.sweeper import Sweeper
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.cache import cache_directory, format_bytes
@@ -85,7 +84,6 @@ class Services:
         self._mqtt: MqttBroker | None = None
         self._gateway: GuardedProcess | None = None
         self._spark: GuardedProcess | None = None
-        self._sweeper: Sweeper | None = None
         self._spark_lines: LineTail | None = None
         self._spark_jars: asyncio.Task[None] | None = None
         self._http: HttpClient | None = None
@@ -196,9 +194,8 @@ class Services:
                 password_file=None if self._access is None else self._access.gateway_password_file,
             )
         )
-        # A worker outlives its supervisor for as long as it drains; the sweeper ends it with us.
-        mark = self._sweeping() if supervised else {}
-        self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log", mark)
+        # A worker outlives its supervisor for as long as it drains.
+        self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log", {}, supervised)
         self._http = HttpClient(http_port)
         while await self._http.get("/readyz") is None:
             self.check()
@@ -218,8 +215,7 @@ class Services:
         command = [*_OURSELVES, "stream", "all", *_JOBS, *settings]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
         shell = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress)]
-        environment = {**self._sweeping(), **self._spark_scratch()}
-        self._spark = self._guarded([*shell, *command], "spark.log", environment)
+        self._spark = self._guarded([*shell, *command], "spark.log", self._spark_scratch(), True)
         self._spark_lines = LineTail(progress)
 
     # ── watch ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -365,23 +361,16 @@ class Services:
         for process in (self._gateway, self._spark):
             if process is not None:
                 process.kill()
-        if self._sweeper is not None and not await in_thread(self._sweeper.sweep):
-            self._view.warn("Some of Spark's processes could not be ended.")
         if self._http is not None:
             await self._http.close()
         self._reserved.release()
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _guarded(self, argv: list[str], log: str, extra: Mapping[str, str] | None = None) -> GuardedProcess:
-        environment = {**_environment(), **(extra or {})}
-        return GuardedProcess(argv, log=self.root / log, env=environment, remove=[] if self._keep else [self.root])
-
-    def _sweeping(self) -> Mapping[str, str]:
-        """The environment by which the sweeper knows what to end."""
-        if self._sweeper is None:
-            self._sweeper = Sweeper([] if self._keep else [self.root])
-        return self._sweeper.environment
+    def _guarded(self, argv: list[str], log: str, extra: Mapping[str, str], sweep: bool) -> GuardedProcess:
+        environment = {**_environment(), **extra}
+        remove = [] if self._keep else [self.root]
+        return GuardedProcess(argv, log=self.root / log, env=environment, remove=remove, sweep=sweep)
 
     def _spark_scratch(self) -> dict[str, str]:
         """The environment that keeps all temporary files of Spark, Python's and Java's, in this run's folder.

@@ -5,6 +5,10 @@ started from worker threads too; a function between fork and exec is unsafe with
 process has one thread and holds the read end of a pipe whose only writer is our process: end of file means we are
 gone, however we went.
 
+Spark's Java is a grandchild in a session of its own. It ends when its standard input does, but not while it starts:
+there a failure leaves its server threads running for ever. So a mark in the environment tells what belongs to a
+process, and what is left of it is swept up.
+
 Standard input: one line of JSON (see :func:`main`), then lines ``signal N``. Standard output: ``pid N`` or ``error
 text``, then ``sent`` for each signal, at the end ``exit N`` (negative: killed by that signal). Signals go through here
 because only the parent of a process can be sure that a process id still means that process.
@@ -19,10 +23,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from typing import TypedDict
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ORPHAN_CHECK_SECONDS = 1.0  # end of file arrives at once; this catches a copy of the pipe leaked into a forked child
+_PAUSE_SECONDS = 0.1
+_EMPTY_LOOKS = 3  # a process that was just forked may be seen in the next look only
+_SWEEP_SECONDS = 8.0  # the parent waits ten
 
 
 class _Description(TypedDict):
@@ -30,13 +38,15 @@ class _Description(TypedDict):
     env: dict[str, str]
     cwd: str | None
     log: str
+    mark: str
     remove: list[str]
 
 
 def main() -> int:
     """Start the process described on standard input and stay until it ends, or until our own parent does.
 
-    The description: ``argv``, ``env`` (whole environment), ``cwd`` or null, ``log`` (appended to) and ``remove``,
+    The description: ``argv``, ``env`` (whole environment), ``cwd`` or null, ``log`` (appended to), ``mark``
+    (``NAME=value`` in the environment of what is swept up after the process; "" for nothing) and ``remove``,
     directories to delete when the parent died without cleaning up.
     """
     parent = os.getppid()
@@ -68,13 +78,19 @@ def main() -> int:
                 os.read(wake_read, 4096)
         chunk = os.read(0, 65536) if 0 in readable else None
         if chunk == b"" or os.getppid() != parent:
-            _end(child, description["remove"])
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # works on a stopped process too
+            child.wait()
+            _sweep(description["mark"])
+            for directory in description["remove"]:
+                shutil.rmtree(directory, ignore_errors=True)
             return 0
         pending += chunk or b""
         while b"\n" in pending:
             line, _, pending = pending.partition(b"\n")
             _send(child.pid, int(line.split()[1]))
             _say("sent")
+    _sweep(description["mark"])
     _say(f"exit {child.returncode}")
     return 0
 
@@ -113,12 +129,27 @@ def _send(group: int, number: int) -> None:
             os.waitid(os.P_PID, group, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
-def _end(child: subprocess.Popen[bytes], directories: list[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)  # works on a stopped process too
-    child.wait()
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)
+def _sweep(mark: str) -> None:
+    """Kill what has the mark, until nothing is found. Where there is no /proc nothing is."""
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    empty = 0
+    while mark and empty < _EMPTY_LOOKS and time.monotonic() < deadline:
+        empty = 0 if _kill_marked(mark.encode()) else empty + 1
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _kill_marked(mark: bytes) -> int:
+    """How many living processes had the mark; each was sent SIGKILL."""
+    found = 0
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib is a slow import for a process this small
+            with contextlib.suppress(OSError, ValueError):  # no process, gone meanwhile, or another user's
+                with open(f"/proc/{int(name)}/environ", "rb") as file:  # noqa: PTH123
+                    marked = mark in file.read().split(b"\0")
+                if marked:
+                    found += 1
+                    os.kill(int(name), signal.SIGKILL)
+    return found
 
 
 def _say(line: str) -> None:

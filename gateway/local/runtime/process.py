@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import re
 
 _GUARD = Path(__file__).with_name("_guard.py")
+_MARK = "GUARD_MARK"
 _POLL_SECONDS = 0.03  # start-up is timed in seconds; polling a log this often costs nothing measurable
 
 
@@ -29,7 +31,8 @@ class GuardedProcess:
     """A child process, in a process group of its own, that is killed when this process ends, whatever ends it.
 
     Between the two stands a small guard process (see ``_guard.py``). Standard output and error are appended to ``log``.
-    ``remove`` names directories the guard deletes if we die without calling :meth:`kill` or :meth:`terminate`.
+    ``remove`` names directories the guard deletes if we die without calling :meth:`kill` or :meth:`terminate`. With
+    ``sweep`` it also kills what the process leaves running, in whatever session: all that have its environment.
     Blocks until the process is started (some 30 ms); raises StartError when its executable cannot be run.
     Any thread may call the methods.
     """
@@ -42,7 +45,9 @@ class GuardedProcess:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         remove: Sequence[Path] = (),
+        sweep: bool = False,
     ) -> None:
+        mark = uuid.uuid4().hex if sweep else ""
         self.log = log
         self.log_offset = log.stat().st_size if log.exists() else 0  # where this process's own output begins
         self._returncode: int | None = None
@@ -58,9 +63,10 @@ class GuardedProcess:
         )
         description = {
             "argv": [str(part) for part in argv],
-            "env": dict(os.environ if env is None else env),
+            "env": {**(os.environ if env is None else env), **({_MARK: mark} if mark else {})},
             "cwd": str(cwd) if cwd else None,
             "log": str(log),
+            "mark": f"{_MARK}={mark}" if mark else "",
             "remove": [str(directory) for directory in remove],
         }
         self._tell(json.dumps(description))
