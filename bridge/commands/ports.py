@@ -1,4 +1,4 @@
-"""Protocols of commands: the consumer group, the MQTT side, dead letters. Implementations match by shape.
+"""Protocols of commands: the group's listener, the MQTT side, dead letters. Implementations match by shape.
 
 All belong to the event loop's thread."""
 
@@ -33,9 +33,8 @@ class PartitionListener(Protocol):
         committed offset on; without one from the first record that Kafka has. Does not block."""
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        """These partitions are about to be another member's: finish, and commit through ``CommandGroup.commit``. The
-        group waits for the return; take at most 5 s. Other partitions go on meanwhile. ``lost`` may come before the
-        return."""
+        """These partitions are about to be another member's: finish, and commit. The group waits for
+        the return; take at most 5 s. Other partitions go on meanwhile. ``lost`` may come before the return."""
 
     def lost(self, partitions: Collection[Partition]) -> None:
         """These partitions may already be another member's: nothing can be committed. Does not block."""
@@ -43,36 +42,6 @@ class PartitionListener(Protocol):
     def missed(self, partition: Partition, first: int, end: int) -> None:
         """Kafka deleted the records from ``first`` to before ``end`` unread; reading goes on at ``end``. Does not
         block."""
-
-
-class CommandGroup(Protocol):
-    """A member of a Kafka consumer group. Commits go through it, with metadata."""
-
-    async def start(self) -> None:
-        """Join the group. Raises UnreachableError, RefusedError, TopicMissingError or ConfigError, each a sentence."""
-
-    async def stop(self) -> None:
-        """Await ``revoked`` for all partitions, then end. They wait 15 s for this member to come back. Never raises."""
-
-    async def retire(self) -> None:
-        """As ``stop``, but leave the group: other members get the partitions at once. Never raises."""
-
-    async def read(self) -> Sequence[LoggedRecord]:
-        """The next records of all partitions that are not paused, in order within each; waits up to 200 ms, and may be
-        empty. Call it again and again, also while all is paused: a member that does not is put out of its group.
-        Partitions that were assigned since the call are left to the next one, so that they can be paused before.
-
-        Raises RefusedError when the group cannot go on without an operator."""
-
-    async def commit(self, offsets: Mapping[Partition, Committed]) -> Collection[Partition]:
-        """Commit; returns the partitions whose metadata the broker found too large. Raises UnreachableError when it
-        is not known whether Kafka has it, and RefusedError when this member's generation is over."""
-
-    def pause(self, partitions: Collection[Partition]) -> None:
-        """Read only the partitions that are not among these, until the next call."""
-
-    async def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """The offset of the first record that Kafka still has, for each."""
 
 
 class Clock(Protocol):
@@ -113,12 +82,6 @@ whether the broker has it."""
 
 class CommandLink(Protocol):
     """The MQTT connection that commands leave by. It reconnects by itself."""
-
-    async def start(self) -> None:
-        """Begin to connect. Returns at once."""
-
-    async def stop(self, deadline_ns: int) -> None:
-        """Wait for outstanding answers until the deadline (monotonic), then disconnect."""
 
     @property
     def room(self) -> int:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import aiokafka.errors as kafka_errors
@@ -182,6 +182,11 @@ class GroupMember:
     # --- reading -----------------------------------------------------------------------------------
 
     async def read(self) -> Sequence[LoggedRecord]:
+        """The next records of all partitions that are not paused, in order within each; waits up to 200 ms, and may be
+        empty. Call it again and again, also while all is paused: a member that does not is put out of its group.
+        Partitions that were assigned since the call are left to the next one, so that they can be paused before.
+
+        Raises RefusedError when the group cannot go on without an operator."""
         self._read_s = asyncio.get_running_loop().time()
         if not self._positions and self._error is None:
             self._changed.clear()
@@ -214,6 +219,7 @@ class GroupMember:
         return found
 
     def pause(self, partitions: Collection[Partition]) -> None:
+        """Read only the partitions that are not among these, until the next call."""
         self._paused = frozenset(partitions)
         for at in self._positions:
             if at in self._consumer.paused():
@@ -222,23 +228,10 @@ class GroupMember:
             elif at in self._paused:
                 self._consumer.pause(at)
 
-    async def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        try:
-            found = await self._beginnings(partitions)
-        except kafka_errors.KafkaError as error:
-            raise read_failure(error, ", ".join(self._topics)) from error
-        return {(at.topic, at.partition): offset for at, offset in found.items()}
-
-    async def _beginnings(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, int]:
-        found: Mapping[TopicPartition, int] = await self._consumer.beginning_offsets(
-            [TopicPartition(*partition) for partition in partitions]
-        )
-        return found
-
     async def _out_of_range(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on at the first record that Kafka has, and tell the listener what it deleted before."""
         try:
-            firsts = await self._beginnings(positions)
+            firsts = await self._consumer.beginning_offsets(list(positions))
         except kafka_errors.KafkaError:
             return  # the next fetch ends here again
         for at, position in positions.items():
@@ -269,6 +262,8 @@ class GroupMember:
     # --- committing --------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[Partition, Committed]) -> Collection[Partition]:
+        """Commit; returns the partitions whose metadata the broker found too large. Raises UnreachableError when it
+        is not known whether Kafka has it, and RefusedError when this member's generation is over."""
         async with self._committing:
             return await self._commit(dict(offsets))
 
@@ -385,7 +380,7 @@ class GroupMember:
             self._rejoin.set()  # now they can be another member's
         if new := granted - self._owned:
             committed = await self._committed(new)
-            firsts = await self._beginnings(new)
+            firsts = await self._consumer.beginning_offsets([TopicPartition(*partition) for partition in new])
             if self._generation != generation:
                 raise _AgainError  # lost meanwhile
             self._owned |= new

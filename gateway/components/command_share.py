@@ -23,12 +23,6 @@ class LinkShare:
         self._is_owner = is_owner
         self._outstanding = 0
 
-    async def start(self) -> None:
-        """The connection is started by its owner."""
-
-    async def stop(self, deadline_ns: int) -> None:
-        """The connection is stopped by its owner."""
-
     def watch(self, changed: Callable[[], None]) -> None:
         self._link.watch(changed)
 

@@ -1,4 +1,4 @@
-"""Consumer groups in memory (``bridge.commands.ports.CommandGroup``), for simulations of the way down.
+"""Consumer groups in memory (``tests.group_port.CommandGroup``), for simulations of the way down.
 
 ``tests/group_port.py`` holds this one and the real one to the same behaviour. Time is the event loop's. Faults:
 ``GroupKafka.reachable``, ``FakeMember.crash`` (ends without a word), ``FakeMember.expire`` (the coordinator forgets it,
@@ -8,7 +8,7 @@ and it joins again).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bridge.commands.ports import Committed, Partition, PartitionListener
@@ -137,7 +137,7 @@ class FakeGroup:
 
 
 class FakeMember:
-    """``bridge.commands.ports.CommandGroup`` in memory."""
+    """``tests.group_port.CommandGroup`` in memory."""
 
     def __init__(
         self,
@@ -271,8 +271,3 @@ class FakeMember:
 
     def pause(self, partitions: Collection[Partition]) -> None:
         self._paused = frozenset(partitions)
-
-    async def earliest(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        if not self.group.kafka.reachable:
-            raise UnreachableError("Kafka did not answer.")
-        return {(topic, number): self.group.kafka.topics[topic][number].first for topic, number in partitions}
