@@ -53,10 +53,13 @@ def rules(text: str) -> list[tuple[Any, ...]]:
     return [(rule.permission, rule.who, rule.topic) for rule in found.rules]
 
 
-def test_a_denial_of_everything_is_what_happens_anyway_and_what_stands_behind_it_is_never_reached() -> None:
+def test_a_last_denial_of_everything_is_what_happens_anyway() -> None:
     found = read_acl_conf('{allow, all, publish, ["a"]}.\n{deny, all}.')
     assert [rule.topic for rule in found.rules] == ["a"]
     assert found.untranslated == ()
+
+
+def test_what_stands_behind_everything_is_never_reached() -> None:
     found = read_acl_conf('{deny, all}.\n{allow, all, publish, ["a"]}.\n{allow, {zone, "z"}, all, ["b"]}.')
     assert [(rule.permission, rule.topic) for rule in found.rules] == [("deny", "#")]
     assert [(one.line, one.reason) for one in found.untranslated] == [

@@ -57,16 +57,22 @@ async def test_every_kind_is_verified(hasher: Hasher) -> None:
     assert await hasher.verify("secret", "secret", algorithm="plain", salt_position="disable")
 
 
-async def test_what_is_hashed_has_todays_settings_and_older_kinds_are_outdated(hasher: Hasher) -> None:
+async def test_what_is_hashed_has_todays_settings(hasher: Hasher) -> None:
     stored = await hasher.hash("secret")
     assert "$m=8,t=1,p=1$" in stored
     assert not hasher.outdated(stored)
     stronger = Hasher(AuthHashingSettings(memory=16 << 10, passes=1))
     assert stronger.outdated(stored)
     stronger.close()
+
+
+async def test_older_kinds_are_outdated_and_device_secrets_are_not(hasher: Hasher) -> None:
     assert hasher.outdated(bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode())
     assert hasher.outdated(passwords.salted_text("00" * 16, salt="", algorithm="md5", salt_position="prefix"))
     assert not hasher.outdated(passwords.hash_device_secret("secret", KEY))
+
+
+async def test_nothing_is_outdated_when_nothing_is_to_be_renewed() -> None:
     keeping = Hasher(CHEAP.model_copy(update={"renew": False}))
     assert not keeping.outdated(bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode())
     keeping.close()

@@ -139,13 +139,16 @@ def test_an_empty_file_put_in_place_of_one_in_use_is_said(path: Path) -> None:
     store.close()
 
 
-def test_a_writing_connection_is_set_up_and_a_reading_one_cannot_write(path: Path) -> None:
+def test_the_log_and_deletions_are_set_up_on_every_writing_connection(path: Path) -> None:
     db = store_file.connect(path, wait_s=1)
     values = {
         name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "secure_delete", "synchronous")
     }
     db.close()
     assert values == {"journal_mode": "wal", "secure_delete": 1, "synchronous": 2}
+
+
+def test_a_reading_connection_cannot_write(path: Path) -> None:
     db = store_file.connect(path, wait_s=1, read_only=True)
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         db.execute("DELETE FROM users")

@@ -89,11 +89,14 @@ def test_what_finds_no_room_is_dropped_and_counted(store: Store, monkeypatch: py
     assert store.writer.dropped == 2
 
 
-async def test_who_waits_is_told_also_that_it_cannot_be_now(store: Store) -> None:
+async def test_who_waits_is_told(store: Store) -> None:
     await store.writer.make(adds("a"))
     assert names(store) == {"a"}
     with pytest.raises(StoreError, match="already"):
         await store.writer.make(adds("a"))
+
+
+async def test_who_waits_is_told_that_it_cannot_be_now(store: Store) -> None:
     with store.edit("somebody"), pytest.raises(StoreError, match="is locked"):
         await store.ban(Ban("clientid", "c"), by="x")
     assert store.find_ban("c", "", "", 0) is None

@@ -52,13 +52,18 @@ def test_failures_in_a_row_open_it_and_only_the_last_says_so() -> None:
     assert breaker.admit() is None
 
 
-def test_a_success_in_between_starts_the_count_again_and_a_question_given_up_counts_for_nothing() -> None:
+def test_a_success_in_between_starts_the_count_again() -> None:
     breaker = make(failures=3)
     for _ in range(10):
         breaker.failed(leave(breaker), 0)
         breaker.failed(leave(breaker), 0)
         assert not breaker.succeeded(leave(breaker), 0), "it was closed all along"
-    assert (breaker.state, breaker.failures) == (CLOSED, 0)
+    assert breaker.state is CLOSED
+    assert breaker.failures == 0
+
+
+def test_a_question_given_up_counts_for_nothing() -> None:
+    breaker = make(failures=3)
     breaker.failed(leave(breaker), 0)
     breaker.failed(leave(breaker), 0)
     breaker.dropped(leave(breaker), 0)
@@ -79,13 +84,18 @@ def test_no_probe_before_it_is_due_and_then_one_at_a_time() -> None:
     assert breaker.admit() is None, "an ordinary question while one probe is under way"
 
 
-def test_a_probe_given_up_is_due_again_after_a_wait_and_one_that_succeeds_closes_it() -> None:
+def test_a_probe_given_up_is_due_again_after_a_wait() -> None:
     breaker = opened()
     now = breaker.retry_at_ns
     breaker.dropped(probe(breaker), now)
     assert breaker.state is OPEN
     assert breaker.retry_at_ns > now
     assert breaker.succeeded(probe(breaker), breaker.retry_at_ns)
+
+
+def test_a_probe_that_succeeds_closes_it() -> None:
+    breaker = opened()
+    assert breaker.succeeded(probe(breaker), SECOND)
     assert (breaker.state, breaker.failures) == (CLOSED, 0)
     assert breaker.admit() is not None
 

@@ -76,6 +76,9 @@ def test_each_of_a_queue_expires_in_its_time_whatever_is_before_it() -> None:
         [], [2], [], [3], [5], [], [1], [], [4],
     ]  # fmt: skip
     assert site.dispatcher.account.imbalance == 0
+
+
+def test_what_becomes_the_first_of_its_queue_expires_too() -> None:
     site = Site()
     site.take(0, 100, 50, 60)
     site.open.popleft()(0)

@@ -114,16 +114,20 @@ def test_a_compose_implementation_accepts_the_file() -> None:
     assert resolved["services"].keys() == SERVICES.keys()
 
 
-def test_every_mounted_file_is_there_and_read_only_and_every_named_volume_is_used() -> None:
-    used = {source for service in SERVICES for source, _, _ in mounts(service)}
-    assert set(COMPOSE["volumes"]) <= used
+def test_every_mounted_file_is_there_and_read_only() -> None:
+    named = set(COMPOSE["volumes"])
     for service in SERVICES:
         for source, target, mode in mounts(service):
-            if source in COMPOSE["volumes"]:
+            if source in named:
                 continue
             there = (ROOT / source).is_file() or source in FOLDERS
             assert there, f"{service} mounts {source}, which is not there"
             assert mode == "ro", f"{service} may write into {source} ({target})"
+
+
+def test_every_named_volume_is_used() -> None:
+    used = {source for service in SERVICES for source, _, _ in mounts(service)}
+    assert set(COMPOSE["volumes"]) <= used
 
 
 def test_everything_in_deploy_is_mounted_or_copied() -> None:
@@ -145,7 +149,7 @@ def test_everything_in_deploy_is_mounted_or_copied() -> None:
     assert {path for path in left if not path.startswith((*folders, *tools))} <= used
 
 
-def test_ports_are_published_on_loopback_alone_and_those_of_the_auth_service_not_at_all() -> None:
+def test_ports_are_published_on_loopback_alone() -> None:
     seen: dict[int, str] = {}
     for service in SERVICES:
         for address, host, _ in published(service):
@@ -153,7 +157,11 @@ def test_ports_are_published_on_loopback_alone_and_those_of_the_auth_service_not
             assert host not in seen, f"{service} and {seen[host]} both publish {host}"
             seen[host] = service
     assert {1883, 9464, 18083, 9090, 3000} <= seen.keys()
-    assert [container for _, _, container in published("auth")] == [settings("auth").auth.operator_port]
+
+
+def test_the_service_itself_is_not_published() -> None:
+    ours = settings("auth").auth
+    assert [container for _, _, container in published("auth")] == [ours.operator_port]
     assert published("auth-init") == []
 
 
@@ -388,24 +396,34 @@ EMQX_NAMES = {
 }
 
 
-def test_emqx_is_configured_with_names_it_knows_in_files_it_can_read() -> None:
+def test_emqx_is_configured_with_names_it_knows() -> None:
     assert {name for name in EMQX if not name.startswith(("authentication.", "authorization."))} <= EMQX_NAMES
+
+
+def test_emqx_can_read_its_files() -> None:
+    """Its reader of HOCON promises nothing beyond ASCII."""
     for name in ("emqx.conf", "acl.conf"):
-        assert (DEPLOY / "emqx" / name).read_text().isascii(), "its reader of HOCON promises nothing beyond ASCII"
+        assert (DEPLOY / "emqx" / name).read_text().isascii()
 
 
-def test_emqx_lets_a_session_have_the_window_the_gateway_asks_for_and_keeps_a_devices_order() -> None:
-    """Only two of its strategies keep the order, and `shared` relies on it."""
+def test_emqx_lets_a_session_have_the_window_the_gateway_asks_for() -> None:
     assert int(EMQX["mqtt.max_inflight"]) >= settings().mqtt.receive_maximum
+
+
+def test_emqx_keeps_a_devices_order() -> None:
+    """Only two of its strategies do, and `shared` relies on it."""
     assert settings().mqtt.distribution == "shared"
     assert EMQX["mqtt.shared_subscription_strategy"] in {"hash_clientid", "hash_topic"}
 
 
-def test_emqx_holds_what_arrives_while_the_gateway_restarts_and_does_not_kill_a_session_whose_queue_is_full() -> None:
-    """The queue lies in the connection's own heap, and a process that outgrows the limit is killed with its queue."""
+def test_emqx_holds_what_arrives_while_the_gateway_restarts() -> None:
     per_session = 4000  # messages a second, four times what its makers recommend
     away = settings().shutdown_timeout.total_seconds()
     assert int(EMQX["mqtt.max_mqueue_len"]) >= per_session * away
+
+
+def test_emqx_does_not_kill_the_session_whose_queue_is_full() -> None:
+    """The queue lies in the connection's own heap, and a process that outgrows the limit is killed with its queue."""
     assert size(EMQX["force_shutdown.max_heap_size"]) >= int(EMQX["mqtt.max_mqueue_len"]) * 2048
 
 
@@ -424,9 +442,12 @@ def http_backends() -> list[HttpConf]:
     return [*EMQX_AUTH.authentication, *(one for one in EMQX_AUTH.sources if isinstance(one, HttpConf))]
 
 
-def test_emqx_asks_for_every_client_and_denies_what_nobody_has_allowed() -> None:
+def test_emqx_asks_for_every_client() -> None:
     assert len(EMQX_AUTH.authentication) == 1, "a second authenticator is asked whenever the first says nothing"
     assert EMQX_AUTH.listeners_without_authentication == ()
+
+
+def test_emqx_denies_what_nobody_has_allowed() -> None:
     assert EMQX_AUTH.no_match == "deny"
     http, acl = EMQX_AUTH.sources
     assert isinstance(http, HttpConf)
@@ -452,12 +473,15 @@ def test_emqx_and_the_service_speak_of_the_same_place_and_secret() -> None:
     assert ours.host == "0.0.0.0", "EMQX is another container"
 
 
-def test_emqx_waits_longer_than_the_service_takes_and_a_slow_login_holds_up_nobody_behind_it() -> None:
-    """The service answers the requests of a connection in turn."""
+def test_emqx_waits_longer_than_the_service_takes() -> None:
     answer_s = settings("auth").auth.answer_timeout.total_seconds()
     for one in http_backends():
         assert one.request_timeout_s >= 2 * answer_s
-        assert one.pipelining == 1
+
+
+def test_a_slow_login_holds_up_nobody_behind_it() -> None:
+    """The service answers the requests of a connection in turn."""
+    assert {one.pipelining for one in http_backends()} == {1}
     assert sum(one.pool_size for one in http_backends()) * 3 <= settings("auth").auth.limits.connections
 
 
@@ -597,11 +621,14 @@ def test_prometheus_shows_the_token_that_the_ports_ask_for() -> None:
         assert ("auth-operator", place, "ro") in mounts(service)
 
 
-def test_prometheus_scrapes_services_that_exist_and_finds_the_rules() -> None:
+def test_prometheus_scrapes_services_that_exist() -> None:
     for job in PROMETHEUS["scrape_configs"]:
         for target in targets(job["job_name"]):
             host = target.partition(":")[0]
             assert host in SERVICES or host == "localhost", f"{job['job_name']} scrapes {target}"
+
+
+def test_prometheus_finds_the_rules() -> None:
     inside = {target: source for source, target, _ in mounts("prometheus")}
     place = inside["/etc/prometheus/rules"]
     assert PROMETHEUS["rule_files"] == ["rules/*.yml"], "beside prometheus.yml, which is in /etc/prometheus"
@@ -691,7 +718,7 @@ def test_the_health_check_asks_where_the_gateway_listens(healthcheck: Any, tmp_p
     assert healthcheck.address({**named, "GATEWAY_AUTH__OPERATOR_HOST": "0.0.0.0"}, "auth") == ("127.0.0.1", 4321)
 
 
-def test_the_health_check_tells_healthy_from_not_and_from_no_answer(
+def test_the_health_check_tells_healthy_from_not(
     healthcheck: Any, health_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environ = {"GATEWAY_HTTP__PORT": str(health_port)}
@@ -699,6 +726,9 @@ def test_the_health_check_tells_healthy_from_not_and_from_no_answer(
     capsys.readouterr()
     assert healthcheck.main(["/readyz"], environ) == 1
     assert capsys.readouterr().out == "503 kafka: no leader\n"
+
+
+def test_the_health_check_fails_when_nothing_answers(healthcheck: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert healthcheck.main([], {"GATEWAY_HTTP__PORT": "1"}) == 1
     assert capsys.readouterr().out.startswith("/healthz: ")
 

@@ -79,8 +79,11 @@ def test_exit_statuses_are_numbers() -> None:
     assert ConfigError.exit_status is ExitStatus.CONFIG
 
 
-def test_a_config_error_tells_its_problems_and_survives_the_way_between_processes() -> None:
+def test_a_config_error_tells_one_problem_in_a_line_and_several_in_a_list() -> None:
     assert str(ConfigError("one is wrong.")) == "one is wrong."
     assert str(ConfigError("a.", "b.")) == "2 settings cannot be used:\n  - a.\n  - b."
+
+
+def test_a_config_error_survives_the_way_between_processes() -> None:
     copy = pickle.loads(pickle.dumps(ConfigError("a", "b")))
     assert copy.problems == ("a", "b")

@@ -71,8 +71,11 @@ def test_keys_tables_and_items_stand_on_their_lines() -> None:
     }
 
 
-def test_line_ends_of_windows_count_once_and_an_empty_file_has_no_keys() -> None:
+def test_line_ends_of_windows_count_once() -> None:
     assert line_numbers("a = 1\r\n\r\nb = '''\r\nx\r\n'''\r\nc = 2\r\n") == {("a",): 1, ("b",): 3, ("c",): 6}
+
+
+def test_an_empty_file_has_no_keys() -> None:
     assert line_numbers("") == {}
     assert line_numbers("# nothing\n\n") == {}
 

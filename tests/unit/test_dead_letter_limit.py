@@ -51,12 +51,11 @@ class Feed:
         return self.taken
 
 
-def test_a_route_where_everything_is_bad_is_stopped_by_its_share_and_a_ceiling_of_nothing_at_the_first() -> None:
+def test_a_route_where_everything_is_bad_is_stopped_by_its_share_at_the_first_moment_it_is_judged() -> None:
     feed = Feed(LIMIT)
     answers = [feed.bad() for _ in range(1000)]
     assert answers[:-1] == [None] * 999
     assert answers[-1] == Excess("max_share", 1000, 1000, 0)
-    assert Feed(DeadLetterLimit(0, 1, SECOND, 1000, 1)).bad() == Excess("max_per_second", 1, 1, 0)
 
 
 def test_without_a_share_the_rate_stops_it_as_soon_as_a_minute_s_worth_is_exceeded() -> None:
@@ -69,6 +68,10 @@ def test_without_a_share_the_rate_stops_it_as_soon_as_a_minute_s_worth_is_exceed
     excess = answers[-1]
     assert excess is not None
     assert (excess.setting, excess.dead, excess.messages) == ("max_per_second", 6001, 6001)
+
+
+def test_a_ceiling_of_nothing_stops_at_the_first() -> None:
+    assert Feed(DeadLetterLimit(0, 1, SECOND, 1000, 1)).bad() == Excess("max_per_second", 1, 1, 0)
 
 
 def test_a_slow_route_is_judged_by_its_last_thousand_messages_however_long_they_took() -> None:

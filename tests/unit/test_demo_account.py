@@ -31,12 +31,21 @@ def account_of(*stages: Stage, received: int = 7) -> Account:
     return Account(devices=2, published=7, acknowledged=6, received=received, unheard=0, stages=stages)
 
 
-def test_other_order_is_no_loss_and_is_counted_where_it_means_something() -> None:
+def test_other_order_is_no_loss_and_is_counted() -> None:
     stage = stage_of(reversed(EVERYTHING))
     assert (stage.missing, stage.duplicates, stage.reordered) == (0, 0, 5)
-    assert "behind a later one of their device 5" in render(account_of(stage), NAMES)
+
+
+def test_where_order_means_nothing_none_is_claimed() -> None:
     assert stage_of(reversed(EVERYTHING), "silver").reordered is None
-    assert stage_of([*EVERYTHING, ("pump", 0)]).reordered == 0, "a redelivery behind later messages"
+
+
+def test_people_read_that_order_was_not_kept() -> None:
+    assert "behind a later one of their device 5" in render(account_of(stage_of(reversed(EVERYTHING))), NAMES)
+
+
+def test_a_redelivery_behind_later_messages_is_not_out_of_order() -> None:
+    assert stage_of([*EVERYTHING, ("pump", 0)]).reordered == 0
 
 
 def test_what_these_devices_never_sent_is_foreign() -> None:
@@ -77,10 +86,13 @@ def test_the_worst_stage_decides() -> None:
     }
 
 
-def test_duplicates_are_those_of_the_stage_with_most_and_without_spark_there_is_no_silver() -> None:
+def test_duplicates_are_those_of_the_stage_with_most() -> None:
     twice = stage_of([*EVERYTHING, *EVERYTHING])
     assert account_of(twice, stage_of(EVERYTHING, "silver")).duplicates == 7
-    assert "silver" not in account_of(twice).as_json()
+
+
+def test_without_spark_the_account_has_no_silver() -> None:
+    assert "silver" not in account_of(stage_of(EVERYTHING)).as_json()
 
 
 @pytest.mark.parametrize(("received", "missing"), [(5, 1), (6, 0), (9, 0)])

@@ -71,10 +71,9 @@ def completed(text: str) -> str:
     return text
 
 
-def test_there_are_blocks_and_command_lines() -> None:
+def test_there_are_blocks() -> None:
     assert len(TOML) > 35
     assert {one.page for one in TOML} >= {"README.md", "tutorial.md", "credentials.md", "auth.md", "interceptors.md"}
-    assert len(COMMANDS) > 60
 
 
 @pytest.mark.parametrize("block", TOML, ids=lambda block: f"{block.page}:{block.line}")
@@ -125,6 +124,10 @@ COMMANDS = [
     if not block.is_toml and block.language in {"", "sh", "shell"}
     for words in command_lines(block)
 ]
+
+
+def test_there_are_command_lines() -> None:
+    assert len(COMMANDS) > 60
 
 
 @pytest.mark.parametrize("words", COMMANDS)

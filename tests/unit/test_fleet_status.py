@@ -120,11 +120,10 @@ def test_a_broker_that_one_worker_waits_for_is_not_named_by_the_other_as_well() 
     ]
 
 
-def test_without_any_worker_or_command_there_is_a_document_all_the_same() -> None:
+def test_without_any_worker_there_is_a_document_all_the_same() -> None:
     document = merged([], [])
     assert document["partitions"] == document["problems"] == document["kafka"]["brokers"] == []
     assert document["dead_letters"] == {"total": 0, "by_reason": {}, "last": []}
-    assert "commands" not in merged([worker(0)], [])
 
 
 def slot(**changes: Any) -> Any:
@@ -166,3 +165,7 @@ def test_commands_of_all_workers_are_added_up() -> None:
     assert row["busiest"] == {"pump-8": 9, "pump-7": 6}
     assert row["errors"] == {"group": "No coordinator."}
     assert row.keys() == first["routes"]["switches"].keys()
+
+
+def test_without_commands_nothing_is_said_of_them() -> None:
+    assert "commands" not in merged([worker(0)], [])

@@ -251,7 +251,7 @@ type = "object"
 """
 
 
-def test_a_file_says_it_all_hides_the_secret_and_reaches_a_worker(tmp_path: Path) -> None:
+def test_a_file_says_it_all_and_hides_the_secret(tmp_path: Path) -> None:
     secret = tmp_path / "key"
     secret.write_text("hunter2 hunter2 hunter2\n")
     file = tmp_path / "gateway.toml"
@@ -269,8 +269,16 @@ def test_a_file_says_it_all_hides_the_secret_and_reaches_a_worker(tmp_path: Path
     again = tmp_path / "again.toml"
     again.write_text(shown.replace("# secret = ********", 'secret = "hunter2 hunter2 hunter2"'))
     assert load(again, environ={}).settings == loaded.settings
-    there = from_json(to_json(loaded.settings))
-    assert there == loaded.settings
+
+
+def test_settings_reach_a_worker_with_all_their_options(tmp_path: Path) -> None:
+    secret = tmp_path / "key"
+    secret.write_text("hunter2 hunter2 hunter2")
+    file = tmp_path / "gateway.toml"
+    file.write_text(FILE.format(secret=secret))
+    settings = load(file, environ={}).settings
+    there = from_json(to_json(settings))
+    assert there == settings
     assert there.routes[0].interceptors[0].options == {"add": {"site": "north", "version.major": 2}}
     assert there.interceptors[0].options["secret"].get_secret_value() == "hunter2 hunter2 hunter2"
 

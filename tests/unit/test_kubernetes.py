@@ -59,10 +59,13 @@ def settings(tmp_path: Path) -> Any:
     return loaded.settings
 
 
-def test_a_pod_has_time_to_drain_and_makes_the_topics(settings: Any) -> None:
-    """What retires it waits shutdown_timeout and five seconds more; then SIGTERM comes. Without topics it would end
-    with status 69 again and again, until somebody has made them."""
+def test_a_pod_has_time_to_drain(settings: Any) -> None:
+    """What retires it waits shutdown_timeout and five seconds more; then SIGTERM comes."""
     assert POD["terminationGracePeriodSeconds"] >= settings.shutdown_timeout.total_seconds() + 10
+
+
+def test_the_first_pod_makes_the_topics(settings: Any) -> None:
+    """Else it ends with status 69 again and again, until somebody has made them."""
     assert settings.kafka.topics.create
 
 

@@ -21,12 +21,15 @@ def test_the_ranges_are_few_and_have_every_name_between_their_ends(names: set[st
     assert all(any(a.encode() <= name.encode() <= b.encode() for a, b in ends) for name in names)
 
 
-def test_of_names_that_were_no_text_nothing_is_known() -> None:
+def test_of_a_name_that_was_no_text_nothing_is_known() -> None:
     """Spark hands its bytes over as U+FFFD, so it lies anywhere."""
     assert named("t.device", ["a", "b\ufffd"]) == "true"
-    assert between("key", b"a", "ü".encode()) == "key BETWEEN 'a' AND 'ü'"
-    assert between("key", b"a", b"\xff") == between("key", b"\x80", b"z") == "true"
 
 
 def test_a_name_is_nothing_but_text_to_spark() -> None:
     assert text("it's \\ ${spark.app.name}") == "'it\\'s \\\\ \\u0024{spark.app.name}'"
+
+
+def test_a_range_with_an_end_that_is_no_text_has_every_name() -> None:
+    assert between("key", b"a", "ü".encode()) == "key BETWEEN 'a' AND 'ü'"
+    assert between("key", b"a", b"\xff") == between("key", b"\x80", b"z") == "true"

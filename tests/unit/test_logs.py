@@ -103,14 +103,17 @@ def test_a_line_off_a_terminal_is_json_with_what_people_read_first_in_front(logs
     }
 
 
-def test_a_line_on_a_terminal_is_for_people_and_coloured_unless_that_is_refused(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logs.configure(terminal=True).info("mqtt_connected")
+def test_a_line_on_a_terminal_is_for_people_and_coloured(logs: Logs) -> None:
+    log = logs.configure(terminal=True)
+    log.info("mqtt_connected")
     assert "\x1b[" in logs.text
     assert "mqtt_connected" in logs.text
+
+
+def test_colours_can_be_refused(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    logs.configure(terminal=True).info("mqtt_connected")
+    log = logs.configure(terminal=True)
+    log.info("mqtt_connected")
     assert "\x1b[" not in logs.text
 
 

@@ -76,9 +76,7 @@ def value(metrics: Metrics, name: str, labels: Mapping[str, str] | None = None) 
 # ---- the definitions ----
 
 
-def test_a_definition_keeps_prometheus_conventions_and_has_its_name_alone() -> None:
-    names = [definition.name for definition in DEFINITIONS]
-    assert len(names) == len(set(names))
+def test_a_definition_keeps_prometheus_conventions() -> None:
     for one in DEFINITIONS:
         name = one.name
         assert re.fullmatch(r"gateway_[a-z0-9_]+", name)
@@ -90,6 +88,11 @@ def test_a_definition_keeps_prometheus_conventions_and_has_its_name_alone() -> N
         assert list(one.bounds) == sorted(set(one.bounds)), name
         assert not {"client_id", "clientid", "mqtt_topic", "device"} & set(one.labels), f"{name}: a label without bound"
         assert all(len(row) == len(one.fixed[0]) <= len(one.labels) for row in one.fixed), name
+
+
+def test_no_name_is_used_twice() -> None:
+    names = [definition.name for definition in DEFINITIONS]
+    assert len(names) == len(set(names))
 
 
 def test_what_to_turn_names_settings_that_exist() -> None:
@@ -160,14 +163,17 @@ def test_every_series_known_from_the_settings_exists_at_zero_from_the_start() ->
         assert found[name, frozenset(labels.items())] == 0, (name, labels)
 
 
-def test_a_topic_made_from_a_template_appears_when_it_is_made_in_the_worker_that_made_it() -> None:
-    metrics, other = Metrics(SETTINGS), Metrics(SETTINGS)
+def test_a_topic_made_from_a_template_appears_when_it_is_made() -> None:
+    metrics = Metrics(SETTINGS)
     assert not [labels for _, labels in samples(metrics) if ("topic", "site-${topic[1]}") in labels]
     metrics.kafka_records_sent.child("site-7").value += 3
-    metrics.mqtt_acks.child().value += 5
     assert value(metrics, "gateway_kafka_records_sent_total", {"topic": "site-7"}) == 3
-    assert value(metrics, "gateway_mqtt_acks_total") == 5
-    assert not [labels for _, labels in samples(other) if ("topic", "site-7") in labels]
+
+
+def test_workers_in_one_process_do_not_share_series() -> None:
+    one, other = Metrics(SETTINGS), Metrics(SETTINGS)
+    one.mqtt_acks.child().value += 5
+    assert value(one, "gateway_mqtt_acks_total") == 5
     assert value(other, "gateway_mqtt_acks_total") == 0
 
 
@@ -198,18 +204,23 @@ def test_the_build_and_the_process_are_shown() -> None:
     assert found["process_resident_memory_bytes", frozenset()] > 1 << 20
 
 
-def test_what_is_watched_is_read_at_each_scrape_beside_the_series_known_from_the_start() -> None:
+def test_watched_values_are_read_at_each_scrape_and_the_last_watch_counts() -> None:
     metrics = Metrics(SETTINGS)
     unacked = 7
     metrics.mqtt_unacked.watch(lambda: -1, "0")
-    metrics.mqtt_unacked.watch(lambda: unacked, "0")  # the last one counts
-    metrics.kafka_records_sent.watch_rows(lambda: {("telemetry",): 4, ("site-1",): 2})
+    metrics.mqtt_unacked.watch(lambda: unacked, "0")
     assert value(metrics, "gateway_mqtt_unacked", {"session": "0"}) == 7
     unacked = 8
     assert value(metrics, "gateway_mqtt_unacked", {"session": "0"}) == 8
     assert value(metrics, "gateway_mqtt_unacked", {"session": "1"}) == 0
-    for topic, sent in {"telemetry": 4, "site-1": 2, "gateway-dead-letters": 0}.items():
-        assert value(metrics, "gateway_kafka_records_sent_total", {"topic": topic}) == sent
+
+
+def test_watched_rows_join_the_series_known_from_the_start() -> None:
+    metrics = Metrics(SETTINGS)
+    metrics.kafka_records_sent.watch_rows(lambda: {("telemetry",): 4, ("site-1",): 2})
+    assert value(metrics, "gateway_kafka_records_sent_total", {"topic": "telemetry"}) == 4
+    assert value(metrics, "gateway_kafka_records_sent_total", {"topic": "site-1"}) == 2
+    assert value(metrics, "gateway_kafka_records_sent_total", {"topic": "gateway-dead-letters"}) == 0
 
 
 def test_a_reader_that_raises_takes_no_other_metric_away_and_is_logged() -> None:

@@ -88,9 +88,12 @@ def test_junk_is_read_or_refused_and_read_only_where_paho_can(raw: bytes) -> Non
     assert tuple(getattr(properties, "UserProperty", ())) == ours.user
 
 
-def test_user_properties_keep_their_order_and_repeats_and_several_subscription_identifiers_are_one_message() -> None:
+def test_user_properties_keep_their_order_and_their_repeats() -> None:
     raw = user_property("b", "1") + user_property("a", "2") + user_property("b", "1")
     assert parse_properties(raw).user == (("b", "1"), ("a", "2"), ("b", "1"))
+
+
+def test_several_subscription_identifiers_are_one_message_matched_by_several_filters() -> None:
     assert parse_properties(b"\x0b\x01\x0b\xff\x7f") == Properties()
 
 

@@ -38,11 +38,8 @@ def test_every_code_of_the_specification_has_words(packet: int) -> None:
         assert text.endswith(f"(0x{code:02X})")
 
 
-def test_a_code_nobody_knows_is_shown_by_its_number_and_packets_are_named() -> None:
+def test_a_code_nobody_knows_is_shown_by_its_number() -> None:
     assert reasons.words(0xFE) == "unknown reason (0xFE)"
-    for kind in Type:
-        assert packet_name(kind) == f"{kind.name} packet"
-    assert packet_name(0) == "packet of type 0"
 
 
 def test_labels_are_those_of_the_metrics() -> None:
@@ -102,3 +99,9 @@ def test_a_connection_that_fails_is_explained(case: str) -> None:
 def test_an_error_that_may_pass_and_one_that_will_not_end_with_different_statuses() -> None:
     assert ConnectError("x", "other").exit_status is ExitStatus.UNAVAILABLE
     assert MqttRefusedError("x", "credentials").exit_status is ExitStatus.REFUSED
+
+
+def test_packets_are_named() -> None:
+    for kind in Type:
+        assert packet_name(kind) == f"{kind.name} packet"
+    assert packet_name(0) == "packet of type 0"

@@ -84,11 +84,14 @@ def test_a_reference_that_makes_no_sense_is_not_followed(reference: str, why: st
     assert str(ours.current()) == A
 
 
-def test_encryption_is_never_given_up_and_a_broker_on_this_machine_may_name_it() -> None:
+def test_encryption_is_never_given_up() -> None:
     ours = servers("mqtts://a.example:8883")
     assert "not encrypted" in (ours.redirect(to("mqtt://c.example:1883")) or "")
     assert ours.redirect(to("c.example:8884")) is None
     assert str(ours.current()) == "mqtts://c.example:8884"
+
+
+def test_a_broker_on_this_machine_may_name_this_machine() -> None:
     ours = servers("mqtt://127.0.0.1:1883")
     assert ours.redirect(to("127.0.0.1:1884")) is None
 

@@ -105,13 +105,16 @@ def test_an_error_in_writing_does_not_raise_and_keeps_its_reason() -> None:
     assert stream.unwritten == 0
 
 
-def test_the_frames_of_a_websocket_are_read_together_also_those_in_front_of_its_end() -> None:
+def test_the_frames_of_a_websocket_are_read_together() -> None:
     """A frame a read, paced, would be a message a tick."""
     wrapped = Wrapped(arriving=[b"a", b"b", b"c", BlockingIOError(), b"d"])
     stream = PacketStream(wrapped, framed=True)
     assert stream.read() == b"abc"
     assert stream.read() == b"d"
     assert stream.read() is None
+
+
+def test_the_frames_in_front_of_a_websockets_end_are_read_first() -> None:
     stream = PacketStream(Wrapped(arriving=[b"a", b"b", b"", b""]), framed=True)
     assert stream.read() == b"ab"
     assert stream.read() == b""

@@ -65,17 +65,11 @@ def test_a_token_is_renewed_after_its_share_of_life_and_before_its_end(
     assert after_ns >= life_ns * share * 0.9 - 1
 
 
-def test_a_token_that_is_over_at_once_makes_no_storm_and_asking_puts_nothing_off() -> None:
+def test_a_token_that_is_over_at_once_makes_no_storm() -> None:
     plan = RenewalPlan(0.75)
     plan.began(0)
     plan.succeeded(0, 1)
     assert plan.due_ns() == S
-    plan = RenewalPlan(0.75)
-    plan.began(0)
-    plan.failed(0)
-    soon = plan.due_ns()
-    plan.ask(0)
-    assert plan.due_ns() == soon
 
 
 def test_failures_are_spaced_wider_and_wider() -> None:
@@ -100,6 +94,15 @@ def test_a_refused_token_is_replaced_at_once_but_every_ten_seconds_at_most() -> 
     plan.ask(21 * S)
     plan.ask(22 * S)
     assert plan.due_ns() == 30 * S
+
+
+def test_asking_puts_nothing_off() -> None:
+    plan = RenewalPlan(0.75)
+    plan.began(0)
+    plan.failed(0)
+    soon = plan.due_ns()
+    plan.ask(0)
+    assert plan.due_ns() == soon
 
 
 def test_a_file_is_looked_at_every_five_seconds_and_when_asked() -> None:

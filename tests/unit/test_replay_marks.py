@@ -24,17 +24,23 @@ def after(*marks: Mark) -> Marks:
     return book
 
 
-def test_a_mark_comes_back_as_it_was_written_and_other_records_are_none() -> None:
+def test_a_mark_comes_back_as_it_was_written() -> None:
     for mark in (Mark(BEGUN, 7, "a"), Mark(BEGUN, 0, "b", "a"), Mark(DONE, 12_345_678_901, "a"), Mark(UNDONE, 7, "a")):
         assert Mark.of(record(mark)) == mark
+
+
+def test_other_records_are_no_marks() -> None:
     book = Marks()
     for headers in ([], [("dlq.reason", b"x")], [("dlq.replay", b"perhaps")], [("dlq.replay", b"done")]):
         assert not book.take(LoggedRecord(Place("dead", 0, 1), 1, None, None, headers))
 
 
-def test_who_begins_first_has_it_what_is_done_stays_done_and_what_is_undone_is_free() -> None:
+def test_the_first_to_begin_has_it_and_the_second_has_not() -> None:
     replay = there(after(Mark(BEGUN, 7, "a"), Mark(BEGUN, 7, "b"), Mark(DONE, 7, "b")).of(*PLACE))
     assert (replay.id, replay.done) == ("a", False)
+
+
+def test_what_is_done_stays_done_and_what_is_undone_is_free() -> None:
     done = there(after(Mark(BEGUN, 7, "a"), Mark(DONE, 7, "a"), Mark(UNDONE, 7, "a"), Mark(BEGUN, 7, "b")).of(*PLACE))
     assert (done.id, done.done, done.at_ms) == ("a", True, 1001)
     assert after(Mark(BEGUN, 7, "a"), Mark(UNDONE, 7, "a")).of(*PLACE) is None

@@ -18,20 +18,26 @@ from gateway.base.signals import StopSignals
 STOPPING = [signal.SIGTERM, signal.SIGINT]
 
 
-@pytest.mark.parametrize("first", STOPPING)
-@pytest.mark.parametrize("second", STOPPING)
-async def test_the_first_signal_asks_for_a_stop_that_keeps_the_sessions_and_the_second_forces(
-    first: signal.Signals, second: signal.Signals
-) -> None:
+@pytest.mark.parametrize("number", STOPPING)
+async def test_the_first_signal_asks_for_a_stop_that_keeps_the_sessions(number: signal.Signals) -> None:
     stop = StopRequest()
     with StopSignals(stop) as signals:
-        os.kill(os.getpid(), first)
+        os.kill(os.getpid(), number)
         await asyncio.wait_for(stop.wait_requested(), 60)
         assert stop.verb is StopVerb.RESTART
         assert not stop.forced
+        assert signals.received is number
+
+
+@pytest.mark.parametrize("second", STOPPING)
+async def test_the_second_signal_forces_whichever_it_is(second: signal.Signals) -> None:
+    stop = StopRequest()
+    with StopSignals(stop) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(stop.wait_requested(), 60)
         os.kill(os.getpid(), second)
         await asyncio.wait_for(stop.wait_forced(), 60)
-        assert signals.received is first, "the process ends by the first"
+        assert signals.received is signal.SIGTERM, "the process ends by the first"
 
 
 @pytest.mark.parametrize("number", STOPPING)

@@ -164,10 +164,19 @@ async def test_a_full_spool_stores_nothing_and_takes_more_when_it_empties(tmp_pa
         await spool.append([one])
 
 
-async def test_a_second_process_and_another_instance_are_refused(tmp_path: Path) -> None:
-    async with opened(tmp_path / "spool"):
-        with pytest.raises(SpoolError, match="in use by process"):
-            await spool_at(tmp_path / "spool").open()
+async def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    with pytest.raises(SpoolError, match="in use by process"):
+        await spool_at(tmp_path / "spool").open()
+    await spool.close()
+
+
+async def test_another_instance_is_refused(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    await spool.append([batch(1)])
+    await spool.close()
     with pytest.raises(SpoolError, match="belongs to instance 'gw', not 'other'"):
         await spool_at(tmp_path / "spool", instance="other").open()
 

@@ -175,7 +175,13 @@ def test_status_for_machines(stream: StreamSettings, capsys: pytest.CaptureFixtu
     assert (query["query"], query["batch"], query["running"], query["behind"]) == ("silver", 3, None, None)
     assert query["offsets"] == {"t": {"0": 11}}
     assert (table["table"], table["rows"], table["version"]) == ("silver", 10, 0)
+
+
+def test_the_status_goes_through_json(stream: StreamSettings) -> None:
+    batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}}, DELTA)
+    commit(stream.lake.path / "silver", 0, add("a", 10))
     found = collect(stream)
+    assert [one.query for one in found.queries] == ["silver"]
     assert from_json(to_json(found)) == found
 
 

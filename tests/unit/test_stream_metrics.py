@@ -141,9 +141,12 @@ def test_prometheus_can_read_it() -> None:
     assert lost == {"t": 0, 't"\n': 12}
 
 
-def test_a_port_that_is_taken_names_the_setting_and_without_one_nothing_listens() -> None:
+def test_a_port_that_is_taken_names_the_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"stream\.metrics\.port is {port}.*--metrics-port"):
             serve(StreamMetrics(), StreamMetricsSettings(port=port))
+
+
+def test_without_a_port_nothing_listens() -> None:
     assert serve(StreamMetrics(), StreamMetricsSettings()) is None

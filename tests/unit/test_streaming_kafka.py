@@ -28,13 +28,18 @@ def route(name: str, topic: str) -> RouteSettings:
     return RouteSettings(name=name, filters=(f"{name}/#",), topic=topic)
 
 
-def test_a_plain_broker_needs_its_addresses_alone_and_uses_no_tls_settings(tmp_path: Path) -> None:
-    servers, tls = ("a.example:9092", "b.example:9093"), TlsSettings(ca_file=tmp_path / "absent.pem")
-    assert source_options(KafkaSettings(bootstrap_servers=servers, tls=tls)) == {
+def test_a_plain_broker_needs_its_addresses_alone() -> None:
+    options = source_options(KafkaSettings(bootstrap_servers=("a.example:9092", "b.example:9093")))
+    assert options == {
         "kafka.bootstrap.servers": "a.example:9092,b.example:9093",
         "kafka.security.protocol": "PLAINTEXT",
         "groupIdPrefix": "gateway-stream",
     }
+
+
+def test_tls_settings_are_not_used_on_a_plain_connection(tmp_path: Path) -> None:
+    options = source_options(KafkaSettings(tls=TlsSettings(ca_file=tmp_path / "absent.pem")))
+    assert not [name for name in options if "ssl" in name]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +127,12 @@ def test_a_file_that_is_no_pem_is_refused(tmp_path: Path, content: bytes | None)
         source_options(KafkaSettings(security="SSL", tls=TlsSettings(ca_file=ca)))
 
 
-def test_topics_are_those_of_the_routes_each_once_or_those_that_are_named() -> None:
+def test_topics_are_those_of_the_routes_each_once() -> None:
     settings = Settings(routes=(route("a", "telemetry"), route("b", "events"), route("c", "telemetry")))
     assert topics(settings) == ("telemetry", "events")
+
+
+def test_topics_that_are_named_win() -> None:
     settings = Settings(routes=(route("a", "t-${topic[1]}"),), stream=StreamSettings(topics=("t-1", "t-2", "t-1")))
     assert topics(settings) == ("t-1", "t-2")
 

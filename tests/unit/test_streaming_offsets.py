@@ -23,8 +23,11 @@ def planned(batch: int, **files: dict[str, dict[str, int]]) -> list[Planned]:
     return planned_ranges(cast("Folder", Checkpoint(**files)), batch)
 
 
-def test_a_batch_begins_where_the_source_began_or_the_one_before_ended() -> None:
+def test_the_first_batch_begins_where_the_source_began() -> None:
     assert planned(0, sources__0__0={"t": {"0": 7}}, offsets__0={"t": {"0": 10}}) == [Planned("t", 0, 7, 10)]
+
+
+def test_a_new_partition_begins_at_0_and_a_new_topic_where_kafka_has_it() -> None:
     found = planned(4, offsets__3={"t": {"0": 5}}, offsets__4={"t": {"0": 9, "1": 3}, "u": {"0": 20}})
     assert found == [Planned("t", 0, 5, 9), Planned("t", 1, 0, 3), Planned("u", 0, -1, 20)]
 

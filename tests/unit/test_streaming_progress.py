@@ -34,11 +34,15 @@ EVENTS: list[Event] = [
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.event)
-def test_an_event_survives_the_way_through_a_line_that_names_its_kind(event: Event) -> None:
+def test_an_event_survives_the_way_through_a_line(event: Event) -> None:
     line = format_line(event)
     assert "\n" not in line
     assert parse(line) == event
     assert parse(line + "\n") == event
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.event)
+def test_a_line_is_an_object_that_names_its_kind(event: Event) -> None:
     assert json.loads(format_line(event))["event"] == event.event
 
 

@@ -70,13 +70,14 @@ def test_whole_cpus_and_at_least_one(quota: float | None, expected: int, monkeyp
     assert available_cpus() == expected
 
 
-def test_the_setting_decides_without_it_the_cpus_and_one_where_several_cannot_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_setting_decides_and_without_it_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "available_cpus", lambda: 6)
     assert worker_count(Settings()) == 6
     assert worker_count(Settings(workers=3)) == 3
     assert worker_count(Settings(workers=0)) == 0
+
+
+def test_where_several_cannot_share_the_work_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "available_cpus", lambda: 6)
     assert worker_count(Settings(mqtt=MqttSettings(client_id="plant-${session}"))) == 1
     assert worker_count(Settings(mqtt=MqttSettings(distribution="partitioned"))) == 1

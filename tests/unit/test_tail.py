@@ -84,7 +84,7 @@ def test_nothing_that_a_device_wrote_moves_the_cursor(value: bytes | str) -> Non
     assert payload == {"base64": base64.b64encode(content).decode()} or payload == content.decode()
 
 
-def test_a_line_says_when_where_who_and_what_in_columns_that_stay() -> None:
+def test_a_line_says_when_where_who_and_what() -> None:
     letter = as_letter(record(mqtt__topic=b"devices/d1/x", gateway__device=b"d1"))
     assert (
         LinePrinter(None, topics=False).line(letter, 7) == '00:00:00.123  3:1042  devices/d1/x  d1  7 B  7 ms  {"t":1}'
@@ -92,6 +92,9 @@ def test_a_line_says_when_where_who_and_what_in_columns_that_stay() -> None:
     assert LinePrinter(None, topics=True).line(as_letter(record(None)), None).split("  ")[1:] == [
         "telemetry/3:1042", "-", "key k", "0 B", "-", "(null)",
     ]  # fmt: skip
+
+
+def test_columns_stay_in_place() -> None:
     printer = LinePrinter(None, topics=False)
     first = printer.line(as_letter(record(mqtt__topic=b"a/long/topic")), None)
     second = printer.line(as_letter(record(mqtt__topic=b"a")), None)

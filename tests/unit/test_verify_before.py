@@ -20,13 +20,19 @@ def session(number: int, dropped: int = 0, too_large: int = 0) -> EmqxClient:
     )
 
 
-def test_what_is_said_when_nobody_could_look_or_nothing_was_dropped() -> None:
+def test_a_problem_that_asks_ends_with_its_question_mark() -> None:
     asked = "http://emqx refuses connections. Is this the dashboard's port?"
     assert as_sentence(Before(problem=asked)) == f"Before the gateway: not looked at: {asked}"
+
+
+def test_nobody_looked() -> None:
     assert as_sentence(Before(problem="emqx.url is not set")) == (
         "Before the gateway: not looked at: emqx.url is not set."
     )
     assert Before(problem="x").as_dict()["dropped"] is None, "unknown is not 0"
+
+
+def test_nothing_was_dropped() -> None:
     assert as_sentence(Before((session(1), session(0)))) == (
         "Before the gateway: EMQX has dropped nothing for our 2 sessions since 2026-01-01T12:00:00Z."
     )
