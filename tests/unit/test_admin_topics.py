@@ -116,10 +116,8 @@ def test_partitions_only_ever_grow(there: int, kind: str) -> None:
 
 def test_what_the_settings_do_not_say_in_so_many_words_is_not_changed() -> None:
     """12 is the default, and for topics that are made."""
-    assert (
-        steps_of(settings_of({"name": "t", "retention": "1d"}), topic_of("t", 3), t={"retention.ms": "86400000"})[0][0]
-        == "nothing"
-    )
+    kept = settings_of({"name": "t", "retention": "1d"})
+    assert steps_of(kept, topic_of("t", 3), t={"retention.ms": "86400000"})[0][0] == "nothing"
     route = {"name": "r", "topic": "t"}
     assert steps_of(settings_of(routes=[route]), topic_of("t", 3))[0][0] == "nothing"
     ((kind, text),) = steps_of(settings_of(routes=[route], partitions=6), topic_of("t", 3))
@@ -359,16 +357,10 @@ def test_a_deletion_goes_on_after_an_interruption(audit: AuditLog, done: bool) -
     assert lines_of(audit)[0]["before"] == {"id": "1", "partitions": 2, "replication": 1}
 
 
-def test_a_topic_that_comes_back_is_told() -> None:
+def test_a_topic_that_comes_back_is_told(audit: AuditLog) -> None:
     kafka = FakeKafka(topic_of("t", 2))
     kafka.made_anew = True
-
-    class NoAudit(AuditLog):
-        def _append(self, *_: Any) -> None: ...
-
-    from pathlib import Path
-
-    (sentence,) = deleted(kafka, NoAudit(Path("nowhere"), "", ""))
+    (sentence,) = deleted(kafka, audit)
     assert "created again with another id" in sentence
     assert "auto.create.topics.enable" in sentence
 
@@ -383,9 +375,8 @@ def test_what_speaks_against_a_deletion() -> None:
     assert "__consumer_offsets" in (kafka_s_own(["a", "__consumer_offsets"]) or "")
     route = {"name": "r", "topic": "t"}
     assert deletion_warnings(settings_of(routes=[route]), ["other"], broker()) == []
-    created = deletion_warnings(
-        settings_of(routes=[route], create=True), ["t"], broker(auto_create_topics_enable="true")
-    )
+    by_itself = broker(auto_create_topics_enable="true")
+    created = deletion_warnings(settings_of(routes=[route], create=True), ["t"], by_itself)
     assert "auto.create.topics.enable=true on broker 4" in created[0]
     assert "(route r): a gateway with these settings creates it again" in created[1]
     (waits,) = deletion_warnings(settings_of(routes=[route]), ["t"], broker())

@@ -60,17 +60,9 @@ def test_the_lists_of_the_older_form_are_a_white_list() -> None:
 
 @pytest.mark.parametrize(
     ("qos", "expected"),
-    [
-        (0, {0}),
-        ("1", {1}),
-        ("0,2", {0, 2}),
-        ([1, "2"], {1, 2}),
-        (None, set()),
-        ([0, 1, 2], set()),
-        ("2,1,0", set()),
-        ([1, 1], {1}),
-    ],
-)
+    [(0, {0}), ("1", {1}), ("0,2", {0, 2}), ([1, "2"], {1, 2}), (None, set()), ([0, 1, 2], set()), ("2,1,0", set()),
+     ([1, 1], {1})],
+)  # fmt: skip
 def test_qos(qos: Any, expected: set[int]) -> None:
     assert one(qos=qos).qos == expected
 
@@ -78,16 +70,9 @@ def test_qos(qos: Any, expected: set[int]) -> None:
 @pytest.mark.parametrize(
     ("retain", "expected"),
     [
-        (True, True),
-        ("true", True),
-        (1, True),
-        ("1", True),
-        (False, False),
-        (0, False),
-        ("0", False),
-        ("false", False),
-        ("all", None),
-        (None, None),
+        *((value, True) for value in (True, "true", 1, "1")),
+        *((value, False) for value in (False, 0, "0", "false")),
+        *((value, None) for value in ("all", None)),
     ],
 )
 def test_retain(retain: Any, expected: bool | None) -> None:
@@ -167,26 +152,10 @@ def test_an_entry_that_is_no_rule_refuses_the_whole(entry: dict[str, Any], fault
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [
-        "all",
-        5,
-        None,
-        True,
-        1e300,
-        {},
-        {"publish": []},
-        {"pub": "a"},
-        {"sub": [5]},
-        {"all": {"a": 1}},
-        [5],
-        [[]],
-        [None],
-        ["allow"],
-        {"pub": [["a"]]},
-    ],
-)
+NO_CLAIMS: list[Any] = ["all", 5, None, True, 1e300, {}, {"publish": []}, {"pub": "a"}, {"sub": [5]}, {"all": {"a": 1}}]
+
+
+@pytest.mark.parametrize("claim", [*NO_CLAIMS, [5], [[]], [None], ["allow"], {"pub": [["a"]]}])
 def test_what_is_no_claim_is_refused(claim: Any) -> None:
     with pytest.raises(RuleFormatError):
         rules_of_claim(claim)

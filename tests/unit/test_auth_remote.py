@@ -43,7 +43,12 @@ class Link:
 class Fake(RemoteAuthenticator[Link, str]):
     """``answer`` and ``connect`` are what its server does; they may wait, and raise."""
 
-    def __init__(self, pool_size: int = 2) -> None:
+    def __init__(
+        self,
+        pool_size: int = 2,
+        answer: Callable[[Link, str], Awaitable[None]] | None = None,
+        connect: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(
             "fake",
             "The fake server",
@@ -53,16 +58,13 @@ class Fake(RemoteAuthenticator[Link, str]):
         )
         self.links: list[Link] = []
         self.probes = 0
-        self.answer: Callable[[Link, str], Awaitable[None]] = self.at_once
-        self.connect: Callable[[], Awaitable[None]] = self.nothing
+        self.answer = answer or self.at_once
+        self.connect = connect or self.nothing
         at_end(self.close)
 
     async def at_once(self, link: Link, name: str) -> None: ...
 
     async def nothing(self) -> None: ...
-
-    async def never(self, *_: Any) -> None:
-        await asyncio.sleep(3600)
 
     async def _open(self) -> Link:
         await self.connect()
@@ -115,6 +117,10 @@ class Fake(RemoteAuthenticator[Link, str]):
     @property
     def standing(self) -> list[Link]:
         return [link for link in self.links if link.open]
+
+
+async def never(*_: Any) -> None:
+    await asyncio.sleep(3600)
 
 
 def now() -> float:
@@ -176,8 +182,7 @@ async def test_never_more_questions_than_connections_and_all_are_answered() -> N
 
 
 async def test_who_waits_too_long_for_a_connection_is_told_so_and_the_server_is_not_blamed() -> None:
-    fake = Fake(pool_size=1)
-    fake.answer = after(0.4)
+    fake = Fake(pool_size=1, answer=after(0.4))
     began = now()
     outcomes = await asyncio.gather(*(login(fake, f"lamp-{number}") for number in range(5)), return_exceptions=True)
     assert [type(one) for one in outcomes] == [Allow, Allow] + [OverloadedError] * 3
@@ -188,8 +193,7 @@ async def test_who_waits_too_long_for_a_connection_is_told_so_and_the_server_is_
 
 
 async def test_a_time_out_ends_the_connection_and_not_the_next_question() -> None:
-    fake = Fake(pool_size=1)
-    fake.answer = fake.never
+    fake = Fake(pool_size=1, answer=never)
     began = now()
     assert await cause_of(fake) == "timeout"
     assert now() - began == pytest.approx(TIMEOUT_S)
@@ -212,16 +216,14 @@ async def test_a_time_out_counts_the_connecting_too() -> None:
 
 
 async def test_a_time_out_of_the_librarys_own_is_not_taken_for_ours() -> None:
-    fake = Fake()
-    fake.answer = refuse(TimeoutError("of the library"))
+    fake = Fake(answer=refuse(TimeoutError("of the library")))
     assert await cause_of(fake) == "other"
 
 
 @pytest.mark.parametrize(("share", "counts"), [(0.3, 0), (0.6, 1)])
 async def test_a_caller_that_gives_up_ends_the_connection(share: float, counts: int) -> None:
     """And the server is blamed when it had used up half of its time."""
-    fake = Fake(pool_size=1)
-    fake.answer = fake.never
+    fake = Fake(pool_size=1, answer=never)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(TIMEOUT_S * share):
             await login(fake)
@@ -233,8 +235,7 @@ async def test_a_caller_that_gives_up_ends_the_connection(share: float, counts: 
 
 
 async def test_a_caller_that_gives_up_while_it_waits_leaves_the_others_their_place() -> None:
-    fake = Fake(pool_size=1)
-    fake.answer = after(0.2)
+    fake = Fake(pool_size=1, answer=after(0.2))
     first, second, third = (asyncio.create_task(login(fake, name)) for name in "abc")
     await asyncio.sleep(0.1)
     second.cancel()
@@ -245,8 +246,7 @@ async def test_a_caller_that_gives_up_while_it_waits_leaves_the_others_their_pla
 
 
 async def test_a_connection_that_broke_while_idle_costs_no_login() -> None:
-    fake = Fake(pool_size=2)
-    fake.answer = after(0.1)
+    fake = Fake(pool_size=2, answer=after(0.1))
     await asyncio.gather(login(fake), login(fake))
     assert len(fake.standing) == 2
 
@@ -281,8 +281,7 @@ async def test_an_idle_connection_is_not_trusted_for_ever() -> None:
 
 
 async def test_failures_in_a_row_open_the_breaker_and_then_nobody_is_asked() -> None:
-    fake = Fake()
-    fake.connect = refuse(ConnectionRefusedError())
+    fake = Fake(connect=refuse(ConnectionRefusedError()))
     assert [await cause_of(fake) for _ in range(4)] == ["unreachable"] * 3 + ["open"]
     assert fake.breaker.state is BreakerState.OPEN
     began = now()
@@ -292,8 +291,7 @@ async def test_failures_in_a_row_open_the_breaker_and_then_nobody_is_asked() -> 
 
 
 async def test_who_waits_when_the_breaker_opens_is_refused_without_asking() -> None:
-    fake = Fake(pool_size=3)
-    fake.answer = fake.never
+    fake = Fake(pool_size=3, answer=never)
     early = [asyncio.create_task(login(fake, "early")) for _ in range(3)]
     await asyncio.sleep(TIMEOUT_S * 0.7)
     late = [asyncio.create_task(login(fake, "late")) for _ in range(50)]
@@ -321,8 +319,7 @@ async def test_what_one_name_brings_about_does_not_shut_out_the_others() -> None
 
 async def test_one_failure_and_no_more_logins_heals_too() -> None:
     """Else /readyz would keep away the login that would find out."""
-    fake = Fake()
-    fake.answer = fake.never
+    fake = Fake(answer=never)
     assert await cause_of(fake) == "timeout"
     assert not fake.up
     assert fake.breaker.state is BreakerState.CLOSED
@@ -335,16 +332,14 @@ async def test_one_failure_and_no_more_logins_heals_too() -> None:
 
 
 async def test_one_failure_and_no_more_logins_opens_the_breaker_when_probes_fail_too() -> None:
-    fake = Fake()
-    fake.connect = refuse(ConnectionRefusedError())
+    fake = Fake(connect=refuse(ConnectionRefusedError()))
     assert await cause_of(fake) == "unreachable"
     await asyncio.sleep(2)
     assert fake.breaker.state is BreakerState.OPEN
 
 
 async def test_an_odd_answer_to_one_question_is_followed_by_a_probe() -> None:
-    fake = Fake()
-    fake.answer = refuse(OtherError())
+    fake = Fake(answer=refuse(OtherError()))
     assert await cause_of(fake) == "other"
     assert fake.up, "one user's trouble took the service out of /readyz"
     await asyncio.sleep(3)
@@ -381,8 +376,7 @@ async def test_what_comes_late_says_nothing_about_now() -> None:
 
 
 async def test_probes_alone_find_out_when_it_is_well() -> None:
-    fake = Fake()
-    fake.connect = refuse(ConnectionRefusedError())
+    fake = Fake(connect=refuse(ConnectionRefusedError()))
     for _ in range(3):
         await cause_of(fake)
     began = now()
@@ -401,8 +395,7 @@ async def test_probes_alone_find_out_when_it_is_well() -> None:
 
 
 async def test_a_probe_has_its_time_out_too() -> None:
-    fake = Fake()
-    fake.answer = fake.never
+    fake = Fake(answer=never)
     for _ in range(3):
         await cause_of(fake)
     await asyncio.sleep(30)
@@ -413,8 +406,7 @@ async def test_a_probe_has_its_time_out_too() -> None:
 
 
 async def test_a_server_that_is_down_at_the_start_is_left_for_later() -> None:
-    fake = Fake()
-    fake.connect = refuse(ConnectionRefusedError())
+    fake = Fake(connect=refuse(ConnectionRefusedError()))
     await fake.start()
     assert not fake.up
     assert await cause_of(fake) == "open"
@@ -424,8 +416,7 @@ async def test_a_server_that_is_down_at_the_start_is_left_for_later() -> None:
 
 
 async def test_a_start_on_a_frozen_server_takes_no_longer_than_a_question() -> None:
-    fake = Fake()
-    fake.connect = fake.never
+    fake = Fake(connect=never)
     began = now()
     await fake.start()
     assert now() - began == pytest.approx(TIMEOUT_S)
@@ -433,8 +424,7 @@ async def test_a_start_on_a_frozen_server_takes_no_longer_than_a_question() -> N
 
 
 async def test_settings_that_the_server_refuses_end_the_start() -> None:
-    fake = Fake()
-    fake.answer = refuse(SettingsError())
+    fake = Fake(answer=refuse(SettingsError()))
     with pytest.raises(ConfigError, match="does not like the query"):
         await fake.start()
     assert not fake.standing
@@ -473,8 +463,7 @@ async def test_a_library_that_hides_the_cancellation_is_late_all_the_same() -> N
 
 
 async def test_closing_ends_what_is_under_way() -> None:
-    fake = Fake()
-    fake.answer = fake.never
+    fake = Fake(answer=never)
     for _ in range(3):
         await cause_of(fake)
     assert fake.breaker.state is not BreakerState.CLOSED
@@ -485,8 +474,7 @@ async def test_closing_ends_what_is_under_way() -> None:
 
 
 async def test_a_connection_that_opens_while_it_closes_is_not_kept() -> None:
-    fake = Fake()
-    fake.connect = after(0.5)
+    fake = Fake(connect=after(0.5))
     question = asyncio.create_task(login(fake))
     await asyncio.sleep(0.1)
     await fake.close()
@@ -496,8 +484,7 @@ async def test_a_connection_that_opens_while_it_closes_is_not_kept() -> None:
 
 
 async def test_a_login_that_is_none_of_its_business_asks_nobody() -> None:
-    fake = Fake()
-    fake.connect = refuse(AssertionError("it was asked"))
+    fake = Fake(connect=refuse(AssertionError("it was asked")))
     assert await login(fake, "") == Ignore("fake", "no_identity")
 
 

@@ -125,6 +125,13 @@ def test_a_token_of_another_name_or_secret_is_not_read() -> None:
     assert Signer("t" * 32, "c").read(token) is None
 
 
+def test_what_is_signed_cannot_be_taken_for_another_command() -> None:
+    """The id cannot reach into the place."""
+    signer = Signer("s" * 32, "c")
+    content = base64.urlsafe_b64encode(b"commands/3:1\0other").rstrip(b"=").decode()
+    assert signer.read(f"{content}.{signer.sign(PLACE, 'id').partition('.')[2]}") is None
+
+
 def test_each_change_of_a_token_is_seen_and_it_has_one_spelling() -> None:
     signer = Signer("s" * 32, "c")
     token = signer.sign(PLACE, "an id")
@@ -139,13 +146,6 @@ def test_each_change_of_a_token_is_seen_and_it_has_one_spelling() -> None:
     last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     readable = [one for one in last if signer.read(f"{first}.{second[:-1]}{one}") is not None]
     assert readable == [second[-1]], "the last character has bits to spare"
-
-
-def test_what_is_signed_cannot_be_taken_for_another_command() -> None:
-    """The id cannot reach into the place."""
-    signer = Signer("s" * 32, "c")
-    content = base64.urlsafe_b64encode(b"commands/3:1\0other").rstrip(b"=").decode()
-    assert signer.read(f"{content}.{signer.sign(PLACE, 'id').partition('.')[2]}") is None
 
 
 # --- records ---
@@ -238,11 +238,12 @@ def test_of_qos_0_no_answer_is_awaited() -> None:
     assert not request(record({"response-required": b"true"}), qos=0).is_answer_asked
 
 
+def from_device(topic: str, device: str) -> list[tuple[str, bytes | None]]:
+    return [(wire.MQTT_TOPIC, topic.encode()), (wire.GATEWAY_DEVICE, device.encode())]
+
+
 def answer_record(topic: str, *, device: str = "lamp", **properties: bytes) -> LoggedRecord:
-    headers: list[tuple[str, bytes | None]] = [
-        (wire.MQTT_TOPIC, topic.encode()),
-        (wire.GATEWAY_DEVICE, device.encode()),
-    ]
+    headers = from_device(topic, device)
     names = {
         "token": wire.MQTT_CORRELATION_DATA, "status": f"{wire.MQTT_USER_PREFIX}status",
         "content_type": wire.MQTT_CONTENT_TYPE,
@@ -276,11 +277,7 @@ def test_what_is_no_answer_is_not_read(found: LoggedRecord) -> None:
 
 def event(value: object, topic: str = "acked/lamp", device: str = "lamp") -> LoggedRecord:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
-    headers: list[tuple[str, bytes | None]] = [
-        (wire.MQTT_TOPIC, topic.encode()),
-        (wire.GATEWAY_DEVICE, device.encode()),
-    ]
-    return LoggedRecord(PLACE, 0, None, data, headers)
+    return LoggedRecord(PLACE, 0, None, data, from_device(topic, device))
 
 
 def test_a_delivery_is_a_token_and_the_topics_device() -> None:

@@ -260,25 +260,17 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (arguments.json, arguments.keep) == (False, None)
 
 
+IMPOSSIBLE = {"--duration": "0 nan soon", "--devices": "0 2.5 100000", "--rate": "0 -1", "--seed": "x"}
+
+
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("--duration", "0"),
-        ("--duration", "nan"),
-        ("--duration", "soon"),
-        ("--devices", "0"),
-        ("--devices", "2.5"),
-        ("--devices", "100000"),
-        ("--rate", "0"),
-        ("--rate", "-1"),
-        ("--seed", "x"),
-    ],
+    ("option", "value"), [(option, value) for option, values in IMPOSSIBLE.items() for value in values.split()]
 )
-def test_impossible_wishes_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_wishes_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
-        parse(*words)
+        parse(option, value)
     assert refused.value.code == 2
-    assert words[0] in capsys.readouterr().err
+    assert option in capsys.readouterr().err
 
 
 def test_a_folder_with_something_in_it_is_not_kept_into(tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ class Rig(TopicFinder):
             for route in routes or ({},)
         ]
         self.router = Router(settings, instance="gw", reserved_topics=[DEAD_LETTERS])
+        self.matched: list[str] = []
+        match = self.router.match
+        self.router.match = lambda topic: self.matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
         self.dispatcher = Dispatcher(
             self.router,
             path.accumulator,
@@ -134,13 +137,10 @@ async def test_a_message_gets_its_route_s_topic_key_partition_and_headers() -> N
 
 async def test_a_topic_is_settled_once_for_each_flag_nibble() -> None:
     async with Path() as path, Rig(path) as rig:
-        matched: list[str] = []
-        match = rig.router.match
-        rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
         for _ in range(10):
             for flags in (QOS0, QOS1, QOS1 | DUP, QOS2 | RETAIN):
                 rig.take(b"devices/1", flags=flags)
-        assert matched == ["devices/1"] * 4
+        assert rig.matched == ["devices/1"] * 4
     assert len(path.kafka.topics["t"].records()) == 40
 
 
@@ -161,25 +161,19 @@ async def test_properties_are_parsed_once_for_each_content_and_route() -> None:
 async def test_no_more_topics_are_remembered_than_allowed_and_those_in_use_stay() -> None:
     kafka = FakeKafka("t", 3)
     async with Path(kafka) as path, Rig(path, cache_entries=100) as rig:
-        matched: list[str] = []
-        match = rig.router.match
-        rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
         for number in range(1000):
             rig.take(b"devices/%d" % number)
             for busy in range(10):
                 rig.take(b"devices/busy/%d" % busy)
             held = sum(map(len, rig.dispatcher.caches)) + sum(map(len, rig.dispatcher._older))
             assert held <= 100
-        assert len([topic for topic in matched if "busy" in topic]) == 10
+        assert len([topic for topic in rig.matched if "busy" in topic]) == 10
     assert len(kafka.topics["t"].records()) == 11_000
 
 
 async def test_as_many_topics_as_there_are_entries_are_routed_once_also_after_others_came_and_went() -> None:
     kafka = FakeKafka("t", 3)
     async with Path(kafka) as path, Rig(path, cache_entries=100) as rig:
-        matched: list[str] = []
-        match = rig.router.match
-        rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
 
         def take_in_turn(name: bytes, topics: int, rounds: int) -> None:
             for number in range(topics * rounds):
@@ -188,14 +182,14 @@ async def test_as_many_topics_as_there_are_entries_are_routed_once_also_after_ot
                 assert held <= 100
 
         take_in_turn(b"first", 100, 5)
-        assert len(matched) == 100
+        assert len(rig.matched) == 100
         take_in_turn(b"more", 1_000, 1)
-        matched.clear()
+        rig.matched.clear()
         take_in_turn(b"last", 100, 5)
-        assert len(matched) <= 200, "at most once more, until the others are dropped"
-        matched.clear()
+        assert len(rig.matched) <= 200, "at most once more, until the others are dropped"
+        rig.matched.clear()
         take_in_turn(b"last", 100, 5)
-        assert not matched
+        assert not rig.matched
 
 
 async def test_long_topics_and_properties_are_not_remembered_but_delivered() -> None:

@@ -152,10 +152,8 @@ def test_its_own_problems_are_told_with_their_place_in_the_runbook(tmp_path: Pat
     assert "docs/runbook.md#broker-silent" in silent.fix
     assert "Look at it." in silent.fix
     assert checks["certificate-expires"].severity is WARN
-    assert (
-        running({"ready": True, "problems": [problem("acl-refused", "critical")]}, tmp_path)["acl-refused"].status
-        is ExitStatus.REFUSED
-    )
+    refused = running({"ready": True, "problems": [problem("acl-refused", "critical")]}, tmp_path)
+    assert refused["acl-refused"].status is ExitStatus.REFUSED
 
 
 def test_a_gateway_that_is_well_or_not_ready_or_without_a_worker(tmp_path: Path) -> None:
@@ -231,9 +229,8 @@ def test_warnings_of_the_settings_and_of_the_routes(tmp_path: Path) -> None:
         {"name": "wide", "filters": ["a/#"], "topic": "t"},
         {"name": "narrow", "filters": ["a/b", "c"], "topic": "u"},
     ]
-    loaded = load(
-        None, environ={}, overrides={"routes": routes, "mqtt": {"tls": {"verify": False}, "addresses": ["mqtts://b"]}}
-    )
+    mqtt = {"tls": {"verify": False}, "addresses": ["mqtts://b"]}
+    loaded = load(None, environ={}, overrides={"routes": routes, "mqtt": mqtt})
     config_checks.judge_settings(findings, loaded)
     assert any(check.severity is WARN and "verify" in check.text for check in findings)
     assert config_checks.judge_router(findings, loaded) is not None

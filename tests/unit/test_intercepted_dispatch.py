@@ -366,22 +366,19 @@ async def test_a_part_of_a_wrong_type_goes_where_the_policy_says_and_nothing_of_
         assert [record.value for record in dead.records()] == ([value] * 2 if where == "dead_letter" else [])
 
 
-async def test_what_has_an_obvious_meaning_is_taken_as_that() -> None:
-    async with Path() as path, Rig(path, {"use": f"{HERE}:Loose"}) as rig:
-        rig.take(b"x")
-        await rig.done(1, 0, 0)
-    (record,) = path.topic.records()
-    assert record == StoredRecord(1_700_000_000_000, b"k", b"x", [("a", b"b")])
-    assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
-
-
-async def test_what_has_an_obvious_meaning_is_taken_as_that_with_every_message_of_a_topic() -> None:
-    async with Path() as path, Rig(path, {"use": f"{HERE}:LooseValue"}) as rig:
+@pytest.mark.parametrize(
+    ("interceptor", "key", "headers"),
+    [("Loose", b"k", [("a", b"b")]), ("LooseValue", b"d/1", [("mqtt.topic", b"d/1")])],
+)
+async def test_what_has_an_obvious_meaning_is_taken_as_that_with_every_message_of_a_topic(
+    interceptor: str, key: bytes, headers: list[tuple[str, bytes]]
+) -> None:
+    async with Path() as path, Rig(path, {"use": f"{HERE}:{interceptor}"}) as rig:
         for _ in range(3):
             rig.take(b"x")
         await rig.done(3, 0, 0)
     for record in path.topic.records():
-        assert (record.value, record.timestamp_ms) == (b"x", 1_700_000_000_000)
+        assert record == StoredRecord(1_700_000_000_000, key, b"x", headers)
         assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
 
 

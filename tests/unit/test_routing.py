@@ -179,19 +179,8 @@ def test_a_route_is_fast_while_no_message_has_to_be_looked_into(
     assert route.uses_properties is uses_properties
 
 
-_TEMPLATE = st.sampled_from(
-    [
-        "const",
-        "${topic}",
-        "${topic[1]}",
-        "${qos}",
-        "${property.site}",
-        "${payload.id}",
-        "${topic[1]}-${qos}",
-        "${device}",
-        "${content_type}",
-    ]
-)
+_VALUES = ["${topic}", "${topic[1]}", "${qos}", "${property.site}", "${payload.id}", "${device}", "${content_type}"]
+_TEMPLATE = st.sampled_from(["const", "${topic[1]}-${qos}", *_VALUES])
 _METADATA = st.lists(
     st.sampled_from(["topic", "qos", "retain", "dup", "properties", "gateway", "message_id", "device", "received"]),
     unique=True,

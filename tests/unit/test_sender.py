@@ -29,10 +29,6 @@ def poison(records: list[StoredRecord]) -> BridgeError | None:
 Reject = Callable[[list[StoredRecord]], BridgeError | None]
 
 
-def first_occurrences(values: list[bytes | None]) -> list[bytes | None]:
-    return list(dict.fromkeys(values))
-
-
 # --- the ordinary way -----------------------------------------------------------------------------------------------
 
 
@@ -76,9 +72,8 @@ async def test_one_batch_of_a_partition_is_under_way_and_the_rest_travels_togeth
 
 
 def test_the_time_limits_are_those_of_the_settings() -> None:
-    policy = SenderPolicy.from_settings(
-        KafkaSettings.model_validate({"delivery_timeout": "90s", "request_timeout": "7s"})
-    )
+    settings = KafkaSettings.model_validate({"delivery_timeout": "90s", "request_timeout": "7s"})
+    policy = SenderPolicy.from_settings(settings)
     assert (policy.delivery_timeout_ns, policy.settle_ns) == (90_000_000_000, 14_000_000_000)
 
 
@@ -112,8 +107,7 @@ async def test_a_poisoned_record_is_isolated_and_dead_lettered_and_the_others_ar
 
 
 async def test_a_dead_letter_carries_the_original_bytes_and_says_why() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", reject=poison)
+    kafka, _ = FakeKafka.with_topic(reject=poison)
     headers = [("mqtt.topic", b"devices/7"), ("empty", b""), ("null", None), ("twice", b"1"), ("twice", b"2")]
     async with Path(kafka) as path:
         for value in (b"1", b"2", b"poison \x00\xff", b"4"):
@@ -187,8 +181,7 @@ async def test_a_message_waits_for_each_of_its_records_when_its_batch_is_split(n
 
 @pytest.mark.parametrize(("reject", "size"), [(poison, 0), (named_poison, 6000)], ids=["one record", "two, named"])
 async def test_a_dead_letter_that_is_poisoned_itself_is_held_not_buried_again(reject: Reject, size: int) -> None:
-    kafka = FakeKafka(batch_bytes=1 << 20)
-    kafka.topic("t", reject=reject)
+    kafka, _ = FakeKafka.with_topic(reject=reject, batch_bytes=1 << 20)
     dead = kafka.topic(DEAD_LETTERS, reject=reject)
     values = [b"poison %d" % number + b"." * size for number in range(3)]
     async with Path(kafka) as path:
@@ -228,8 +221,7 @@ async def test_records_too_large_for_their_topic_alone_are_dead_lettered_in_part
 
 
 async def test_a_batch_of_dead_letter_parts_can_be_split_and_counts_each_message_once() -> None:
-    kafka = FakeKafka(batch_bytes=1 << 20)
-    kafka.topic("t", max_batch_bytes=200_000)
+    kafka, _ = FakeKafka.with_topic(max_batch_bytes=200_000, batch_bytes=1 << 20)
     dead = kafka.topic(DEAD_LETTERS, max_batch_bytes=200_000)
     kafka.latency_s = lambda: 0.05
     async with Path(kafka, max_record_bytes=1_000_000) as path:
@@ -390,7 +382,7 @@ async def test_what_the_old_incarnation_still_delivers_does_not_change_the_order
         kafka.latency_s = lambda: 0.005
         await path.drained()
         await asyncio.sleep(20)
-    assert first_occurrences(topic.values()) == [value_of(n) for n in range(30)]
+    assert list(dict.fromkeys(topic.values())) == [value_of(n) for n in range(30)]
     assert len(topic.values()) > 30  # the late ones came
 
 
@@ -467,8 +459,7 @@ async def test_kafka_away_at_a_replacement_is_tried_with_a_growing_wait_until_it
 
 
 async def test_credentials_refused_at_a_replacement_are_tried_again_too() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", reject=_Once(IncarnationError("x")))
+    kafka, _ = FakeKafka.with_topic(reject=_Once(IncarnationError("x")))
     async with Path(kafka) as path:
         kafka.unreachable = RefusedError("Kafka refused user 'gw'.")
         path.send(b"x")
@@ -654,8 +645,7 @@ async def test_close_ends_at_once_whatever_is_going_on() -> None:
 
 
 async def test_close_in_the_middle_of_a_replacement_s_start_leaves_no_producer_behind() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", reject=_Once(IncarnationError("x")))
+    kafka, _ = FakeKafka.with_topic(reject=_Once(IncarnationError("x")))
     async with Path(kafka) as path:
         path.send(b"x")
         await asyncio.sleep(0.01)
@@ -724,12 +714,10 @@ async def test_a_defect_is_fatal_not_silent(defective: str, trouble: str) -> Non
 
 async def test_a_failure_names_the_partition_of_its_batch_where_the_slot_has_moved_on() -> None:
     kafka, topic = FakeKafka.with_topic(3)
-    topic.reject = lambda records: (
-        PoisonedError("no", DeadLetterReason.INVALID_RECORD) if records[0].value == b"bad" else None
-    )
+    topic.reject = poison
     async with Path(kafka) as path:
         slot = path.accumulator.keyless_slot(path.route, 1, "t", 3)
-        path.append(slot, b"bad", key=None)
+        path.append(slot, b"poison", key=None)
         first = slot.queue.partition
         path.flush()
         path.append(slot, b"good", key=None)

@@ -133,10 +133,8 @@ async def test_a_cut_segment_loses_what_was_cut_and_says_how_much(tmp_path: Path
             report = await verdict(folder)
             assert report.exact
             assert re.search(r"was damaged: .*lost are \d+ batches with \d+ messages\.", report.sentence)
-            spool = Spool(folder, max_bytes=1 << 30, instance="gw")
-            again = await spool.open()
-            await spool.close()
-            assert (again.sentence, spool.batches) == ("", STORED - report.lost_batches), "told twice"
+            batches, again = await opened(folder)
+            assert (again.sentence, batches) == ("", STORED - report.lost_batches), "told twice"
             shutil.rmtree(folder)
 
 
@@ -308,9 +306,7 @@ async def test_without_any_witness_the_count_says_at_least(tmp_path: Path) -> No
     await filled(tmp_path / "s", clean=True)
     (tmp_path / "s" / "index.db").unlink()
     (tmp_path / "s" / "tally").unlink()
-    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
-    report = await spool.open()
-    await spool.close()
+    _, report = await opened(tmp_path / "s")
     assert not report.exact
     assert "at least 0 batches" in report.sentence
 
@@ -357,10 +353,7 @@ async def test_damage_while_running_is_repaired_and_told(tmp_path: Path) -> None
     await spool.read("telemetry", 0, 0, 1)
     assert spool.batches == BATCHES - 1
     await spool.close()
-    again = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
-    await again.open()
-    assert again.batches == BATCHES - 1
-    await again.close()
+    assert (await opened(tmp_path / "s"))[0] == BATCHES - 1
 
 
 def newer_index(folder: Path) -> None:

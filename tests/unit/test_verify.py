@@ -18,7 +18,7 @@ from gateway.tools.verify.lives import Lives, Window
 from gateway.tools.verify.log import FoundRecord, PartitionView, TopicView
 from gateway.tools.verify.place import Place, PlaceResult
 from gateway.tools.verify.report import as_json, as_text
-from tests.unit.fake_kafka import FakeKafka, FakePartition, FakeTopic
+from tests.unit.fake_kafka import FakeKafka, FakePartition
 from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
 from tests.unit.manual_time import in_manual_time
 
@@ -31,14 +31,17 @@ def place(verdict: Verdict, topic: str = "t", partition: int = 0) -> PlaceResult
     return found
 
 
-async def delivered() -> tuple[FakeKafka, FakeTopic]:
+def records(log: FakeLog, partition: int = 0) -> list[StoredRecord]:
+    return log.kafka.topics["t"].partitions[partition].log
+
+
+async def delivered() -> FakeLog:
     """A whole life that delivered ten messages to one partition, in two intervals."""
-    kafka = FakeKafka("t", 2)
-    async with LedgerPath(kafka) as path:
+    async with LedgerPath(FakeKafka("t", 2)) as path:
         await path.deliver_interval("t", 5)
         await path.deliver("t", 5)
     assert path.written
-    return kafka, kafka.topics["t"]
+    return FakeLog(path.kafka)
 
 
 def foreign(number: int = 0) -> StoredRecord:
@@ -62,8 +65,7 @@ async def between_others(*, listed: bool = True) -> FakeLog:
 
 
 async def test_all_there() -> None:
-    kafka, _ = await delivered()
-    verdict = await FakeLog(kafka).verify()
+    verdict = await (await delivered()).verify()
     assert verdict.exit_status is ExitStatus.OK
     result = place(verdict)
     assert (result.state, result.acknowledged, result.found, result.messages) == ("ok", 10, 10, 10)
@@ -110,8 +112,7 @@ async def test_a_worker_that_runs_has_an_open_interval() -> None:
 
 
 async def test_one_record_deleted_from_the_middle() -> None:
-    kafka, _ = await delivered()
-    log = FakeLog(kafka)
+    log = await delivered()
     log.deleted = {("t", 0, 4)}
     verdict = await log.verify()
     assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
@@ -124,35 +125,33 @@ async def test_one_record_deleted_from_the_middle() -> None:
 
 async def test_a_copy_does_not_make_up_for_a_record_that_is_missing() -> None:
     """As counting alone would have it: ten acknowledged, ten there."""
-    kafka, topic = await delivered()
-    topic.partitions[0].log.append(replace(topic.partitions[0].log[7], timestamp_ms=0))
-    log = FakeLog(kafka)
+    log = await delivered()
+    records(log).append(replace(records(log)[7], timestamp_ms=0))
     log.deleted = {("t", 0, 4)}
     result = place(await log.verify())
     assert (result.state, result.found, result.missing, result.surplus) == ("missing", 9, 1, 1)
 
 
 async def test_the_last_records_lost_with_an_unclean_leader() -> None:
-    kafka, topic = await delivered()
-    del topic.partitions[0].log[8:]
-    verdict = await FakeLog(kafka).verify()
+    log = await delivered()
+    del records(log)[8:]
+    verdict = await log.verify()
     assert place(verdict).missing == 2
     assert "log ends before offsets it has acknowledged" in as_text(verdict)
-    topic.partitions[0].log.clear()
-    assert place(await FakeLog(kafka).verify()).missing == 10
+    records(log).clear()
+    assert place(await log.verify()).missing == 10
 
 
 async def test_lost_records_whose_offsets_others_have_taken() -> None:
-    kafka, topic = await delivered()
-    topic.partitions[0].log[8:] = [foreign(), foreign(), foreign()]
-    verdict = await FakeLog(kafka).verify()
+    log = await delivered()
+    records(log)[8:] = [foreign(), foreign(), foreign()]
+    verdict = await log.verify()
     assert (place(verdict).missing, place(verdict).found) == (2, 8)
     assert "hold records of somebody else" in as_text(verdict)
 
 
 async def test_records_deleted_before_retention_would_have() -> None:
-    kafka, _ = await delivered()
-    log = FakeLog(kafka)
+    log = await delivered()
     log.starts["t", 0] = 3
     verdict = await log.verify()
     assert (place(verdict).missing, place(verdict).expired) == (3, 0)
@@ -160,15 +159,15 @@ async def test_records_deleted_before_retention_would_have() -> None:
 
 
 async def test_a_topic_that_is_gone_and_one_made_anew() -> None:
-    kafka, _ = await delivered()
-    old = kafka.topics.pop("t")
-    verdict = await FakeLog(kafka).verify()
+    log = await delivered()
+    log.kafka.topics.pop("t")
+    verdict = await log.verify()
     assert (place(verdict).missing, verdict.exit_status) == (10, ExitStatus.MISSING_MESSAGES)
     assert "no such topic" in as_text(verdict)
-    kafka.topic("t", len(old.partitions))
-    async with LedgerPath(kafka, "second") as path:
+    log.kafka.topic("t", 2)
+    async with LedgerPath(log.kafka, "second") as path:
         await path.deliver("t", 4)
-    result = place(await FakeLog(kafka).verify())
+    result = place(await log.verify())
     assert (result.acknowledged, result.found, result.missing) == (14, 4, 10)
 
 
@@ -247,8 +246,7 @@ async def test_messages_that_a_disk_lost_are_a_deficit() -> None:
 
 
 async def test_what_retention_took_is_expired_not_missing() -> None:
-    kafka, _ = await delivered()
-    log = FakeLog(kafka)
+    log = await delivered()
     log.starts["t", 0] = 3
     later_ms = round(asyncio.get_running_loop().time() * 1000) + 8 * DAY_MS
     verdict = await log.verify(now_ms=later_ms)
@@ -256,7 +254,7 @@ async def test_what_retention_took_is_expired_not_missing() -> None:
     assert (place(verdict).state, place(verdict).expired, place(verdict).found) == ("expired", 3, 7)
     log.starts["t", 0] = 10
     assert (await log.verify(now_ms=later_ms)).exit_status is ExitStatus.UNJUDGED, "nothing is left to compare with"
-    async with LedgerPath(kafka, "second", before=("life", True)) as path:
+    async with LedgerPath(log.kafka, "second", before=("life", True)) as path:
         await path.deliver("t", 4, partition=1)
     assert (await log.verify(now_ms=later_ms)).exit_status is ExitStatus.OK, "another partition has something left"
 
@@ -272,8 +270,7 @@ async def test_what_retention_took_is_expired_not_missing() -> None:
     ],
 )
 async def test_only_what_the_topics_settings_explain_has_expired(settings: dict[str, object], expired: bool) -> None:
-    kafka, _ = await delivered()
-    log = FakeLog(kafka)
+    log = await delivered()
     log.starts["t", 0] = 2
     log.settings["t"] = settings
     assert place(await log.verify()).expired == (2 if expired else 0)
@@ -292,8 +289,7 @@ async def read_during_retention(log: FakeLog, start: int) -> PlaceResult:
 
 
 async def test_retention_that_goes_on_while_the_topic_is_read() -> None:
-    kafka, _ = await delivered()
-    log = FakeLog(kafka)
+    log = await delivered()
     log.deleted = {("t", 0, 6)}
     result = await read_during_retention(log, 4)
     assert (result.expired, result.missing, result.found, result.absent) == (4, 1, 5, [(6, 7)])
@@ -314,13 +310,12 @@ async def test_retention_takes_some_of_the_offsets_that_were_not_listed() -> Non
 
 
 async def test_compaction_leaves_gaps_but_takes_nothing_from_the_end() -> None:
-    kafka, topic = await delivered()
-    log = FakeLog(kafka)
+    log = await delivered()
     log.settings["t"] = {"compacted": True, "deletes": False}
     log.deleted = {("t", 0, 2), ("t", 0, 5)}
     result = place(await log.verify())
     assert (result.state, result.compacted, result.missing, result.found) == ("compacted", 2, 0, 8)
-    del topic.partitions[0].log[9:]
+    del records(log)[9:]
     result = place(await log.verify())
     assert (result.state, result.compacted, result.missing) == ("missing", 2, 1)
 
@@ -331,7 +326,7 @@ async def test_compaction_takes_offsets_that_were_not_listed() -> None:
     log.deleted = {("t", 0, 4)}
     result = place(await log.verify())
     assert (result.state, result.compacted, result.found) == ("compacted", 1, 19)
-    del log.kafka.topics["t"].partitions[0].log[29:]
+    del records(log)[29:]
     assert place(await log.verify()).state == "missing"
 
 
@@ -376,26 +371,22 @@ async def test_no_account_no_verdict() -> None:
 
 
 async def test_an_account_with_a_hole_is_no_account() -> None:
-    kafka, _ = await delivered()
-    rows = [
-        (LEDGER, number, offset)
-        for number, partition in enumerate(kafka.topics[LEDGER].partitions)
-        for offset in range(len(partition.log))
-    ]
-    for row in rows:
-        log = FakeLog(kafka)
+    log = await delivered()
+    rows = {
+        (LEDGER, number, offset): record.value or b""
+        for number, partition in enumerate(log.kafka.topics[LEDGER].partitions)
+        for offset, record in enumerate(partition.log)
+    }
+    for row, value in rows.items():
         log.deleted = {row}
         verdict = await log.verify()
-        document = json.loads(kafka.topics[LEDGER].partitions[row[1]].log[row[2]].value or b"")
+        document = json.loads(value)
         if document["kind"] == "worker" and document["state"] == "stopped":
             continue  # the last word: what lies before it is complete
         assert verdict.exit_status is ExitStatus.UNJUDGED, document
         assert "the ledger itself is incomplete" in as_text(verdict)
-    partitions = kafka.topics[LEDGER].partitions
     for number in (b"0", b"1"):
-        log = FakeLog(kafka)
-        sign = b'"number":%b,' % number
-        log.deleted = {row for row in rows if sign in (partitions[row[1]].log[row[2]].value or b"")}
+        log.deleted = {row for row, value in rows.items() if b'"number":%b,' % number in value}
         assert (await log.verify()).exit_status is ExitStatus.UNJUDGED, f"nothing is left of interval {number!r}"
 
 
@@ -433,10 +424,10 @@ async def test_an_account_of_which_retention_took_the_beginning_has_no_hole() ->
 
 
 async def test_what_was_written_twice_counts_once() -> None:
-    kafka, _ = await delivered()
-    for partition in kafka.topics[LEDGER].partitions:
+    log = await delivered()
+    for partition in log.kafka.topics[LEDGER].partitions:
         partition.log[:] = [record for record in partition.log for _ in range(2)]
-    verdict = await FakeLog(kafka).verify()
+    verdict = await log.verify()
     assert verdict.exit_status is ExitStatus.OK
     assert place(verdict).acknowledged == 10
 
@@ -470,13 +461,12 @@ async def test_a_partition_without_a_leader_is_not_judged_and_the_others_are() -
 
 
 async def test_a_partition_that_loses_its_leader_while_it_is_read_is_not_judged() -> None:
-    kafka, _ = await delivered()
-    log = FakeLog(kafka)
+    log = await delivered()
     read = log.records
 
     async def cut_short(topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[FoundRecord]]:
-        async for records in read(topic, partition, first, end):
-            yield records
+        async for found in read(topic, partition, first, end):
+            yield found
             log.leaderless.add((topic, partition))
             return
 
@@ -488,9 +478,8 @@ async def test_a_partition_that_loses_its_leader_while_it_is_read_is_not_judged(
 
 
 async def test_an_account_of_which_a_part_has_no_leader_is_not_judged() -> None:
-    kafka, _ = await delivered()
+    log = await delivered()
     for number in range(3):
-        log = FakeLog(kafka)
         log.leaderless = {(LEDGER, number)}
         verdict = await log.verify()
         assert verdict.exit_status is ExitStatus.UNJUDGED, number
@@ -498,12 +487,12 @@ async def test_an_account_of_which_a_part_has_no_leader_is_not_judged() -> None:
 
 
 async def test_other_gateways_and_strangers_on_the_ledger_topic() -> None:
-    kafka, _ = await delivered()
-    log = kafka.topics[LEDGER].partitions[0].log
-    log += [StoredRecord(0, b"other/0", b"not even JSON", []), StoredRecord(0, None, b"x", [])]
-    assert (await FakeLog(kafka).verify()).exit_status is ExitStatus.OK
-    log.append(StoredRecord(0, b"gw/0", b"not even JSON", []))
-    verdict = await FakeLog(kafka).verify()
+    log = await delivered()
+    ledger = log.kafka.topics[LEDGER].partitions[0].log
+    ledger += [StoredRecord(0, b"other/0", b"not even JSON", []), StoredRecord(0, None, b"x", [])]
+    assert (await log.verify()).exit_status is ExitStatus.OK
+    ledger.append(StoredRecord(0, b"gw/0", b"not even JSON", []))
+    verdict = await log.verify()
     assert verdict.exit_status is ExitStatus.UNJUDGED
     assert "1 ledger records cannot be read" in as_text(verdict)
 
