@@ -22,7 +22,7 @@ def test_no_log_line_is_among_the_output(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GATEWAY_INSTANCE", "plant")
     monkeypatch.setattr("gateway.cli.records.verify._verify", looked)
-    monkeypatch.setattr("gateway.tools.verify.report.as_text", lambda *_arguments: "the account\n")
+    monkeypatch.setattr("gateway.cli.records.verify_text.as_text", lambda *_arguments: "the account\n")
     assert main(["verify"]) == 0
     assert capsys.readouterr() == ("the account\n", "")
 

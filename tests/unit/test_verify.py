@@ -12,12 +12,13 @@ from bridge.ledger_topic.intervals import Interval, SessionLoss
 from bridge.ledger_topic.records import Author, PartitionRecord, State, WorkerRecord, decode, worker_record
 from bridge.ports import StoredRecord
 from config.errors import ExitStatus
+from gateway.cli.records.verify_text import as_document, as_text
+from gateway.cli.table import as_json
 from gateway.tools.verify.before import Before
 from gateway.tools.verify.check import Span, Verdict
 from gateway.tools.verify.lives import Lives, Window
 from gateway.tools.verify.log import FoundRecord, PartitionView, TopicView
 from gateway.tools.verify.place import Place, PlaceResult
-from gateway.tools.verify.report import as_json, as_text
 from tests.unit.fake_kafka import FakeKafka, FakePartition
 from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
 from tests.unit.manual_time import in_manual_time
@@ -76,7 +77,7 @@ async def test_all_there() -> None:
     assert verdict.to_ms == life.last.to_ms
     text = as_text(verdict)
     assert "Everything that was acknowledged is in Kafka" in text
-    assert json.loads(as_json(verdict))["status"] == 0
+    assert json.loads(as_json(as_document(verdict)))["status"] == 0
 
 
 async def test_a_gateway_without_a_message_has_lost_nothing() -> None:
@@ -628,7 +629,7 @@ async def test_a_session_that_was_lost_is_not_judged_and_said_once() -> None:
     assert text.count("(gw-0-0): a session was lost, its contents are unknown") == 2
     assert text.index("away for an unknown time") < text.index("away since")
     assert "Everything that was acknowledged is in Kafka" not in text
-    document = json.loads(as_json(verdict))
+    document = json.loads(as_json(as_document(verdict)))
     assert [loss["left_ms"] is None for loss in document["lost_sessions"]] == [True, False]
     assert place(verdict).found == 4
 

@@ -11,9 +11,10 @@ from bridge.commands.ports import Committed, Partition
 from bridge.dead_letters.reading import LoggedRecord, Place
 from config.errors import ExitStatus
 from config.tables.commands import CommandSettings
+from gateway.cli.records.commands_text import as_document, as_text
+from gateway.cli.table import as_json
 from gateway.tools.verify.check import Span
-from gateway.tools.verify.command_check import CommandVerdict, verify_commands
-from gateway.tools.verify.command_report import as_json, as_text, exit_status
+from gateway.tools.verify.command_check import CommandVerdict, exit_status, verify_commands
 
 COMMANDS = CommandSettings.model_validate({"name": "switches", "topics": ["commands"], "status_topic": "status"})
 SECOND_MS = 1000
@@ -74,7 +75,7 @@ class FakeLog:
         counted = one.finished + one.waiting + one.under_way + one.unread + one.missing + one.unjudged
         assert one.records == counted, "the account does not balance"
         assert "commands/0" in as_text([verdict])
-        assert json.loads(as_json([verdict]))["status"] == exit_status([verdict]) == verdict.exit_status
+        assert json.loads(as_json(as_document([verdict])))["status"] == exit_status([verdict]) == verdict.exit_status
         return verdict
 
 

@@ -11,13 +11,13 @@ from config.settings import Settings
 from gateway.cli.arguments import duration, load_noted, moment, run_quietly
 from gateway.cli.device_commands.command import chosen
 from gateway.cli.parser import Commands
-from gateway.cli.table import mention, tell
+from gateway.cli.records import commands_text, verify_text
+from gateway.cli.table import mention, print_json, tell
 from gateway.components.commanding import group_name
 from gateway.components.outward import kafka_login
-from gateway.tools.verify import command_report, report
 from gateway.tools.verify.before import Before, look_before, workers_of
 from gateway.tools.verify.check import Span, Verdict, verify
-from gateway.tools.verify.command_check import verify_commands
+from gateway.tools.verify.command_check import exit_status, verify_commands
 from gateway.tools.verify.command_log import KafkaCommandLog
 from gateway.tools.verify.reader import KafkaReader
 
@@ -69,9 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # its warnings are in our errors and in the table
         verdict, before = await _verify(settings, span, now_ms)
         if arguments.json:
-            print(report.as_json(verdict, before), end="")
+            print_json(verify_text.as_document(verdict, before), indent=None)
         else:
-            tell(report.as_text(verdict, before))
+            tell(verify_text.as_text(verdict, before))
         return verdict.exit_status
 
     return run_quietly(work(), settings.log)
@@ -93,10 +93,10 @@ async def _verify_commands(arguments: argparse.Namespace, settings: Settings) ->
             async with KafkaCommandLog(settings, one, login) as log:
                 verdicts.append(await verify_commands(log, one, group_name(settings, one), span, progress))
     if arguments.json:
-        print(command_report.as_json(verdicts), end="")
+        print_json(commands_text.as_document(verdicts), indent=None)
     else:
-        tell(command_report.as_text(verdicts))
-    return command_report.exit_status(verdicts)
+        tell(commands_text.as_text(verdicts))
+    return exit_status(verdicts)
 
 
 async def _verify(settings: Settings, span: Span, now_ms: int) -> tuple[Verdict, Before]:

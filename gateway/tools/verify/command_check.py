@@ -259,6 +259,11 @@ class _Check:
         return None if value is None else value.decode(errors="replace")
 
 
+def exit_status(verdicts: Sequence[CommandVerdict]) -> ExitStatus:
+    found = {verdict.exit_status for verdict in verdicts}
+    return next((one for one in (ExitStatus.MISSING_MESSAGES, ExitStatus.UNJUDGED) if one in found), ExitStatus.OK)
+
+
 async def verify_commands(
     log: KafkaCommandLog,
     commands: CommandSettings,

@@ -1,23 +1,17 @@
-"""The verdict as a table for people, and as JSON for programs."""
+"""The verdict of ``gateway verify`` as a table for people, and as data for programs."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from config.errors import sentence
 from gateway.base.moments import moment
+from gateway.cli.table import table
 from gateway.tools.verify.before import Before, as_sentence
-
-if TYPE_CHECKING:
-    from gateway.tools.verify.check import Verdict
-    from gateway.tools.verify.lives import Life
-    from gateway.tools.verify.place import PlaceResult
+from gateway.tools.verify.check import Verdict
+from gateway.tools.verify.lives import Life
+from gateway.tools.verify.place import PlaceResult
 
 _COLUMNS = ("route", "topic", "partition", "acknowledged", "in Kafka", "missing", "surplus", "open", "gone", "state")
-_LEFT = {0, 1, 9}
 _WORDS = {
     "expired": "expired by retention",
     "compacted": "compacted",
@@ -32,7 +26,7 @@ def as_text(verdict: Verdict, before: Before | None = None) -> str:
     """The table, a line for each life of a worker, notes, losses ``before`` the gateway, and the verdict."""
     lines = [f"Gateway {verdict.gateway}, {_time(verdict.from_ms)} to {_time(verdict.to_ms)}", ""]
     if verdict.places:
-        lines += [*_table(verdict.places), ""]
+        lines.append(table(_COLUMNS, _rows(verdict.places)))
     lines += [_life(life, verdict.now_ms) for life in verdict.lives]
     if notes := list(_notes(verdict.places)):
         lines += ["", *notes]
@@ -46,9 +40,9 @@ def as_text(verdict: Verdict, before: Before | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_json(verdict: Verdict, before: Before | None = None) -> str:
-    """One JSON object; times in ms since 1970, counts of records."""
-    document = {
+def as_document(verdict: Verdict, before: Before | None = None) -> dict[str, object]:
+    """For JSON; times in ms since 1970, counts of records."""
+    return {
         "gateway": verdict.gateway,
         "from_ms": verdict.from_ms,
         "to_ms": verdict.to_ms,
@@ -80,36 +74,30 @@ def as_json(verdict: Verdict, before: Before | None = None) -> str:
         ],
         "before": before.as_dict() if before is not None else None,
     }
-    return json.dumps(document, ensure_ascii=False) + "\n"
 
 
-def _table(places: Sequence[PlaceResult]) -> Iterator[str]:
-    rows = [_row(place) for place in places]
-    if len(rows) > 1:
-        rows.append(_total(places))
-    widths = [max(len(_COLUMNS[n]), *(len(row[n]) for row in rows)) for n in range(len(_COLUMNS))]
-    for row in (_COLUMNS, *rows):
-        cells = (text.ljust(width) if n in _LEFT else text.rjust(width)
-                 for n, (text, width) in enumerate(zip(row, widths, strict=True)))  # fmt: skip
-        yield "  ".join(cells).rstrip()
+def _rows(places: Sequence[PlaceResult]) -> Iterator[tuple[object, ...]]:
+    yield from map(_row, places)
+    if len(places) > 1:
+        yield _total(places)
 
 
-def _row(place: PlaceResult) -> tuple[str, ...]:
+def _row(place: PlaceResult) -> tuple[object, ...]:
     route = "+".join(sorted(place.routes)) + (" (dead letters)" if place.dead_letter else "")
-    surplus, opened = (str(place.surplus), str(place.open)) if place.tagged else ("?", "?")
+    surplus, opened = (place.surplus, place.open) if place.tagged else ("?", "?")
     state = "MISSING" if place.state == "missing" else _WORDS.get(place.state, place.state)
     return (
-        route, place.topic, str(place.partition), str(place.acknowledged), str(place.found), str(place.missing),
-        surplus, opened, str(place.expired + place.compacted), state,
+        route, place.topic, place.partition, place.acknowledged, place.found, place.missing, surplus, opened,
+        place.expired + place.compacted, state,
     )  # fmt: skip
 
 
-def _total(places: Sequence[PlaceResult]) -> tuple[str, ...]:
-    def total(*names: str) -> str:
-        return str(sum(getattr(place, name) for place in places for name in names))
+def _total(places: Sequence[PlaceResult]) -> tuple[object, ...]:
+    def total(*names: str) -> int:
+        return sum(getattr(place, name) for place in places for name in names)
 
     return (
-        "all", "", "", total("acknowledged"), total("found"), total("missing"), total("surplus"), total("open"),
+        "all", "", None, total("acknowledged"), total("found"), total("missing"), total("surplus"), total("open"),
         total("expired", "compacted"), "",
     )  # fmt: skip
 

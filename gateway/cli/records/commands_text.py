@@ -1,26 +1,17 @@
-"""The verdict about commands as a table for people, and as JSON for programs."""
+"""The verdict of ``gateway verify --commands`` as a table for people, and as data for programs."""
 
-from __future__ import annotations
-
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from config.errors import ExitStatus, sentence
-
-if TYPE_CHECKING:
-    from gateway.tools.verify.command_check import CommandAccount, CommandVerdict
+from config.errors import sentence
+from gateway.cli.table import table
+from gateway.tools.verify.command_check import CommandAccount, CommandVerdict, exit_status
 
 _COLUMNS: Final = (
     "partition", "commands", "finished", "waiting", "sent", "unread", "missing", "twice", "unjudged",
 )  # fmt: skip
-
-
-def exit_status(verdicts: Sequence[CommandVerdict]) -> ExitStatus:
-    found = {verdict.exit_status for verdict in verdicts}
-    return next((one for one in (ExitStatus.MISSING_MESSAGES, ExitStatus.UNJUDGED) if one in found), ExitStatus.OK)
 
 
 def as_text(verdicts: Sequence[CommandVerdict]) -> str:
@@ -31,7 +22,7 @@ def as_text(verdicts: Sequence[CommandVerdict]) -> str:
 def _lines(verdict: CommandVerdict) -> Iterator[str]:
     yield f"Commands {verdict.name}: status topic {verdict.status_topic}, group {verdict.group}"
     yield ""
-    yield from _table(verdict.accounts)
+    yield table(_COLUMNS, _rows(verdict.accounts)).rstrip("\n")
     outcomes: Counter[str] = Counter()
     for account in verdict.accounts:
         outcomes.update(account.outcomes)
@@ -52,23 +43,16 @@ def _row(one: CommandAccount) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def _table(accounts: Sequence[CommandAccount]) -> Iterator[str]:
+def _rows(accounts: Sequence[CommandAccount]) -> Iterator[tuple[object, ...]]:
     numbers = [_row(one) for one in accounts]
-    rows = [(f"{one.topic}/{one.partition}", *map(str, row)) for one, row in zip(accounts, numbers, strict=True)]
-    if len(rows) > 1:
-        rows.append(("all", *(str(sum(column)) for column in zip(*numbers, strict=True))))
-    widths = [max(len(row[n]) for row in (_COLUMNS, *rows)) for n in range(len(_COLUMNS))]
-    for row in (_COLUMNS, *rows):
-        first, *others = (
-            text.rjust(width) if n else text.ljust(width)
-            for n, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join([first, *others])
+    yield from ((f"{one.topic}/{one.partition}", *row) for one, row in zip(accounts, numbers, strict=True))
+    if len(accounts) > 1:
+        yield ("all", *(sum(column) for column in zip(*numbers, strict=True)))
 
 
-def as_json(verdicts: Sequence[CommandVerdict]) -> str:
-    """One JSON object; counts of commands, deleted_unread of offsets."""
-    document = {
+def as_document(verdicts: Sequence[CommandVerdict]) -> dict[str, object]:
+    """For JSON; counts of commands, deleted_unread of offsets."""
+    return {
         "status": int(exit_status(verdicts)),
         "commands": [
             {
@@ -86,4 +70,3 @@ def as_json(verdicts: Sequence[CommandVerdict]) -> str:
             for verdict in verdicts
         ],
     }
-    return json.dumps(document, ensure_ascii=False) + "\n"
