@@ -1,5 +1,6 @@
 """The base of authenticators over users that this service keeps itself: in the built-in database or the users file."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -48,7 +49,7 @@ class LocalUsers(ABC):
     is trusted.
     """
 
-    def __init__(self, name: str, store: Store, hasher: Hasher, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, store: Store, hasher: Hasher, clock: Callable[[], float] = time.time) -> None:
         """``name`` as in ``auth.chain``, ``clock`` gives Unix seconds."""
         self.name: Final = name
         self._store = store

@@ -7,8 +7,6 @@ once.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
@@ -67,10 +65,8 @@ class UsersFileAuthenticator(LocalUsers):
     It is down as long as no reading of the file has succeeded, since it cannot tell who is in it.
     """
 
-    def __init__(
-        self, settings: AuthSettings, store: Store, hasher: Hasher, clock: Callable[[], float] = time.time
-    ) -> None:
-        super().__init__("users_file", store, hasher, clock)
+    def __init__(self, settings: AuthSettings, store: Store, hasher: Hasher) -> None:
+        super().__init__("users_file", store, hasher)
         if settings.users_file is None:
             raise ConfigError(
                 "auth.chain has users_file, but there is no [auth.users_file] table that says which file."

@@ -105,12 +105,9 @@ def _key(jwk: Any) -> VerificationKey:
 class Schedule:
     """The times of fetches, and the validity of a set. No I/O; times are monotonic nanoseconds from the caller."""
 
-    def __init__(
-        self, refresh_ns: int, keep_ns: int, *, spacing_ns: int = SPACING_NS, rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, refresh_ns: int, keep_ns: int, *, rng: random.Random | None = None) -> None:
         self._refresh_ns = refresh_ns
         self._good_for_ns = refresh_ns + keep_ns + int(FETCH_TIMEOUT_S * 1e9)
-        self._spacing_ns = spacing_ns
         self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._backoff = Backoff(_RETRY_INITIAL_NS, _RETRY_MAX_NS, rng=self._random)
         self._began_ns: int | None = None
@@ -142,7 +139,7 @@ class Schedule:
     def due_ns(self) -> int:
         """When the next fetch begins; the past means at once."""
         if self.asked and self._began_ns is not None:
-            return min(self._due_ns, self._began_ns + self._spacing_ns)
+            return min(self._due_ns, self._began_ns + SPACING_NS)
         return self._due_ns
 
     def good(self, now_ns: int) -> bool:
@@ -159,7 +156,6 @@ class JwksKeys:
         where: str,
         *,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        spacing_ns: int = SPACING_NS,
     ) -> None:
         assert settings.jwks_url is not None
         self._name = settings.name
@@ -175,7 +171,6 @@ class JwksKeys:
         self._schedule = Schedule(
             settings.refresh // timedelta(microseconds=1) * 1000,
             settings.keep // timedelta(microseconds=1) * 1000,
-            spacing_ns=spacing_ns,
         )
         self._set: KeySet | None = None
         self._fetching = False

@@ -38,12 +38,10 @@ class OAuthClient:
         where: str,
         *,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._where = where
         self._monotonic_ns = monotonic_ns
-        self._clock = clock
         self._fetcher = Fetcher(
             settings.token_url,
             f"{where}.token_url",
@@ -116,7 +114,7 @@ class OAuthClient:
         life_s = moment(body.get("expires_in"))
         if life_s is not None and 0 < life_s <= _LONGEST_LIFE_S:
             return Found(token, asked_ns + int(life_s * 1e9))
-        expires_at_ns = token_expiry_ns(token, self._monotonic_ns(), self._clock())
+        expires_at_ns = token_expiry_ns(token, self._monotonic_ns(), time.time())
         if expires_at_ns is None or expires_at_ns <= self._monotonic_ns():
             expires_at_ns = asked_ns + int(self._settings.lifetime.total_seconds() * 1e9)
         return Found(token, expires_at_ns)

@@ -1,7 +1,6 @@
 """The sources of tokens for EMQX (as the password) and Kafka (OAUTHBEARER)."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,14 +117,11 @@ class OAuthTokens(Keeper):
         *,
         renew_at: float = 0.75,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        rng: random.Random | None = None,
     ) -> None:
         from auth.outward.oauth import OAuthClient
 
         self._client = OAuthClient(settings, where, monotonic_ns=monotonic_ns)
-        super().__init__(
-            self._client.token, RenewalPlan(renew_at, rng=rng), f"{where}.token_url", monotonic_ns=monotonic_ns
-        )
+        super().__init__(self._client.token, RenewalPlan(renew_at), f"{where}.token_url", monotonic_ns=monotonic_ns)
 
     async def start(self) -> None:
         """Begin to fetch. Raises ConfigError when the files of its TLS cannot be used."""

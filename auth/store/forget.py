@@ -15,6 +15,7 @@ from auth.store.rules import RULE_COLUMNS, rule_of
 from auth.store.values import check_text
 
 _NAMES: Final = ("username", "clientid", "common_name")  # kinds of a device's name
+_WIPE_S: Final = 5.0
 
 
 class Forgotten(NamedTuple):
@@ -88,13 +89,13 @@ def _in_topics(db: sqlite3.Connection, device: str) -> list[StoredRule]:
     return [stored for row in rows if device in (stored := rule_of(row)).rule.topic.split("/")]
 
 
-def wipe(path: Path, *, wait_s: float = 5.0) -> bool:
+def wipe(path: Path) -> bool:
     """Move the ``-wal`` file, which still has the old pages, into the database and empty it.
 
-    Returns False if a reader's query prevents that for ``wait_s``. Blocks. Raises StoreError."""
-    until = time.monotonic() + wait_s
+    Returns False if a reader's query prevents that for five seconds. Blocks. Raises StoreError."""
+    until = time.monotonic() + _WIPE_S
     try:
-        db = store_file.connect(path, wait_s=wait_s)
+        db = store_file.connect(path, wait_s=_WIPE_S)
         try:
             while True:
                 busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

@@ -156,9 +156,9 @@ class KafkaAdmin(GroupReading, Changes):
             for one in topic.partitions
         )  # fmt: skip
 
-    def log_dirs(self, brokers: Sequence[int] | None = None) -> Answers[tuple[LogDir, ...]]:
-        """Folders of these brokers (default: all), with each replica's size."""
-        return self._links.ask_each(self._log_dirs_of, brokers)
+    def log_dirs(self) -> Answers[tuple[LogDir, ...]]:
+        """Each broker's folders, with each replica's size."""
+        return self._links.ask_each(self._log_dirs_of)
 
     def _log_dirs_of(self, number: int) -> tuple[LogDir, ...]:
         answer = self._links.ask(number, admin_api.DescribeLogDirsRequest(topics=None))

@@ -79,7 +79,6 @@ class AuthServer:
         decisions: decides each question.
         metrics: counts the answers.
         context: the TLS context for the next connection; None without TLS.
-        now_ns: the monotonic clock, in nanoseconds.
     """
 
     name: Final = "auth_server"
@@ -91,7 +90,6 @@ class AuthServer:
         metrics: AuthMetrics,
         *,
         context: Callable[[], ssl.SSLContext] | None = None,
-        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._shared_secret = settings.shared_secret
         self._secret: bytes | None = None
@@ -99,7 +97,6 @@ class AuthServer:
         self._decisions = decisions
         self._dialect = Dialect(settings.client_attributes)
         self._metrics = metrics
-        self._now_ns = now_ns
         self._limit = settings.limits.connections
         self._body_max = settings.limits.request_bytes
         self._answer_timeout_ns = nanoseconds(settings.answer_timeout)
@@ -113,7 +110,7 @@ class AuthServer:
         self._under_way = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._quiet: asyncio.Event | None = None  # set during a stop when nothing is pending
-        self._make_head(now_ns())
+        self._make_head(time.monotonic_ns())
         self._listener = Listener(
             settings.host,
             settings.port,
@@ -143,7 +140,7 @@ class AuthServer:
         for connection in list(self._connections):
             connection.end()
         self._quiet = asyncio.Event()
-        left_s = (deadline_ns - self._now_ns()) / 1e9
+        left_s = (deadline_ns - time.monotonic_ns()) / 1e9
         if self._connections and left_s > 0:
             try:
                 async with asyncio.timeout(left_s):
@@ -188,7 +185,7 @@ class AuthServer:
         return self._turn_away(None, refusal.status, "malformed", refusal.reason)
 
     def respond(self, connection: Connection, request: Request) -> bytes | Exchange:
-        started_ns = self._now_ns()
+        started_ns = time.monotonic_ns()
         head, body = request
         endpoint = self._endpoints.get(head.target) or self._endpoints.get(head.target.partition(b"?")[0])
         if self._secret is not None and not self._knows(head):
@@ -249,13 +246,13 @@ class AuthServer:
             login.answer(self._finish(self._authn, result, body, login.started_ns, login.keep_alive))
 
     def _arm(self, first: _Login) -> None:
-        left_ns = first.started_ns + self._answer_timeout_ns - self._now_ns()
+        left_ns = first.started_ns + self._answer_timeout_ns - time.monotonic_ns()
         self._sweep = asyncio.get_running_loop().call_later(max(0, left_ns) / 1e9, self._answer_late_ones)
 
     def _answer_late_ones(self) -> None:
         """Answers overdue logins. All have the same time-out, so the first is due first, and one timer is enough."""
         self._sweep = None
-        now_ns = self._now_ns()
+        now_ns = time.monotonic_ns()
         logins = self._logins
         while logins:
             login = logins[0]
@@ -284,7 +281,7 @@ class AuthServer:
 
     def _finish(self, endpoint: _Endpoint, result: str, body: bytes, started_ns: int, keep_alive: bool) -> bytes:
         """Count an answer, and return its bytes."""
-        now_ns = self._now_ns()
+        now_ns = time.monotonic_ns()
         endpoint.results[result].value += 1
         endpoint.observe(now_ns - started_ns)
         if now_ns >= self._head_until_ns:

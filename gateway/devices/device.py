@@ -209,14 +209,14 @@ class DeviceConnection:
             self._client.loop_misc()
             self._watch_writes()
 
-    async def disconnect(self, *, timeout_s: float = 5.0) -> None:
+    async def disconnect(self) -> None:
         """Send DISCONNECT after all pending bytes, and close. The broker does not publish the will."""
         if self._sock is None:
             return
         self._closing = True
         self._client.disconnect()
         self._watch_writes()
-        await until_set(self._ended, timeout_s)  # paho closes the socket when DISCONNECT is written
+        await until_set(self._ended, 5.0)  # paho closes the socket when DISCONNECT is written
         self._detach()
 
     def abort(self) -> None:

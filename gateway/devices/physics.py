@@ -315,8 +315,8 @@ _MIX: tuple[type[Thermostat | Meter | Pump], ...] = (Thermostat, Meter, Thermost
 """Every second device is a thermostat, every third a meter, every sixth a pump."""
 
 
-def build_fleet(devices: int, seed: int, t_s: float = START_S, *, only: DeviceType | None = None) -> list[DeviceModel]:
-    """``devices`` models named ``<site>-<type>-<number>``, at model time ``t_s``; the same for the same arguments.
+def build_fleet(devices: int, seed: int, *, only: DeviceType | None = None) -> list[DeviceModel]:
+    """``devices`` models named ``<site>-<type>-<number>``, at model time ``START_S``; the same for the same arguments.
     ``only``: all of one type instead of the mix."""
     mix = _MIX if only is None else tuple(kind for kind in (Thermostat, Meter, Pump) if kind.type == only)
     weather = [Weather(seed, site) for site in SITES]
@@ -324,5 +324,5 @@ def build_fleet(devices: int, seed: int, t_s: float = START_S, *, only: DeviceTy
     for index in range(devices):
         kind, here = mix[index % len(mix)], weather[index // len(mix) % len(weather)]
         name = f"{here.site.name}-{kind.type}-{index + 1:04d}"
-        fleet.append(kind(name, here, Random(f"{seed}/device/{index}"), t_s))
+        fleet.append(kind(name, here, Random(f"{seed}/device/{index}"), START_S))
     return fleet

@@ -47,11 +47,11 @@ def cgroup_cpus(root: Path = _ROOT) -> float | None:
     return min(quotas, default=None)
 
 
-def cpu_ticks(pid: int, root: Path = _ROOT) -> int | None:
+def cpu_ticks(pid: int) -> int | None:
     """The CPU time of a process in the system's ticks of usually 10 ms; None if unknown."""
     try:
         # The name in parentheses may have spaces and parentheses of its own; utime and stime are fields 14 and 15.
-        fields = (root / f"proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
     except (OSError, ValueError, IndexError):
         return None

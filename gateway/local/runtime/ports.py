@@ -23,12 +23,12 @@ _LOWEST = 15_000
 _ENOUGH = 2_000  # a range with fewer ports than this is not worth confining ourselves to
 
 
-def is_free(port: int, host: str = "127.0.0.1") -> bool:
+def is_free(port: int) -> bool:
     """Whether a server could bind ``port`` now; connections in TIME_WAIT do not count, as they do not for servers."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True
