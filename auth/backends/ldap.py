@@ -77,7 +77,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             raise ConfigError(f"auth.ldap.address {settings.address} cannot be read: {error}.") from None
         self._search = settings.search_base is not None
         setting, text = ("search_filter", settings.search_filter) if self._search else ("bind_dn", settings.bind_dn)
-        self._template = LoginTemplate(text, f"auth.ldap.{setting}")
+        self._template = LoginTemplate(text)
         self._filter = None
         if self._search:
             try:

@@ -75,7 +75,7 @@ class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
 
     def __init__(self, settings: AuthMysqlSettings, hasher: PasswordHasher) -> None:
         """Raises ConfigError for a query that cannot be one. Belongs to the event loop it is used on."""
-        template = LoginTemplate(settings.query, "auth.mysql.query", sql=True)
+        template = LoginTemplate(settings.query)
         super().__init__("mysql", "MariaDB or MySQL", settings, template, hasher)
         self._settings = settings
 

@@ -50,7 +50,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
 
     def __init__(self, settings: AuthPostgresqlSettings, hasher: PasswordHasher) -> None:
         """Raises ConfigError for a query that cannot be one. Belongs to the event loop it is used on."""
-        template = LoginTemplate(settings.query, "auth.postgresql.query", sql=True)
+        template = LoginTemplate(settings.query)
         super().__init__("postgresql", "PostgreSQL", settings, template, hasher)
         self._settings = settings
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self._template.names), 1)}

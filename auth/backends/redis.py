@@ -40,7 +40,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
 
     def __init__(self, settings: AuthRedisSettings, hasher: PasswordHasher) -> None:
         """Raises ConfigError for a key that cannot be one. Belongs to the event loop it is used on."""
-        template = LoginTemplate(settings.key, "auth.redis.key")
+        template = LoginTemplate(settings.key)
         super().__init__("redis", "Redis", settings, template, hasher)
         self._settings = settings
 

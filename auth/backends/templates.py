@@ -4,8 +4,7 @@ from typing import Final
 
 from auth.model import LoginRequest
 from auth.names import NAME_MAX
-from config.errors import ConfigError
-from config.values.auth_placeholders import Placeholder, check_template, split_placeholders
+from config.values.auth_placeholders import Placeholder, split_placeholders
 
 
 class LoginTemplate:
@@ -13,13 +12,7 @@ class LoginTemplate:
 
     __slots__ = ("literals", "names")
 
-    def __init__(self, text: str, setting: str, *, sql: bool = False) -> None:
-        """``setting`` is the name of the text ("auth.redis.key"). Raises ConfigError for an unknown placeholder, for a
-        text without one, and for one within quotes in SQL."""
-        try:
-            check_template(text, sql=sql)
-        except ValueError as error:
-            raise ConfigError(f"{setting}: {error}.") from None
+    def __init__(self, text: str) -> None:
         self.literals, self.names = split_placeholders(text)
 
     def values(self, request: LoginRequest) -> tuple[str, ...]:

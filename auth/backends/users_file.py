@@ -25,7 +25,6 @@ from auth.store.store import Store
 from auth.store.user_entries import HashForm
 from auth.store.user_formats import UserFile, read_users
 from bridge.waiting import end_tasks
-from config.errors import ConfigError
 from config.tables.auth import AuthSettings
 
 log = structlog.get_logger("auth")
@@ -67,11 +66,8 @@ class UsersFileAuthenticator(LocalUsers):
 
     def __init__(self, settings: AuthSettings, store: Store, hasher: Hasher) -> None:
         super().__init__("users_file", store, hasher)
-        if settings.users_file is None:
-            raise ConfigError(
-                "auth.chain has users_file, but there is no [auth.users_file] table that says which file."
-            )
         mine = settings.users_file
+        assert mine is not None, "auth.chain has users_file"
         self.path: Final[Path] = mine.file
         self._kind: IdentityKind = mine.identity
         self._form = HashForm(

@@ -20,6 +20,7 @@ from bridge.routing.template import Template
 from config.errors import ConfigError
 from config.loading.live import same
 from config.settings import InterceptorSettings, RouteSettings, Settings
+from config.tables.routes import ANY_TOPIC
 from config.values.patterns import compile_pattern
 from config.values.topic_filters import covers, intersection
 
@@ -32,7 +33,6 @@ SURE: Final = frozenset(
 
 # Interceptors whose repetition with the same options has no effect.
 _ONCE: Final = frozenset({"age_out", "fields", "filter", "headers", "json_schema", "mask"})
-_DEFAULT_ALLOWED: Final = r"[A-Za-z0-9._-]{1,249}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _copies(settings: Settings, routes: Sequence[Route]) -> Iterator[Finding]:
 def _about(route: Route, settings: RouteSettings, whole: Settings) -> Iterator[Finding]:
     yield from _levels(route)
     yield from _key(route, settings)
-    if route.kafka_topic is None and settings.allowed_topics == _DEFAULT_ALLOWED:
+    if route.kafka_topic is None and settings.allowed_topics == ANY_TOPIC:
         sentence = (
             f"Route {route.name!r} makes Kafka topics from {settings.topic!r}, and allowed_topics allows any name: a "
             f"device that may publish chooses up to {settings.max_topics} topics."

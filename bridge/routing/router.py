@@ -118,11 +118,6 @@ class Route:
         self._key = self._template(settings.key, "key") if settings.key else None
         self.keyed = self._key is not None
         self._message_id = self._template(settings.message_id, "message_id") if settings.message_id else None
-        if self.tombstones and self._key is None:
-            raise ConfigError(
-                f'{where}: empty_payload = "tombstone" deletes a key in a compacted topic, but key = "" gives none; '
-                'set a key, or empty_payload to "empty"'
-            )
         self._topics = TopicRule(settings, reserved_topics)
         constant = self._topic.constant
         self.kafka_topic = None if constant is None else self._topics.check_static(constant.decode())
@@ -422,16 +417,12 @@ def _check_levels(template: Template, filters: Sequence[str], where: str) -> Non
 def _reachable(routes: Sequence[Route]) -> tuple[list[tuple[str, Route]], list[str]]:
     """The filters that can match, with their routes, and a warning for each route with filters that cannot.
 
-    Raises ConfigError for a route that can never match, and for two routes of one name.
+    Raises ConfigError for a route that can never match.
     """
-    names: set[str] = set()
     before = [(RESERVED_FILTER, "reserved for the gateways' own messages")]
     reachable: list[tuple[str, Route]] = []
     warnings = []
     for route in routes:
-        if route.name in names:
-            raise ConfigError(f"two routes are named {route.name!r}; metrics and dead letters tell them apart by name")
-        names.add(route.name)
         taken = []
         for text in route.filters:
             wider = next(((wide, whose) for wide, whose in before if covers(wide, text)), None)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bridge.errors import BridgeError
 from bridge.wire import DeadLetterReason
 from config.errors import ConfigError
 from config.tables.routes import ANY_TOPIC
+from config.values.names import check_kafka_topic
 from config.values.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from config.settings import RouteSettings
-
-_LEGAL_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class RouteError(BridgeError):
@@ -72,10 +70,10 @@ class TopicRule:
         return topic
 
     def _illegal(self, topic: str) -> str:
-        if topic.startswith("__"):
-            return "topics that begin with '__' are Kafka's own"
         if topic in self._reserved:
             return "the gateway keeps that topic for itself"
-        if topic in (".", "..") or not _LEGAL_TOPIC.fullmatch(topic):
-            return "a Kafka topic has 1 to 249 letters, digits, '.', '_' and '-'"
+        try:
+            check_kafka_topic(topic)
+        except ValueError as error:
+            return str(error)
         return ""

@@ -26,10 +26,6 @@ def as_filters(topic: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((as_filter(topic), as_filter(without))))
 
 
-def _names(settings: Settings) -> Iterator[str]:
-    return names_apart("commands", (one.name for one in settings.commands), "metrics and statuses")
-
-
 def _topics(settings: Settings) -> Iterator[str]:
     theirs = {topic: number for number, one in enumerate(settings.commands) for topic in one.topics}
     taken = {settings.ledger.topic: "ledger.topic", settings.dead_letter.topic: "dead_letter.topic"}
@@ -129,7 +125,7 @@ def _own_routes(settings: Settings) -> Iterator[str]:
 
 
 REFUSED = (
-    Rule(("commands",), _names),
+    names_apart("commands", "metrics and statuses"),
     Rule(("commands", "ledger.topic", "dead_letter.topic"), _topics),
     Rule(("commands", "routes"), _ways_back),
     Rule(("commands", "mqtt.protocol"), _promises),

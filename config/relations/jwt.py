@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from config.relations.client_tls import tls_files
-from config.relations.rules import Rule, when
+from config.relations.rules import Rule, names_apart, when
 from config.settings import Settings
 from config.tables.auth import AuthJwtKeySettings
 from config.values.addresses import is_readable_on_the_way
@@ -22,16 +22,6 @@ def _of_keys(find: Callable[[AuthJwtKeySettings, str], Iterator[str]]) -> Rule:
             yield from find(key, f"auth.jwt.keys.{number}")
 
     return Rule(("auth.jwt.keys",), find_all)
-
-
-def _names(settings: Settings) -> Iterator[str]:
-    names = [key.name for key in settings.auth.jwt.keys]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            yield (
-                f"<auth.jwt.keys.{number}.name> is the name of another key too, and logs could not tell them apart; "
-                "give each its own."
-            )
 
 
 def _sources(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
@@ -120,7 +110,7 @@ REFUSED = (
         "or take jwt out of the chain.",
         "auth.jwt.keys",
     ),
-    Rule(("auth.jwt.keys",), _names),
+    names_apart("auth.jwt.keys", "logs and metrics"),
     _of_keys(_sources),
     _of_keys(_algorithms),
     _of_keys(_secrets),

@@ -45,10 +45,6 @@ def _declared_once(settings: Settings) -> Iterator[str]:
             )
 
 
-def _route_names(settings: Settings) -> Iterator[str]:
-    return names_apart("routes", (one.name for one in settings.routes), "metrics and dead letters")
-
-
 def _route_topics(settings: Settings) -> Iterator[str]:
     taken = {settings.dead_letter.topic: "dead_letter.topic"}
     for number, route in enumerate(settings.routes):
@@ -134,7 +130,7 @@ REFUSED = (
     Rule(("kafka.batch_bytes", "kafka.max_request_bytes", "kafka.topics", "flow.memory_bytes", "routes",
         "dead_letter.topic"), _request_size),
     Rule(("kafka.topics.declare",), _declared_once),
-    Rule(("routes",), _route_names),
+    names_apart("routes", "metrics and dead letters"),
     Rule(("routes", "dead_letter.topic"), _route_topics),
     Rule(("routes", "dead_letter.topic", "kafka.topics.declare"), _compacted_dead_letters),
     when(

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 
 from config.relations.client_tls import tls_files, unverified
-from config.relations.rules import Rule, changed, value, when
+from config.relations.rules import Rule, changed, names_apart, value, when
 from config.settings import Settings
 from config.values.addresses import parse_mqtt_address
 from config.values.grammar import format_duration
@@ -56,9 +56,6 @@ def _client_id_lacks(name: str, settings: Settings) -> bool:
 
 def _session_groups(settings: Settings) -> Iterator[str]:
     names = [group.name for group in settings.mqtt.groups]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            yield f'<mqtt.groups> has two groups named "{name}"; give each its own name.'
     wanted = {route.group for route in settings.routes}
     for number, route in enumerate(settings.routes):
         if route.group and route.group not in names:
@@ -151,6 +148,7 @@ REFUSED = (
     ),
     Rule(("mqtt.tls",), lambda s: tls_files(s, "mqtt.tls")),
     Rule(("mqtt.status.topic", "instance"), lambda s: one_topic(s, "mqtt.status.topic")),
+    names_apart("mqtt.groups", "routes and client ids"),
     Rule(("mqtt.groups", "routes"), _session_groups),
     Rule(("mqtt.distribution", "mqtt.sessions", "mqtt.groups", "routes", "worker", "workers"), _partitioned),
 )

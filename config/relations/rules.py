@@ -86,16 +86,20 @@ def check(rules: Sequence[Rule], view: View, doubtful: Collection[Path]) -> list
     return found
 
 
-def names_apart(table: str, names: Iterable[str], users: str) -> Iterator[str]:
-    """A sentence for each name of an array of tables that an earlier table has. ``users`` need the names."""
-    first: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if name in first:
-            yield (
-                f"<{table}.{number}.name> is also the name of <{table}.{first[name]}>: {users} would not tell them "
-                "apart; give each its own."
-            )
-        first.setdefault(name, number)
+def names_apart(table: str, users: str) -> Rule:
+    """The tables of an array have different names, which ``users`` need."""
+
+    def find_all(settings: Settings) -> Iterator[str]:
+        first: dict[str, int] = {}
+        for number, one in enumerate(value(settings, table)):
+            if one.name in first:
+                yield (
+                    f"<{table}.{number}.name> is also the name of <{table}.{first[one.name]}>: {users} would not tell "
+                    "them apart; give each its own."
+                )
+            first.setdefault(one.name, number)
+
+    return Rule((table,), find_all)
 
 
 def _meet(one: Path, other: Path) -> bool:

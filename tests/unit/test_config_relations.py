@@ -185,7 +185,7 @@ CONTRADICTIONS = {
         ('mqtt.groups (gateway.toml) has "alarms"', "no route has group")),
     "two groups of one name": Case(
         '[[mqtt.groups]]\nname = "a"\n[[mqtt.groups]]\nname = "a"\n' + route('group = "a"') + OTHER,
-        ('two groups named "a"', "its own name"),
+        ('mqtt.groups[1].name = "a" (gateway.toml:4)', "mqtt.groups[0] (gateway.toml:1)", "give each its own"),
     ),
     "no route for the first sessions": Case('[[mqtt.groups]]\nname = "a"\n' + route('group = "a"'),
         ("mqtt.sessions", "without a group")),
@@ -218,7 +218,7 @@ CONTRADICTIONS = {
     "tokens without keys": Case('[auth]\nchain = ["jwt"]',
         ('auth.chain = ["jwt"] (gateway.toml:2)', "auth.jwt.keys is empty", "[[auth.jwt.keys]]")),
     "keys of one name": Case(jwt_key(SECRET) + jwt_key(SECRET).removeprefix('[auth]\nchain = ["jwt"]\n'),
-        ('auth.jwt.keys[1].name = "k"', "another key", "its own")),
+        ('auth.jwt.keys[1].name = "k"', "is also the name of auth.jwt.keys[0]", "its own")),
     "a key without source": Case(jwt_key(),
         ('auth.jwt.keys[0].name = "k"', "none of secret, public_key_file", "one of")),
     "a key with two sources": Case(jwt_key(SECRET, 'jwks_url = "https://issuer/jwks"', 'audience = "mqtt"'),

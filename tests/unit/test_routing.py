@@ -115,11 +115,9 @@ def test_filters_that_share_only_the_empty_topic_are_no_overlap_to_tell() -> Non
     assert len(router.covers[""].subscriptions) == 2
 
 
-def test_no_routes_and_two_of_one_name_are_refused() -> None:
+def test_no_routes_are_refused() -> None:
     with pytest.raises(ConfigError, match="no routes"):
         Router([], instance="gw")
-    with pytest.raises(ConfigError, match="two routes are named 'telemetry'"):
-        Router([settings_of(), settings_of(filters=["b"])], instance="gw")
 
 
 def test_subscriptions_shared_and_partitioned() -> None:
@@ -339,8 +337,6 @@ def test_on_a_tombstone_route_a_missing_key_is_a_dead_letter() -> None:
     fast = route_of(filters=["devices/#"], key="${topic[3]}", empty_payload="tombstone")
     with pytest.raises(RouteError, match="key"):
         fast.for_topic(TOPIC)
-    with pytest.raises(ConfigError, match="tombstone"):
-        route_of(key="", empty_payload="tombstone")
     assert route_of(empty_payload="tombstone").tombstones
 
 
@@ -391,7 +387,7 @@ def test_a_template_makes_no_more_topics_than_allowed() -> None:
     assert caught.value.reason == DeadLetterReason.TOPIC_LIMIT
     assert made(route, "b") == "t-b"  # those it has go on
     bad = route_of(topic="${topic[1]}", max_topics=1)
-    with pytest.raises(RouteError, match="Kafka topic has"):
+    with pytest.raises(RouteError, match="Kafka topic is named"):
         made(bad, "no good")
     assert made(bad, "good") == "good"  # a refused one takes no place
 
