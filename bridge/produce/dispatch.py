@@ -59,8 +59,11 @@ class Extras(dict[bytes, "list[Header]"]):
         self.route = route
 
 
-Entry = tuple["Slot | None", bytes | None, "list[Header]", Extras | None]
-_SLOW: Entry = (None, None, [], None)
+Entry = tuple["Slot | None", bytes | None, "list[Header]", bool, Extras | None]
+"""Slot, key, headers, whether the message's topic is the first header's value, extras. Topics share headers, and an
+entry with THE_TOPIC as its key: the hot path puts the message's topic into both."""
+SLOW: Final[Entry] = (None, None, [], False, None)
+THE_TOPIC: Final = bytes(bytearray(b"the topic"))  # an object of its own
 _WRONG: Final = (TypeError, ValueError, OverflowError)  # raised for a record that no batch can take
 
 
@@ -146,6 +149,7 @@ class Dispatcher:
         self._known: dict[bytes, _Known] = {}
         self._properties: dict[bytes, Properties] = {}  # by their bytes, for routes with interceptors
         self._extras: dict[Route, Extras] = {}
+        self._shared: dict[tuple[Slot, int], Entry] = {}  # by slot and flag nibble
         self._parking = Parking(
             accumulator, hooks.topics, dead_letters, choose=self._slot, settled=self._settle_afresh, failed=hooks.failed
         )
@@ -216,25 +220,30 @@ class Dispatcher:
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
         if route is None or not route.fast or route.tombstones or self._is_others(route, topic):
-            return _SLOW
+            return SLOW
         if self._chains.get(route.name) is not None:
-            return _SLOW
+            return SLOW
         if route.name in self.holding:
-            return _SLOW
+            return SLOW
         try:
             plan = route.for_topic(topic)
         except RouteError:
-            return _SLOW  # each message becomes a dead letter
+            return SLOW  # each message becomes a dead letter
         assert plan.kafka_topic is not None
         partitions = self._topics.partition_count(plan.kafka_topic)
         if partitions is None or self._parking.holds(plan.kafka_topic):
-            return _SLOW
+            return SLOW
         extras = self._extras_of(route) if route.uses_properties else None
         slot = self._slot(route, flags >> 1 & 3, plan.kafka_topic, plan.key, partitions)
+        headers = plan.headers(flags)
+        named = headers[:1] == [(wire.MQTT_TOPIC, topic_bytes)]
+        shared = self._shared.setdefault((slot, flags), (slot, THE_TOPIC, headers, named, extras))
+        if headers[named:] == shared[2][named:]:
+            return shared if plan.key == topic_bytes else (slot, plan.key, shared[2], named, extras)
         # Key, header and look-up share the topic's bytes: copies would be a third of the memory of an entry.
         key = topic_bytes if plan.key == topic_bytes else plan.key
-        headers = [(name, topic_bytes if value == topic_bytes else value) for name, value in plan.headers(flags)]
-        return slot, key, headers[:], extras  # a copy has no room to grow: 16 bytes less
+        headers = [(name, topic_bytes if value == topic_bytes else value) for name, value in headers]
+        return slot, key, headers[:], False, extras  # a copy has no room to grow: 16 bytes less
 
     def _extras_of(self, route: Route) -> Extras:
         extras = self._extras.get(route)
@@ -550,6 +559,7 @@ class Dispatcher:
     def _settle_afresh(self) -> None:
         """Clear the caches. The dictionaries stay the same objects, because the hot path refers to one of them."""
         self._known.clear()
+        self._shared.clear()
         for cache in (*self.caches, *self._older):
             cache.clear()
         self._young = self._old = 0

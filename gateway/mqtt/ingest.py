@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
-from bridge.produce.dispatch import Dispatcher, Entry, TopicNameError
+from bridge.produce.dispatch import SLOW, THE_TOPIC, Dispatcher, Entry, TopicNameError
 from bridge.wire import MQTT_TOPIC, DeadLetterReason
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.properties import without_expiry
@@ -115,6 +115,7 @@ class Ingest:
         unusual = min(self._max_record, max_packet - 5)  # larger packets, in bytes after the header, need more checks
         dispatcher = self._dispatcher
         caches = dispatcher.caches
+        the_topic, topic_header = THE_TOPIC, MQTT_TOPIC  # compiled code looks names of other modules up at each use
         add_id = self.ids.append
         timestamp = time.time_ns() // 1_000_000
         dispatcher.received_ms = timestamp
@@ -175,11 +176,15 @@ class Ingest:
                         count += 1
                         continue
                 try:
-                    slot, key, headers, extras = cache[topic]
+                    slot, key, headers, named, extras = cache[topic]
                 except KeyError:
                     if body > stop or not topic:
                         raise self._without_topic(data, body, stop) from None
-                    slot, key, headers, extras = self._entry(flags & 15, topic)
+                    slot, key, headers, named, extras = self._entry(flags & 15, topic)
+                if key is the_topic:
+                    key = topic
+                if named:
+                    headers[0] = (topic_header, topic)
                 properties = b""
                 if v5:
                     size = data[body]
@@ -201,10 +206,10 @@ class Ingest:
                     if stop - position > max_packet:
                         raise self._too_large(stop - position)
                     self._slow(flags & 15, topic, properties, value)
-                elif slot.append(slot.count, timestamp, key, value, headers) is None:
+                elif slot.append(number := slot.count, timestamp, key, value, headers) is None:
                     slot.roll(timestamp, key, value, headers)
                 else:
-                    slot.count += 1
+                    slot.count = number + 1
                 count += 1
                 position = stop
             raised = False
@@ -228,7 +233,7 @@ class Ingest:
         try:
             return self._dispatcher.entry(flags, topic)
         except TopicNameError:
-            return None, None, [], None  # each message is logged and dead-lettered
+            return SLOW  # each message is logged and dead-lettered
 
     def _slow(self, flags: int, topic: bytes, properties: bytes, payload: bytes) -> None:
         try:

@@ -7,6 +7,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
+from bridge.produce.dispatch import SLOW
 from gateway.base.metrics import DISCONNECTS
 from gateway.mqtt.connection import Connection
 from gateway.mqtt.ingest import Ingest
@@ -181,7 +182,7 @@ async def test_only_the_message_that_raised_is_disowned_and_the_account_balances
             slow(flags, topic, properties, payload)
 
         monkeypatch.setattr(rig.path.dispatcher, "slow", broken)
-        monkeypatch.setattr(rig.path.dispatcher, "entry", lambda _flags, _topic: (None, None, [], None))
+        monkeypatch.setattr(rig.path.dispatcher, "entry", lambda _flags, _topic: SLOW)
         packets_of = [rig.publish("devices/1", b"%d" % n, qos=qos, packet_id=n if qos else 0) for n in range(1, 6)]
         with contextlib.suppress(asyncio.CancelledError):  # for the loop, which would have called the reader
             rig.send(b"".join(packets_of))
