@@ -70,8 +70,9 @@ async def run_worker(
 
 
 def _on_state(membership: Membership | None, _old: State, new: State) -> None:
-    if new is State.RUNNING:
-        memory.settle()
+    if new is State.RECOVERY:
+        memory.settle()  # before a session brings messages, which would wait for it
+    elif new is State.RUNNING:
         log.info("worker_ready")
         if membership is not None:
             membership.ready()

@@ -5,10 +5,13 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
+from gateway.base.lifecycle import Lifecycle, State
 from gateway.base.process import memory
+from gateway.worker.run import _on_state
 
 
 @pytest.fixture
@@ -46,6 +49,17 @@ def test_what_waits_for_the_collector_is_bounded() -> None:
 def test_what_is_alive_when_the_worker_is_ready_is_not_looked_at_again() -> None:
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects()) < 2_000
+
+
+def test_a_worker_collects_before_its_sessions_bring_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would wait for 20 ms."""
+    collected = []
+    lifecycle = Lifecycle()
+    monkeypatch.setattr(memory, "settle", lambda: collected.append(lifecycle.state))
+    lifecycle.listen(partial(_on_state, None))
+    for state in (State.STARTING, State.RECOVERY, State.RUNNING):
+        lifecycle.advance(state)
+    assert collected == [State.RECOVERY]
 
 
 MAPPED = """

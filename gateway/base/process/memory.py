@@ -35,7 +35,7 @@ def loading() -> Iterator[None]:
 
 
 def settle() -> None:
-    """Call when everything is loaded and running.
+    """Call when everything is loaded.
 
     Present objects stay, so the collector skips them. The data path makes no cycles, so collections may be rare (a cold
     topic costs a fifth less). An HTTP request makes 7 cyclic objects, a replaced producer 1,400: they wait until there
