@@ -66,14 +66,15 @@ class _Header:
         return self._data
 
 
-class _Question(ProduceRequest_v8):  # type: ignore[misc]
+class Question(ProduceRequest_v8):  # type: ignore[misc]
     RESPONSE_TYPE = _Answer
 
     def build_request_header(self, correlation_id: int, client_id: str) -> _Header:
         name = client_id.encode()
         return _Header(_HEADER.pack(self.API_KEY, self.API_VERSION, correlation_id, len(name)) + name)
 
-    def encode(self) -> bytes:
+    def parts(self) -> list[bytes | bytearray]:
+        """What ``encode`` joins: a copy of all batches less where the parts are written."""
         assert self.transactional_id is None
         parts: list[bytes | bytearray] = [_BEGIN.pack(-1, self.required_acks, self.timeout, len(self.topics))]
         for topic, batches in self.topics:
@@ -81,14 +82,17 @@ class _Question(ProduceRequest_v8):  # type: ignore[misc]
             parts += (_LENGTH.pack(len(name)), name, _COUNT.pack(len(batches)))
             for partition, data in batches:
                 parts += (_BATCH.pack(partition, len(data)), data)
-        return b"".join(parts)
+        return parts
+
+    def encode(self) -> bytes:
+        return b"".join(self.parts())
 
 
 class Produce(ProduceRequest):  # type: ignore[misc]
     """A request to store batches, in the latest version that the broker has."""
 
 
-Produce._CLASSES = (*ProduceRequest._CLASSES, _Question)
+Produce._CLASSES = (*ProduceRequest._CLASSES, Question)
 
 
 def named_records(more: Sequence[Any], count: int) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from aiokafka.protocol.admin import SaslAuthenticateRequest
 
 from bridge.certificate import Validity, shown_by
 from bridge.kafka.login import ShownToken
+from bridge.kafka.produce import Question
 
 if TYPE_CHECKING:
     from bridge.ports import Credential
@@ -100,8 +101,8 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
             raise kafka_errors.KafkaConnectionError(f"No connection to broker at {self._host}:{self._port}")
         question, number = request.prepare(self._versions), self._next_correlation_id()
         header = question.build_request_header(correlation_id=number, client_id=self._client_id).encode()
-        body = question.encode()
-        self._writer.writelines((_SIZE.pack(len(header) + len(body)), header, body))
+        parts = question.parts() if isinstance(question, Question) else [question.encode()]
+        self._writer.writelines((_SIZE.pack(len(header) + sum(map(len, parts))), header, *parts))
         answer = self._loop.create_future()
         self._requests.append((number, question, answer))
         self._asked[answer] = told, self._loop.time()

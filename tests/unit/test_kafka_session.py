@@ -84,6 +84,20 @@ def frame(number: int, throttle_ms: int = 0) -> bytes:
     return len(answer).to_bytes(4, "big") + answer
 
 
+@pytest.mark.parametrize("version", [7, 8])
+async def test_a_request_is_written_whole_and_its_batches_are_not_copied(version: int) -> None:
+    connection, batch = standing(), bytearray(b"batch")
+    connection._versions = {0: (0, version)}
+    written: list[bytes | bytearray] = []
+    connection._writer.writelines = written.extend
+    connection.ask(Produce(None, -1, 5_000, [("t", [(3, batch)])]), print)
+    _number, question, _answer = connection._requests[0]
+    header = question.build_request_header(correlation_id=1, client_id=connection._client_id).encode()
+    body = header + question.encode()
+    assert b"".join(written) == len(body).to_bytes(4, "big") + body
+    assert (written[-1] is batch) == (version == 8), "an older version is aiokafka's"
+
+
 @pytest.mark.parametrize("piece", [1, 3, 5, 13, 1000])
 async def test_an_answer_is_told_when_its_last_byte_arrives(piece: int) -> None:
     connection, told = standing(), list[Any]()
