@@ -154,6 +154,11 @@ def _compress(codec: int, records: bytes) -> bytes:
 
 def _encode(headers: list[tuple[str, bytes | None]]) -> bytes:
     """The headers of a record, with their number in front."""
+    if len(headers) == 1:  # by default the topic is the only one
+        name, value = headers[0]
+        encoded = _names.get(name)
+        if encoded is not None and value is not None and len(value) < _SMALL:
+            return b"\x02%b%b%b" % (encoded, _VARINTS[len(value)], value)
     done: list[bytes] = []  # a device may send thousands: what was copied often enough goes here
     found = varint(len(headers))
     for name, value in headers:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
 from bridge.produce.dispatch import SLOW, THE_TOPIC, Dispatcher, Entry, TopicNameError
@@ -116,8 +116,9 @@ class Ingest:
         dispatcher = self._dispatcher
         caches = dispatcher.caches
         the_topic, topic_header = THE_TOPIC, MQTT_TOPIC  # compiled code looks names of other modules up at each use
-        add_id = self.ids.append
+        ids = self.ids
         timestamp = time.time_ns() // 1_000_000
+        stamp: Any = timestamp  # as an int, compiled code would make an object of it for each record
         dispatcher.received_ms = timestamp
         position = count = body = run = 0
         packet_id = b""
@@ -170,7 +171,7 @@ class Ingest:
                     packet_id = data[body : body + 2]
                     body += 2
                     if kind == 2:  # QoS 1, first delivery
-                        add_id(packet_id)
+                        ids.append(packet_id)
                     elif not self._take_unusual(kind, packet_id, data, start, body, stop):
                         position = stop
                         count += 1
@@ -206,7 +207,7 @@ class Ingest:
                     if stop - position > max_packet:
                         raise self._too_large(stop - position)
                     self._slow(flags & 15, topic, properties, value)
-                elif slot.append(number := slot.count, timestamp, key, value, headers) is None:
+                elif slot.append(number := slot.count, stamp, key, value, headers) is None:
                     slot.roll(timestamp, key, value, headers)
                 else:
                     slot.count = number + 1
