@@ -1,8 +1,10 @@
 """What the access service is made of in tests: a clock that stands still, a hasher that counts, users in memory."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from auth.errors import BackendDownError, OverloadedError
@@ -10,10 +12,22 @@ from auth.logins.chain import Chain
 from auth.model import Allow, Ban, Deny, Ignore, LoginAnswer, LoginRequest, Rule, Subject, Tenant, Verdict
 from auth.names import ban_name
 from auth.service import AccessService
+from auth.store.store import Store
 from config.tables.auth import AuthSettings
 
 SECOND = 1_000_000_000
 EPOCH_S = 1_800_000_000
+
+
+@contextmanager
+def opened_store(path: Path) -> Iterator[Store]:
+    """The built-in database in that file."""
+    store = Store(path)
+    store.open()
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 class ManualClock:

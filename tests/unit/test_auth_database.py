@@ -19,6 +19,7 @@ from auth.store.records import User
 from auth.store.store import Store
 from config.tables.auth import AuthDatabaseSettings, AuthHashingSettings, AuthSettings
 from tests.kinds import is_a, there
+from tests.unit.access_parts import opened_store
 
 COST = passwords.Argon2Cost(8, 1)
 HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
@@ -28,10 +29,8 @@ NOW = 1_800_000_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    one = Store(tmp_path / "auth" / "auth.sqlite3")
-    one.open()
-    yield one
-    one.close()
+    with opened_store(tmp_path / "auth" / "auth.sqlite3") as one:
+        yield one
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from config.tables.auth import AuthSettings
 from gateway.cli.access.explain_text import as_json, as_text
 from gateway.cli.main import main
 from tests.command_line import Cli
+from tests.unit.access_parts import opened_store
 
 NOW = 1_800_000_000
 SECRET = "an unusual secret"
@@ -43,29 +44,27 @@ RULES = (
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    one = Store(tmp_path / "data" / "auth" / "auth.sqlite3")
-    one.open()
-    with one.edit("test") as edit:
-        edit.tenants.add(Tenant("acme", logins_per_second=7))
-        edit.tenants.add(Tenant("closed", enabled=False))
-        edit.users.add(
-            User(
-                "username",
-                "ada",
-                STORED,
-                tenant="acme",
-                groups=frozenset({"ops", "floor"}),
-                attributes={"site": "berlin", "other": "x"},
+    with opened_store(tmp_path / "data" / "auth" / "auth.sqlite3") as one:
+        with one.edit("test") as edit:
+            edit.tenants.add(Tenant("acme", logins_per_second=7))
+            edit.tenants.add(Tenant("closed", enabled=False))
+            edit.users.add(
+                User(
+                    "username",
+                    "ada",
+                    STORED,
+                    tenant="acme",
+                    groups=frozenset({"ops", "floor"}),
+                    attributes={"site": "berlin", "other": "x"},
+                )
             )
-        )
-        edit.users.add(User("username", "carl", STORED, tenant="closed"))
-        edit.users.add(User("username", "root", STORED, is_superuser=True))
-        edit.users.add(User("username", "gone", STORED, disabled=True))
-        edit.bans.add(Ban("clientid", "bad", reason="flooded the plant"))
-        edit.rules.extend(RULES)
-    one.refresh()
-    yield one
-    one.close()
+            edit.users.add(User("username", "carl", STORED, tenant="closed"))
+            edit.users.add(User("username", "root", STORED, is_superuser=True))
+            edit.users.add(User("username", "gone", STORED, disabled=True))
+            edit.bans.add(Ban("clientid", "bad", reason="flooded the plant"))
+            edit.rules.extend(RULES)
+        one.refresh()
+        yield one
 
 
 def ask(store: Store, request: LoginRequest, access: Any = None, **tables: Any) -> Explanation:

@@ -5,7 +5,6 @@ import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from config.tables.commands import CommandSettings
 from gateway.cli.main import main
 from gateway.tools.trial.plan import TrialPlan
 from tests.command_line import Cli
+from tests.unit.access_parts import opened_store
 
 TOML = """\
 instance = "plant-7"
@@ -61,14 +61,6 @@ def knows(store: Store, name: str, password: str) -> bool:
     return passwords.matches(passwords.parse(user(store, name).password), password, store.device_keys())
 
 
-@contextmanager
-def opened(ours: Settings) -> Iterator[Store]:
-    store = Store(database_path(ours))
-    store.open()
-    yield store
-    store.close()
-
-
 def may(store: Store, name: str, action: str, topic: str) -> bool:
     subject = Subject(username=name, clientid="c")
     request = AccessRequest(subject, action, topic)  # type: ignore[arg-type]
@@ -97,7 +89,7 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
     assert made["emqx/api_keys"] == f"gateway:{made['gateway/emqx_api_secret']}\n"
     heading, device = made["devices/devices.csv"].splitlines()
     assert heading == "user_id,secret"
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert knows(store, "gateway", made["gateway/mqtt_password"])
         assert knows(store, *device.split(","))
     for text in said:
@@ -163,7 +155,7 @@ def test_nobody_else_looks_into_the_folder_of_the_database(tmp_path: Path, befor
 def test_what_the_first_users_may(folder: Path) -> None:
     ours = settings(folder)
     first_start(ours)
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert may(store, "gateway", "subscribe", "devices/+/telemetry")
         assert may(store, "gateway", "subscribe", "$share/gateway/devices/+/status")
         assert may(store, "gateway", "publish", "gateways/plant-7/status")
@@ -183,7 +175,7 @@ def test_a_route_added_later_is_given_to_the_gateway(folder: Path) -> None:
     more = '[[routes]]\nname = "alarms"\nfilters = ["alarms/#"]\ntopic = "alarms"\n'
     ours = settings(folder, more)
     assert first_start(ours) == ["added 1 rule for gateway: its routes, and what it publishes"]
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert may(store, "gateway", "subscribe", "alarms/#")
 
 
@@ -197,7 +189,7 @@ def test_devices_are_made_by_name_and_left_alone(folder: Path) -> None:
     assert file.read_text().startswith(before)
     rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
     assert [name for name, _ in rows] == ["d1", "d2", "d3"]
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert all(knows(store, *row) for row in rows)
     with pytest.raises(StoreError, match="comma"):
         first_start(ours, ["a,b"])
@@ -210,7 +202,7 @@ def test_a_new_database_takes_over_a_file_of_users(folder: Path) -> None:
     said = first_start(ours, users_file=file)
     assert said[-1].startswith("added 2 users from ")
     assert not (folder / "secrets" / "devices").exists(), "no sample beside them"
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert knows(store, "alice", "a, b")
         assert user(store, "alice").is_superuser
         assert not user(store, "d9").is_superuser
@@ -226,7 +218,7 @@ def test_a_bad_file_of_users_leaves_nothing_behind(folder: Path, text: str) -> N
     file.write_text(text)
     with pytest.raises((ImportFormatError, StoreError)):
         first_start(ours, users_file=file)
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert store.count_users() == 0
     file.unlink()
     assert first_start(ours, users_file=file)[-1].startswith("added device-1")
@@ -239,7 +231,7 @@ def test_a_lost_password_file_is_made_anew_with_its_password(folder: Path) -> No
     old = file.read_text()
     file.unlink()
     first_start(ours)
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert knows(store, "gateway", file.read_text())
         assert not knows(store, "gateway", old)
 
@@ -251,7 +243,7 @@ def test_secrets_that_are_given_are_taken(folder: Path) -> None:
     ours = settings(folder, mqtt + more)
     first_start(ours)
     assert "0123456789abcdef0123" in (folder / "secrets" / "emqx" / "authorization.conf").read_text()
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert knows(store, "bridge", "thought-up")
         assert user(store, "bridge").password.startswith("$argon2id$"), "a person's password is hashed slowly"
         assert store.find_user("username", "gateway") is None
@@ -277,7 +269,7 @@ def test_the_canarys_topic_may_be_published_to(folder: Path) -> None:
     ours = settings(folder)
     ours = ours.model_copy(update={"canary": ours.canary.model_copy(update={"enabled": True})})
     first_start(ours)
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert may(store, "gateway", "publish", f"canary/{ours.instance}")
         assert not may(store, "gateway", "publish", "canary/another")
 
@@ -286,7 +278,7 @@ def test_commands_may_be_published_below_their_prefix_only(folder: Path) -> None
     ours = settings(folder)
     commands = CommandSettings(name="switches", topics=("commands",), status_topic="command-status")
     FirstStart(ours.model_copy(update={"commands": (commands,)}), folder / "secrets").run()
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         for topic in ("devices/device-1/req/switch", "devices/device-1/req"):
             assert may(store, "gateway", "publish", topic)
             assert may(store, "device-1", "subscribe", topic)
@@ -340,7 +332,7 @@ def test_the_file_that_deploy_describes_is_one_that_is_taken_over(folder: Path) 
     file.write_text("\n".join(lines) + "\n")
     ours = settings(folder)
     first_start(ours, users_file=file)
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         name, password, _ = lines[1].split(",")
         assert knows(store, name, password)
 
@@ -349,7 +341,7 @@ def test_a_route_of_event_messages_gives_the_gateway_alone_the_right_to_see_them
     presence = '\n[[routes]]\nname = "presence"\nfilters = ["$SYS/brokers/+/clients/#"]\ntopic = "devices.presence"\n'
     ours = settings(folder, presence)
     first_start(ours)
-    with opened(ours) as store:
+    with opened_store(database_path(ours)) as store:
         assert may(store, "gateway", "subscribe", "$share/gateway/$SYS/brokers/+/clients/#")
         assert not may(store, "gateway", "subscribe", "$SYS/#")
         assert not may(store, "device-1", "subscribe", "$SYS/brokers/+/clients/#")
@@ -362,7 +354,7 @@ def test_the_rule_that_a_refused_trial_names_is_what_it_lacks(folder: Path, publ
     plan = TrialPlan("0123abcd", publisher=publisher)
     user = GATEWAY_USER if publisher is None else publisher[0]
     subscription, topic = f"$share/{plan.instance}/gateway-trial/0123abcd/0/+", "gateway-trial/0123abcd/0/d00"
-    with opened(ours) as before:
+    with opened_store(database_path(ours)) as before:
         assert not may(before, GATEWAY_USER, "subscribe", subscription)
         assert not may(before, user, "publish", topic)
     for name, action in ((GATEWAY_USER, "subscribe"), (user, "publish")):
@@ -370,7 +362,7 @@ def test_the_rule_that_a_refused_trial_names_is_what_it_lacks(folder: Path, publ
         command, _, _ = command.partition(". In EMQX")
         if publisher is not None or action == "subscribe":
             assert main(["auth", "acl", *shlex.split(command), "--config", str(folder / "gateway.toml")]) == 0
-    with opened(ours) as after:
+    with opened_store(database_path(ours)) as after:
         assert may(after, GATEWAY_USER, "subscribe", subscription)
         assert may(after, user, "publish", topic)
         assert publisher is None or not may(after, GATEWAY_USER, "publish", topic), "no more than is needed"

@@ -23,6 +23,7 @@ from auth.store.edit import Editor
 from auth.store.records import User
 from auth.store.store import Store
 from tests.kinds import there
+from tests.unit.access_parts import opened_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = "$salted-sha256$prefix$c2FsdA$" + "A" * 43
@@ -35,10 +36,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[Store]:
-    one = Store(path)
-    one.open()
-    yield one
-    one.close()
+    with opened_store(path) as one:
+        yield one
 
 
 @pytest.fixture
@@ -230,10 +229,8 @@ class TestFile:
 
     def test_a_read_only_file_is_said(self, nobody: Path) -> None:
         path = nobody / "auth" / "auth.sqlite3"
-        store = Store(path)
-        store.open()
-        add_user(store, User("username", "a"))
-        store.close()
+        with opened_store(path) as store:
+            add_user(store, User("username", "a"))
         path.parent.chmod(0o555)
         path.chmod(0o444)
         with as_nobody():
@@ -458,13 +455,11 @@ class TestRules:
         )
     )
     def test_a_rule_comes_back_as_it_was(self, tmp_path_factory: pytest.TempPathFactory, rule: Rule) -> None:
-        store = Store(tmp_path_factory.getbasetemp() / "rules" / "auth.sqlite3")
-        store.open()
-        with store.edit("test") as edit:
-            edit.rules.clear()
-            number = edit.rules.append(rule)
-        (stored,) = list(store.rules())
-        store.close()
+        with opened_store(tmp_path_factory.getbasetemp() / "rules" / "auth.sqlite3") as store:
+            with store.edit("test") as edit:
+                edit.rules.clear()
+                number = edit.rules.append(rule)
+            (stored,) = list(store.rules())
         assert stored.rule == replace(rule, source=f"database rule {number}")
 
     def test_a_rule_can_be_put_anywhere_again_and_again(self, store: Store) -> None:

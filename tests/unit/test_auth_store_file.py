@@ -12,7 +12,7 @@ import pytest
 from auth.errors import StoreError
 from auth.store import file as store_file
 from auth.store.records import User
-from auth.store.store import Store
+from tests.unit.access_parts import opened_store
 
 
 def failure(code: int) -> sqlite3.Error:
@@ -65,18 +65,16 @@ class TestMigration:
             db.execute("ALTER TABLE users ADD COLUMN color TEXT")
             made.append(2)
 
-        store = Store(path)
-        store.open()
-        with store.edit("test") as edit:
-            edit.users.add(User("username", "ann"))
-        monkeypatch.setattr(store_file, "_STEPS", (*store_file._STEPS, second))
-        monkeypatch.setattr(store_file, "FORMAT", store_file.FORMAT + 1)
-        store_file.prepare(path)
-        store_file.prepare(path)
-        assert made == [2]
-        store.refresh()
-        assert store.find_user("username", "ann") is not None
-        store.close()
+        with opened_store(path) as store:
+            with store.edit("test") as edit:
+                edit.users.add(User("username", "ann"))
+            monkeypatch.setattr(store_file, "_STEPS", (*store_file._STEPS, second))
+            monkeypatch.setattr(store_file, "FORMAT", store_file.FORMAT + 1)
+            store_file.prepare(path)
+            store_file.prepare(path)
+            assert made == [2]
+            store.refresh()
+            assert store.find_user("username", "ann") is not None
 
     def test_bans_of_the_first_format_hold_for_every_spelling(self, tmp_path: Path) -> None:
         path = tmp_path / "old.sqlite3"
@@ -86,13 +84,11 @@ class TestMigration:
             db.execute("INSERT INTO bans VALUES ('address', '10.0.0.0/8', 8, '', NULL, 'ann', 1)")
             db.execute("PRAGMA user_version = 1")
             db.commit()
-        store = Store(path)
-        store.open()
-        found = store.find_ban("", "dev1", "", 0)
-        assert found is not None
-        assert (found.value, found.reason) == ("Dev1", "stolen")
-        assert [ban.value for ban in store.bans(now_s=0)] == ["10.0.0.0/8", "Dev1"]
-        store.close()
+        with opened_store(path) as store:
+            found = store.find_ban("", "dev1", "", 0)
+            assert found is not None
+            assert (found.value, found.reason) == ("Dev1", "stolen")
+            assert [ban.value for ban in store.bans(now_s=0)] == ["10.0.0.0/8", "Dev1"]
 
     def test_a_step_that_fails_leaves_the_file_as_it_was(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def bad(db: sqlite3.Connection) -> None:
@@ -104,11 +100,9 @@ class TestMigration:
             patched.setattr(store_file, "FORMAT", store_file.FORMAT + 1)
             with pytest.raises(StoreError):
                 store_file.prepare(path)
-        store = Store(path)
-        store.open()
-        columns = [row[1] for row in store._ready().execute("PRAGMA table_info(users)")]
+        with opened_store(path) as store:
+            columns = [row[1] for row in store._ready().execute("PRAGMA table_info(users)")]
         assert "color" not in columns
-        store.close()
 
     def test_a_file_of_an_older_format_is_not_read_by_a_running_service(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,21 +116,17 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     """As it is after a crash between making the file and its schema."""
     path = tmp_path / "auth.sqlite3"
     path.touch()
-    store = Store(path)
-    store.open()
-    assert store.count_users() == 0
-    store.close()
+    with opened_store(path) as store:
+        assert store.count_users() == 0
 
 
 def test_an_empty_file_put_in_place_of_one_in_use_is_said(path: Path) -> None:
-    store = Store(path)
-    store.open()
-    for one in path.parent.iterdir():
-        one.unlink()
-    path.touch()
-    with pytest.raises(Exception, match="empty or of an older format"):
-        store.refresh()
-    store.close()
+    with opened_store(path) as store:
+        for one in path.parent.iterdir():
+            one.unlink()
+        path.touch()
+        with pytest.raises(Exception, match="empty or of an older format"):
+            store.refresh()
 
 
 def test_the_log_and_deletions_are_set_up_on_every_writing_connection(path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from auth.model import Subject
 from auth.store import store as store_module
-from auth.store.store import Store
 from tests.bench.auth_store import Asked, build
+from tests.unit.access_parts import opened_store
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,7 @@ from tests.bench.auth_store import Asked, build
     ],
 )
 def test_each_question_is_answered_by_an_index(tmp_path: Path, statement: str, values: tuple[object, ...]) -> None:
-    store = Store(tmp_path / "auth" / "auth.sqlite3")
-    store.open()
-    store.close()
-    with sqlite3.connect(store.path) as db:
+    with opened_store(tmp_path / "auth.sqlite3"), sqlite3.connect(tmp_path / "auth.sqlite3") as db:
         plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
     db.close()
     assert [line.split()[0] for line in plan] == ["SEARCH"], plan

@@ -14,6 +14,7 @@ from auth.store.edit import Editor, edit
 from auth.store.records import User
 from auth.store.store import Store
 from auth.store.writer import Writer
+from tests.unit.access_parts import opened_store
 from tests.waiting import wait_until
 
 
@@ -21,10 +22,8 @@ from tests.waiting import wait_until
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setattr("auth.store.writer._AGAIN_S", 0.02)
     monkeypatch.setattr("auth.store.writer._WAIT_S", 0.02)
-    one = Store(tmp_path / "auth" / "auth.sqlite3")
-    one.open()
-    yield one
-    one.close()
+    with opened_store(tmp_path / "auth" / "auth.sqlite3") as one:
+        yield one
 
 
 def adds(name: str) -> Callable[[Editor], object]:

@@ -18,7 +18,7 @@ from auth.store.user_formats import export_lines
 from config.tables.auth import AuthHashingSettings, AuthSettings, AuthUsersFileSettings
 from gateway.auth_service.metrics import AuthMetrics
 from tests.kinds import is_a
-from tests.unit.access_parts import FakeHasher
+from tests.unit.access_parts import FakeHasher, opened_store
 
 HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
 
@@ -40,10 +40,8 @@ def remove(path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    one = Store(tmp_path / "auth" / "auth.sqlite3")
-    one.open()
-    yield one
-    one.close()
+    with opened_store(tmp_path / "auth" / "auth.sqlite3") as one:
+        yield one
 
 
 @pytest.fixture

@@ -160,13 +160,10 @@ class TestTest:
         everybody(acl, "allow", "d/${clientid}/#", "--action", "publish")
         acl("add", "allow", "sites/${client_attrs.site}/+", "--group", "operators", "--tenant", "acme")
         acl("add", "allow", "lab", "--address", "10.0.0.0/8")
-        store = Store(DATABASE)
-        store.open()
-        with store.edit("test") as editor:
+        with Store(DATABASE).edit("test") as editor:
             editor.tenants.add(Tenant("acme", attributes={"site": "north", "floor": "1"}))
             editor.users.add(User("username", "ada", tenant="acme", groups=frozenset({"operators"})))
             editor.users.add(User("username", "root", is_superuser=True))
-        store.close()
 
     @pytest.mark.parametrize(
         ("asked", "begins"),

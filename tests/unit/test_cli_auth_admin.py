@@ -19,6 +19,7 @@ from auth.store.store import Store
 from config.errors import ExitStatus
 from gateway.cli.access.common import operator
 from gateway.cli.main import main
+from tests.unit.access_parts import opened_store
 
 WORD = "correct horse battery"
 
@@ -36,10 +37,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
-    one = Store(folder / "data" / "auth" / "auth.sqlite3")
-    one.open()
-    yield one
-    one.close()
+    with opened_store(folder / "data" / "auth" / "auth.sqlite3") as one:
+        yield one
 
 
 class Result:

@@ -23,7 +23,7 @@ import yaml
 from auth.model import AccessRequest, Subject
 from auth.rules.rules import decide
 from auth.store.first_start import GATEWAY_USER, FirstStart, emqx_files
-from auth.store.store import Store, database_path
+from auth.store.store import database_path
 from config.loading.load import load, require_runnable
 from config.loading.sources import RESERVED
 from config.schema import environment_names
@@ -31,6 +31,7 @@ from config.settings import Settings
 from tests.brokers.emqx_conf import AuthConf, HttpConf, flatten, read_auth_conf, read_hocon
 from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
 from tests.scripts import load_script
+from tests.unit.access_parts import opened_store
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -574,20 +575,18 @@ def test_the_gateways_user_may_what_the_gateway_does_and_no_more(tmp_path: Path)
     ours = load(DEPLOY / "gateway.toml", environ={}, overrides={"data_dir": str(tmp_path)}).settings
     FirstStart(ours, tmp_path / "secrets").run()
     assert environment("gateway")["GATEWAY_MQTT__USERNAME"] == GATEWAY_USER
-    store = Store(database_path(ours))
-    store.open()
-    subject = Subject(username=GATEWAY_USER, clientid="gateway-1-0-0")
+    with opened_store(database_path(ours)) as store:
+        subject = Subject(username=GATEWAY_USER, clientid="gateway-1-0-0")
 
-    def may(action: Literal["publish", "subscribe"], topic: str) -> bool:
-        return decide(store.rules_for(subject), AccessRequest(subject, action, topic)).allowed
+        def may(action: Literal["publish", "subscribe"], topic: str) -> bool:
+            return decide(store.rules_for(subject), AccessRequest(subject, action, topic)).allowed
 
-    for route in ours.routes:
-        for topic_filter in route.filters:
-            assert may("subscribe", f"$share/{ours.mqtt.share_group}/{topic_filter}")
-    assert may("publish", ours.mqtt.status.topic.replace("${instance}", ours.instance))
-    assert not may("subscribe", "#")
-    assert not may("publish", "devices/device-1/telemetry")
-    store.close()
+        for route in ours.routes:
+            for topic_filter in route.filters:
+                assert may("subscribe", f"$share/{ours.mqtt.share_group}/{topic_filter}")
+        assert may("publish", ours.mqtt.status.topic.replace("${instance}", ours.instance))
+        assert not may("subscribe", "#")
+        assert not may("publish", "devices/device-1/telemetry")
 
 
 # --- Prometheus and Grafana ------------------------------------------------------------------------------------------
