@@ -504,13 +504,6 @@ def loaded_from(text: str) -> Loaded:
     return load(written(text), environ={})
 
 
-def test_a_gateway_needs_a_route_but_a_look_at_its_settings_does_not() -> None:
-    loaded = loaded_from("")
-    with pytest.raises(ConfigError, match=r"routes: none is given"):
-        require_runnable(loaded)
-    require_runnable(loaded_from(ROUTE))
-
-
 def test_a_gateway_needs_the_files_that_tls_reads() -> None:
     written("a certificate", "there.pem")
     tls = '[mqtt.tls]\nca_file = "there.pem"\ncertificate_file = "-----BEGIN hunter2"\n'

@@ -11,7 +11,7 @@ from paho.mqtt.properties import Properties as PahoProperties
 from bridge.message import Properties
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.properties import parse_properties, without_expiry
-from tests.brokers.packets import read_varint, text, user_property, varint
+from tests.brokers.packets import read_varint, text, varint
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 
@@ -86,11 +86,6 @@ def test_junk_is_read_or_refused_and_read_only_where_paho_can(raw: bytes) -> Non
     properties = PahoProperties(PacketTypes.PUBLISH)
     properties.unpack(varint(len(raw)) + raw)
     assert tuple(getattr(properties, "UserProperty", ())) == ours.user
-
-
-def test_user_properties_keep_their_order_and_their_repeats() -> None:
-    raw = user_property("b", "1") + user_property("a", "2") + user_property("b", "1")
-    assert parse_properties(raw).user == (("b", "1"), ("a", "2"), ("b", "1"))
 
 
 def test_several_subscription_identifiers_are_one_message_matched_by_several_filters() -> None:

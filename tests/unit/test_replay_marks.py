@@ -24,11 +24,6 @@ def after(*marks: Mark) -> Marks:
     return book
 
 
-def test_a_mark_comes_back_as_it_was_written() -> None:
-    for mark in (Mark(BEGUN, 7, "a"), Mark(BEGUN, 0, "b", "a"), Mark(DONE, 12_345_678_901, "a"), Mark(UNDONE, 7, "a")):
-        assert Mark.of(record(mark)) == mark
-
-
 def test_other_records_are_no_marks() -> None:
     book = Marks()
     for headers in ([], [("dlq.reason", b"x")], [("dlq.replay", b"perhaps")], [("dlq.replay", b"done")]):
