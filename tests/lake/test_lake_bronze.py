@@ -68,7 +68,7 @@ def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
         deleted.result(timeout=60)
 
 
-async def test_every_record_is_kept_as_it_came_and_a_repeated_batch_is_no_second_copy(
+async def test_every_record_is_kept_as_it_came_and_neither_a_repeated_batch_nor_a_new_checkpoint_makes_a_copy(
     spark: SparkSession,
     kafka: KafkaCluster,
     make_topic: MakeTopic,
@@ -112,6 +112,9 @@ async def test_every_record_is_kept_as_it_came_and_a_repeated_batch_is_no_second
     produce(kafka.bootstrap, first, messages(range(100, 120), base_ms(), 2))
     run(spark, chosen)
     assert len(set(places(rows(spark, chosen)))) == len(rows(spark, chosen)) == 122
+
+    with pytest.raises(ConfigError, match=r"stream\.lake\.path and stream\.checkpoint"):
+        run(spark, settings(tmp_path, kafka, first, second, checkpoint=tmp_path / "others"))
 
 
 async def test_what_kafka_deleted_before_it_was_read_is_told_to_the_offset(
@@ -186,17 +189,6 @@ async def test_offsets_without_a_record_are_no_loss_and_what_goes_while_it_is_re
     run(spark, chosen, allow_data_loss=True)
     assert gaps(spark, chosen) == [(topic, 0, 6, 15, "deleted")]
     assert [it[2] for it in places(rows(spark, chosen))] == [0, 2, 4, *range(16, 26)]
-
-
-async def test_a_new_checkpoint_beside_old_rows_is_refused(
-    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
-) -> None:
-    topic = await make_topic(partitions=1)
-    chosen = settings(tmp_path, kafka, topic)
-    produce(kafka.bootstrap, topic, messages(range(5), base_ms(), 1))
-    run(spark, chosen)
-    with pytest.raises(ConfigError, match=r"stream\.lake\.path and stream\.checkpoint"):
-        run(spark, settings(tmp_path, kafka, topic, checkpoint=tmp_path / "others"))
 
 
 def test_files_of_earlier_versions_are_not_taken_for_a_table(spark: SparkSession, tmp_path: Path) -> None:

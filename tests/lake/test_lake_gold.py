@@ -258,6 +258,10 @@ def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_noth
     assert_same(table(first.read()), expected(old[1::2] + current + late))
     assert table(first.read()) == after_crash
 
+    # Other windows than the checkpoint began with are refused.
+    with pytest.raises(ConfigError, match=r"stream\.gold\.windows is now 2m tumbling, was 1m tumbling"):
+        gold.start(spark, lake(tmp_path, gold={"windows": ["2m"]}), JobContext(lambda _event: None))
+
 
 def test_a_late_reading_opens_golds_files_of_its_time_and_its_names_alone(spark: SparkSession, tmp_path: Path) -> None:
     """Also of a day that is sorted by name: the others are not there meanwhile."""
@@ -344,10 +348,3 @@ def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_not
     counts = gold._write(part, rows(spark, [whole, old]))
     assert (counts.rows, counts.late) == (2, 1)
     assert_same(table(part.table.read().where("window = '1m tumbling'")), expected([whole], ["1m tumbling"]))
-
-
-def test_other_windows_than_the_checkpoint_began_with_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    append(spark, lake(tmp_path), readings(3, seed=8))
-    run(spark, lake(tmp_path))
-    with pytest.raises(ConfigError, match=r"stream\.gold\.windows is now 2m tumbling, was 1m tumbling"):
-        gold.start(spark, lake(tmp_path, gold={"windows": ["2m"]}), JobContext(lambda _event: None))

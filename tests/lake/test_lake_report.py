@@ -1,5 +1,6 @@
 """The report of the lake: what the tables hold is on the page, and what is not there is said."""
 
+import shutil
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from html import escape
@@ -74,6 +75,20 @@ def fill(spark: SparkSession, stream: StreamSettings) -> None:
     spark.createDataFrame(bad, QUARANTINE).coalesce(1).write.format("delta").mode("append").save(quarantine.url)
 
 
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filled")
+    fill(spark, settings(folder).stream)
+    return folder / "lake"
+
+
+@pytest.fixture
+def chosen(filled: Path, tmp_path: Path) -> Settings:
+    """Those of a lake of the test's own that is filled."""
+    shutil.copytree(filled, tmp_path / "lake")
+    return settings(tmp_path)
+
+
 def judge(spark: SparkSession, stream: StreamSettings, job: str) -> None:
     """The job's checkpoint as it is once the job has read all of silver."""
     silver = DeltaTable(spark, stream, "silver").read_stream()
@@ -92,10 +107,8 @@ def lose_a_file_of_the_day_before(spark: SparkSession, stream: StreamSettings) -
 
 
 def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, chosen: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = settings(tmp_path)
-    fill(spark, chosen.stream)
     found = read_lake(spark, chosen.stream)
     values = {one.label: (one.value, one.bad) for one in found.findings}
     assert values == {
@@ -172,9 +185,7 @@ def fill_devices(spark: SparkSession, stream: StreamSettings) -> None:
     spark.createDataFrame(judged, AUDIT).write.format("delta").mode("append").save(audit.url)
 
 
-def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession, tmp_path: Path) -> None:
-    chosen = settings(tmp_path)
-    fill(spark, chosen.stream)
+def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession, chosen: Settings) -> None:
     fill_devices(spark, chosen.stream)
     found = read_lake(spark, chosen.stream)
     assert not {"devices.device_events", "devices.devices", "lost.devices", "lost.audit"} & set(found.absent)
@@ -199,11 +210,9 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
         assert said in text
 
 
-def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, chosen: Settings) -> None:
     """A table without a row of loss says nothing of what its job has not read."""
-    chosen = settings(tmp_path)
     stream = chosen.stream
-    fill(spark, stream)
     for name, schema in (("devices", DEVICES), ("device_events", DEVICE_EVENTS), ("audit", AUDIT)):
         DeltaTable(spark, stream, name).create(schema)
     DeltaTable(spark, stream, "anomalies").replace(spark.createDataFrame([], ANOMALIES))
@@ -233,11 +242,6 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
 
     silver = DeltaTable(spark, stream, "silver")
     silver.read().limit(1).write.format("delta").mode("append").save(silver.url)
-    found = read_lake(spark, stream)
-    values = {one.label: one.value for one in found.findings}
-    assert {values[name] for name in ("offline", "anomalies", "missing numbers")} == {"not judged"}
-    assert "The job devices has read up to version 1." in found.absent["lost.left"]
-
     judged = [
         (BEGIN.date(), BEGIN + timedelta(minutes=at), "edge", "telemetry", "t", 0, 100, 100 - unread, 0, 0, 0, unread,
          "open" if unread else "balanced", BEGIN)
@@ -246,6 +250,9 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, tmp_path: 
     audit = DeltaTable(spark, stream, "audit")
     spark.createDataFrame(judged, AUDIT).write.format("delta").mode("append").save(audit.url)
     found = read_lake(spark, stream)
+    values = {one.label: one.value for one in found.findings}
+    assert {values[name] for name in ("offline", "anomalies", "missing numbers")} == {"not judged"}
+    assert "The job devices has read up to version 1." in found.absent["lost.left"]
     assert "60 acknowledged records that the audit has not read yet" in found.absent["lost.audit_left"]
     assert found.absent["lost.audit"] == (
         "The gateway's ledger and Kafka agree in all 2 minutes of this time that were judged."
