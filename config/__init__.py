@@ -7,6 +7,7 @@ values/           values that settings hold
 error_words.py    errors of the system and of libraries in words for people
 errors.py         the root of the error tree, and the exit statuses it maps to
 extras.py         packages that only some commands need, and the command that installs them
+numbers.py        numbers, sizes and lists of names in sentences
 origins.py        origins of values, and problems with them
 prose.py          wraps sentences to the terminal's width
 removed.py        settings of earlier versions, each with its replacement

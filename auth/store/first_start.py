@@ -35,6 +35,7 @@ from auth.store.user_entries import HashForm
 from auth.store.user_formats import read_users
 from auth.store.user_hashing import hash_entries
 from config.errors import ConfigError
+from config.numbers import many, some
 from config.relations.commands import as_filters
 
 if TYPE_CHECKING:
@@ -238,8 +239,7 @@ class FirstStart:
         for rule in reversed(wanted):
             editor.rules.insert(rule)
         if wanted:
-            rules = "1 rule" if len(wanted) == 1 else f"{len(wanted)} rules"
-            self._say(f"added {rules} for {name}: its routes, and what it publishes")
+            self._say(f"added {many(len(wanted), 'rule')} for {name}: its routes, and what it publishes")
 
     def _gateway_rules(self, name: str) -> Iterator[Rule]:
         settings = self._settings
@@ -294,8 +294,7 @@ class FirstStart:
         draft = path.with_name(f".devices.csv.{os.getpid()}")
         self._write(draft, before + "".join(f"{name},{secret}\n" for name, secret in made), _PRIVATE)
         draft.replace(path)
-        names_said = ", ".join(name for name, _ in made[:5]) + (f" and {len(made) - 5} more" if len(made) > 5 else "")
-        self._say(f"added {names_said}: the secrets are in {path}")
+        self._say(f"added {some(name for name, _ in made)}: the secrets are in {path}")
 
 
 def _read(path: Path, *, strip: bool = True) -> str:

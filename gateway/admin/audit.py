@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import uuid
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.admin.errors import AdminError
+from gateway.base.moments import moment_ms
 from gateway.base.process.running_user import running_user
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class AuditLog:
 
     def _append(self, number: str, phase: str, facts: dict[str, Any]) -> None:
         document = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": moment_ms(time.time_ns() // 1_000_000),
             "id": number,
             "phase": phase,
             "user": running_user(),

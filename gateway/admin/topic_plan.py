@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from bridge.routing.template import Template
+from config.numbers import many
 
 if TYPE_CHECKING:
     from config.settings import Settings, TopicSettings
@@ -158,7 +159,7 @@ def _creation(topic: Wanted) -> Step:
     )  # fmt: skip
     settings = "".join(f", {key}={value}" for key, value in topic.configs.items())
     after = {"partitions": topic.partitions, "replication": topic.replication, "configs": dict(topic.configs)}
-    return Step(topic.name, "create", f"{_count(topic.partitions)}, {copies}{settings}", after=dict(after))
+    return Step(topic.name, "create", f"{many(topic.partitions, 'partition')}, {copies}{settings}", after=dict(after))
 
 
 def _partitions(topic: Wanted, found: Topic) -> list[Step]:
@@ -169,7 +170,7 @@ def _partitions(topic: Wanted, found: Topic) -> list[Step]:
     if fewer and not topic.grows:
         return []
     if fewer or not topic.grows:
-        text = f"has {_count(count)}, the settings say {topic.partitions}: " + (
+        text = f"has {many(count, 'partition')}, the settings say {topic.partitions}: " + (
             "partitions cannot be removed. For fewer, create a topic with another name and move its readers"
             if fewer
             else "kafka.topics.partitions applies to new topics only. To grow this one, name it in "
@@ -182,7 +183,7 @@ def _partitions(topic: Wanted, found: Topic) -> list[Step]:
         f"wrong. A running gateway uses the first {count} partitions until gateway restart. This cannot be undone."
     )
     return [
-        Step(topic.name, "grow", f"from {count} to {_count(topic.partitions)}", warning,
+        Step(topic.name, "grow", f"from {count} to {many(topic.partitions, 'partition')}", warning,
              {"partitions": count}, {"partitions": topic.partitions})
     ]  # fmt: skip
 
@@ -238,8 +239,4 @@ def _replication(topic: Wanted, found: Topic) -> list[Step]:
 
 def _as_it_is(topic: Wanted, found: Topic) -> str:
     settings = "".join(f", {key}={value}" for key, value in topic.configs.items())
-    return f"{_count(len(found.partitions))}, replication {found.replication}{settings}"
-
-
-def _count(number: int) -> str:
-    return f"{number} partition{'s' * (number != 1)}"
+    return f"{many(len(found.partitions), 'partition')}, replication {found.replication}{settings}"

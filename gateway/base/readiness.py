@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from config.errors import sentence
+from config.numbers import some
 from config.settings import Settings
 from config.values.grammar import nanoseconds
 from gateway.base.lifecycle import State
@@ -149,13 +150,13 @@ def _about_kafka(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterat
         elif topic.leaderless:
             yield (
                 f"Kafka topic {topic.name} has no leader for {len(topic.leaderless)} of {topic.partitions} partitions"
-                f" ({_some(topic.leaderless)})."
+                f" ({some(topic.leaderless)})."
             )
         elif late := [(number, age_ns) for number, age_ns in topic.silent if age_ns > limits.overdue_after_ns]:
             # Also while the spool takes the messages: leaders can be known and metadata fresh where nobody writes.
             yield (
                 f"Kafka has acknowledged nothing for {_seconds(max(age_ns for _, age_ns in late))} on {len(late)} of"
-                f" {topic.partitions} partitions of topic {topic.name} ({_some(tuple(number for number, _ in late))}),"
+                f" {topic.partitions} partitions of topic {topic.name} ({some(number for number, _ in late)}),"
                 " while records wait."
             )
 
@@ -167,11 +168,6 @@ def _about_age(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterator
             f"The oldest message has waited {_seconds(age_ns)} for Kafka's acknowledgement, longer than"
             f" http.overdue_after ({_seconds(limits.overdue_after_ns)})."
         )
-
-
-def _some(partitions: tuple[int, ...], most: int = 5) -> str:
-    shown = ", ".join(str(number) for number in partitions[:most])
-    return shown if len(partitions) <= most else f"{shown}, …"
 
 
 def _seconds(duration_ns: int) -> str:

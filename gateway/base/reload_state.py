@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError, ExitStatus
 from config.loading.live import changes
+from config.numbers import many
 from gateway.base.instruments import MetricSet, gauge
 from gateway.base.moments import moment
 from gateway.base.problem import Problem
@@ -120,7 +121,7 @@ def _say(plan: Plan, wish: Wish, workers: int) -> str:
     """The sentence about what a reload did, or about what a dry run found."""
     count = len(plan.changes) - len(plan.waiting)
     who = "the running worker" if workers == 1 else f"all {workers} running workers"
-    settings = f"{count} change{'s' * (count != 1)}"
+    settings = many(count, "change")
     if wish.dry_run:
         text = f"Nothing was changed; {settings} could be taken by {who}."
     elif not plan.changes:

@@ -13,11 +13,11 @@ from config.extras import how_to_install
 from config.loading.load import Loaded, load, require_runnable
 from config.loading.reference import reference
 from config.loading.show import as_data, as_text
+from config.numbers import bytes_text, many
 from gateway.auth_service.requirements import require_servable
 from gateway.cli.parser import Commands
 from gateway.cli.table import print_json, tell
 from gateway.supervisor.cpu import worker_count
-from gateway.tools.doctor.wording import bytes_text
 
 
 def add_parser(commands: Commands) -> None:
@@ -55,7 +55,7 @@ def _check(arguments: argparse.Namespace) -> int:
             if note:
                 tell(f"note: {note}")
     where = f"from {loaded.file}" if loaded.file is not None else "of the environment, without a file,"
-    count = f", {len(warnings)} warning{'s' * (len(warnings) > 1)}" if warnings else ""
+    count = f", {many(len(warnings), 'warning')}" if warnings else ""
     tell(f"OK: settings {where} can be used{count}")
     return ExitStatus.OK
 

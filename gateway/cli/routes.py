@@ -6,6 +6,7 @@ from typing import Any
 from bridge.routing.lint import Finding, lint
 from bridge.routing.router import Route
 from config.errors import ConfigError, ExitStatus
+from config.numbers import many
 from config.settings import RouteSettings, Settings
 from gateway.cli.arguments import load_noted
 from gateway.cli.parser import Commands, flag
@@ -107,5 +108,5 @@ def _text(finding: Finding) -> str:
 
 def _verdict(found: list[Finding], routes: int, *, hidden: int) -> str:
     counts = {word: sum(one.severity == word for one in found) for word in ("FAIL", "warn")}
-    text = f"{routes} route{'s' * (routes != 1)}: {counts['FAIL']} FAIL, {counts['warn']} warn"
+    text = f"{many(routes, 'route')}: {counts['FAIL']} FAIL, {counts['warn']} warn"
     return f"{text}; {hidden} more with --all" if hidden else text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from config.errors import ConfigError, ExitStatus, GatewayError
 from config.extras import require
-from config.values.grammar import format_bytes
+from config.numbers import bytes_text, length_text
 from gateway.cli.arguments import load_noted
 from gateway.cli.kafka.common import answered_yes
 from gateway.cli.table import mention, print_json, say, table
@@ -145,7 +145,7 @@ def _show(found: LakeStatus, extents: Extents) -> None:
             _ago(one.progress.finished_at_s),
             _read_to(one),
             _behind(one, extents),
-            format_bytes(one.state_bytes) if one.state_bytes else None,
+            bytes_text(one.state_bytes) if one.state_bytes else None,
         )
         for one in found.queries
     ]
@@ -160,7 +160,7 @@ def _show(found: LakeStatus, extents: Extents) -> None:
             mention(f"{inside}; it is repeated at the next start, and nothing is doubled by that.")
     say(f"\ntables in {found.lake}")
     tables = [
-        (one.table, one.kind, one.rows, one.files, format_bytes(one.bytes), one.version, _ago(one.written_at_s))
+        (one.table, one.kind, one.rows, one.files, bytes_text(one.bytes), one.version, _ago(one.written_at_s))
         for one in found.tables
     ]
     heads = ("table", "kind", "rows", "files", "size", "version", "written")
@@ -186,13 +186,7 @@ def _read_to(one: QueryStatus) -> str | None:
 
 
 def _ago(moment_s: float | None) -> str | None:
-    if moment_s is None:
-        return None
-    seconds = max(0, round(time.time() - moment_s))
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
+    return None if moment_s is None else f"{length_text(max(0, time.time() - moment_s))} ago"
 
 
 def reset(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:

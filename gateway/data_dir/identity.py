@@ -21,6 +21,7 @@ from typing import Final
 
 import structlog
 
+from gateway.base.moments import moment
 from gateway.data_dir import durable
 from gateway.data_dir.directory import (
     clean_path,
@@ -104,8 +105,7 @@ class Identity:
                 give_up(self._directory, self._worker)
                 log.info("slot_given_up")
             elif ending is not Ending.UNCLEAN:
-                text = f"stopped={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n"
-                durable.write(clean_path(self._directory, self._worker), text)
+                durable.write(clean_path(self._directory, self._worker), f"stopped={moment(time.time())}\n")
         finally:
             os.close(lock)  # releases the lock; the file stays, because its removal would race with the next owner
 

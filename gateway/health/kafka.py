@@ -12,6 +12,7 @@ A partition acknowledges nothing for one of four reasons:
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
+from config.numbers import some
 from gateway.base.problem import Problem
 from gateway.health.measured import leaderless
 from gateway.health.model import IDLE_NS, SECOND_NS, WAITING_NS, BrokerView, HealthLimits, HealthSnapshot, PartitionView
@@ -171,7 +172,7 @@ def _about_mute(
             have = "has" if len(stranded) == 1 else "have"
             parts.append(f"No broker leads {_names(stranded)}, which {have} a replica on it{waiting}.")
         if moved:
-            parts.append(f"Other brokers lead {_some(moved)} now.")
+            parts.append(f"Other brokers lead {some(moved, NAMED)} now.")
         if behind:
             also = "waits too: its leader needs" if len(behind) == 1 else "wait too: their leaders need"
             parts.append(f"{_names(behind)} {also} the replica on it (acks=all).")
@@ -182,7 +183,7 @@ def _about_mute(
     elif led:
         then = f"It leads {_names(led)}. Nothing waits yet; new messages will."
     elif moved:
-        then = f"Other brokers lead its partitions now ({_some(moved)}), and messages flow; each lacks a replica."
+        then = f"Other brokers lead its partitions now ({some(moved, NAMED)}), and messages flow; each lacks a replica."
     else:
         then = "It leads no partition of the gateway."
     text = f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}. {then}"
@@ -326,16 +327,11 @@ def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limi
 
 
 def _names(partitions: Iterable[PartitionView], most: int = NAMED) -> str:
-    return _some(tuple(partition.name for partition in partitions), most)
+    return some((partition.name for partition in partitions), most)
 
 
 def _numbers(topic: str, numbers: tuple[int, ...]) -> str:
-    return _some(tuple(f"{topic}/{number}" for number in numbers))
-
-
-def _some(names: tuple[str, ...], most: int = NAMED) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    return some((f"{topic}/{number}" for number in numbers), NAMED)
 
 
 def _plural(partitions: list[PartitionView]) -> str:

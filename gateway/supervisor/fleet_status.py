@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from config.numbers import many
 from gateway.base.problem import Problem
 from gateway.base.vitals import LATENCIES, latency
 from gateway.supervisor.slot import Slot
@@ -37,7 +38,7 @@ def worker_problem(slot: Slot, now_ns: int, unanswered_ns: int | None) -> Proble
         return Problem("worker-down", "critical", text, check, subject)
     if slot.ended_ns and now_ns - slot.ended_ns < RECENT_NS:
         minutes = round((now_ns - slot.ended_ns) / 60e9)
-        when = "less than a minute ago" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)} ago"
+        when = "less than a minute ago" if minutes < 1 else f"{many(minutes, 'minute')} ago"
         times = "" if slot.restarts == 1 else f"{slot.restarts} times, the last time "
         text = f"Worker {slot.number} has ended by itself {times}{when}."
         return Problem("worker-restarting", "warning", text, check, subject)

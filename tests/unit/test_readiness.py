@@ -44,7 +44,7 @@ CASES = [
         ["Kafka topic telemetry does not exist; create it, or set kafka.topics.create."]),
     ("partitions without leader",
         replace(GOOD, topics=(TopicView("telemetry", partitions=12, leaderless=(0, 3, 4, 5, 6, 7)),)),
-        ["Kafka topic telemetry has no leader for 6 of 12 partitions (0, 3, 4, 5, 6, …)."]),
+        ["Kafka topic telemetry has no leader for 6 of 12 partitions (0, 3, 4, 5, 6, 7)."]),
     ("partitions that take nothing",
         replace(GOOD, topics=(TopicView("t", 12, silent=((3, 31 * SECOND_NS), (4, 40 * SECOND_NS), (5, 1))),)),
         ["Kafka has acknowledged nothing for 40.0 s on 2 of 12 partitions of topic t (3, 4), while records wait."]),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from config.errors import ExitStatus
+from config.numbers import bytes_text, many
 from gateway.admin import progress
 from gateway.admin.errors import AdminError
 from gateway.admin.kafka import KafkaAdmin
@@ -14,7 +15,6 @@ from gateway.admin.progress import Moving
 from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands
 from gateway.cli.table import mention, print_json, say, severity, table
-from gateway.tools.doctor.wording import bytes_text, many
 
 _SHOWN: Final = 10
 _LAGGING_RECORDS: Final = 1000  # a voter further behind must read before it can lead

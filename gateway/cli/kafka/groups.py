@@ -6,6 +6,7 @@ import time
 from typing import Any, Final
 
 from config.errors import ExitStatus
+from config.numbers import length_text, many
 from gateway.admin.errors import AdminRetriableError
 from gateway.admin.groups import offsets_partition
 from gateway.admin.lag import GroupLag, Look, PartitionLag
@@ -15,7 +16,6 @@ from gateway.cli.arguments import duration
 from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import as_data, mention, print_json, say, severity, table, tell
-from gateway.tools.doctor.wording import many
 
 _SAMPLE_S: Final = 6.0  # consumers commit every five seconds unless told otherwise (auto.commit.interval.ms)
 _WATCH_S: Final = 6.0
@@ -145,14 +145,14 @@ def _print(arguments: argparse.Namespace, found: GroupLag) -> None:
         f"coordinator broker {group.coordinator}, offsets in {place}\n")  # fmt: skip
     say(_members(group))
     rows = [
-        (one.place, one.committed, one.end, one.lag, _ago(one.age_seconds),
+        (one.place, one.committed, one.end, one.lag, None if one.age_seconds is None else length_text(one.age_seconds),
          one.member.client_id if one.member else None, _words(one))
         for one in found.partitions
     ]  # fmt: skip
     say(table(("PARTITION", "COMMITTED", "LOG END", "LAG", "BEHIND", "MEMBER", "STATE"), rows)
         or "The group has committed nothing, and no member has a partition.")  # fmt: skip
     if found.partitions:
-        behind = f", {_ago(found.age_seconds)} behind" if found.age_seconds is not None else ""
+        behind = f", {length_text(found.age_seconds)} behind" if found.age_seconds is not None else ""
         say(f"\ntotal lag {found.lag} records{behind}")
     tell(_verdict(found))
 
@@ -182,7 +182,7 @@ def _words(one: PartitionLag) -> str:
         case "caught up":
             return severity("ok")
         case "catching up" | "moving":
-            soon = f", done in {_ago(one.seconds_to_catch_up)}" if one.seconds_to_catch_up is not None else ""
+            soon = f", done in {length_text(one.seconds_to_catch_up)}" if one.seconds_to_catch_up is not None else ""
             return f"{severity('ok')}: {one.state}, {one.read_rate:.0f}/s{soon}"
         case "slow":
             return f"{severity('warn')}: slow, reads {one.read_rate:.0f}/s of {one.write_rate:.0f}/s"
@@ -196,16 +196,6 @@ def _words(one: PartitionLag) -> str:
             return f"{severity('FAIL')}: stopped, commits nothing"
         case "nobody reads it":
             return f"{severity('FAIL')}: nobody reads it"
-
-
-def _ago(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} d"
 
 
 def _verdict(found: GroupLag) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from config.errors import ExitStatus
+from config.numbers import many
 from config.settings import Settings
 from gateway.admin.changes import Election
 from gateway.admin.errors import AdminError, AdminRetriableError
@@ -22,7 +23,6 @@ from gateway.cli.kafka.common import (
 )
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import mention, print_json, say, severity, table, tell
-from gateway.tools.doctor.wording import many
 
 _SHOWN: Final = 20
 _LIMIT: Final = 0.10  # leader.imbalance.per.broker.percentage by default

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from config.errors import ExitStatus
+from config.numbers import many
 from config.settings import Settings
 from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
 from gateway.admin.errors import AdminError, AdminRefusedError
@@ -25,7 +26,6 @@ from gateway.cli.kafka.common import (
 )
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import mention, print_json, say, severity, table, tell
-from gateway.tools.doctor.wording import many
 
 _TIMEOUT_S = 60.0
 

@@ -12,15 +12,14 @@ from bridge.spool.record import SpoolBatch
 from bridge.spool.spool import spool_path
 from bridge.spool.store import Removal, Store
 from config.errors import ExitStatus, GatewayError
+from config.numbers import bytes_text
 from config.settings import Settings
-from config.values.grammar import format_bytes
 from gateway.base.moments import moment
 from gateway.cli.arguments import load_noted, quiet
 from gateway.cli.parser import Commands, flag
 from gateway.cli.records import spool_file
 from gateway.cli.records.spool_file import ExportFile
 from gateway.cli.table import answer, print_json, table, tell
-from gateway.tools.doctor.wording import bytes_text
 
 _CHUNK_BYTES: Final = 4 << 20  # read, or stored, at a time
 
@@ -97,8 +96,8 @@ def _as_text(folder: Path, status: SpoolStatus | None, settings: Settings) -> st
     if status is None:
         return f"{folder.absolute()}: nothing was ever spooled here.\n"
     used = "in use by process " + status.holder if status.holder else "not in use"
-    limit = format_bytes(settings.spool.max_bytes)
-    stored = f"{_mib(status.bytes)} of {limit}; {_mib(status.disk_bytes)} on disk"
+    limit = bytes_text(settings.spool.max_bytes)
+    stored = f"{bytes_text(status.bytes)} of {limit}; {bytes_text(status.disk_bytes)} on disk"
     lines = [
         f"{folder.absolute()}, instance {status.instance}, {used}",
         f"{status.batches} batches with {status.messages} messages, {stored}",
@@ -118,10 +117,6 @@ def _as_text(folder: Path, status: SpoolStatus | None, settings: Settings) -> st
         )
         lines.append(table(("partition", "batches", "messages", "size", "oldest"), rows).rstrip())
     return "\n".join([*lines, ""])
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"
 
 
 @contextmanager

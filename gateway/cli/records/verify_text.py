@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from config.errors import sentence
+from config.numbers import some
 from gateway.base.moments import moment
 from gateway.cli.table import table
 from gateway.tools.verify.before import Before, as_sentence
@@ -132,8 +133,7 @@ def _notes(places: Sequence[PlaceResult]) -> Iterator[str]:
             more = " and more" if len(place.absent) > _RANGES else ""
             yield f"{where}: no record at offsets {', '.join(ranges)}{more}."
     for note, where_all in said.items():
-        more = f" and {len(where_all) - _RANGES} more" if len(where_all) > _RANGES else ""
-        yield f"{', '.join(where_all[:_RANGES])}{more}: {note}."
+        yield f"{some(where_all, _RANGES)}: {note}."
 
 
 def _time(at_ms: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from config.numbers import many, some
 from gateway.base.moments import moment
 from gateway.base.problem import Problem
 
@@ -87,14 +88,13 @@ def _filling(sessions: Sequence[SessionLosses]) -> str:
         if session.client is not None
     ]
     return (
-        f"EMQX's queue of session {_listed(each)} messages. A full queue drops its oldest messages, although the "
+        f"EMQX's queue of session {some(each, _NAMED)} messages. A full queue drops its oldest messages, although the "
         "devices have an acknowledgement."
     )
 
 
 def _count(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
-    count = sum(episode.count for _, episode in losing)
-    return "1 message" if count == 1 else f"{count} messages"
+    return many(sum(episode.count for _, episode in losing), "message")
 
 
 def _who(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
@@ -103,9 +103,4 @@ def _who(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
         session = losing[0][0]
         return f"session {session.name} ({session.client_id}) since {since}"
     each = [f"{session.name} ({session.client_id}) {episode.count}" for session, episode in losing]
-    return f"{len(losing)} sessions since {since} ({_listed(each)})"
-
-
-def _listed(each: Sequence[str]) -> str:
-    more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
-    return f"{', '.join(each[:_NAMED])}{more}"
+    return f"{len(losing)} sessions since {since} ({some(each, _NAMED)})"

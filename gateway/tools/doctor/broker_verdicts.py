@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus, sentence
+from config.numbers import many, some
 from gateway.tools.doctor.endpoint_verdicts import SLOW_S, judge_endpoint
-from gateway.tools.doctor.wording import many, milliseconds, some
+from gateway.tools.doctor.wording import milliseconds
 
 if TYPE_CHECKING:
     from bridge.kafka.probe import ProbeError

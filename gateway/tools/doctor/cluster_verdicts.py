@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
+from config.numbers import bytes_text, many, some
 from gateway.admin.watch import unseen_problem
 from gateway.tools.doctor.kafka_facts import BrokerFacts, Known, leads
-from gateway.tools.doctor.wording import bytes_text, many, some
 
 if TYPE_CHECKING:
     from config.settings import Settings

@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
+from config.numbers import many, some
 from config.relations.commands import as_filters
 from config.values.grammar import format_duration
 from config.values.topic_filters import intersection
 from gateway.components.commanding import group_name
 from gateway.health.emqx.api import EmqxApi
 from gateway.tools.doctor.threads import answer, call
-from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
     from config.settings import Settings

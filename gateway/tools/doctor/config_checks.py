@@ -12,6 +12,7 @@ from bridge.certificate import validity
 from bridge.routing.router import Router
 from bridge.tls import tls_context
 from config.errors import ConfigError, ExitStatus, GatewayError
+from config.numbers import many
 from gateway.data_dir.directory import explained
 from gateway.data_dir.meta_properties import WITNESS_FILE, Witness, read_meta
 from gateway.tools.doctor.endpoint_verdicts import judge_certificate
@@ -52,8 +53,7 @@ def judge_router(findings: Findings, loaded: Loaded) -> Router | None:
     for warning in router.warnings:
         check.warn(f"{warning[0].upper()}{warning[1:]}.", "See gateway routes lint.")
     if not router.warnings:
-        count = len(settings.routes)
-        check.ok(f"{count} route{'' if count == 1 else 's'}; none hides or doubles another.")
+        check.ok(f"{many(len(settings.routes), 'route')}; none hides or doubles another.")
     return router
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from config.errors import GatewayError
+from config.numbers import many, some
 from gateway.base.group_plan import client_ids
 from gateway.health.emqx.api import EmqxApi
 from gateway.tools.doctor.threads import answer
-from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
     from config.settings import Settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus
+from config.numbers import bytes_text, many
 from gateway.health.measured import cpu_starved, descriptors_low, disk_slow, percent
 from gateway.health.model import CpuView
-from gateway.tools.doctor.wording import bytes_text
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -86,8 +86,8 @@ def _judge_room(findings: Findings, settings: Settings, disk: DiskFacts, workers
     check = findings.of("disk", disk.directory, free=disk.free, spooled=disk.spooled, total=disk.total)
     need = max(0, settings.spool.disk_bytes(workers) - disk.spooled)
     text = (
-        f"{bytes_text(disk.free)} of {bytes_text(disk.total)} are free; the spools of {workers} "
-        f"worker{'' if workers == 1 else 's'} may come to take {bytes_text(need)} more (twice spool.max_bytes, "
+        f"{bytes_text(disk.free)} of {bytes_text(disk.total)} are free; the spools of {many(workers, 'worker')} "
+        f"may come to take {bytes_text(need)} more (twice spool.max_bytes, "
         f"{bytes_text(settings.spool.max_bytes)}, and 64 MiB each)"
     )
     if disk.free < workers * _SPARE or (disk.free_inodes is not None and disk.free_inodes < _INODES):
@@ -164,7 +164,7 @@ def _judge_memory(findings: Findings, settings: Settings, facts: HostFacts, work
     else:
         check.skip("This system does not tell.")
         return
-    text += f"; {workers} worker{'' if workers == 1 else 's'} may come to need {bytes_text(need)}"
+    text += f"; {many(workers, 'worker')} may come to need {bytes_text(need)}"
     if left < need:
         check.fail(
             f"{text}: the kernel will kill one under load.",

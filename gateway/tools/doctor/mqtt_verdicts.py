@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus
+from config.numbers import bytes_text, some
 from config.values.addresses import is_loopback, parse_mqtt_address
 from gateway.mqtt import reasons
 from gateway.tools.doctor.endpoint_verdicts import SLOW_S, judge_endpoint
-from gateway.tools.doctor.wording import bytes_text, milliseconds, some
+from gateway.tools.doctor.wording import milliseconds
 
 if TYPE_CHECKING:
     from bridge.routing.filters import Subscription

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.error_words import words
 from config.errors import ConfigError, ExitStatus
+from config.numbers import many, some
 from gateway.base.problem import Problem
 from gateway.data_dir.directory import holder, slots_with_files
 from gateway.http.asking import address_of, ask
 from gateway.supervisor.place import find_supervisor
 from gateway.tools.doctor.threads import call
-from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
     from config.settings import HttpSettings

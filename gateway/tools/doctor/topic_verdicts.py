@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus, sentence
+from config.numbers import many, some
 from gateway.admin.leadership import leadership_of
 from gateway.health.measured import leaderless
 from gateway.tools.doctor.broker_verdicts import places_text, silent_nodes
-from gateway.tools.doctor.wording import many, some
 
 if TYPE_CHECKING:
     from bridge.kafka.probe import Layout, PartitionLayout

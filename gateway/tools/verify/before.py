@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from config.errors import GatewayError, sentence
+from config.numbers import many
 from gateway.base.group_plan import client_ids
 from gateway.base.moments import moment
 
@@ -73,8 +74,7 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
         return f"Before the gateway: not looked at: {sentence(before.problem)}"
     if not before.sessions:
         return "Before the gateway: EMQX knows none of its sessions, so it cannot say what it dropped for them."
-    count = len(before.sessions)
-    sessions = "1 session" if count == 1 else f"{count} sessions"
+    sessions = many(len(before.sessions), "session")
     losing = [one for one in before.sessions if one.mqueue_dropped or one.dropped_too_large]
     if not losing:
         since = min(one.session_ms for one in before.sessions)
@@ -82,10 +82,9 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
         return f"Before the gateway: EMQX has dropped nothing for our {sessions}{_since(since)}{but}."
     named = "; ".join(_of(session) for session in losing[:_NAMED])
     more = f"; and {len(losing) - _NAMED} more" if len(losing) > _NAMED else ""
-    messages = "1 message" if before.dropped == 1 else f"{before.dropped} messages"
     return (
-        f"BEFORE THE GATEWAY: EMQX has dropped {messages} of {len(losing)} of our {sessions}, though devices have had "
-        f"their acknowledgement: {named}{more}."
+        f"BEFORE THE GATEWAY: EMQX has dropped {many(before.dropped, 'message')} of {len(losing)} of our {sessions}, "
+        f"though devices have had their acknowledgement: {named}{more}."
     )
 
 
