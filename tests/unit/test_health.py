@@ -74,10 +74,6 @@ def test_a_slow_disk_is_said_and_a_full_window_s_advice_begins_with_it() -> None
     assert the_one(replace(WELL, saturated={"0": 61 * S})).check.startswith("Kafka's latency first")
 
 
-def test_all_is_well() -> None:
-    assert problems(WELL, LIMITS) == ()
-
-
 # --- brokers and partitions ---
 
 

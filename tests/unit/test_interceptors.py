@@ -77,13 +77,6 @@ def split(count: int) -> Answer:
     return Answer(lambda one: [one.replace(value=b"%d" % number) for number in range(count)])
 
 
-def test_a_record_takes_the_chain_in_order() -> None:
-    chain = Chain("r", [stage(Tag(letter)) for letter in (b"1", b"2", b"3")])
-    for _ in range(TIMED_ONE_IN + 1):  # the timed way, and the other
-        assert is_a(Record, chain.run(record())).value == b"v123"
-    assert [one.counts() for one in chain.stages] == [(TIMED_ONE_IN + 1, 0, 0, 0, 0)] * 3
-
-
 def only(*numbers: int) -> Answer:
     return Answer(lambda one: one if int(one.value) in numbers else Drop("declared"))
 

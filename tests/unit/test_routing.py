@@ -431,7 +431,3 @@ def test_topics_named_outright_are_known_before_the_start() -> None:
 def test_a_template_that_can_never_have_a_value_is_refused(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         route_of(**changes)
-
-
-def test_a_level_below_an_open_filter_may_be_there() -> None:
-    assert route_of(filters=["devices/#"], key="${topic[7]}").keyed
