@@ -55,13 +55,3 @@ def test_flapping_costs_a_pair_of_lines_a_minute_and_each_time_is_counted(visits
     assert sum(line["times"] for line in drained) == len(visits)
     assert len(lines) == 2 * len(drained)
     assert len(drained) <= 1 + now_ns / (60 * S)
-
-
-def test_short_visits_every_three_seconds_are_two_lines_a_minute() -> None:
-    episodes = Episodes()
-    with capture_logs() as lines:
-        for second in range(0, 600, 3):
-            episodes.tell(second * S)
-            episodes.begin("t", 0, second * S)
-            episodes.end("t", 0, second * S + S)
-    assert len(lines) <= 22, "ten minutes"
