@@ -111,6 +111,9 @@ _JIT = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=40000"
     " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=2400000"
 )
+_HUGE = "-XX:-DontCompileHugeMethods"
+"""Java leaves a method of more than 8,000 bytes to its interpreter for ever. Spark makes one method of all that is done
+with a row, and of silver's decoding it can be longer."""
 _COLLECTOR = "-XX:+UseParallelGC"
 """Batches have no use for short pauses. G1, the JVM's own choice, notes every write of a reference: bronze took 37 CPU
 seconds for 2 million records with it, 32 without. Java takes one collector alone, so a user's replaces this one."""
@@ -149,9 +152,9 @@ def session_conf(
         tokens = jvm_options(settings.kafka)
         theirs = extra.pop(_JVM_OPTIONS, "")
         collector = "" if re.search(r"-XX:\+Use\w+GC\b", theirs) else _COLLECTOR
-        conf[_JVM_OPTIONS] = " ".join(filter(None, [logging, _JIT, _STACK, collector, tokens, theirs]))
-        if tokens and not stream.master.startswith("local"):
-            conf[_EXECUTOR_OPTIONS] = " ".join(filter(None, [tokens, extra.pop(_EXECUTOR_OPTIONS, "")]))
+        conf[_JVM_OPTIONS] = " ".join(filter(None, [logging, _JIT, _HUGE, _STACK, collector, tokens, theirs]))
+        if not stream.master.startswith("local"):
+            conf[_EXECUTOR_OPTIONS] = " ".join(filter(None, [_HUGE, tokens, extra.pop(_EXECUTOR_OPTIONS, "")]))
         if stream.master.startswith("local"):
             # On the class path they need not be copied, as spark.jars would have it.
             conf |= _LOCAL | {_CLASS_PATH: _class_path(jars)}

@@ -164,6 +164,17 @@ def test_a_collector_of_ones_own_replaces_ours() -> None:
     assert "-XX:+UseParallelGC" in conf(extra={options: "-Xss1m"})[options]
 
 
+def test_long_methods_are_compiled_wherever_rows_are_decoded() -> None:
+    told, driver, executor = (
+        "-XX:-DontCompileHugeMethods",
+        "spark.driver.extraJavaOptions",
+        "spark.executor.extraJavaOptions",
+    )
+    assert told in conf()[driver].split()
+    remote = conf(Settings(stream=StreamSettings(master="spark://host:7077")), {executor: "-Xss1m"})
+    assert remote[executor].split() == [told, "-Xss1m"]
+
+
 def test_class_data_are_for_our_own_class_path_and_leave_a_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
