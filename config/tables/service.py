@@ -37,7 +37,7 @@ class FlowSettings(Table):
     `memory_bytes`."""
 
     route_cache_entries: Annotated[Count, Field(ge=1, le=100_000_000)] = 50_000
-    """MQTT topics whose route, key and partition are cached: 0.1 to 0.3 KiB each; on routes with interceptors half as
+    """MQTT topics whose route, key and partition are cached: 0.1 to 0.4 KiB each; on routes with interceptors half as
     many at about 1 KiB. A topic outside the cache, or longer than 512 bytes, costs 10 µs a message."""
 
     property_cache_entries: Annotated[Count, Field(ge=1, le=100_000_000)] = 10_000
