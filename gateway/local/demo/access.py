@@ -12,14 +12,13 @@ from config.errors import GatewayError
 from gateway.devices.physics import build_fleet
 from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import FILTERS, INSTANCE, DemoOptions, commands_toml
-from gateway.local.demo.show.scrape import HttpClient, read_samples
+from gateway.local.demo.show.scrape import get, read_samples
 from gateway.local.demo.show.state import DemoState, Step, StepState
 from gateway.local.embedded.access_process import AccessProcess
 from gateway.local.runtime.process import last_lines
 
 if TYPE_CHECKING:
     from gateway.local.demo.show.view import View
-    from gateway.local.embedded.access import AccessEndpoint
 
 _KEY = "auth"
 
@@ -56,17 +55,10 @@ class DemoAccess:
         self._process: AccessProcess | None = None
 
     @property
-    def service(self) -> AccessEndpoint:
-        """Where the MQTT broker asks."""
-        return self._started().service
-
-    @property
-    def gateway_password_file(self) -> Path:
-        return self._started().gateway_password_file
-
-    @property
-    def devices_file(self) -> Path:
-        return self._started().devices_file
+    def process(self) -> AccessProcess:
+        """The service, once it is started."""
+        assert self._process is not None
+        return self._process
 
     async def start(self, options: DemoOptions) -> None:
         """Make its database with a user for each device, and start it. Raises GatewayError."""
@@ -107,9 +99,7 @@ class DemoAccess:
 
     async def counts(self) -> AccessCounts:
         """What it has answered so far, out of its metrics."""
-        client = HttpClient(self._started().operator_port)
-        page = await client.get("/metrics")
-        await client.close()
+        page = await get(self.process.operator_port, "/metrics")
         if page is None:
             raise GatewayError("The access service does not tell what it answered: its operator port is silent.")
         found = {
@@ -124,7 +114,3 @@ class DemoAccess:
         if process is not None:
             await in_thread(process.stop)
             self._view.note(self._step.now(StepState.STOPPED))
-
-    def _started(self) -> AccessProcess:
-        assert self._process is not None
-        return self._process

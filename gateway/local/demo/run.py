@@ -272,7 +272,7 @@ class _Demo:
             "devices": options.devices,
             "rate": options.rate,
             "seed": options.seed,
-            "secrets_file": "" if self._access is None else str(self._access.devices_file),
+            "secrets_file": "" if self._access is None else str(self._access.process.devices_file),
             "commands": True,
             "faulty_from": FAULTY_FROM if options.spark else 0,
         }

@@ -22,7 +22,7 @@ from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import TOPIC, gateway_toml
-from gateway.local.demo.show.scrape import HttpClient, WorkerFacts, read_counts, read_worker
+from gateway.local.demo.show.scrape import WorkerFacts, get, read_counts, read_worker
 from gateway.local.demo.show.spark_events import LineTail, SparkEvents
 from gateway.local.demo.show.state import DemoState, GatewayCounts, GatewayLives, Step, StepState
 from gateway.local.embedded.kafka import KafkaCluster
@@ -86,7 +86,6 @@ class Services:
         self._spark: GuardedProcess | None = None
         self._spark_lines: LineTail | None = None
         self._spark_jars: asyncio.Task[None] | None = None
-        self._http: HttpClient | None = None
         self._lives = GatewayLives()
         self._abandonable: list[Callable[[], bool]] = []
         """Says of each broker whether its guard would clean up after it now."""
@@ -154,7 +153,7 @@ class Services:
     async def _start_mqtt(self) -> None:
         begun_s = time.monotonic()
         self._now("mqtt", StepState.WORKING, "a real broker is starting")
-        access = None if self._access is None else self._access.service
+        access = None if self._access is None else self._access.process.service
         self._mqtt = broker = MqttBroker(access=access, progress=self._progress("mqtt"))
         await self._start_broker("mqtt", self._mqtt.start, lambda: broker.alive)
         self._ready("mqtt", f"127.0.0.1:{self._mqtt.port}", begun_s)
@@ -191,13 +190,12 @@ class Services:
                 bootstrap=self.bootstrap,
                 http_port=http_port,
                 supervised=supervised,
-                password_file=None if self._access is None else self._access.gateway_password_file,
+                password_file=None if self._access is None else self._access.process.gateway_password_file,
             )
         )
         # A worker outlives its supervisor for as long as it drains.
         self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log", {}, supervised)
-        self._http = HttpClient(http_port)
-        while await self._http.get("/readyz") is None:
+        while await get(http_port, "/readyz") is None:
             self.check()
             if time.monotonic() - begun_s > _READY_S:
                 raise DemoError(f"The gateway is not ready after {_READY_S:g} s.{self._tail(self._gateway)}")
@@ -238,8 +236,7 @@ class Services:
 
     async def read_gateway(self) -> GatewayCounts | None:
         """The gateway's metrics now; None if it does not answer (it is busy, or gone: :meth:`check` tells)."""
-        assert self._http is not None
-        page = await self._http.get("/metrics")
+        page = await get(self._reserved.ports[0], "/metrics")
         counts = None if page is None else read_counts(page)
         return self._lives.total(counts) if counts is not None and counts.up else None
 
@@ -276,8 +273,7 @@ class Services:
 
     async def _worker(self) -> WorkerFacts | None:
         """What the supervisor says of its one worker; None if it does not answer."""
-        assert self._http is not None
-        status = await self._http.get("/status")
+        status = await get(self._reserved.ports[0], "/status")
         return None if status is None else read_worker(status)
 
     async def freeze_kafka(self) -> None:
@@ -361,8 +357,6 @@ class Services:
         for process in (self._gateway, self._spark):
             if process is not None:
                 process.kill()
-        if self._http is not None:
-            await self._http.close()
         self._reserved.release()
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────

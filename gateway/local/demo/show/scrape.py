@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from config.settings import HttpSettings
+from gateway.http.asking import ask
+from gateway.local.demo.background import in_thread
 from gateway.local.demo.options import ROUTE
 from gateway.local.demo.show.state import GatewayCounts
 
@@ -26,23 +29,13 @@ class WorkerFacts(NamedTuple):
     """Whether it answers, and has all of its MQTT sessions."""
 
 
-class HttpClient:
-    """The HTTP port of a service on this machine. Create it on a running loop; :meth:`close` when done."""
-
-    def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}"
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
-
-    async def get(self, path: str) -> str | None:
-        """What it answers; None if it does not, or not with status 200."""
-        try:
-            async with self._session.get(self._url + path) as response:
-                return await response.text() if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError):
-            return None
-
-    async def close(self) -> None:
-        await self._session.close()
+async def get(port: int, path: str) -> str | None:
+    """What the service at a port of this machine answers; None if it does not, or not with status 200."""
+    try:
+        status, body = await in_thread(partial(ask, HttpSettings(port=port), path, timeout_s=_TIMEOUT_S))
+    except OSError:
+        return None
+    return body.decode() if status == 200 else None
 
 
 def read_samples(page: str) -> dict[str, list[Sample]]:
