@@ -142,6 +142,10 @@ class PublishLink:
         else:
             self._loop.call_soon(published, 0)
 
+    def give_up(self, why: str) -> None:
+        """End the present connection and make another: the broker answers pings, perhaps, but no messages."""
+        self._end("closed", why)
+
     def _send(self) -> None:
         """Write the packets that have gathered: a call of the system takes longer than to make one."""
         packets, self._packets = self._packets, bytearray()
@@ -164,7 +168,7 @@ class PublishLink:
                 await self._connect()
                 log.info("publish_link_connected", client_id=self.client_id, window=self._window)
                 label, detail = await asyncio.shield(self._ended)
-                self.problem = f"The broker ended the connection: {detail or label}."
+                self.problem = f"The connection has ended: {detail or label}."
                 log.warning("publish_link_ended", client_id=self.client_id, reason=label, detail=detail)
                 news = siblings.news
                 self._servers.ended(time.monotonic_ns())

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -146,6 +147,15 @@ async def test_a_broker_that_takes_nothing_and_one_that_is_away(
         await broker.start()
         async with carrier(broker, kafka, topic) as carry:
             await until_carried(carry, lambda: account.success is True, "it is well again")
+
+
+async def test_a_broker_that_answers_pings_alone_is_left_for_another_connection(broker: ScriptedBroker) -> None:
+    broker.rules.answers_publishers = False
+    settings = settings_for(broker, cast("KafkaCluster", SimpleNamespace(bootstrap="127.0.0.1:1")), "t")
+    async with canary(settings) as bird:
+        await until(lambda: bird.account.lost["acknowledge"] >= 2, "nothing is acknowledged")
+        assert "no acknowledgement within 1s" in bird.problems()[0].text
+        await until(lambda: len(broker.connects) >= 3, "each time another connection is tried")
 
 
 async def test_a_topic_that_the_first_message_makes_is_read_from_its_beginning(

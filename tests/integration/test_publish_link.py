@@ -407,6 +407,19 @@ async def test_while_it_publishes_it_notices_a_broker_that_has_fallen_silent() -
         assert set(await answers.all()) == {None}
 
 
+async def test_a_connection_that_is_given_up_is_followed_by_another() -> None:
+    async with ScriptedBroker() as broker, link(broker.port) as made:
+        broker.rules.answers_publishers = False
+        answers = Answers(made)
+        answers.publish()
+        first = made.connected_ns
+        made.give_up("it acknowledged nothing")
+        assert await answers.all() == [None]
+        await until(lambda: made.connected_ns not in {None, first}, "it has another")
+        broker.rules.answers_publishers = True
+        assert await one_code(made) is not None
+
+
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts"])
 async def test_a_listener_that_stays_silent_holds_nothing_up(scheme: str) -> None:
     async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:

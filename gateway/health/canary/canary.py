@@ -178,6 +178,8 @@ class Canary:
                 )
                 code = await answer
         except TimeoutError:
+            if link.outstanding:
+                link.give_up("it acknowledged no message within canary.timeout")
             return  # _judge reports how far the message came
         if code is None:
             self._tell(account.failed(number, link.problem or "the broker ended the connection"))
