@@ -93,7 +93,11 @@ def submitted_conf(gateway: Any) -> SparkConf:
 
 
 def forget_gateway() -> None:
-    """Has the next session of this process begin with a JVM of its own."""
+    """Has the next session of this process begin with a JVM of its own. This one is told no more of objects that Python
+    has dropped: py4j would log a traceback for each, once the JVM is gone."""
     from pyspark import SparkContext
 
+    gateway: Any = SparkContext._gateway  # noqa: SLF001
+    if gateway is not None:
+        gateway._gateway_client.is_connected = False  # noqa: SLF001
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 
 from config.errors import ExitStatus
 from config.settings import Settings
-from streaming import options, run
+from streaming import jvm, options, run
 from streaming.errors import KafkaUnavailableError
 from streaming.runtime import driver, reach
 
@@ -99,3 +101,17 @@ def test_a_signal_waits_for_batches_alone() -> None:
     with pytest.raises(driver._StopAtOnce):
         signals._handle(signal.SIGINT, None)
     assert signals.first is signal.SIGTERM
+
+
+def test_a_jvm_that_is_gone_is_told_nothing_of_dropped_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may drop an object of the JVM at any moment, and py4j logs a traceback if it cannot tell the JVM."""
+    told: list[str] = []
+    client = JavaClient(JavaParameters(), PythonParameters())
+    monkeypatch.setattr(client, "send_command", told.append)
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(_gateway_client=client))
+    monkeypatch.setattr(SparkContext, "_jvm", client)
+    client.garbage_collect_object("o7", enqueue=False)
+    jvm.forget_gateway()
+    client.garbage_collect_object("o8", enqueue=False)
+    assert [("o7" in one, "o8" in one) for one in told] == [(True, False)]
+    assert SparkContext._gateway is SparkContext._jvm is None
