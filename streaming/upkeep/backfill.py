@@ -1,5 +1,5 @@
-"""Silver and gold made up for a stretch of time: what was received then is read again from bronze, or from Kafka where
-there is no bronze, decoded with today's schemas, and inserted as far as it is missing. A tool.
+"""Silver and gold made up for a stretch of time: what was received then is read again from bronze, and from Kafka where
+bronze may lack some of it, decoded with today's schemas, and inserted as far as it is missing. A tool.
 
     gateway stream backfill --from 2026-11-20 --to 2026-11-21
 
@@ -22,6 +22,7 @@ from streaming import lake_tables
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
 from streaming.kafka.options import source_options, topics
+from streaming.lake.forgotten import Forgotten
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.silver.job import registered_rows
@@ -44,9 +45,9 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     schemas = load_device_schemas(settings.stream.silver.schemas)
     tables = prepare_tables(spark, settings.stream, schemas.columns)
     for since, until in _days(first, end):
-        records, source = records_between(spark, settings, since, until)
-        told = _fill(records, settings, schemas, tables)
-        print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)  # noqa: T201 (the tool's product)
+        for source, records in records_between(spark, settings, since, until).items():
+            told = _fill(records, settings, schemas, tables)
+            print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)  # noqa: T201 (the tool's product)
     if DeltaTable(spark, settings.stream, "gold").exists():
         received = lake_tables.silver(spark, settings.stream).where(_between("received_at", first, end))
         count = gold.recompute(spark, settings, received)
@@ -54,14 +55,20 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     return ExitStatus.OK
 
 
-def records_between(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> tuple[DataFrame, str]:
-    """Kafka's records that were received in a stretch, with Kafka's columns, and where they are from."""
+def records_between(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> dict[str, DataFrame]:
+    """Kafka's records that were received in a stretch, with Kafka's columns, by where they are from: bronze, and Kafka
+    where bronze has none from before the stretch or none from after it. It may have begun or stopped within."""
     try:
         kept = lake_tables.bronze(spark, settings.stream)
     except ConfigError:
-        return _kafka(spark, settings, since, until), "Kafka"
-    days = F.col("ingest_date").between(since.date(), until.date())
-    return kept.where(days & _between("timestamp", since, until)).drop("ingest_date", "batch"), "bronze"
+        return {"Kafka": _kafka(spark, settings, since, until)}
+    day, at = F.col("ingest_date"), F.col("timestamp")
+    within = kept.where(day.between(since.date(), until.date()) & _between("timestamp", since, until))
+    found = {"bronze": within.drop("ingest_date", "batch")}
+    around = [(day <= since.date()) & (at < F.lit(since)), (day >= until.date()) & (at >= F.lit(until))]
+    if any(kept.where(beyond).isEmpty() for beyond in around):
+        found["Kafka"] = _kafka(spark, settings, since, until)
+    return found
 
 
 def _kafka(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> DataFrame:
@@ -71,7 +78,7 @@ def _kafka(spark: SparkSession, settings: Settings, since: datetime, until: date
         "subscribe": ",".join(names),
         "includeHeaders": "true",
         "startingTimestamp": _ms(since),
-        "endingTimestamp": _ms(until),
+        "endingTimestamp": _ms(until + _DAY),  # what waited in a gateway's spool is behind what came later
         "startingOffsetsByTimestampStrategy": "latest",  # a partition with nothing after that has nothing to give
         "failOnDataLoss": "false",  # what Kafka has deleted since cannot be had from it
     }
@@ -80,8 +87,13 @@ def _kafka(spark: SparkSession, settings: Settings, since: datetime, until: date
 
 
 def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables: SilverTables) -> str:
-    """Inserts what is missing. Returns what was read, and what of it was new, in words."""
-    with held(registered_rows(records, settings, schemas)) as kept:
+    """Inserts what is missing, but for devices that were forgotten since. Returns what was read, and what of it was
+    new, in words."""
+    rows = registered_rows(records, settings, schemas)
+    if (marked := Forgotten(records.sparkSession, settings.stream).marked(rows)) is not None:
+        since = F.timestamp_millis("forgotten_ms")
+        rows = marked.where(since.isNull() | (F.col("received_at") > since)).drop("forgotten_ms")
+    with held(rows) as kept:
         brought = arrivals(kept, clockless_within=settings.stream.silver.clockless_within)
         inserted = tables.insert(kept, brought) if brought.readings else 0
         quarantined = tables.reject(kept, brought) if brought.bad else 0

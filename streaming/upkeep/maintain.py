@@ -49,6 +49,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     plan = Plan(settings.stream, datetime.now(UTC), bool(arguments.dry_run))
     wanted = set(arguments.table or ())
     status = ExitStatus.OK
+    idle = []
     tables = layers(spark, plan.stream)
     if tables:
         _line("table", "action", "what", "files", "then", "MiB")
@@ -60,12 +61,17 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         if wanted and name not in wanted:
             continue
         try:
+            done = None
             for done in _due(spark, plan, table):
                 _line(name, *done)
+            if done is None:
+                idle.append(name)
         except Exception as error:  # noqa: BLE001 (the other tables are still to be done)
             status = ExitStatus.INCOMPLETE
             _line(name, "FAILED", "see below")
             print(f"error: {name} could not be kept up: {cause(str(error))}.", file=sys.stderr)  # noqa: T201
+    if idle:
+        print(f"Nothing is due in {', '.join(idle)}.")  # noqa: T201
     if not plan.dry_run:
         # By then no state has anything left of them to say.
         kept = max(plan.stream.devices.forget_after, _LEAST_REMEMBERED)

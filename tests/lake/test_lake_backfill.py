@@ -17,6 +17,7 @@ from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
 from streaming.bronze.tables import BRONZE
 from streaming.gold import job as gold
+from streaming.lake.forgotten import Forgotten
 from streaming.upkeep import backfill
 from tests.chaos.harness import FULL
 from tests.integration.streaming_support import Message, produce
@@ -78,14 +79,16 @@ def test_what_is_missing_is_filled_once(
     assert sorted(row.kafka_offset for row in silver.collect()) == [n for n in range(3, 18) if n != 9]
 
     gold.create(spark, settings)
-    assert backfill.run(spark, settings, told(FIRST, FIRST + timedelta(hours=2))) == 0  # some of it again, and before
+    assert (
+        backfill.run(spark, settings, told(moments(2)[1], FIRST + timedelta(hours=2))) == 0
+    )  # some of it again, and before
     said = capsys.readouterr().out.splitlines()
-    assert said[0].endswith("11 readings, 3 of them new in silver; 1 bad, 0 of them new in quarantine")
-    assert said[-1] == "gold: the windows of 11 readings are computed again"
-    assert lake_tables.silver(spark, settings.stream).count() == 17
+    assert said[0].endswith("10 readings, 2 of them new in silver; 1 bad, 0 of them new in quarantine")
+    assert said[-1] == "gold: the windows of 10 readings are computed again"
+    assert lake_tables.silver(spark, settings.stream).count() == 16
     assert lake_tables.silver_quarantine(spark, settings.stream).count() == 1
     types = lake_tables.gold(spark, settings.stream).where("level = 'type' AND signal = 'temperature'").collect()
-    assert {it.window_start.astimezone(UTC): it.readings for it in types} == {FIRST: 6, FIRST + timedelta(hours=1): 5}
+    assert {it.window_start.astimezone(UTC): it.readings for it in types} == {FIRST: 5, FIRST + timedelta(hours=1): 5}
 
 
 async def test_without_bronze_it_comes_from_kafka(
@@ -107,6 +110,14 @@ async def test_without_bronze_it_comes_from_kafka(
         assert "from Kafka: 4 readings" in said
         assert f"{new} of them new in silver" in said
 
+    write_bronze(spark, settings, 2)  # of long ago: it stopped before the stretch, which Kafka has
+    produce(kafka.bootstrap, topic, [Message(payload(number, places[5]), ms(places[5]), 0) for number in (8, 10)])
+    Forgotten(spark, settings.stream).add("d2")  # whose are 5 and 8; Kafka has them still
+    assert backfill.run(spark, settings, told(places[3], places[7])) == 0
+    from_bronze, from_kafka = capsys.readouterr().out.splitlines()
+    assert "from bronze: 0 readings, 0 of them new" in from_bronze
+    assert "from Kafka: 4 readings, 1 of them new" in from_kafka
+
 
 def test_files_of_another_time_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
@@ -114,8 +125,8 @@ def test_files_of_another_time_are_passed_over(spark: SparkSession, tmp_path: Pa
     bronze = f"{settings.stream.lake.path}/bronze"
     later = lake_tables.bronze(spark, settings.stream).withColumn("timestamp", F.expr("timestamp + INTERVAL 6 HOURS"))
     later.write.format("delta").mode("append").save(bronze)
-    records, _ = backfill.records_between(spark, settings, FIRST, FIRST + timedelta(minutes=30))
-    assert len(records.inputFiles()) == 1
+    found = backfill.records_between(spark, settings, moments(2)[1], FIRST + timedelta(minutes=30))
+    assert {source: len(records.inputFiles()) for source, records in found.items()} == {"bronze": 1}
 
 
 def test_a_stretch_that_is_none_or_too_long_is_refused(spark: SparkSession, tmp_path: Path) -> None:
