@@ -48,13 +48,15 @@ def ask(settings: HttpSettings, path: str, *, timeout_s: float = 2.0) -> tuple[i
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    body = bytearray()
+    whole, body = answer.length or 0, bytearray()
     while piece := answer.read1(_PIECE):
         body += piece
         if len(body) > _LARGEST:
             raise OSError(f"the answer has more than {_LARGEST >> 20} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError("the answer does not come to its end")
+    if len(body) < whole:  # http.client tells that of read() alone
+        raise OSError("the answer was cut off")
     return bytes(body)
 
 

@@ -162,13 +162,22 @@ async def test_a_command_on_this_machine_asks_with_the_settings_own_token(author
             await asyncio.to_thread(ask, other, "/status")
 
 
-async def test_a_command_that_meets_something_else_says_so() -> None:
-    async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 mail.example\r\n")
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (b"220 mail.example\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhalf a", "was cut off"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nhalf a\r\n", "does not speak HTTP"),
+    ],
+)
+async def test_a_command_that_meets_something_else_says_so(said: bytes, problem: str) -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")  # or the close would be a reset
+        writer.write(said)
         writer.close()
 
     async with played(babble) as port:
-        with pytest.raises(OSError, match="does not speak HTTP"):
+        with pytest.raises(OSError, match=problem):
             await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=20)
 
 
