@@ -2,7 +2,8 @@
 
 Its own ``main`` class refuses every client unless an extension decides about them; embedded, it takes an extension
 written here. The description: ``jvm_library``, ``jvm_flags``, ``classpath``, ``heap_mib``, ``configuration``, ``data``,
-and ``access`` (``host``, ``port``, ``secret`` of the service that is asked who is let in), or null for everybody.
+``max_inflight``, and ``access`` (``host``, ``port``, ``secret`` of the service that is asked who is let in), or null
+for everybody.
 """
 
 from __future__ import annotations
@@ -50,9 +51,7 @@ def main(description: dict[str, Any]) -> None:
         classpath=description["classpath"],
     )
     internal = jpype.JClass("com.hivemq.configuration.service.InternalConfigurations")
-    internal.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = (
-        1000  # messages on their way to a client; its own limit of 50 slows one down
-    )
+    internal.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = description["max_inflight"]
     path = jpype.JClass("java.nio.file.Path")
     builder = jpype.JClass("com.hivemq.embedded.EmbeddedHiveMQ").builder()
     builder.withConfigurationFolder(path.of(description["configuration"]))

@@ -35,8 +35,8 @@ class MqttBroker(ServerProcess):
     """HiveMQ CE, in memory, bound to 127.0.0.1, MQTT 3.1.1 and 5 on the same ports; not started yet.
 
     It lets everybody in. With ``access`` that service is asked who may connect, and who may publish and subscribe
-    where; nobody may when it does not answer, and who publishes what he may not is disconnected. ``port`` fixes
-    the plain port.
+    where; nobody may when it does not answer, and who publishes what he may not is disconnected. ``max_inflight`` is
+    the most unacknowledged messages it sends a client (it would send 50 at most). ``port`` fixes the plain port.
 
     A process of its own, which dies with this one; stopping or killing it loses sessions and messages. The ports stay
     the same when it is started again. The methods block; any one thread at a time may call them.
@@ -56,11 +56,13 @@ class MqttBroker(ServerProcess):
         self,
         *,
         access: AccessEndpoint | None = None,
+        max_inflight: int = 1000,
         port: int | None = None,
         heap_mib: int = 512,
         progress: ProgressCallback = print_progress,
     ) -> None:
         self._access = access
+        self._max_inflight = max_inflight
         self._port = port
         self._heap_mib = heap_mib
         self._progress = progress
@@ -130,6 +132,7 @@ class MqttBroker(ServerProcess):
             "heap_mib": self._heap_mib,
             "configuration": str(configuration),
             "data": str(data),
+            "max_inflight": self._max_inflight,
             "access": None if self._access is None else asdict(self._access),
         }
         path = directory / "description.json"
