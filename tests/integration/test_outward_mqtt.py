@@ -139,8 +139,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_sessions_are_renewed_one_at_a_time_before_their_token_ends() -> None:
-    """Four sessions, six tokens of 1.5 s, under load: none is ended by the broker; nothing lost, copied, swapped."""
-    lifetime_s = 1.5
+    """Four sessions, four tokens of 3 s, under load: none is ended by the broker; nothing lost, copied, swapped."""
+    lifetime_s = 3.0
     tokens = MadeTokens(numbered(), lifetime_s)
     async with ScriptedBroker(Rules(strategy="hash_clientid")) as broker:
         expiring = Expiring(broker, tokens, lifetime_s + 0.2)
@@ -149,7 +149,7 @@ async def test_sessions_are_renewed_one_at_a_time_before_their_token_ends() -> N
             connects = len(broker.connects)
             assert connects == 4
             count, most_away = 0, 0
-            while len(tokens.made) < 6:
+            while len(tokens.made) < 4:
                 tokens_before = len(tokens.made)
                 await tokens.current()  # a source renews by itself
                 for _ in range(20):
@@ -160,7 +160,7 @@ async def test_sessions_are_renewed_one_at_a_time_before_their_token_ends() -> N
                 assert len(tokens.made) - tokens_before <= 1
             await until(lambda: len(path.values) >= count, "all in Kafka")
             await until(lambda: not any(s.flying or s.queue for s in broker.sessions.values()), "all acknowledged")
-            assert path.metrics.mqtt_renewals.child("token", "renewed").value >= 4 * 4
+            assert path.metrics.mqtt_renewals.child("token", "renewed").value >= 4 * 2
             assert path.metrics.mqtt_renewals.child("token", "postponed").value == 0
             assert path.metrics.mqtt_disconnects.child("administrative").value == 0
         watching.cancel()
