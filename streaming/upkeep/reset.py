@@ -48,6 +48,10 @@ _OWN_FILES: Final = {"bronze": ("bronze", "bronze.json", "bronze_topics.json")}
 """In the folder of checkpoints, where a query has more there than Spark's folder and our note."""
 
 
+_OF_KAFKA: Final = {"bronze", "silver"}
+"""Those that read the devices' records themselves."""
+
+
 class Move(NamedTuple):
     """A table's folder, or what belongs to a checkpoint, that gets another name in the same folder."""
 
@@ -102,6 +106,11 @@ def carry_out(
     for move in moves:
         _say(f"  {move.folder.url.rstrip('/')}/{move.name} → {move.to}")
     _say(f"{_MEANS[job]}.\nthe next start of {job} reads all that its source still has.")
+    if job in _OF_KAFKA and (gone := _forgotten(open_folder(location(stream.lake.path)))):
+        _note(
+            f"what Kafka still has of forgotten devices ({gone}) will be written again. Forget them again after that"
+            " start (gateway stream forget DEVICE)."
+        )
     if dry_run:
         return ExitStatus.OK
     if not agreed():
@@ -111,6 +120,11 @@ def carry_out(
         move.folder.rename(move.name, move.to)
     _say("done; delete what was put aside when the new tables are right.")
     return ExitStatus.OK
+
+
+def _forgotten(lake: Files) -> int:
+    """How many devices ``forget`` has noted; their names are hashed."""
+    return len({name.partition("-")[0] for name in lake.names("forgotten") if not name.startswith(".")})
 
 
 def _say(text: str) -> None:

@@ -278,9 +278,13 @@ def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: py
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
     (stream.checkpoint / "silver.json").write_text('{"version":1}')
     commit(stream.lake.path / "silver", 0, add("a", 10))
+    (stream.lake.path / "forgotten").mkdir()
+    for note in ("ab-1", ".ab-1.crc", "ab-2", "cd-3"):
+        (stream.lake.path / "forgotten" / note).touch()
     assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 0
-    said = capsys.readouterr().out
-    assert "silver and its quarantine stay" in said
+    said = capsys.readouterr()
+    assert "silver and its quarantine stay" in said.out
+    assert "of forgotten devices (2) will be written again" in said.err
     assert not (stream.checkpoint / "silver").exists()
     assert not (stream.checkpoint / "silver.json").exists()
     (kept,) = stream.checkpoint.glob("silver.reset-*Z")
