@@ -13,9 +13,9 @@ def bytes_text(value: float) -> str:
 
 
 def length_text(seconds: float) -> str:
-    """``4.2 s``, ``37 min``, ``5 h``, ``3 d``."""
+    """``4.2 s``, ``37 s``, ``5 min``, ``5 h``, ``3 d``."""
     if seconds < 120:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} d"
