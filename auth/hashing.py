@@ -16,7 +16,6 @@ import contextlib
 import os
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -218,5 +217,4 @@ def _lower_priority() -> None:
     """Called by each thread at its start. On Linux a thread has a priority of its own; elsewhere it is the process's,
     which must stay as it is."""
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.nice(_NICENESS)

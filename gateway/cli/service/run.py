@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.base.signals import StopSignals
 
 
-_GENTLE = 10  # nice value: a tenth of a CPU that is short
+_GENTLE = 10  # added to the nice value: a tenth of a CPU that is short
 _EPILOG = """\
 the least that a gateway.toml needs:
   [mqtt]
@@ -181,7 +181,7 @@ def _load_gently() -> None:
 
     def load() -> None:
         if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _GENTLE)
+            os.nice(_GENTLE)
         _import_worker()
 
     thread = threading.Thread(target=load, name="load")
