@@ -56,6 +56,10 @@ class KafkaAdmin:
         """The offset that each partition's next record will have."""
         return self._offsets(places, self._java("clients.admin.OffsetSpec").latest())
 
+    def since(self, places: Iterable[Place], ms: int) -> dict[Place, int]:
+        """The offset of each partition's first record with that timestamp or a later one; -1: it has none."""
+        return self._offsets(places, self._java("clients.admin.OffsetSpec").forTimestamp(ms))
+
     def _offsets(self, places: Iterable[Place], wanted: Any) -> dict[Place, int]:
         partition_class = self._java("common.TopicPartition")
         asked = {place: partition_class(*place) for place in places}
@@ -66,9 +70,16 @@ class KafkaAdmin:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's id of each topic: another one is another topic of the same name."""
+        return {name: str(told.topicId()) for name, told in self._described(topics).items()}
+
+    def partitions(self, topics: Iterable[str]) -> list[Place]:
+        described = self._described(topics).items()
+        return [(name, number) for name, told in described for number in range(told.partitions().size())]
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
         names = list(topics)
         answer = self._connected().describeTopics(names).allTopicNames().get()
-        return {str(name): str(answer.get(name).topicId()) for name in names}
+        return {name: answer.get(name) for name in names}
 
     def has_topic(self, topic: str) -> bool:
         """Whether there is a topic that this user may see."""

@@ -9,7 +9,9 @@ gold's windows are computed again from all of silver. So it may be repeated, cut
 """
 
 import argparse
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -21,6 +23,7 @@ from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
+from streaming.kafka.admin import KafkaAdmin
 from streaming.kafka.options import source_options, topics
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.held import held
@@ -32,8 +35,9 @@ _DAY: Final = timedelta(days=1)
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
-    """Fills the stretch ``since_ms`` ≤ time < ``until_ms`` and prints what each day had. Raises ConfigError if it is
-    none, or longer than ``max_days``."""
+    """Fills the stretch ``since_ms`` ≤ time < ``until_ms`` and prints what each day had. Returns OK, or UNJUDGED if
+    Kafka was read and may have deleted records of the stretch. Raises ConfigError if it is none, or longer than
+    ``max_days``."""
     first, end = (_moment(ms) for ms in (arguments.since_ms, arguments.until_ms))
     if first >= end:
         raise ConfigError(f"--from is {first:%Y-%m-%d %H:%M} UTC and --to is {end:%Y-%m-%d %H:%M}: nothing is between.")
@@ -44,15 +48,19 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         )
     schemas = load_device_schemas(settings.stream.silver.schemas)
     tables = prepare_tables(spark, settings.stream, schemas.columns)
+    status = ExitStatus.OK
     for since, until in _days(first, end):
         for source, records in records_between(spark, settings, since, until).items():
             told = _fill(records, settings, schemas, tables)
             print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)  # noqa: T201 (the tool's product)
+            if source == "Kafka" and (cut := _cut(spark, settings, since)):
+                status = ExitStatus.UNJUDGED
+                print(f"note: {cut}", file=sys.stderr, flush=True)  # noqa: T201 (what people read)
     if DeltaTable(spark, settings.stream, "gold").exists():
         received = lake_tables.silver(spark, settings.stream).where(_between("received_at", first, end))
         count = gold.recompute(spark, settings, received)
         print(f"gold: the windows of {count} readings are computed again")  # noqa: T201 (the tool's product)
-    return ExitStatus.OK
+    return status
 
 
 def records_between(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> dict[str, DataFrame]:
@@ -84,6 +92,24 @@ def _kafka(spark: SparkSession, settings: Settings, since: datetime, until: date
     }
     records = spark.read.format("kafka").options(**options).load()
     return records.where(_between("timestamp", since, until))  # times within a partition need not grow
+
+
+def _cut(spark: SparkSession, settings: Settings, since: datetime) -> str | None:
+    """What Kafka may have deleted of the records since a moment, in words; None if nothing."""
+    with closing(KafkaAdmin(spark, settings.kafka)) as admin:
+        places = admin.partitions(topics(settings))
+        begins, ends, found = admin.earliest(places), admin.latest(places), admin.since(places, int(_ms(since)))
+    cut = [
+        f"{topic}/{partition} before offset {begin}"
+        for (topic, partition), begin in begins.items()
+        if begin > 0 and begin in (found[topic, partition], ends[topic, partition])
+    ]
+    if not cut:
+        return None
+    return (
+        f"Kafka has deleted {', '.join(cut[:5])}{', …' if cut[5:] else ''}. Records of this stretch may have been among"
+        " them: what was not in bronze could not be filled."
+    )
 
 
 def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables: SilverTables) -> str:

@@ -19,6 +19,7 @@ from streaming.bronze.tables import BRONZE
 from streaming.gold import job as gold
 from streaming.lake.forgotten import Forgotten
 from streaming.upkeep import backfill
+from tests.brokers.topics import delete_before
 from tests.chaos.harness import FULL
 from tests.integration.streaming_support import Message, produce
 
@@ -117,6 +118,11 @@ async def test_without_bronze_it_comes_from_kafka(
     from_bronze, from_kafka = capsys.readouterr().out.splitlines()
     assert "from bronze: 0 readings, 0 of them new" in from_bronze
     assert "from Kafka: 4 readings, 1 of them new" in from_kafka
+
+    delete_before(kafka.bootstrap, topic, 0, 2)  # of places[2] and [3]; partition 1 has all it ever had
+    assert backfill.run(spark, settings, told(places[3], places[7])) == 6
+    assert f"Kafka has deleted {topic}/0 before offset 2." in capsys.readouterr().err
+    assert backfill.run(spark, settings, told(places[5], places[7])) == 0, "its first record is from before the stretch"
 
 
 def test_files_of_another_time_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
