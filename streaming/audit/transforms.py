@@ -119,7 +119,7 @@ def judged(found: DataFrame, ledger: DataFrame, extents: DataFrame) -> DataFrame
     pieces = found.withColumns({"end": F.col("first") + F.col("count"), "at": F.col("first")}).drop("count", "read_at")
     pairs = _pairs(runs, pieces).join(F.broadcast(extents), ["topic", "partition"])
     size = F.col("high") - F.col("low")
-    matched = _counted(pairs.groupBy(*_ROW).agg(F.sum(size).alias("matched")), "matched")
+    matched = pairs.groupBy(*_ROW).agg(F.sum(size).alias("matched"))
     by_run = pairs.groupBy(*_ENTRY, "begins").agg(
         F.sum(size).alias("matched"), F.sum(_overlap("low", "high", F.lit(0), F.col("earliest"))).alias("old")
     )
@@ -128,9 +128,8 @@ def judged(found: DataFrame, ledger: DataFrame, extents: DataFrame) -> DataFrame
     accounted = pairs.where("tag IS NOT NULL").groupBy(
         F.col("tag").alias("gateway"), "topic", "partition", "minute", F.col("at")
     ).agg(F.sum(size).alias("matched"))  # fmt: skip
-    unaccounted = _unaccounted(tagged, accounted, runs)
-    total = reduce(lambda one, other: one.unionByName(other), (matched, absent, unaccounted))
-    return _rows(total)
+    parts = matched, absent, _unaccounted(tagged, accounted, runs)
+    return _rows(reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts))
 
 
 def _runs(ledger: DataFrame) -> DataFrame:
@@ -181,16 +180,13 @@ def _absent(runs: DataFrame, by_run: DataFrame, extents: DataFrame) -> DataFrame
     absent = F.greatest(F.col("size") - F.col("matched"), F.lit(0))
     expired = F.least(absent, _overlap("begins", "end", F.lit(0), F.col("earliest")) - F.col("old"))
     unread = _overlap("begins", "end", F.col("read_to"), F.col("latest"))
-    return _counted(
+    return (
         joined.withColumn("minute", F.date_trunc("minute", F.timestamp_millis("from_ms")))
         .withColumn("expired", F.greatest(expired, F.lit(0)))
         .withColumn("open", F.least(absent - F.col("expired"), unread))
         .withColumn("missing", absent - F.col("expired") - F.col("open"))
         .groupBy(*_ROW)
-        .agg(*(F.sum(name).alias(name) for name in ("missing", "expired", "open"))),
-        "missing",
-        "expired",
-        "open",
+        .agg(*(F.sum(name).alias(name) for name in ("missing", "expired", "open")))
     )
 
 
@@ -200,19 +196,18 @@ def _unaccounted(tagged: DataFrame, accounted: DataFrame, runs: DataFrame) -> Da
     writers = runs.groupBy("gateway", "topic", "partition").agg(
         F.when(F.min("route") == F.max("route"), F.min("route")).alias("only")
     )
-    return _counted(
+    return (
         tagged.join(accounted, ["gateway", "topic", "partition", "minute", "at"], "left")
         .join(writers, ["gateway", "topic", "partition"], "left")
         .withColumn("route", F.coalesce("route", "only"))
         .withColumn("left", F.col("end") - F.col("first") - F.coalesce("matched", F.lit(0)))
         .groupBy(*_ROW)
-        .agg(F.sum(F.greatest("left", F.lit(0))).alias("unaccounted")),
-        "unaccounted",
+        .agg(F.sum(F.greatest("left", F.lit(0))).alias("unaccounted"))
     )
 
 
 def _rows(total: DataFrame) -> DataFrame:
-    counts = total.groupBy(*_ROW).agg(*(F.sum(name).alias(name) for name in _COUNTS))
+    counts = total.groupBy(*_ROW).agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS))
     states = (F.when(F.col(name) > 0, F.lit(name)) for name in ("missing", "unaccounted", "open", "expired"))
     acknowledged = F.col("matched") + F.col("missing") + F.col("expired") + F.col("open")
     return (
@@ -227,12 +222,6 @@ def _rows(total: DataFrame) -> DataFrame:
         .where((F.col("acknowledged") > 0) | (F.col("present") > 0))
         .select(*(name for name in AUDIT.names if name != "judged_at"))
     )
-
-
-def _counted(frame: DataFrame, *named: str) -> DataFrame:
-    """The frame with all counts, 0 where it has none of its own."""
-    absent = {name: F.lit(0).cast("long") for name in _COUNTS if name not in named}
-    return frame.withColumns(absent).select(*_ROW, *_COUNTS)
 
 
 def _overlap(first: str, end: str, low: Column, high: Column) -> Column:
