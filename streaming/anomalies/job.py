@@ -117,13 +117,6 @@ def unseen(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("kind") != "score").dropDuplicates(["alert_id"])
 
 
-def without_forgotten(marked: DataFrame) -> DataFrame:
-    """The rows without those that the state makes of what came before their device was forgotten, such as its silence.
-    ``marked``: with ``forgotten_ms``."""
-    after = F.unix_millis("received_at") > F.col("forgotten_ms")
-    return marked.where(F.col("forgotten_ms").isNull() | after).drop("forgotten_ms")
-
-
 def publish(rows: DataFrame, settings: Settings) -> None:
     """Sends the rows to the topic, each at least once. Blocks until Kafka has them."""
     options = {name: value for name, value in source_options(settings.kafka).items() if name.startswith("kafka.")}
@@ -143,8 +136,8 @@ def insert(table: DeltaTable, alerts: DataFrame, spans: Sequence[TimeRange]) -> 
 
 def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings, context: JobContext) -> None:
     with held(rows) as computed:  # or the state would be computed once for each place it goes to
-        marked = Forgotten(rows.sparkSession, settings.stream).marked(computed)
-        kept = computed if marked is None else without_forgotten(marked)
+        # The state still makes rows of what came before, such as a forgotten device's silence.
+        kept = Forgotten(rows.sparkSession, settings.stream).without(computed)
         alerted_us = F.when(F.col("kind") != "score", F.unix_micros("event_time"))
         days = (
             kept.groupBy("event_date")

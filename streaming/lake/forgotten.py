@@ -59,6 +59,14 @@ class Forgotten:
         hashed = F.sha2(F.col("device").cast("binary"), 256)
         return rows.join(F.broadcast(known), hashed == F.col("forgotten_hash"), "left").drop("forgotten_hash")
 
+    def without(self, rows: DataFrame) -> DataFrame:
+        """The rows, which have ``device`` and ``received_at``, without those received before their device was
+        forgotten."""
+        if (marked := self.marked(rows)) is None:
+            return rows
+        forgotten = F.timestamp_millis("forgotten_ms")
+        return marked.where(forgotten.isNull() | (F.col("received_at") > forgotten)).drop("forgotten_ms")
+
 
 def _ms(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -116,10 +116,7 @@ def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables
     """Inserts what is missing, but for devices that were forgotten since. Returns what was read, and what of it was
     new, in words."""
     rows = registered_rows(records, settings, schemas)
-    if (marked := Forgotten(records.sparkSession, settings.stream).marked(rows)) is not None:
-        since = F.timestamp_millis("forgotten_ms")
-        rows = marked.where(since.isNull() | (F.col("received_at") > since)).drop("forgotten_ms")
-    with held(rows) as kept:
+    with held(Forgotten(records.sparkSession, settings.stream).without(rows)) as kept:
         brought = arrivals(kept, clockless_within=settings.stream.silver.clockless_within)
         inserted = tables.insert(kept, brought) if brought.readings else 0
         quarantined = tables.reject(kept, brought) if brought.bad else 0

@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from config.settings import StreamSettings
-from streaming.anomalies import job as anomalies
 from streaming.devices import job as devices
 from streaming.devices.processor import OUTPUT
 from streaming.lake.forgotten import Forgotten
@@ -57,9 +56,7 @@ def test_a_silence_of_a_forgotten_device_is_none(spark: SparkSession, forgotten:
     forgotten.add("d", AT)
     names = "device string, received_at timestamp, kind string"
     rows = [("d", AT - timedelta(hours=1), "silence"), ("d", AT + timedelta(hours=1), "spike"), ("e", AT, "silence")]
-    marked = forgotten.marked(spark.createDataFrame(rows, names))
-    assert marked is not None
-    found = anomalies.without_forgotten(marked).collect()
+    found = forgotten.without(spark.createDataFrame(rows, names)).collect()
     assert sorted((row.device, row.kind) for row in found) == [("d", "spike"), ("e", "silence")]
 
 
