@@ -42,7 +42,7 @@ from streaming.lake.lake import DeltaTable
 from streaming.lake.time_ranges import TimeRange, joined, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
-from streaming.silver.schema import FIXED
+from streaming.silver.schema import signals_of
 
 QUERY: Final = "anomalies"
 _CLOCK_SLACK: Final = "10 seconds"
@@ -169,7 +169,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     table.create(ANOMALIES, delta_autoOptimize_autoCompact="true")
     # withEventTimeOrder: a first start beside a table reads its files in order of the watermark's column.
     readings = silver.read_stream(maxFilesPerTrigger=_FILES_PER_BATCH, withEventTimeOrder="true")
-    others = {*FIXED.names, *stream.anomalies.skip}
-    signals = tuple(it.name for it in readings.schema if it.name not in others and isinstance(it.dataType, NumericType))
+    skipped = stream.anomalies.skip
+    signals = tuple(it for it in signals_of(readings.schema, NumericType) if it not in skipped)
     found = detected(measured(readings, signals), limits_of(stream.anomalies), signals, stream.anomalies.score_from)
     return checkpoint.start(found, stream, partial(_write, table=table, settings=settings, context=context))

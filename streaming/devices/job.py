@@ -47,7 +47,7 @@ from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.lake.names import named
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
-from streaming.silver.schema import FIXED
+from streaming.silver.schema import signals_of
 
 QUERY: Final = "devices"
 _BATCH: Final = {"maxFilesPerTrigger": "200", "maxBytesPerTrigger": "64m"}
@@ -131,11 +131,7 @@ def rules_of(settings: Settings) -> Rules:
 
 def silver_readings(silver: DataFrame, shards: int) -> DataFrame:
     """Silver's rows as input of the shards: numbers and booleans (1, 0) of all signals in one map."""
-    signals = [
-        field.name
-        for field in silver.schema
-        if field.name not in FIXED.names and isinstance(field.dataType, NumericType | BooleanType)
-    ]
+    signals = signals_of(silver.schema, NumericType, BooleanType)
     pairs = [part for name in signals for part in (F.lit(name), F.col(f"`{name}`").cast("double"))]
     measured = F.create_map(*pairs) if pairs else F.create_map().cast("map<string, double>")
     gateway = F.coalesce(F.col("gateway"), F.lit("")) if "gateway" in silver.columns else F.lit("")

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
-from pyspark.sql.types import NumericType, StructType
+from pyspark.sql.types import NumericType
 
 from config.values.window_shapes import WindowShape
 from streaming.lake.columns import columns
-from streaming.silver.schema import FIXED
+from streaming.silver.schema import signals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -54,12 +54,6 @@ _OFFSET_FACTOR: Final = 1 << 8
 _OFFSETS: Final = 1 << 33
 
 
-def gold_signals(silver: StructType) -> tuple[str, ...]:
-    """The columns of silver that are aggregated: those behind the fixed ones that are numbers."""
-    fixed = set(FIXED.names)
-    return tuple(it.name for it in silver if it.name not in fixed and isinstance(it.dataType, NumericType))
-
-
 def touched_panes(rows: DataFrame, step: WindowShape) -> DataFrame:
     """The panes with a reading of ``rows``: ``level``, ``key`` and ``start`` (µs since 1970)."""
     start = _floor(F.unix_micros("event_time"), step.length).alias("start")
@@ -75,9 +69,9 @@ def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> 
     A row with a reading per signal is taken apart into one per reading: however many signals the types of a table have
     together, a row costs what it carries.
     """
-    signals = gold_signals(rows.schema)
+    signals = signals_of(rows.schema, NumericType)
     if not signals:
-        signals, rows = ("none",), rows.withColumn("none", F.lit(None).cast("double"))
+        signals, rows = ["none"], rows.withColumn("none", F.lit(None).cast("double"))
     names = F.array(*map(F.lit, signals))
     # Under names of our own: a device type may well have a signal called level, or start.
     values = {f"_{number}": F.col(name).cast("double") for number, name in enumerate(signals)}

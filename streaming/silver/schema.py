@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from streaming.lake.columns import HEADERS, columns
 
@@ -40,6 +40,11 @@ QUARANTINE: Final = columns(
 """Records that could not be decoded, as they came. ``ingest_date`` is the day of ``kafka_time``, the record's."""
 
 QUARANTINE_PARTITIONS: Final = ("ingest_date",)
+
+
+def signals_of(silver: StructType, *kinds: type[DataType]) -> list[str]:
+    """The columns behind the fixed ones that are of these kinds."""
+    return [it.name for it in silver if it.name not in FIXED.names and isinstance(it.dataType, kinds)]
 
 
 def silver_schema(signals: Iterable[StructField]) -> StructType:
