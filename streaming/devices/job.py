@@ -94,9 +94,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     events.create(DEVICE_EVENTS)
     rules, shards = rules_of(settings), stream.devices.shards
     readings = silver_readings(silver.read_stream(**_BATCH), shards)
-    inputs = readings.mapInArrow(
-        with_clocks(rules, shards), ", ".join(f"{name} {kind}" for name, kind in INPUT.items())
-    )
+    inputs = readings.mapInArrow(with_clocks(rules, shards), INPUT)
     if topics:
         # The ledger is read to its end: how far the gateways are is known before silence is judged.
         records = read_records(spark, settings, topics, allow_data_loss=context.allow_data_loss, is_bounded=False)
@@ -298,7 +296,7 @@ def _topics(settings: Settings) -> tuple[str, ...]:
 
 def _input(rows: DataFrame, **columns: Column) -> DataFrame:
     """``INPUT``'s columns: those given, null for the others."""
-    return rows.select(*(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in INPUT.items()))
+    return rows.select(*(columns.get(it.name, F.lit(None)).cast(it.dataType).alias(it.name) for it in INPUT))
 
 
 def _shard(device: Column, shards: int) -> Column:

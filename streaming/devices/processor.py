@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
+from pyspark.sql.types import DoubleType, MapType, StringType
 
 from streaming.devices.gateways import Beat, Gateway, Worker
 from streaming.devices.presence import parse_presence
@@ -23,30 +24,17 @@ from streaming.devices.records import Reading, Rules
 from streaming.devices.sequence import MOST_RANGES, Missing, Sequence
 from streaming.devices.shard import Clock, Input, Meta, Output, Shard, Slot
 from streaming.devices.state import Device
+from streaming.lake.columns import columns
 
 STATE_VERSION: Final = 3
 """Raised with each change of the state's columns or of what they mean: a checkpoint of another version is refused."""
 
-INPUT: Final = {
-    "shard": "int",
-    "kind": "string",
-    "ms": "bigint",
-    "device": "string",
-    "type": "string",
-    "site": "string",
-    "gateway": "string",
-    "seq": "bigint",
-    "device_ms": "bigint",
-    "event_ms": "bigint",
-    "values": "map<string, double>",
-    "mqtt_topic": "string",
-    "payload": "binary",
-    "worker": "int",
-    "life": "string",
-    "acknowledged": "bigint",
-    "from_ms": "bigint",
-    "state": "string",
-}
+INPUT: Final = columns(
+    "shard integer, kind string, ms long, device string, type string, site string, gateway string, seq long,"
+    " device_ms long, event_ms long, values numbers, mqtt_topic string, payload binary, worker integer, life string,"
+    " acknowledged long, from_ms long, state string",
+    numbers=MapType(StringType(), DoubleType()),
+)
 """What goes into a shard, in one schema: readings, clocks, beats of the ledger, births and deaths. ``ms`` is the time
 that they are ordered by."""
 
@@ -214,8 +202,8 @@ def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]
             schema = batch.schema
             # Arrow makes them unique: Python gets a few rows, and not one for each reading.
             steps = pc.divide(batch.column("ms"), rules.grid_ms)
-            columns = {"gateway": batch.column("gateway"), "step": steps, "ms": batch.column("ms")}
-            for row in pa.table(columns).group_by(["gateway", "step"]).aggregate([("ms", "min")]).to_pylist():
+            taken = {"gateway": batch.column("gateway"), "step": steps, "ms": batch.column("ms")}
+            for row in pa.table(taken).group_by(["gateway", "step"]).aggregate([("ms", "min")]).to_pylist():
                 key = row["gateway"], row["step"]
                 first[key] = min(row["ms_min"], first.get(key, row["ms_min"]))
             yield batch

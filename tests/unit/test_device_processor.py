@@ -88,7 +88,7 @@ class FakeSpark:
         readings = [{name: row[name] for name in BATCH.names} for row in rows if row.kind == "reading"]
         for batch in with_clocks(self.rules, 2)([pa.RecordBatch.from_pylist(readings, BATCH)]):
             clocks = [row for row in batch.to_pylist() if row["kind"] == "clock" and row["shard"] == 0]
-            rows += [Row(**(dict.fromkeys(INPUT) | row)) for row in clocks]
+            rows += [Row(**(dict.fromkeys(INPUT.names) | row)) for row in clocks]
         return list(self._processor.handleInputRows((0,), iter(rows), cast("Any", self)))
 
 
@@ -101,7 +101,7 @@ def row_of(one: Input) -> Row:
             known = {**one._asdict(), "kind": "presence", "ms": one.received_ms, "payload": payload}
         case _:
             known = {**one._asdict(), "kind": "beat", "ms": one.to_ms}
-    return Row(**{name: known.get(name) for name in ["shard", *INPUT]})
+    return Row(**{name: known.get(name) for name in INPUT.names})
 
 
 @settings(max_examples=100, deadline=None)
