@@ -279,10 +279,7 @@ def _class_path(jars: Sequence[Path]) -> str:
 
 
 def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
-    made = SparkConf(loadDefaults=False)
-    for name, value in conf.items():
-        made.set(name, value)
-    return made
+    return SparkConf(loadDefaults=False).setAll([*conf.items()])
 
 
 @contextmanager
