@@ -39,14 +39,12 @@ KEYS = [
     EntryKey("a", "t", 1, dead_letter=False),
     EntryKey("a", "dead", 0, dead_letter=True),
 ]
-steps = st.lists(
-    st.one_of(
-        # Which key, how many records, how many of somebody else's came before, whether Kafka says where.
-        st.tuples(st.sampled_from(KEYS), st.integers(1, 5), st.sampled_from([0, 0, 0, 1, 7]), st.booleans()),
-        st.just("tick"),
-        st.just("write"),
-    ),
-    max_size=120,
+# Which key, how many records, how many of somebody else's came before, whether Kafka says where.
+stores = st.tuples(st.sampled_from(KEYS), st.integers(1, 5), st.sampled_from([0, 0, 0, 1, 7]), st.booleans())
+steps = st.lists(st.one_of(stores, st.sampled_from(["tick", "write"])), max_size=120)
+# Long enough, and with so few writes, that intervals are put together and lose their runs, and those again.
+seldom_written = st.lists(
+    st.one_of(stores, stores, st.sampled_from([*["tick"] * 9, "write"])), min_size=40, max_size=120
 )
 
 
@@ -107,7 +105,8 @@ class Model:
         times = [(interval.from_ms, interval.to_ms) for interval in self.taken]
         assert [time for pair in times for time in pair] == sorted(time for pair in times for time in pair)
         assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(times)), "no time is left out"
-        assert self.taken[-1].acknowledged == sum(self.records.values())
+        records = [sum(entry.records for entry in interval.entries.values()) for interval in self.taken]
+        assert [interval.acknowledged for interval in self.taken] == list(itertools.accumulate(records))
 
 
 @given(steps)
@@ -121,7 +120,7 @@ def test_closed_intervals_sum_up_to_what_was_acknowledged_offset_by_offset(histo
         assert offsets_of(found) == Counter(model.told[key])
 
 
-@given(steps)
+@given(seldom_written)
 def test_nor_when_intervals_are_put_together_and_runs_given_up(history: list[Any]) -> None:
     model = Model()
     with pytest.MonkeyPatch.context() as patch:
@@ -138,6 +137,7 @@ def test_nor_when_intervals_are_put_together_and_runs_given_up(history: list[Any
         exact = offsets_of(found)
         assert set(exact) <= told
         assert all(count == 1 for count in exact.values())
+        assert all(entry.records == entry.unlocated + offsets_of([entry]).total() for entry in found if entry.exact)
         bounds = [bounds for entry in found if (bounds := entry.bounds()) is not None]
         assert all(any(low <= offset <= high for low, high in bounds) for offset in told)
         if told:
@@ -176,6 +176,11 @@ def test_bounds_are_those_of_all_offsets_with_and_without_their_runs() -> None:
         assert entry.bounds() == (0, offset)
         entry.blur()
         assert entry.bounds() == (0, offset)
+    nowhere = Entry()
+    nowhere.jump(-1, 1)
+    nowhere.blur()
+    entry.add(nowhere)
+    assert entry.bounds() == (0, 7)
 
 
 def test_a_clock_stepped_back_makes_no_interval_that_ends_before_it_begins() -> None:

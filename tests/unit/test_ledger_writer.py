@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from bridge import wire
 from bridge.errors import BridgeError, IncarnationError, PoisonedError
 from bridge.ledger import LedgerSnapshot
-from bridge.ledger_topic.intervals import Interval
-from bridge.ledger_topic.records import Author, PartitionRecord, WorkerRecord, decode, worker_record
+from bridge.ledger_topic.intervals import Entry, EntryKey, Interval
+from bridge.ledger_topic.records import Author, PartitionRecord, WorkerRecord, decode, partition_records, worker_record
 from bridge.ports import StoredRecord
 from tests.kinds import is_a
 from tests.unit.fake_kafka import FakeKafka
@@ -41,6 +41,8 @@ async def test_a_life_from_its_first_record_to_its_last() -> None:
         await path.interval()
         await path.deliver("t", 1)
     assert path.written is True
+    await asyncio.sleep(10 * 60)
+    assert not path.writer.waiting, "no interval begins after the last"
     states = [(one.number, one.state, one.entries, one.acknowledged) for one in workers(path.kafka)]
     assert states == [(0, "started", 0, 0), (1, "running", 2, 9), (2, "running", 0, 9), (3, "stopped", 1, 10)]
     account = [
@@ -70,8 +72,6 @@ async def test_the_records_are_as_the_schema_says_and_keyed_so_that_a_key_is_in_
     fields = {kind: {f.name for f in wire.LEDGER_FIELDS if f.of in ("both", kind)} for kind in ("partition", "worker")}
     for number, partition in enumerate(path.kafka.topics[LEDGER].partitions):
         for record in partition.log:
-            import json
-
             document = json.loads(record.value or b"")
             assert document.keys() == fields[document["kind"]]
             key = f"{GATEWAY}/0"
@@ -88,8 +88,6 @@ async def test_a_route_that_stops_being_tagged_is_not_for_the_interval_under_way
         path.writer.adopt(frozenset())
         await path.deliver("t", 1, tagged=False)
         await path.interval()
-    import json
-
     written = [json.loads(record.value or b"") for part in path.kafka.topics[LEDGER].partitions for record in part.log]
     assert [one["tagged"] for one in written if one["kind"] == "partition"] == [True, False]
 
@@ -216,9 +214,16 @@ def test_a_record_of_a_version_that_knew_no_copies_is_read() -> None:
     assert is_a(WorkerRecord, decode(json.dumps(document).encode())).terms == record.terms | {"copies": 0}
 
 
-def test_what_is_no_ledger_record_is_said_to_be_none() -> None:
-    import pytest
+def test_records_without_an_offset_have_no_bounds() -> None:
+    entry = Entry()
+    entry.jump(-1, 2)
+    interval = Interval(0, 60_000, {EntryKey("a", "t", 0, dead_letter=False): entry}, LedgerSnapshot(*[0] * 9), 2)
+    ((_, value),) = partition_records(Author("gw", 0, "life", 0), 0, interval, ())
+    record = is_a(PartitionRecord, decode(value))
+    assert (record.first_offset, record.last_offset, record.runs, record.unlocated) == (None, None, [], 2)
 
+
+def test_what_is_no_ledger_record_is_said_to_be_none() -> None:
     from bridge.ledger_topic.records import LedgerRecordError
 
     for value in (None, b"", b"{}", b"[]", b'{"v":1,"kind":"partition"}', b'{"v":"x"}', b"\xff"):
