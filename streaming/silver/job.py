@@ -22,6 +22,7 @@ from streaming.decoding.schema_index import ReceivedTable
 from streaming.job import JobContext
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
+from streaming.lake.forgotten import Forgotten
 from streaming.lake.held import held
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
@@ -94,6 +95,7 @@ class _BatchWriter:
     def write(self, rows: DataFrame, batch: int) -> None:
         if self._registry is not None:
             rows = rows.transform(enriched, self._registry.devices())
+        rows = Forgotten(rows.sparkSession, self._settings).without(rows)
         counts = self._in_one_pass(rows, batch) if self._is_plain else None
         if counts is None:
             counts, others = self._held(rows, batch)

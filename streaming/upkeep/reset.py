@@ -48,8 +48,8 @@ _OWN_FILES: Final = {"bronze": ("bronze", "bronze.json", "bronze_topics.json")}
 """In the folder of checkpoints, where a query has more there than Spark's folder and our note."""
 
 
-_OF_KAFKA: Final = {"bronze", "silver"}
-"""Those that read the devices' records themselves."""
+_AGAIN: Final = {"bronze": "bronze", "silver": "the quarantine, if they are bad,"}
+"""Where a job that reads Kafka again has what it had of forgotten devices."""
 
 
 class Move(NamedTuple):
@@ -106,10 +106,10 @@ def carry_out(
     for move in moves:
         _say(f"  {move.folder.url.rstrip('/')}/{move.name} → {move.to}")
     _say(f"{_MEANS[job]}.\nthe next start of {job} reads all that its source still has.")
-    if job in _OF_KAFKA and (gone := _forgotten(open_folder(location(stream.lake.path)))):
+    if job in _AGAIN and (gone := _forgotten(open_folder(location(stream.lake.path)))):
         _note(
-            f"what Kafka still has of forgotten devices ({gone}) will be written again. Forget them again after that"
-            " start (gateway stream forget DEVICE)."
+            f"what Kafka still has of forgotten devices ({gone}) will be in {_AGAIN[job]} again. Forget them again"
+            " after that start (gateway stream forget DEVICE)."
         )
     if dry_run:
         return ExitStatus.OK

@@ -20,6 +20,7 @@ from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.delta_upkeep import DeltaUpkeep
+from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
 from streaming.progress import BatchEvent
 from streaming.silver import job as silver
@@ -179,6 +180,21 @@ def test_readings_that_silver_cannot_have_are_appended_while_they_are_decoded(
     ]
     assert [(it.rows, it.quarantined) for it in events] == [(2, 0), (2, 0), (4, 1), (2, 0), (2, 0), (2, 0)]
     assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 1
+
+
+def test_what_came_before_a_device_was_forgotten_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    batches = [
+        [plain(0), plain(1, device="gone"), plain(2, raw=b"{")],
+        [plain(3), plain(4, device="gone"), plain(5, device="gone")],
+    ]
+    for sent in batches:
+        batch_of(spark, tmp_path, sent)
+    Forgotten(spark, chosen.stream).add("gone", datetime.fromtimestamp((NOON_MS + 4) / 1000, UTC))
+    run(spark, tmp_path, chosen)
+    left = [it for sent in batches for it in sent if it.offset not in (1, 4)]
+    assert found_rows(spark, chosen) == expected_rows(left)
+    assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 1, "of nobody knows whom"
 
 
 def test_a_repeated_batch_and_an_older_checkpoint_append_nothing_twice(

@@ -278,13 +278,9 @@ def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: py
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
     (stream.checkpoint / "silver.json").write_text('{"version":1}')
     commit(stream.lake.path / "silver", 0, add("a", 10))
-    (stream.lake.path / "forgotten").mkdir()
-    for note in ("ab-1", ".ab-1.crc", "ab-2", "cd-3"):
-        (stream.lake.path / "forgotten" / note).touch()
     assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 0
     said = capsys.readouterr()
     assert "silver and its quarantine stay" in said.out
-    assert "of forgotten devices (2) will be written again" in said.err
     assert not (stream.checkpoint / "silver").exists()
     assert not (stream.checkpoint / "silver.json").exists()
     (kept,) = stream.checkpoint.glob("silver.reset-*Z")
@@ -302,6 +298,18 @@ def test_tables_that_would_be_doubled_go_with_the_checkpoint(stream: StreamSetti
         (str(stream.lake.path), "bronze"),
         (str(stream.checkpoint), "bronze"),
     ], "the table first"
+
+
+def test_a_reset_says_that_forgotten_devices_come_back(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stream.lake.path / "forgotten").mkdir(parents=True)
+    for note in ("ab-1", ".ab-1.crc", "ab-2", "cd-3"):
+        (stream.lake.path / "forgotten" / note).touch()
+    for job, where in (("bronze", "bronze"), ("silver", "the quarantine, if they are bad,")):
+        batch(stream.checkpoint / job, 0, {"t": {"0": 11}})
+        assert main(["stream", "reset", job, *words(stream), "--dry-run"]) == 0
+        assert f"of forgotten devices (2) will be in {where} again" in capsys.readouterr().err
 
 
 def test_a_look_by_spark_asks_nothing_and_changes_nothing(
