@@ -63,9 +63,16 @@ def silver_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) 
 
 
 def registered_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
-    """The same with the registry's types and sites, for tools, which have all records at once."""
-    rows, registry = silver_rows(records, settings, schemas), settings.stream.silver.registry
-    return rows if registry is None else rows.transform(enriched, Registry(records.sparkSession, registry).devices())
+    """The same with the registry's types and sites, and without forgotten devices' readings: for tools, which have all
+    records at once."""
+    spark, rows, registry = (
+        records.sparkSession,
+        silver_rows(records, settings, schemas),
+        settings.stream.silver.registry,
+    )
+    if registry is not None:
+        rows = rows.transform(enriched, Registry(spark, registry).devices())
+    return Forgotten(spark, settings.stream).without(rows)
 
 
 def _clocked(schemas: DeviceSchemas) -> Column:

@@ -25,7 +25,6 @@ from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
 from streaming.kafka.admin import KafkaAdmin
 from streaming.kafka.options import source_options, topics
-from streaming.lake.forgotten import Forgotten
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.silver.job import registered_rows
@@ -113,10 +112,8 @@ def _cut(spark: SparkSession, settings: Settings, since: datetime) -> str | None
 
 
 def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables: SilverTables) -> str:
-    """Inserts what is missing, but for devices that were forgotten since. Returns what was read, and what of it was
-    new, in words."""
-    rows = registered_rows(records, settings, schemas)
-    with held(Forgotten(records.sparkSession, settings.stream).without(rows)) as kept:
+    """Inserts what is missing. Returns what was read, and what of it was new, in words."""
+    with held(registered_rows(records, settings, schemas)) as kept:
         brought = arrivals(kept, clockless_within=settings.stream.silver.clockless_within)
         inserted = tables.insert(kept, brought) if brought.readings else 0
         quarantined = tables.reject(kept, brought) if brought.bad else 0

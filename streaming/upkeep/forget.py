@@ -2,8 +2,8 @@
 
 Records are found by what names the device in them: the header ``gateway.device``, the key, the field ``device`` of a
 JSON payload, and, for payloads that only a schema can read, their places as silver has them. Silver is done last, and
-a run that was cut off is simply run again. What Kafka still holds is not touched: bronze, made anew,
-has it again, and so has the quarantine what is bad.
+a run that was cut off is simply run again. What Kafka still holds is not touched: bronze, made anew, has it again, and
+so has the quarantine what is bad.
 
 Prints a line per table, and ends with status 5 if a table still has rows of the device.
 """

@@ -195,6 +195,9 @@ def test_what_came_before_a_device_was_forgotten_is_left_out(spark: SparkSession
     left = [it for sent in batches for it in sent if it.offset not in (1, 4)]
     assert found_rows(spark, chosen) == expected_rows(left)
     assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 1, "of nobody knows whom"
+    records = spark.createDataFrame([it.record() for sent in batches for it in sent], KAFKA)
+    by_tools = silver.registered_rows(records, chosen, load_device_schemas(chosen.stream.silver.schemas))
+    assert sorted(row.kafka_offset for row in by_tools.select("kafka_offset").collect()) == [0, 2, 3, 5]
 
 
 def test_a_repeated_batch_and_an_older_checkpoint_append_nothing_twice(
