@@ -335,7 +335,9 @@ async def test_a_buried_message_says_which_device_it_is_from_where_its_route_can
 ) -> None:
     async with Path() as path, Rig(path, {"topic": "t-${property.site}", "device": template}) as rig:
         rig.take(b"devices/1", b"payload", properties=b"id=d7")
-    assert headers_of(path.letters.records()[0]).get(wire.GATEWAY_DEVICE) == device
+    headers = headers_of(path.letters.records()[0])
+    assert headers.get(wire.GATEWAY_DEVICE) == device
+    assert wire.MQTT_RETAIN not in headers
 
 
 @pytest.mark.parametrize("fast", [True, False])
