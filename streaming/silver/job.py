@@ -65,14 +65,11 @@ def silver_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) 
 def registered_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
     """The same with the registry's types and sites, and without forgotten devices' readings: for tools, which have all
     records at once."""
-    spark, rows, registry = (
-        records.sparkSession,
-        silver_rows(records, settings, schemas),
-        settings.stream.silver.registry,
-    )
-    if registry is not None:
-        rows = rows.transform(enriched, Registry(spark, registry).devices())
-    return Forgotten(spark, settings.stream).without(rows)
+    spark, stream = records.sparkSession, settings.stream
+    rows = silver_rows(records, settings, schemas)
+    if stream.silver.registry is not None:
+        rows = rows.transform(enriched, Registry(spark, stream.silver.registry).devices())
+    return Forgotten(spark, stream).without(rows)
 
 
 def _clocked(schemas: DeviceSchemas) -> Column:
