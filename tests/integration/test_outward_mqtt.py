@@ -247,8 +247,13 @@ async def test_a_token_that_is_the_only_one_is_not_tried_twice() -> None:
 async def test_a_session_waits_for_the_first_token() -> None:
     tokens = MadeTokens(numbered(), 60)
     tokens.broken = "The identity provider is away."
-    async with ScriptedBroker() as broker:
-        asyncio.get_running_loop().call_later(0.3, setattr, tokens, "broken", "")
+
+    async def mend() -> None:
+        await until(lambda: tokens.asked > 0, "it has asked in vain")
+        tokens.broken = ""
+
+    async with ScriptedBroker() as broker, asyncio.TaskGroup() as beside:
+        beside.create_task(mend())
         with capture_logs() as lines:
             async with running(broker, tokens) as (path, (session,)):
                 assert session.subscribed
