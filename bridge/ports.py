@@ -102,7 +102,7 @@ class Producer(Protocol):
         """An empty batch. Small batches are cheaper uncompressed."""
 
     def hand_over(self, topic: str, partition: int, batch: BatchBuilder, answered: Answered) -> None:
-        """Hand a closed batch over. At most one batch of a partition may be under way. Does not block.
+        """Hand a closed batch over. At most one batch of a partition may be under way, of each writer. Does not block.
 
         Raises LeaderMissingError when nothing was handed over. ``answered`` is called later, once: with the offset of
         the first record when all in-sync replicas have the batch (-1 when Kafka does not say where), otherwise with

@@ -1,6 +1,7 @@
 """Writes an internal topic through the producer of the routes, which may be replaced meanwhile.
 
-At most one batch of a partition is under way. What Kafka does not take is tried until it does, in order.
+At most one batch of a partition is under way, beside those of other writers. What Kafka does not take is tried until it
+does, in order.
 """
 
 from __future__ import annotations

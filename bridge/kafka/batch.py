@@ -120,15 +120,20 @@ class Handover:
 
 
 def requests(handovers: list[Handover]) -> Iterator[list[Handover]]:
-    """Split batches for one broker into requests of at most REQUEST_BYTES, or of one larger batch."""
+    """Split batches for one broker into requests of at most REQUEST_BYTES, or of one larger batch.
+
+    Two writers may have a batch each for one partition. In one request the broker would drop the first of them, and its
+    answer for the second would be taken for both."""
     together: list[Handover] = []
-    size = 0
+    size, places = 0, set[tuple[str, int]]()
     for handover in handovers:
-        if together and size + len(handover.data) > REQUEST_BYTES:
+        place = handover.topic, handover.partition
+        if together and (size + len(handover.data) > REQUEST_BYTES or place in places):
             yield together
-            together, size = [], 0
+            together, size, places = [], 0, set()
         together.append(handover)
         size += len(handover.data)
+        places.add(place)
     yield together
 
 

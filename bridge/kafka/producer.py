@@ -407,12 +407,15 @@ class KafkaProducer:
             self._troubles[place] = str(failure).rstrip(".")
             self._rights_missing.add(handover.topic)
         if isinstance(failure, PoisonedError | TimestampError | RefusedError):
-            if handover.attempts == 1:
-                # Nothing was stored, so the next batch may have these numbers. One batch at a time keeps the order.
-                self._sequences[place] = handover.sequence
+            if (
+                handover.attempts == 1
+                and self._sequences[place] == (handover.sequence + handover.batch.record_count()) % _SEQUENCES
+            ):
+                self._sequences[place] = handover.sequence  # nothing was stored, so the next batch may have the numbers
             elif not self._begin_anew(place):
-                # An earlier attempt may have been stored: given to other records, its numbers would make Kafka take
-                # those for a repetition, acknowledge and drop them.
+                # An earlier attempt, or a batch behind it (two writers have the dead-letter topic), may be stored:
+                # given to other records, its numbers would make Kafka take those for a repetition, acknowledge and drop
+                # them.
                 failure = IncarnationError(f"Rejected after an attempt without answer: {failure}")
         handover.answered(-1, failure)
 

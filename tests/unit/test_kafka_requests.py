@@ -9,7 +9,7 @@ import pytest
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError
 
-from bridge.errors import BridgeError, RefusedError
+from bridge.errors import BridgeError, PoisonedError, RefusedError
 from bridge.kafka import producer as producer_module
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.session import Told
@@ -18,6 +18,7 @@ from config.settings import KafkaSettings
 from tests.unit.manual_time import in_manual_time
 
 PLACE = ("t", 0)
+MESSAGE_TOO_LARGE = 10
 
 
 class Client:
@@ -121,6 +122,27 @@ async def test_a_refused_login_frees_the_sequence_numbers_of_a_batch_that_was_ne
     assert isinstance(answer.exception(), RefusedError)
     assert producer._sequences[PLACE] == 0
     assert (producer._epochs.get(PLACE, epoch) == epoch) is not lost, "numbers that are free again, or a new epoch"
+
+
+async def test_no_batch_gets_the_numbers_of_another_writer_s() -> None:
+    """Routes and commands both write the dead-letter topic. A refused batch gives its numbers back, but not those of a
+    batch behind it: Kafka would take the next one for a repetition of that, and drop it."""
+    producer, client = started()
+    client.open = {1}
+    refused, other = (producer.send(*PLACE, batch(producer)) for _ in range(2))
+    await asyncio.sleep(0.1)
+    numbers = producer._epochs.get(PLACE, producer._epoch), 1
+    (_, told), (_, lost) = client.asked
+    client.asked.clear()
+    told(SimpleNamespace(topics=[(PLACE[0], [(PLACE[1], MESSAGE_TOO_LARGE, -1)])]), None)
+    lost(None, KafkaConnectionError("lost, and sent again"))
+    assert isinstance(producer.failure(refused), PoisonedError)
+    again = producer.send(*PLACE, batch(producer))
+    await asyncio.sleep(2)
+    for offset in (0, 1):
+        client.answer(offset)
+    await asyncio.wait({again, other})
+    assert (producer._epochs.get(PLACE, producer._epoch), producer._sequences[PLACE]) != numbers
 
 
 async def test_a_closed_producer_tells_nothing_more() -> None:
