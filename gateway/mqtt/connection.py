@@ -18,6 +18,7 @@ from config.error_words import words
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
+from gateway.mqtt.ingest import until_publish
 from gateway.mqtt.keepalive import Keepalive, Verdict
 from gateway.mqtt.servers import REDIRECTIONS, Redirection
 
@@ -81,7 +82,7 @@ class Connection:
         self.overrun = 0
         self.overrun_ns = 0  # time of the last overrun
         self._is_over_limit = False  # reading is paused until half of the limit is acknowledged
-        self._is_withheld = False  # reading is paused: messages came before SUBACK
+        self._is_withheld = False  # reading is paused: messages came before SUBACK, and were put back
         self._listened_ns = 0  # when reading in the event loop began last
         self.pace_ns = flow.pacing_ns
         self.idle_ticks = 0
@@ -174,7 +175,7 @@ class Connection:
                 messages += ingest.taken
                 failure = error
                 break
-            if not stream.pending():
+            if self._is_withheld or not stream.pending():
                 break
         self.received_bytes += size
         self.messages += messages
@@ -222,6 +223,8 @@ class Connection:
                 return 0
             data = b"".join(rest)
             rest.clear()
+        if self.handshaking and self._flow.paused:
+            data = self._withhold_messages(data)
         self._dispatcher.delivery_prefix = self._label
         used, messages = ingest.feed(data)
         if used:
@@ -229,6 +232,18 @@ class Connection:
         if used < len(data):
             rest.append(data[used:])
         return messages
+
+    def _withhold_messages(self, data: bytes) -> bytes:
+        """The bytes before the first PUBLISH. The others wait in the stream for the end of the pause.
+
+        A resumed session sends its window before SUBACK. With memory full, each reconnection would take more of it."""
+        end = until_publish(data)
+        if end < len(data):
+            self._stream.put_back(data[end:])
+            self.received_bytes -= len(data) - end  # they are counted again
+            self._is_withheld = True
+            self.ignore()
+        return data[:end]
 
     def _serve_paho(self) -> None:
         """Let paho handle its own packets."""
@@ -265,10 +280,6 @@ class Connection:
         flow.took(messages, size, pressed=pressed)
         if unacked > self._limit:
             self._pass_limit(unacked)
-        if messages and flow.paused and self.handshaking:
-            # A resumed session sends its window before SUBACK, and memory is full.
-            self._is_withheld = True
-            self.ignore()
 
     def _pass_limit(self, unacked: int) -> None:
         if not self.overrun:

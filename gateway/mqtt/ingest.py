@@ -316,6 +316,18 @@ class Ingest:
             )
 
 
+def until_publish(data: bytes) -> int:
+    """How many bytes stand before the first PUBLISH."""
+    position = 0
+    try:
+        while data[position] & 0xF0 != PUBLISH:
+            length, body = _varint(data, position + 1)
+            position = body + length
+    except (IndexError, MalformedPacketError):
+        return len(data)
+    return position
+
+
 def _ends_early(data: bytes, start: int, stop: int, *, with_id: bool, v5: bool) -> bool:
     """Whether a PUBLISH, with its header before ``start``, ends within its topic length or properties."""
     if stop - start < 2:

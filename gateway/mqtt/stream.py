@@ -37,6 +37,7 @@ class PacketStream:
         )
         self.control = bytearray()  # whole packets for paho
         self._out = bytearray()
+        self._back = b""  # read, and put back
         self.closed = False
         self.failure: OSError | None = None  # why reading or writing ended, for the log
 
@@ -53,6 +54,9 @@ class PacketStream:
     def read(self) -> bytes | None:
         """The bytes that have arrived, about 256 KiB at most. None without any, empty at the end of the stream. Does
         not block."""
+        if self._back:
+            back, self._back = self._back, b""
+            return back
         data = self._receive()
         if not self._framed or not data:
             return data
@@ -78,10 +82,15 @@ class PacketStream:
         forget_frames(error)  # one of them refers to this stream
         self.failure = error
 
+    def put_back(self, data: bytes) -> None:
+        """Have the next ``read`` return these bytes, of the last one, again."""
+        self._back = data
+
     def pending(self) -> int:
-        """Bytes that a TLS layer holds already decrypted: the descriptor will not become readable for them."""
+        """Bytes put back, and those that a TLS layer holds already decrypted: the descriptor will not become readable
+        for them."""
         pending = getattr(self._wrapped, "pending", None)
-        return pending() if pending is not None else 0
+        return len(self._back) + (pending() if pending is not None else 0)
 
     def write(self, data: bytes) -> None:
         """Queue bytes behind everything written before, and write what the socket takes now. Does not block."""

@@ -341,19 +341,41 @@ async def test_a_handshake_that_brings_messages_into_a_full_memory_is_read_no_fu
     async with make_rig() as rig:
         assert rig.connection.handshaking
         rig.path.producer.holding = True
+        await rig.deliver(qos1(rig, 1))
         rig.path.flow.pause()
-        rig.peer.send(qos1(rig, 1))
-        await until(lambda: rig.connection.messages == 1, "what came with the handshake is read")
-        rig.peer.send(qos1(rig, 2) + packets.PINGRESP)
+        rig.peer.send(packets.PINGRESP + qos1(rig, 2))
+        await until(lambda: rig.ingest.pongs == 1, "what came before the messages is read")
+        rig.peer.send(qos1(rig, 3) + packets.PINGRESP)
         for _ in range(20):
             await asyncio.sleep(0.001)
             assert (rig.connection.messages, rig.connection.silent_s()) == (1, 0.0)
         rig.path.producer.release()
-        await until(lambda: rig.connection.messages == 2, "there is room, and it is read")
-        assert rig.ingest.pongs == 1
+        await until(lambda: rig.connection.messages == 3, "there is room, and it is read")
+        assert rig.ingest.pongs == 2
         assert 0 < rig.connection.silent_s() < 5
         await rig.settle()
-        assert ids(rig.answers()) == [1, 2]
+        assert ids(rig.answers()) == [1, 2, 3]
+        rig.path.check()
+
+
+async def test_a_session_that_comes_again_and_again_takes_no_more_of_a_full_memory() -> None:
+    """Its window is sent again each time. Days of an unsteady network would fill the machine's memory."""
+    async with make_rig(holding=True) as rig:
+        window = b"".join(qos1(rig, number) for number in range(1, 51))
+        await rig.deliver(window)
+        rig.path.flow.pause()
+        full = rig.path.accumulator.buffered_bytes
+        for _ in range(5):
+            rig.reconnect()
+            rig.send(packets.PINGRESP + window[:100], window[100:])
+            rig.path.flow.flush()
+            assert rig.path.accumulator.buffered_bytes == full
+            rig.path.check()
+        rig.path.producer.holding = False
+        await rig.release()
+        await until(lambda: rig.connection.acknowledged == 50, "the last ones are read at the end of the pause")
+        await rig.settle()
+        assert ids(rig.answers()) == list(range(1, 51))
         rig.path.check()
 
 
