@@ -354,6 +354,7 @@ class Accumulator:
                 if who is owner:
                     span.returned += len(ids) + len(ids2)
                     total += len(ids) + len(ids2)
+            span.owed = [one for one in span.owed if one[0] is not owner]  # a span may wait for days
         return total
 
     def oldest_ns(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 
 import pytest
@@ -360,6 +361,9 @@ def test_what_a_connection_is_owed_is_returned_once_and_only_to_it() -> None:
     assert bench.accumulator.in_flight() == 5
     assert bench.accumulator.returned(one) == 4
     assert bench.accumulator.in_flight() == 1
+    gone = weakref.ref(one)
+    del one, owner
+    assert gone() is None, "it is not kept in memory for as long as Kafka is away"
 
 
 # --- records that change places ---------------------------------------------------------------------------------------
