@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from bridge.errors import SpoolError, SpoolWriteError
 from bridge.spool.spool import Spool
 from config.errors import ExitStatus, GatewayError
+from gateway.data_dir import durable
 from gateway.data_dir.directory import explained
 from gateway.data_dir.identity import Ending, Identity
 from gateway.supervisor.place import held_place
@@ -33,6 +35,21 @@ async def test_the_identity_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.M
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
     monkeypatch.undo()
     await identity.stop(0)
+
+
+def test_a_disk_that_takes_a_part_of_a_file_leaves_the_old_one(tmp_path: Path) -> None:
+    """A write that only begins to fit is no error to the system. A file cut short would take the old one's place, and
+    the sessions of a registry would wait at the broker for nobody."""
+    path = tmp_path / "worker-0.sessions.json"
+    durable.write(path, "old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            durable.write(path, "new" * 4096)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "old"
 
 
 def test_the_supervisor_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
