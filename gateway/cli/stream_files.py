@@ -99,8 +99,9 @@ class _Place(NamedTuple):
 
     @property
     def behind(self) -> int | None:
-        """Records that Kafka has and the query has not; None where Kafka did not tell."""
-        return None if self.end is None or self.next is None else max(0, self.end - self.next)
+        """Records that Kafka has and the query has not; None where Kafka did not tell, or ends before what was read:
+        then the topic is another one of that name."""
+        return None if self.end is None or self.next is None or self.end < self.next else self.end - self.next
 
 
 def _places(one: QueryStatus, extents: Extents) -> Iterator[_Place]:
@@ -113,10 +114,11 @@ def _places(one: QueryStatus, extents: Extents) -> Iterator[_Place]:
 
 
 def _behind(one: QueryStatus, extents: Extents) -> int | None:
-    """Records that Kafka has and the query has not; None where Kafka did not tell."""
+    """Records that Kafka has and the query has not; None where that is not known of a partition."""
     if not one.topics or any(topic not in extents for topic in one.topics):
         return None
-    return sum(place.behind or 0 for place in _places(one, extents))
+    counts = [place.behind for place in _places(one, extents)]
+    return None if None in counts else sum(filter(None, counts))
 
 
 def _ends(one: QueryStatus, extents: Extents) -> dict[str, dict[str, int]]:

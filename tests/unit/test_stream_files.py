@@ -257,6 +257,17 @@ def test_before_its_first_commit_a_query_has_all_before_it_that_kafka_holds(
     assert re.search(r"silver +t +0 +10 +30 +20\n", capsys.readouterr().out)
 
 
+def test_what_kafka_does_not_tell_of_a_partition_is_not_taken_for_read(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.admin.kafka.KafkaAdmin", _Kafka)
+    batch(stream.checkpoint / "bronze", 3, {"t": {"0": 30, "1": 5, "2": 7}})
+    batch(stream.checkpoint / "silver", 3, {"t": {"0": 30, "1": 400}})
+    assert main(["stream", "status", *words(stream), "--json"]) == 0
+    found = {one["query"]: one["behind"] for one in json.loads(capsys.readouterr().out)["queries"]}
+    assert found == {"bronze": None, "silver": None}, "partition 2 has no leader, and 1 was made anew"
+
+
 def test_without_the_package_that_reads_tables_it_is_said_what_to_install(
     stream: StreamSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
