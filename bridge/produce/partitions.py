@@ -55,6 +55,7 @@ class Backlog:
     __slots__ = (
         "behind",
         "behind_messages",
+        "earlier",
         "is_loading",
         "loaded",
         "memory_first",
@@ -71,6 +72,7 @@ class Backlog:
         self.writing: list[Batch] = []  # being written; the first may be in flight too
         self.behind = 0  # batches on disk that have not been read back
         self.behind_messages = 0
+        self.earlier = 0  # of ``behind``, at most: batches of an earlier run, which may have any QoS
         self.read_id = 0  # the newest row in memory
         self.read_ns = 0  # end of the last read that a partition without a batch waited for
         self.loaded: deque[Batch] = deque()  # read back
@@ -85,6 +87,11 @@ class Backlog:
     def is_spooling(self) -> bool:
         """Whether new batches go to the disk."""
         return self.state is BacklogState.SPOOLS
+
+    @property
+    def has_ordered(self) -> bool:
+        """Whether a batch on disk may have records of QoS 1 or 2, which a newer one must not overtake."""
+        return self.earlier > 0 or any(batch.slot.qos for batch in self.loaded)
 
     @property
     def has_batches(self) -> bool:

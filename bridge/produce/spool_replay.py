@@ -209,6 +209,7 @@ class Replay:
         self._lose(queue, backlog, answer.lost_batches, answer.lost_messages)
         if rows:
             backlog.read_id = rows[-1].id
+            backlog.earlier = max(0, backlog.earlier - len(rows))
             if queue.in_flight is None and not backlog.loaded:
                 backlog.read_ns = self._clock_ns()
             for group in _alike(rows):
@@ -225,6 +226,7 @@ class Replay:
         if batches:
             backlog.behind -= batches
             backlog.behind_messages -= messages
+            backlog.earlier = max(0, backlog.earlier - batches)
             self._links.ledger.lost += messages
             log.critical("spool_lost", topic=queue.topic, partition=queue.partition, messages=messages)
             self.settled.set()

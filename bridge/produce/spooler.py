@@ -139,7 +139,7 @@ class Spooler:
                 self._begin(queue)
             backlog = queue.backlog
             assert backlog is not None
-            backlog.behind = self._store.waiting(topic, partition)
+            backlog.behind = backlog.earlier = self._store.waiting(topic, partition)
             backlog.behind_messages = self._store.waiting_messages(topic, partition)
             self._links.ledger.recovered += backlog.behind_messages
             if self._policy.after_ns:
@@ -221,9 +221,9 @@ class Spooler:
             self.replay.want(queue)
         if (backlog.memory_first or not backlog.loaded) and (backlog.loaded or backlog.behind or backlog.writing):
             # Batches that may not be spooled alternate with the disk, which may never become empty. No order is
-            # promised between the two.
+            # promised between the two, unless an earlier run had ``spool.acknowledge = "fsync"``.
             backlog.memory_first = False
-            if queue.sealed and not self._takes(queue.sealed[0]):
+            if queue.sealed and not self._takes(queue.sealed[0]) and not backlog.has_ordered:
                 return queue.sealed.popleft()
         if backlog.loaded:
             batch = backlog.loaded.popleft()

@@ -120,7 +120,8 @@ class World:
         changed meanwhile, and topics grown."""
         self.lives += 1
         plan = self._plan if self.lives == 1 else replace(
-            self._plan, takes=self.random.random() < 0.9, batch_bytes=self.random.choice((4000, 1500))
+            self._plan, takes=self.random.random() < 0.9, batch_bytes=self.random.choice((4000, 1500)),
+            acknowledges=self.random.choice((True, True, False)),
         )  # fmt: skip
         self.kafka.batch_bytes = plan.batch_bytes
         self.gateway = Gateway(self, plan)
@@ -155,6 +156,7 @@ class World:
         for session in self.sessions:
             session.cut()
         await self._end_life(patience_s)
+        self.look()
         self._begin_life()
         for session in self.sessions:
             session.begin_life()
@@ -307,7 +309,7 @@ class World:
             self._rows = row_id
             for record in FakeBatch.restored(row.data).stored:
                 number = number_of(record)
-                assert self._plan.acknowledges or row.qos == 0, "on disk, although only Kafka acknowledges"
+                assert self.gateway.plan.acknowledges or row.qos == 0, "on disk, although only Kafka acknowledges"
                 part = part_of(record)
                 if part is None:
                     self._spooled.add(number)

@@ -325,6 +325,20 @@ async def test_with_acknowledge_never_a_partition_without_qos_0_is_not_spooled()
         assert path.spooler.spooling() == {}
 
 
+@pytest.mark.parametrize("takes", [True, False])
+async def test_what_an_earlier_run_acknowledged_goes_before_what_only_kafka_acknowledges(*, takes: bool) -> None:
+    """``spool.acknowledge`` has become ``never`` between the two."""
+    kafka, topic = FakeKafka.with_topic(batch_bytes=200, led=False)
+    async with SpoolPath(kafka) as path:
+        await path.fed(0, 50)
+        await path.crash()
+    topic.partitions[0].has_leader = True
+    async with SpoolPath(kafka, path.disk, acknowledges=False, takes=takes) as path:
+        await path.feed_slowly(50, 100, 5, every_s=0.001)
+        await path.drained()
+        assert list(dict.fromkeys(numbers(kafka))) == list(range(100))
+
+
 async def test_a_partition_that_goes_on_slowly_is_not_spooled() -> None:
     """What waits is older than ``after``, but Kafka takes a batch twice a second."""
     kafka = FakeKafka(batch_bytes=100)
