@@ -183,8 +183,10 @@ class Accumulator:
         return slot
 
     def keyless_slot(self, route: str, qos: int, topic: str, partitions: int) -> Slot:
-        """The slot for records without a key. Each batch goes to the next idle partition (as in KIP-480)."""
-        key = (route, qos, topic, -1, False)
+        """The slot for records without a key. Each batch goes to the next idle partition (as in KIP-480).
+
+        A topic may have another number of ``partitions`` later: then it has another slot."""
+        key = (route, qos, topic, -partitions, False)
         slot = self._slots.get(key)
         if slot is None:
             queues = [self.partitions.queue(topic, partition) for partition in range(partitions)]

@@ -265,6 +265,16 @@ def test_batches_without_a_key_take_idle_partitions_in_turn() -> None:
     assert order == [1, 2, 0] * 3
 
 
+def test_batches_without_a_key_go_to_no_partition_that_a_topic_made_anew_does_not_have() -> None:
+    bench = Bench()
+    for partitions in (3, 1):
+        slot = bench.accumulator.keyless_slot("a", 1, "t", partitions)
+        for number in range(3):
+            bench.append(slot, b"%d" % number)
+            assert slot.queue.partition < partitions
+            bench.finish()
+
+
 def test_batches_without_a_key_avoid_partitions_that_are_busy() -> None:
     bench = Bench()
     slot = bench.accumulator.keyless_slot("a", 1, "t", 3)
