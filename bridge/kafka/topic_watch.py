@@ -61,8 +61,8 @@ class TopicState:
         if self.there is None or self.there >= self.used:
             return None
         return (
-            f"it was made anew with {self.there} partitions, and messages wait for {self.used}; add partitions, or "
-            "restart the gateway, which then uses what is there"
+            f"it was made anew with {self.there} partitions, and messages wait for {self.used}: add partitions (a "
+            "restarted gateway uses what is there only if none of the topic's messages are in its spool)"
         )
 
 
@@ -186,7 +186,7 @@ class TopicWatch:
         elif there < used:
             log.error(
                 "topic_has_fewer_partitions", topic=topic, partitions=there, used=used,
-                consequence="messages for the others wait: add partitions, or restart the gateway",
+                consequence="messages for the others wait: add partitions",
             )  # fmt: skip
         else:
             log.info("topic_as_before", topic=topic, partitions=there)

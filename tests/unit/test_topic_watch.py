@@ -132,7 +132,8 @@ def test_a_topic_made_anew_smaller_is_a_problem_with_a_way_out() -> None:
     assert problem is not None
     assert "made anew with 2 partitions" in problem
     assert "wait for 6" in problem
-    assert "restart the gateway" in problem
+    assert "add partitions" in problem
+    assert "only if none of the topic's messages are in its spool" in problem
     assert state(watch).unused == 0
 
 
