@@ -3,7 +3,7 @@
 import json
 from typing import Final
 
-from streaming.devices.records import Presence
+from streaming.devices.records import MOST, Presence
 
 _BIRTHS: Final = frozenset({"online", "connected", "birth", "up", "alive", "true", "1"})
 _DEATHS: Final = frozenset({"offline", "disconnected", "death", "down", "lost", "dead", "false", "0"})
@@ -29,7 +29,7 @@ def parse_presence(
     if online is None:
         return None
     connected = fields.get("connected_at")
-    session = connected if isinstance(connected, int) and not isinstance(connected, bool) and connected > 0 else None
+    session = connected if type(connected) is int and 0 < connected <= MOST else None
     reason = fields.get("reason")
     detail = reason[:_MOST_DETAIL] if isinstance(reason, str) else ""
     return Presence(device, gateway, online, session, received_ms, detail)

@@ -6,7 +6,10 @@ All times are milliseconds since 1970; ``received_ms`` is the gateway's clock, `
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MOST: Final = (1 << 63) - 1
+"""What Spark's whole numbers hold: a larger one ends the job, at each start again, or is lost between two batches."""
 
 
 @dataclass(frozen=True, slots=True)

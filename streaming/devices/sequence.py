@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
 
+from streaming.devices.records import MOST
+
 WINDOW: Final = 1024
 """So many numbers below the highest each missing one is known. A device numbers its readings one by one, so this is
 how far a reading may be overtaken and still be told from one that came twice."""
@@ -57,7 +59,8 @@ class Sequence:
     @property
     def missing_count(self) -> int:
         """How many numbers are told as missing, or were given up, of all lives."""
-        return self.given_up + sum(gap.high - gap.low + 1 for gap in self.missing if gap.told) + self.holes.bit_count()
+        ranges = sum(gap.high - gap.low + 1 for gap in self.missing if gap.told)
+        return min(self.given_up + ranges + self.holes.bit_count(), MOST)
 
     @property
     def gaps(self) -> list[Missing]:
@@ -196,7 +199,7 @@ class Sequence:
         beyond = bisect_left(self.missing, (self.life, self.last - WINDOW)) - MOST_RANGES
         if beyond > 0:
             for gap in self.missing[:beyond]:
-                self.given_up += gap.high - gap.low + 1
+                self.given_up = min(self.given_up + gap.high - gap.low + 1, MOST)
                 if gap.life == self.life:
                     self.given_up_to = gap.high
             del self.missing[:beyond]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streaming.devices.records import MOST
 from streaming.devices.sequence import MOST_RANGES, WINDOW, Sequence
 
 T0 = 1_700_000_000_000
@@ -104,6 +105,13 @@ def test_a_range_that_the_window_leaves_is_one_range() -> None:
     assert closed == [False] * 999 + [True]
     sequence.take(10**15, T0 + 10**15, T0)
     assert ranges(sequence)[0] == (0, 1002, 1999)
+
+
+def test_more_can_be_missing_than_a_table_holds() -> None:
+    """Numbers of 64 bits, from one end to the other and back after a restart."""
+    sequence = fed([(number, T0 + at) for at, number in enumerate([-MOST - 1, MOST] * (MOST_RANGES + 2))])
+    assert (lost(sequence), sequence.given_up) == (MOST, MOST)
+    assert sequence.resets == MOST_RANGES + 1
 
 
 def test_a_gap_is_told_once_and_only_when_it_stays() -> None:
