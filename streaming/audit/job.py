@@ -12,7 +12,7 @@ Records that Kafka deleted before they were read end no audit: they are ``expire
 
 import time
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +38,9 @@ from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 QUERY: Final = "audit"
 _JUDGE_EVERY_S: Final = 30.0
 """Minutes settle once a minute; judging every batch would say the same again."""
+_SLACK: Final = timedelta(hours=1)
+"""For so long more is kept than is judged: gateways' clocks can be ahead of this one, or be put back, and Kafka can
+acknowledge a record late that was read long before."""
 _MOST_LINES: Final = 100
 """Imbalances that are printed of one judgement; the table has all."""
 _KEY: Final = ("minute_date", "minute", "gateway", "route", "topic", "partition")
@@ -100,9 +103,10 @@ class _Auditor:
     def _judge(self, spark: SparkSession, batch: int, now: datetime) -> None:
         settings = self._settings.stream.audit
         oldest, youngest = now - settings.keep, now - settings.settle
+        kept_from = oldest - _SLACK
         rows = audit_transforms.judged(
-            self._seen.read().where(F.col("read_at") >= F.lit(oldest)),
-            self._entries.read().where(F.col("to_ms") >= _ms(oldest)),
+            self._seen.read().where(F.col("read_at") >= F.lit(kept_from)),
+            self._entries.read().where(F.col("to_ms") >= _ms(kept_from)),
             spark.createDataFrame(self._extents(batch), EXTENTS),
         )
         settled = (F.col("minute") >= F.lit(oldest)) & (
@@ -112,7 +116,7 @@ class _Auditor:
             self._tell(kept, batch)
             self._replace(kept, oldest)
         if time.monotonic() - self._purged_s >= settings.keep.total_seconds() / 24:
-            self._purge(spark, oldest)
+            self._purge(spark, kept_from)
 
     def _extents(self, batch: int) -> list[tuple[str, int, int, int, int]]:
         """Each partition's first offset, how far this job has read, and its end; of those that are there."""
@@ -154,11 +158,11 @@ class _Auditor:
         assert total is not None, "an aggregate without groups has a row"
         self._context.metrics.audit(QUERY, missing=total["missing"] or 0, unaccounted=total["unaccounted"] or 0)
 
-    def _purge(self, spark: SparkSession, oldest: datetime) -> None:
+    def _purge(self, spark: SparkSession, kept_from: datetime) -> None:
         """Lets go of what no judgement looks at any more."""
-        since = f"TIMESTAMP'{oldest:%Y-%m-%d %H:%M:%S}'"
+        since = f"TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'"
         spark.sql(f"DELETE FROM {self._seen.sql_name} WHERE read_at < {since}")  # noqa: S608 (names and times of our own)
-        spark.sql(f"DELETE FROM {self._entries.sql_name} WHERE to_ms < {_ms(oldest)}")  # noqa: S608
+        spark.sql(f"DELETE FROM {self._entries.sql_name} WHERE to_ms < {_ms(kept_from)}")  # noqa: S608
         self._purged_s = time.monotonic()
 
 

@@ -19,7 +19,9 @@ from streaming.audit import job as audit
 from streaming.audit import transforms as audit_transforms
 from streaming.audit.transforms import ENTRIES, EXTENTS, SEEN
 from streaming.job import JobContext
+from streaming.lake.lake import DeltaTable
 from streaming.progress import ImbalanceEvent
+from streaming.runtime.checkpoint import prepare_checkpoint
 from tests.chaos.harness import FULL
 
 BEGIN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -105,6 +107,25 @@ def test_without_the_header_offsets_are_looked_up_all_the_same(spark: SparkSessi
         row["gateway"]: (row["acknowledged"], row["present"], row["missing"], row["state"]) for row in rows.collect()
     }
     assert found == {"g1": (3, 2, 1, "missing"), "g2": (2, 1, 1, "missing")}
+
+
+def test_at_the_end_of_keep_a_clock_that_is_ahead_makes_no_record_missing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the gateway's clock a record was acknowledged three minutes after it was read."""
+    paths = {"lake": {"path": tmp_path / "lake"}, "checkpoint": tmp_path / "checkpoints"}
+    settings = Settings(stream={**paths, "audit": {"keep": "1h"}})
+    checkpoint = prepare_checkpoint(spark, settings.stream, "audit")
+    auditor = audit._Auditor(spark, settings, JobContext(lambda _: None), checkpoint)
+    monkeypatch.setattr(auditor, "_extents", lambda _batch: [("t", 0, 0, 100, 100)])
+    read_at = BEGIN - timedelta(minutes=3)
+    seen = spark.createDataFrame([("t", 0, "g1", None, BEGIN, 0, 2, read_at)], SEEN)
+    ledger = spark.createDataFrame([(*entry("g1", 0, {0, 1}).values(), read_at)], ENTRIES)
+    for name, rows in (("audit_seen", seen), ("audit_ledger", ledger)):
+        DeltaTable(spark, settings.stream, name).append(rows, query="test", batch=0)
+    for minutes in (30, 59):
+        auditor._judge(spark, 1, BEGIN + timedelta(minutes=minutes))
+        assert [row.state for row in lake_tables.audit(spark, settings.stream).collect()] == ["balanced"]
 
 
 def produce(kafka: KafkaCluster, topic: str, values: list[bytes], *headers: tuple[str, bytes], at_ms: int = 0) -> None:
