@@ -134,10 +134,12 @@ class _Lake:
             return f"Not judged: the job {job} has not finished its first batch."
         read_to = progress.tables_read.get(_only(self.spark.sql(f"DESCRIBE DETAIL {silver.sql_name}"))["id"])
         if read_to is None:
-            return f"Not judged: the job {job} has read nothing of this table silver yet."
+            return f"Not judged: the job {job} has not read yet what this table silver had when it began."
         added = F.greatest(*(F.coalesce(F.col(f"operationMetrics.{it}").cast("long"), F.lit(0)) for it in _ADDED))
-        commits = self.spark.sql(f"DESCRIBE HISTORY {silver.sql_name}").where(F.col("version") > read_to)
-        left = commits.where((F.col("operation") != "OPTIMIZE") & (added > 0)).count()
+        commits = self.spark.sql(f"DESCRIBE HISTORY {silver.sql_name}")
+        known = F.count_if((F.col("version") > read_to) & ((F.col("operation") == "OPTIMIZE") | (added == 0)))
+        newest, without = _only(commits.agg(F.max("version"), known))
+        left = newest - read_to - without  # what the history has no more counts, too
         if not left:
             return None
         return f"Not judged: the newest {left:,} commits of silver. The job {job} has read up to version {read_to}."
@@ -345,7 +347,8 @@ def _lost(lake: _Lake) -> None:
     devices = lake.table("devices", "lost", None)
     if devices is None:
         return
-    total, numbered, missing = _only(devices.agg(F.count(F.lit(1)), F.count("seq_last"), F.sum("missing")))
+    sums = F.count(F.lit(1)), F.count("seq_last"), F.sum(F.col("missing").cast("decimal(38)"))
+    total, numbered, missing = _only(devices.agg(*sums))
     left = lake.left_of_silver("devices")
     if left is None and not numbered:
         left = f"Not judged: of {total:,} devices none numbers its messages."

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a query is. ``batch`` is the last finished one, None before the first; ``unfinished_batch`` one that was
-    begun, if there is one; ``tables_read`` the version that each table it reads has been read up to, by its id."""
+    begun, if there is one; ``tables_read`` the version that each table it reads has been read up to, by its id: none
+    before it has all that the table had when it began."""
 
     batch: int | None
     unfinished_batch: int | None
@@ -40,10 +41,9 @@ def read_progress(checkpoint: Files, query: str) -> Progress:
     lines = _lines(checkpoint, f"{query}/offsets/{finished}")
     tables: dict[str, int] = {}
     for place in lines[1:]:
-        if isinstance(place, dict) and "reservoirVersion" in place:
-            # A negative index stands before the first file of a version that may not be there yet.
-            whole = int(place["index"]) < 0 and not place.get("isStartingVersion")
-            tables[str(place["reservoirId"])] = int(place["reservoirVersion"]) - whole
+        # It stands before a file of a version that may not be there yet; of the first one, all the table had is left.
+        if isinstance(place, dict) and "reservoirVersion" in place and not place.get("isStartingVersion"):
+            tables[str(place["reservoirId"])] = int(place["reservoirVersion"]) - 1
     watermark = lines[0].get("batchWatermarkMs") if lines and isinstance(lines[0], dict) else None
     return Progress(
         batch=finished,

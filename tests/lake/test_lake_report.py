@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import DoubleType, StructField
 
@@ -89,11 +89,16 @@ def chosen(filled: Path, tmp_path: Path) -> Settings:
     return settings(tmp_path)
 
 
-def judge(spark: SparkSession, stream: StreamSettings, job: str) -> None:
-    """The job's checkpoint as it is once the job has read all of silver."""
-    silver = DeltaTable(spark, stream, "silver").read_stream()
+def judge(spark: SparkSession, stream: StreamSettings, job: str, batches: int = 100) -> None:
+    """The job's checkpoint as it is once the job has read all of silver, or is killed after some files of it."""
+
+    def write(_rows: DataFrame, batch: int) -> None:
+        if batch == batches:
+            raise RuntimeError("killed")
+
+    silver = DeltaTable(spark, stream, "silver").read_stream(maxFilesPerTrigger="1")
     writer = silver.writeStream.queryName(job).option("checkpointLocation", str(stream.checkpoint / job))
-    writer.trigger(availableNow=True).foreachBatch(lambda _rows, _batch: None).start().awaitTermination()
+    writer.trigger(availableNow=True).foreachBatch(write).start().awaitTermination()
 
 
 def lose_a_file_of_the_day_before(spark: SparkSession, stream: StreamSettings) -> None:
@@ -162,11 +167,12 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
 
 
 def fill_devices(spark: SparkSession, stream: StreamSettings) -> None:
-    """Of three devices one is offline, and one has lost seven readings; one minute of two is out of balance."""
+    """Of three devices one is offline and has lost all that can be, one has lost seven readings; one minute of two is
+    out of balance."""
     devices = DeltaTable(spark, stream, "devices")
     devices.create(DEVICES)
     rows = []
-    for name, state, missing in (("room-0", "online", 0), ("room-1", "offline", 0), ("room-2", "online", 7)):
+    for name, state, missing in (("room-0", "online", 0), ("room-1", "offline", 2**63 - 1), ("room-2", "online", 7)):
         values = {"device": name, "type": "room", "state": state, "last_seen": BEGIN, "gaps": min(missing, 1)}
         values |= {"missing": missing, "transitions": 3, "flapping": False, "batch": 1}
         rows.append(tuple(values.get(column) for column in DEVICES.names))
@@ -194,7 +200,7 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
     )
     values = {one.label: (one.value, one.bad) for one in found.findings}
     assert values["offline"] == ("1", True)
-    assert values["missing numbers"] == ("7", True)
+    assert values["missing numbers"] == (f"{2**63 + 6:,}", True)
     assert values["ledger differences"] == ("1", True)
     assert found.states == {"online": 2, "offline": 1}
     assert found.offenders is not None
@@ -202,7 +208,7 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
     assert found.events is not None
     assert sum(count for points in found.events.stacks.values() for _, count in points) == 3
     assert found.lost is not None
-    assert found.lost.rows == [("room-2", None, 7, 1)]
+    assert found.lost.rows == [("room-1", None, 2**63 - 1, 1), ("room-2", None, 7, 1)]
     assert found.audit is not None
     assert found.audit.rows == [("edge", "telemetry", "t", 0, "2026-11-21 08:01", 100, 99, 1, 0)]
     text = render(found)
@@ -257,6 +263,33 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, chosen: Se
     assert found.absent["lost.audit"] == (
         "The gateway's ledger and Kafka agree in all 2 minutes of this time that were judged."
     )
+
+
+def test_of_a_table_that_is_read_in_part_nothing_is_judged(spark: SparkSession, chosen: Settings) -> None:
+    """A job takes a table in pieces. It is not at a version before it has all of its files."""
+    stream, silver = chosen.stream, DeltaTable(spark, chosen.stream, "silver")
+    DeltaTable(spark, stream, "devices").create(DEVICES)
+    for days in (1, 2):
+        row = silver.read().limit(1).withColumn("event_date", F.expr(f"event_date - {days}"))
+        row.write.format("delta").mode("append").save(silver.url)
+    with pytest.raises(Exception, match="killed"):
+        judge(spark, stream, "devices", batches=2)
+    assert "has not read yet what this table silver had" in read_lake(spark, stream).absent["lost.left"]
+    judge(spark, stream, "devices")
+    assert "none numbers its messages" in read_lake(spark, stream).absent["lost.left"]
+
+    silver.read().write.format("delta").mode("append").save(silver.url)
+    with pytest.raises(Exception, match="killed"):
+        judge(spark, stream, "devices", batches=4)
+    left = read_lake(spark, stream).absent["lost.left"]
+    assert left == "Not judged: the newest 1 commits of silver. The job devices has read up to version 3."
+
+    # Of commits that the log keeps no more nobody knows whether they brought readings.
+    for _ in range(2):
+        spark.sql(f"ALTER TABLE {silver.sql_name} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    for version in range(6):
+        (Path(silver.url) / "_delta_log" / f"{version:020}.json").unlink()
+    assert "the newest 2 commits" in read_lake(spark, stream).absent["lost.left"]
 
 
 def test_what_kafka_no_longer_had_is_on_the_page(spark: SparkSession, tmp_path: Path) -> None:

@@ -98,6 +98,10 @@ def test_two_sources_and_a_table(tmp_path: Path) -> None:
     assert found.offsets == {"t": {"0": 1}, "ledger": {"0": 2}}
     assert found.tables_read == {"4f1": 6}, "before the first file of version 7"
     assert found.watermark_ms is None
+    batch(tmp_path / "audit", 1, DELTA | {"index": 3})
+    assert read_progress(LocalFolder(str(tmp_path)), "audit").tables_read == {"4f1": 6}, "within version 7"
+    batch(tmp_path / "audit", 2, DELTA | {"index": 3, "isStartingVersion": True})
+    assert read_progress(LocalFolder(str(tmp_path)), "audit").tables_read == {}, "versions up to 7 were there before"
 
 
 def test_before_the_first_batch(tmp_path: Path) -> None:
