@@ -10,6 +10,7 @@ Prints a line per table, and ends with status 5 if a table still has rows of the
 
 import argparse
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -25,11 +26,19 @@ from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, layers
 from streaming.lake.names import text
-from streaming.lake.storage import location
+from streaming.lake.storage import Folder, location
 from streaming.options import JOBS
 from streaming.runtime import job_lock
+from streaming.runtime.checkpoint_log import read_progress
 
-_PLACE: Final = ("topic", "partition", "offset")
+_LOOK_S: Final = 0.2
+_PLACE: Final = {
+    "topic": "kafka_topic",
+    "partition": "kafka_partition",
+    "offset": "kafka_offset",
+    "timestamp": "received_at",
+}
+"""Bronze's columns, and silver's of the same. A topic that was made anew has its offsets again, at other times."""
 
 
 def of_device(columns: list[str], device: str) -> str | None:
@@ -60,11 +69,13 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     if arguments.dry_run:
         return _forget(spark, settings, arguments)
     url = location(settings.stream.checkpoint).rstrip("/")
-    _require_stopped(url, everything=bool(arguments.now))
+    running = _require_stopped(url, everything=bool(arguments.now))
     job_lock.hold(url, gold.QUERY)
     # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
     Forgotten(spark, settings.stream).add(arguments.device)
     try:
+        for job in running:
+            _await_batch(Folder(spark, url), job)
         status = _forget(spark, settings, arguments)
     finally:
         job_lock.let_go(url, gold.QUERY)
@@ -104,7 +115,7 @@ def _known_places(spark: SparkSession, settings: Settings, device: str) -> DataF
     if not silver.exists():
         return None
     mine = silver.read().where(F.col("device") == device)
-    return mine.select(*(F.col(f"kafka_{name}").alias(name) for name in _PLACE)).persist()
+    return mine.select(*(F.col(its).alias(name) for name, its in _PLACE.items())).persist()
 
 
 class _Forgetting(NamedTuple):
@@ -144,7 +155,8 @@ class _Forgetting(NamedTuple):
         return before - left, left
 
 
-def _require_stopped(url: str, *, everything: bool) -> None:
+def _require_stopped(url: str, *, everything: bool) -> dict[str, str]:
+    """The jobs that run and may go on. Raises ConfigError if one has to be stopped."""
     running = {job: owner for job in JOBS if (owner := job_lock.holder(url, job))}
     if everything and running:
         raise ConfigError(
@@ -157,7 +169,19 @@ def _require_stopped(url: str, *, everything: bool) -> None:
             " deleted. Stop it, forget, and start it again; the other jobs may go on."
         )
     if running:
-        _say(f"note: {_names(running)} run on, and write what the device sends from now on.")
+        _say(
+            f"note: {_names(running)} run on, and write what the device sends from now on. The batches they are in"
+            " are awaited."
+        )
+    return running
+
+
+def _await_batch(checkpoints: Folder, job: str) -> None:
+    """Waits while the job is in a batch that it began before the device was noted: it writes the device's rows yet."""
+    batch = read_progress(checkpoints, job).unfinished_batch
+    commit = f"{job}/commits/{batch}"
+    while batch is not None and not checkpoints.exists(commit) and job_lock.holder(checkpoints.url, job):
+        time.sleep(_LOOK_S)
 
 
 def _names(running: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,7 +129,8 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
         [
             [record(0, YESTERDAY), record(1, YESTERDAY, payload=f'{{"device": "{quoted}"}}')],
             [record(2, TODAY, payload="\x00 no json", header=NAME), record(3, TODAY, payload="\x00 no json")],
-            [record(4, TODAY, payload="\x01 what only a schema reads"), record(5, TODAY, header="other")],
+            [record(4, YESTERDAY, payload="\x01 what only a schema reads"), record(5, TODAY, header="other")],
+            [record(4, TODAY, payload="\x01 the same, of another device, once the topic was made anew")],
             [record(6, TODAY, payload=f'{{"device": "{quoted}"}}')],
         ],
     )
@@ -145,7 +147,7 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     aside.append(spark.createDataFrame(bad, QUARANTINE), query="test", batch=0)
 
     assert forget.run(spark, chosen, told(device=NAME, dry_run=True)) == ExitStatus.OK
-    assert len(offsets(spark, chosen)) == 7
+    assert len(offsets(spark, chosen)) == 8
     assert re.search(r"^silver +2$", capsys.readouterr().out, re.MULTILINE)
     assert not Forgotten(spark, chosen.stream).moments(), "a dry run notes nothing"
     begun_ms = time.time_ns() // 1_000_000
@@ -158,13 +160,39 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     assert re.search(r"^bronze +4 +0$", shown, re.MULTILINE), shown
     assert re.search(r"^silver +2 +0$", shown, re.MULTILINE), shown
     assert re.search(r"^silver_quarantine +1 +0$", shown, re.MULTILINE), shown
-    assert offsets(spark, chosen) == [0, 3, 5]
+    assert offsets(spark, chosen) == [0, 3, 4, 5]
     assert [row.device for row in silver.read().collect()] == ["other", "other"]
     assert aside.read().count() == 1
     for table in ("bronze", "silver", "silver_quarantine"):
         left = spark.read.parquet(*map(str, (tmp_path / "lake" / table).rglob("*.parquet")))
         text = left.select(F.to_json(F.struct(*left.columns)).alias("row")).collect()
         assert not [row for row in text if "brien" in row.row], f"a file of {table} has it still"
+
+
+def test_a_batch_that_knows_nothing_of_the_forgotten_device_is_awaited(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings(tmp_path)
+    write_bronze(spark, chosen, [[record(0, TODAY, device="d")]])
+    silver, job = DeltaTable(spark, chosen.stream, "silver"), tmp_path / "checkpoints" / "silver"
+    silver.create(silver_schema([]), PARTITIONS)
+    job_lock.hold(str(tmp_path / "checkpoints"), "silver")
+    for name in ("offsets", "commits"):
+        (job / name).mkdir(parents=True)
+    (job / "offsets" / "0").touch()
+
+    def end_of_batch(_seconds: float) -> None:
+        assert Forgotten(spark, chosen.stream).moments(), "the next batch knows"
+        silver.append(silver_rows(spark, [("other", 0), ("d", 1)]), query="silver", batch=0)
+        (job / "commits" / "0").touch()
+
+    monkeypatch.setattr(forget, "time", SimpleNamespace(sleep=end_of_batch))
+    try:
+        assert forget.run(spark, chosen, told(device="d")) == ExitStatus.OK
+    finally:
+        job_lock.let_go(str(tmp_path / "checkpoints"), "silver")
+    assert (job / "commits" / "0").exists()
+    assert [row.device for row in silver.read().collect()] == ["other"]
 
 
 def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
