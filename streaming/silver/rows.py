@@ -26,7 +26,8 @@ SLICE: Final = timedelta(minutes=10)
 ALL_TIME: Final = timedelta(days=4_000_000)
 """Length of a slice that has all times from 1970 to the year 9999."""
 
-_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+_PLACE = ("received_at", "kafka_topic", "kafka_partition", "kafka_offset")
+"""A record's. With its time, because a topic that is deleted and made again has the same offsets again."""
 _ID_HASH = "_id_hash"
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -151,10 +152,10 @@ def firsts(rows: DataFrame, repeated: DataFrame) -> DataFrame:
     ``repeated`` is what :func:`repeated_ids` said of the rows. Rows it does not name are neither sorted nor moved.
     """
     here = Window.partitionBy("record_id", "kafka_topic", "kafka_partition").orderBy("kafka_offset")
-    order = Window.partitionBy("record_id").orderBy(F.col("_here") > 1, "received_at", *_PLACE)
+    order = Window.partitionBy("record_id").orderBy(F.col("_here") > 1, *_PLACE)
     suspects = (
         rows.where(F.col("message_id").isNotNull())
-        .select("record_id", "received_at", *_PLACE, F.xxhash64("record_id").alias(_ID_HASH))
+        .select("record_id", *_PLACE, F.xxhash64("record_id").alias(_ID_HASH))
         .join(F.broadcast(repeated), _ID_HASH, "left_semi")
     )
     ranked = suspects.withColumn("_here", F.row_number().over(here)).withColumn("_nth", F.row_number().over(order))
@@ -167,8 +168,7 @@ def _record_id() -> Column:
 
     The length keeps device ``a`` with id ``b:c`` apart from device ``a:b`` with id ``c``. The device's time is part of
     it because counters start again, after a reset or a new battery: the same id at another time is another reading. A
-    device without a clock has only the id. The receive time is part of a place, because a topic that is deleted and
-    made again has the same offsets again.
+    device without a clock has only the id. The receive time is part of a place.
     """
     device = F.coalesce(F.col("device"), F.lit(""))
     at = F.when(F.col(CLOCKED) & F.col("ts_ms").isNotNull(), F.col("ts_ms").cast("string")).otherwise(F.lit(""))

@@ -101,8 +101,9 @@ class SilverTables:
 
     def append(self, new: DataFrame, writer: str, batch: int) -> None:
         """Adds readings that silver cannot have yet, all at once, with the transaction mark of a writer's batch."""
+        known = {name.lower() for name in [*new.columns, "ingested_at"]}  # whose case a MERGE does not look at either
         columns = [F.col(f"`{it.name}`").cast(it.dataType).alias(it.name) for it in self.silver.read().schema
-                   if it.name in {*new.columns, "ingested_at"}]  # fmt: skip
+                   if it.name.lower() in known]  # fmt: skip
         rows = readings(new).withColumn("ingested_at", _now()).select(*columns)
         retried(lambda: self.silver.append(rows, query=writer, batch=batch))
 

@@ -19,6 +19,7 @@ from config.errors import ConfigError
 from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
+from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
@@ -557,6 +558,26 @@ def test_every_record_is_a_reading_once_or_a_reject(
     assert sorted(it.kafka_offset for it in rejects(rows).collect()) == sorted(
         it.offset for it in sent if it.raw is not None
     )
+
+
+def test_a_signal_that_is_written_in_another_case_stays_the_same_column(spark: SparkSession, tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    prepare_tables(spark, chosen.stream, columns("Temperature double"))
+    schemas = load_device_schemas(tmp_path / "schemas")
+    tables = prepare_tables(spark, chosen.stream, schemas.columns)
+    records = spark.createDataFrame([plain(0).record()], KAFKA)
+    tables.append(silver.silver_rows(records, chosen, schemas), "test", 0)
+    assert [it.Temperature for it in tables.silver.read().collect()] == [21.5]
+
+
+def test_a_copy_takes_no_reading_of_a_topic_made_anew_along(spark: SparkSession, tmp_path: Path) -> None:
+    """A day of bronze can have two records at one place, which a backfill reads together."""
+    sent = [Sent(offset, NOON_MS + at, ts=NOON_MS, message_id=own) for at, (offset, own) in
+            enumerate([(0, "id-1"), (2, "id-1"), (2, "id-2")])]  # fmt: skip
+    schemas = load_device_schemas(schema_folder(tmp_path, temperature="number"))
+    records = spark.createDataFrame([it.record() for it in sent], KAFKA)
+    new = readings(silver.silver_rows(records, Settings(), schemas).localCheckpoint())
+    assert silver_lines(firsts(new, repeated_ids(new))) == expected_rows(sent)
 
 
 @pytest.mark.parametrize(("devices", "join"), [(1_000, "BroadcastHashJoin"), (400_000, "SortMergeJoin")])
