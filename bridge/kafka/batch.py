@@ -120,20 +120,15 @@ class Handover:
 
 
 def requests(handovers: list[Handover]) -> Iterator[list[Handover]]:
-    """Split batches for one broker into requests of at most REQUEST_BYTES, or of one larger batch.
-
-    Two writers may have a batch each for one partition. In one request the broker would drop the first of them, and its
-    answer for the second would be taken for both."""
+    """Split batches for one broker into requests of at most REQUEST_BYTES, or of one larger batch."""
     together: list[Handover] = []
-    size, places = 0, set[tuple[str, int]]()
+    size = 0
     for handover in handovers:
-        place = handover.topic, handover.partition
-        if together and (size + len(handover.data) > REQUEST_BYTES or place in places):
+        if together and size + len(handover.data) > REQUEST_BYTES:
             yield together
-            together, size, places = [], 0, set()
+            together, size = [], 0
         together.append(handover)
         size += len(handover.data)
-        places.add(place)
     yield together
 
 

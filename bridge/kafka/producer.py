@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,9 @@ class KafkaProducer:
         self._sequences: dict[tuple[str, int], int] = {}
         self._epochs: dict[tuple[str, int], int] = {}  # of the partitions with a later epoch than the producer's
         self._begun_anew: set[tuple[str, int]] = set()  # of these, partitions without an acknowledgement since
+        # By partition: the batch under way, and those of other writers, which wait for its end. Of two in one request
+        # the broker would keep the last one, and numbers given back could be those of a batch behind.
+        self._places: dict[tuple[str, int], deque[Handover]] = {}
         self._pending: list[Handover] = []
         self._scheduled = False
         self._held: list[Handover] = []  # for brokers that asked for no batches
@@ -201,6 +205,7 @@ class KafkaProducer:
             client.cluster.remove_listener(self._refreshed)
         self._pending.clear()
         self._held.clear()
+        self._places.clear()
         if self._release is not None:
             self._release.cancel()
 
@@ -219,12 +224,34 @@ class KafkaProducer:
         leader = self._leader(topic, partition)
         if leader is None:
             raise LeaderMissingError(f"Kafka names no leader for {topic}/{partition}; was the topic deleted?")
-        place = (topic, partition)
-        sequence = self._sequences.get(place, 0)
-        data = batch.stamp(self._producer_id, self._epochs.get(place, self._epoch), sequence)
-        self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
-        self._pending.append(Handover(topic, partition, batch, data, sequence, answered, leader))
+        place, handover = (topic, partition), Handover(topic, partition, batch, bytearray(), 0, answered, leader)
+        queue = self._places.get(place)
+        if queue is None:
+            self._places[place] = deque((handover,))
+            self._begin(place, handover)
+        else:
+            queue.append(handover)
+
+    def _begin(self, place: tuple[str, int], handover: Handover) -> None:
+        """Number a batch and send it."""
+        sequence = handover.sequence = self._sequences.get(place, 0)
+        handover.data = handover.batch.stamp(self._producer_id, self._epochs.get(place, self._epoch), sequence)
+        self._sequences[place] = (sequence + handover.batch.record_count()) % _SEQUENCES
+        self._pending.append(handover)
         self._schedule()
+
+    def _end(self, handover: Handover, offset: int, error: BridgeError | None) -> None:
+        """Tell the outcome of a batch, and send the one that waits behind it."""
+        place = handover.topic, handover.partition
+        queue = self._places.get(place)
+        if queue is not None and queue[0] is handover:
+            queue.popleft()
+            if queue:
+                queue[0].leader = self._leader(*place)
+                self._begin(place, queue[0])
+            else:
+                del self._places[place]
+        handover.answered(offset, error)
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._closed:
@@ -341,7 +368,7 @@ class KafkaProducer:
                     self._rights_missing.discard(handover.topic)
                 if self._begun_anew:
                     self._begun_anew.discard((handover.topic, handover.partition))
-                handover.answered(offset, None)
+                self._end(handover, offset, None)
             else:
                 self._settle(handover, AnswerError(code, named_records(more, handover.batch.record_count())))
 
@@ -407,17 +434,14 @@ class KafkaProducer:
             self._troubles[place] = str(failure).rstrip(".")
             self._rights_missing.add(handover.topic)
         if isinstance(failure, PoisonedError | TimestampError | RefusedError):
-            if (
-                handover.attempts == 1
-                and self._sequences[place] == (handover.sequence + handover.batch.record_count()) % _SEQUENCES
-            ):
-                self._sequences[place] = handover.sequence  # nothing was stored, so the next batch may have the numbers
+            if handover.attempts == 1:
+                # Nothing was stored, so the next batch may have these numbers. One batch at a time keeps the order.
+                self._sequences[place] = handover.sequence
             elif not self._begin_anew(place):
-                # An earlier attempt, or a batch behind it (two writers have the dead-letter topic), may be stored:
-                # given to other records, its numbers would make Kafka take those for a repetition, acknowledge and drop
-                # them.
+                # An earlier attempt may have been stored: given to other records, its numbers would make Kafka take
+                # those for a repetition, acknowledge and drop them.
                 failure = IncarnationError(f"Rejected after an attempt without answer: {failure}")
-        handover.answered(-1, failure)
+        self._end(handover, -1, failure)
 
     def _begin_anew(self, place: tuple[str, int]) -> bool:
         """Number a partition's batches from 0 again, in a new epoch (KIP-360). False when there is no later epoch.
