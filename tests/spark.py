@@ -10,13 +10,15 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No test runs long enough for the thorough compiler to pay. The room for code is the one that both compilers together
-# have: the quick one alone gets 48 MB, which a Spark fills in a minute, and then nothing is compiled any more.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-
-# For each expression of each plan Spark makes, compiles and loads a Java class, and tables here have a handful of rows:
-# silver's tests took 283 CPU seconds with that and 235 without. Jobs that tests start as processes keep it.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+QUICK = {
+    # No test runs long enough for the thorough compiler to pay. The room for code is the one that both compilers
+    # together have: the quick one alone gets 48 MB, which a Spark fills in a minute; then nothing is compiled any more.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
+    # For each expression of each plan Spark makes, compiles and loads a Java class, and tables here have a handful of
+    # rows: silver's tests took 283 CPU seconds with that and 235 without.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +27,6 @@ def spark() -> Iterator[SparkSession]:
     from gateway.local.runtime.jars import resolve
     from streaming.runtime.session import start_spark
 
-    started = start_spark(Settings(), resolve("spark"), {"spark.driver.extraJavaOptions": QUICK_JVM, **INTERPRETED})
+    started = start_spark(Settings(), resolve("spark"), QUICK)
     yield started.session
     started.end()

@@ -15,11 +15,11 @@ import psutil
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import ensure_java
 from streaming.progress import Event, parse
-from tests.spark import QUICK_JVM
+from tests import spark
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = f"spark.driver.extraJavaOptions={QUICK_JVM}"
+QUICK = [f"--conf={name}={value}" for name, value in spark.QUICK.items()]
 PATIENCE_S = 240.0  # a start is 10 s of an idle machine; the deadlines are for one whose cores are all taken
 
 
@@ -46,7 +46,7 @@ class JobProcess:
         jars = os.pathsep.join(map(str, resolve("spark")))
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "streaming.run", name, "--jars", jars, "--conf", QUICK, *words],
+                [sys.executable, "-m", "streaming.run", name, "--jars", jars, *QUICK, *words],
                 stdout=out,
                 stderr=err,
                 cwd=folder,

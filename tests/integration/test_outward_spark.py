@@ -91,7 +91,7 @@ async def test_the_job_reads_with_a_token(
 
 def _run(config: Path, log: Path) -> tuple[int, list[str]]:
     """The job's exit status, and the command lines of it and its children."""
-    command = [sys.executable, "-m", "gateway.cli.main", "stream", "bronze", "--config", str(config), "--conf", QUICK]
+    command = [sys.executable, "-m", "gateway.cli.main", "stream", "bronze", "--config", str(config), *QUICK]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with log.open("wb") as said:
         job = subprocess.Popen(command, stdout=said, stderr=said, cwd=config.parent, env=environment)

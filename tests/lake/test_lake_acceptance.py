@@ -37,6 +37,7 @@ SHAPES = {
     "1h tumbling": (timedelta(hours=1), timedelta(hours=1)),
     "6h sliding 3h": (timedelta(hours=6), timedelta(hours=3)),
 }
+COMPILED = ("--conf=spark.sql.codegen.wholeStage=true", "--conf=spark.sql.codegen.factoryMode=FALLBACK")
 ROUTE = {
     "name": "telemetry",
     "filters": ["devices/#"],
@@ -158,7 +159,7 @@ class Lake:
             job.kill()
 
     def run_to_the_end(self) -> None:
-        job = self.start("--available-now")
+        job = self.start("--available-now", *COMPILED)
         try:
             assert job.wait() == 0, job.log()
         finally:
