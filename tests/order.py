@@ -2,8 +2,8 @@
 
 Many of these tests wait, for a broker that starts or for a time that must pass, so there is one process more than
 processors. A file's tests stay together, as its fixtures are made once; so do all that share one Spark, which begin
-first, as they take longest. The busy ones come last and have the machine, two files side by side and no more: they
-send thousands of messages a second through everything, or look at it by the second.
+first, as they take longest. The busy ones come last, two files side by side and no more: they send thousands of
+messages a second through everything, or look at it by the second. Beside them run only those that mostly wait.
 """
 
 import functools
@@ -21,8 +21,23 @@ SPARK = r"tests/(lake/|unit/test_ledger_doc\.py)"
 BUSY_CHAOS = "chaos/test_chaos_(gateway|lives|operate|reload|slow_kafka|soak|spool|workers)"
 BUSY = rf"(tests/)?({BUSY_CHAOS}|integration/test_demo)\.py"
 BUSY_AT_ONCE = 2
+# Less than 0.4 of a processor each while they run.
+WAITING = (
+    r"(tests/)?integration/test_(auth_backends|canary|command_cli|commands|dlq|doctor_at_kafka|embedded_dev"
+    r"|kafka_adapter|kafka_group|mqtt_backpressure|mqtt_session|outward_embedded|outward_kafka|page|tail_compare)\.py"
+)
+LAST = f"{BUSY}|{WAITING}"
 # Files of the same place keep their order.
-ORDER = ("lake", "integration/test_image.py", f"(?!{BUSY})chaos", f"(?!{BUSY})integration", "unit", "integration", "")
+ORDER = (
+    "lake",
+    "integration/test_image.py",
+    f"(?!{LAST})chaos",
+    f"(?!{LAST})integration",
+    "unit",
+    "integration/test_demo.py",
+    BUSY,
+    "",
+)
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc] (it has no types)
@@ -30,11 +45,13 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc] (it has no types)
         return "Spark" if re.match(SPARK, nodeid) else str(super()._split_scope(nodeid))
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        busy = [it for it in self.nodes if not it.shutting_down][:BUSY_AT_ONCE]
-        if re.match(BUSY, next(iter(self.workqueue))) and node not in busy:
-            node.shutdown()  # it ends what it has; the busy files come last
-        else:
-            super()._assign_work_unit(node)
+        if node not in [it for it in self.nodes if not it.shutting_down][:BUSY_AT_ONCE]:
+            scope = next((it for it in self.workqueue if not re.match(BUSY, it)), None)
+            if scope is None:
+                node.shutdown()  # it ends what it has
+                return
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)  # without it (-p no:xdist) all run in this process
