@@ -11,6 +11,7 @@ Records that Kafka deleted before they were read end no audit: they are ``expire
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -31,6 +32,7 @@ from streaming.kafka.source import read_records
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
+from streaming.lake.names import text
 from streaming.metrics import BatchCounts
 from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
@@ -104,17 +106,18 @@ class _Auditor:
         settings = self._settings.stream.audit
         oldest, youngest = now - settings.keep, now - settings.settle
         kept_from = oldest - _SLACK
+        extents = self._extents(batch)
         rows = audit_transforms.judged(
             self._seen.read().where(F.col("read_at") >= F.lit(kept_from)),
             self._entries.read().where(F.col("to_ms") >= _ms(kept_from)),
-            spark.createDataFrame(self._extents(batch), EXTENTS),
+            spark.createDataFrame(extents, EXTENTS),
         )
         settled = (F.col("minute") >= F.lit(oldest)) & (
             F.col("minute") + F.expr("INTERVAL 1 MINUTE") <= F.lit(youngest)
         )
         with held(rows.where(settled).withColumn("judged_at", F.lit(now))) as kept:
             self._tell(kept, batch)
-            self._replace(kept, oldest)
+            self._replace(kept, oldest, sorted({topic for topic, *_ in extents}))
         if time.monotonic() - self._purged_s >= settings.keep.total_seconds() / 24:
             self._purge(spark, kept_from)
 
@@ -131,16 +134,18 @@ class _Auditor:
             self._kafka.close()
         return [(*place, earliest[place], end, latest[place]) for place, end in sorted(read_to.items())]
 
-    def _replace(self, rows: DataFrame, oldest: datetime) -> None:
-        """Puts the judgement in the place of the one before. What is as it was keeps its ``judged_at``."""
+    def _replace(self, rows: DataFrame, oldest: datetime, topics: Sequence[str]) -> None:
+        """Puts the judgement of these topics in the place of the one before. What is as it was keeps its
+        ``judged_at``; so does what was said of a topic that is not there, or not read, any more."""
         same = " AND ".join(f"t.{name} <=> s.{name}" for name in _KEY)
         differs = " OR ".join(f"t.{name} <> s.{name}" for name in _COUNTS)
         looked_at = f"t.minute_date >= DATE'{oldest:%Y-%m-%d}' AND t.minute >= TIMESTAMP'{oldest:%Y-%m-%d %H:%M:%S}'"
+        judged = " OR ".join(f"t.topic = {text(it)}" for it in topics) or "false"
         clauses = (
             f"WHEN MATCHED AND ({differs}) THEN UPDATE SET *",
             "WHEN NOT MATCHED THEN INSERT *",
             # What was unaccounted for, and has turned out to be another route's.
-            f"WHEN NOT MATCHED BY SOURCE AND {looked_at} THEN DELETE",
+            f"WHEN NOT MATCHED BY SOURCE AND {looked_at} AND ({judged}) THEN DELETE",
         )
         # Compaction or retention may have rewritten what it read.
         retried(lambda: self._audit.merge(rows, f"{looked_at} AND {same}", *clauses))

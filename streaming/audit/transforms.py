@@ -114,8 +114,9 @@ def judged(found: DataFrame, ledger: DataFrame, extents: DataFrame) -> DataFrame
     in the minute of its record; without one, in that its interval begins with. What the gateway wrote and no entry
     names is unaccounted. Partitions without an extent are not judged.
     """
-    known = extents.select("topic", "partition")
-    runs = _runs(ledger.dropDuplicates([*_ENTRY]).join(F.broadcast(known), ["topic", "partition"], "left_semi"))
+    known = F.broadcast(extents.select("topic", "partition"))
+    ledger, found = (it.join(known, ["topic", "partition"], "left_semi") for it in (ledger, found))
+    runs = _runs(ledger.dropDuplicates([*_ENTRY]))
     pieces = found.withColumns({"end": F.col("first") + F.col("count"), "at": F.col("first")}).drop("count", "read_at")
     pairs = _pairs(runs, pieces).join(F.broadcast(extents), ["topic", "partition"])
     size = F.col("high") - F.col("low")

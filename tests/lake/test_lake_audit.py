@@ -19,7 +19,6 @@ from streaming.audit import job as audit
 from streaming.audit import transforms as audit_transforms
 from streaming.audit.transforms import ENTRIES, EXTENTS, SEEN
 from streaming.job import JobContext
-from streaming.lake.lake import DeltaTable
 from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import prepare_checkpoint
 from tests.chaos.harness import FULL
@@ -109,23 +108,44 @@ def test_without_the_header_offsets_are_looked_up_all_the_same(spark: SparkSessi
     assert found == {"g1": (3, 2, 1, "missing"), "g2": (2, 1, 1, "missing")}
 
 
-def test_at_the_end_of_keep_a_clock_that_is_ahead_makes_no_record_missing(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the gateway's clock a record was acknowledged three minutes after it was read."""
+@pytest.fixture
+def auditor(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit._Auditor:
+    """Of a topic of which it has read two records, three minutes before they were acknowledged by the gateway's clock,
+    as was a third one."""
     paths = {"lake": {"path": tmp_path / "lake"}, "checkpoint": tmp_path / "checkpoints"}
     settings = Settings(stream={**paths, "audit": {"keep": "1h"}})
-    checkpoint = prepare_checkpoint(spark, settings.stream, "audit")
-    auditor = audit._Auditor(spark, settings, JobContext(lambda _: None), checkpoint)
-    monkeypatch.setattr(auditor, "_extents", lambda _batch: [("t", 0, 0, 100, 100)])
+    made = audit._Auditor(
+        spark, settings, JobContext(lambda _: None), prepare_checkpoint(spark, settings.stream, "audit")
+    )
+    monkeypatch.setattr(made, "_extents", lambda _batch: [("t", 0, 0, 100, 100), ("u", 0, 0, 0, 0)])
     read_at = BEGIN - timedelta(minutes=3)
-    seen = spark.createDataFrame([("t", 0, "g1", None, BEGIN, 0, 2, read_at)], SEEN)
-    ledger = spark.createDataFrame([(*entry("g1", 0, {0, 1}).values(), read_at)], ENTRIES)
-    for name, rows in (("audit_seen", seen), ("audit_ledger", ledger)):
-        DeltaTable(spark, settings.stream, name).append(rows, query="test", batch=0)
+    ledger = [entry("g1", 0, {0, 1}), entry("g1", 1, {2})]
+    made._seen.append(spark.createDataFrame([("t", 0, "g1", None, BEGIN, 0, 2, read_at)], SEEN), query="test", batch=0)
+    made._entries.append(
+        spark.createDataFrame([(*it.values(), read_at) for it in ledger], ENTRIES), query="test", batch=0
+    )
+    return made
+
+
+def states_after(auditor: audit._Auditor, spark: SparkSession, minutes: int) -> list[str]:
+    auditor._judge(spark, 1, BEGIN + timedelta(minutes=minutes))
+    return [row.state for row in auditor._audit.read().orderBy("minute").collect()]
+
+
+def test_at_the_end_of_keep_a_clock_that_is_ahead_makes_no_record_missing(
+    spark: SparkSession, auditor: audit._Auditor
+) -> None:
     for minutes in (30, 59):
-        auditor._judge(spark, 1, BEGIN + timedelta(minutes=minutes))
-        assert [row.state for row in lake_tables.audit(spark, settings.stream).collect()] == ["balanced"]
+        assert states_after(auditor, spark, minutes) == ["balanced", "missing"]
+
+
+def test_what_was_missing_of_a_topic_that_is_gone_stays_so(
+    spark: SparkSession, auditor: audit._Auditor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert states_after(auditor, spark, 30) == ["balanced", "missing"]
+    for left in ([("u", 0, 0, 0, 0)], []):
+        monkeypatch.setattr(auditor, "_extents", lambda _batch, left=left: left)
+        assert states_after(auditor, spark, 31) == ["balanced", "missing"]
 
 
 def produce(kafka: KafkaCluster, topic: str, values: list[bytes], *headers: tuple[str, bytes], at_ms: int = 0) -> None:
