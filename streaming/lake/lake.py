@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from config.settings import StreamSettings
 from streaming import jvm
+from streaming.errors import StreamError
 from streaming.lake.storage import Folder, location
 
 LAYERS: Final = ("bronze", "silver", "silver_quarantine", "gold", "devices", "device_events", "anomalies", "audit",
@@ -101,7 +102,14 @@ class DeltaTable:
         return reader.format("delta").load(self.url)
 
     def append(self, rows: DataFrame, *, query: str, batch: int) -> None:
-        """Adds the rows of a query's micro-batch, unless the table has that batch already."""
+        """Adds the rows of a query's micro-batch, unless the table has that batch already. Raises StreamError if it has
+        a later one: the checkpoint is an older copy, and Delta would leave out new rows under numbers it knows."""
+        if (last := self.last_batch(query)) > batch:
+            job = query.partition("-")[0]
+            raise StreamError(
+                f"{self.url} has batch {last} of {job}, and the checkpoint is at batch {batch}: is it an older copy?"
+                f" Nothing was written. Bring the newer one back, or begin anew: gateway stream reset {job}."
+            )
         writer = rows.write.format("delta").mode("append").option("txnAppId", query).option("txnVersion", batch)
         self.save(writer)
 

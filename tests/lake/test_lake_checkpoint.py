@@ -13,6 +13,7 @@ from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
 from streaming.bronze.tables import GAPS
 from streaming.devices.job import DEVICE_EVENTS
+from streaming.errors import StreamError
 from streaming.job import JobContext
 from streaming.lake.files import LocalFolder
 from streaming.lake.lake import DeltaTable
@@ -141,6 +142,18 @@ def test_rows_of_another_checkpoint_are_not_doubled(spark: SparkSession, tmp_pat
     with pytest.raises(ConfigError, match="written a second time"):
         prepare_checkpoint(spark, stream, "devices", doubled="device_events")
     job_lock.let_go(str(stream.checkpoint), "devices")
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta leaves out a batch whose number it knows, and its rows are others than those of the batch it has."""
+    gaps = DeltaTable(spark, StreamSettings(lake={"path": tmp_path / "lake"}), "bronze_gaps")
+    gaps.create(GAPS)
+    rows = spark.createDataFrame([("t", 0, 1, 2, "deleted", None, 1)], GAPS)
+    for batch in (3, 4, 4):  # the last one is repeated after a crash
+        gaps.append(rows, query="bronze", batch=batch)
+    with pytest.raises(StreamError, match="has batch 4 of bronze, and the checkpoint is at batch 3"):
+        gaps.append(rows, query="bronze", batch=3)
+    assert gaps.read().count() == 2
 
 
 def test_a_query_begins_anew_after_a_reset(spark: SparkSession, begun: StreamSettings) -> None:
