@@ -198,6 +198,8 @@ def pip(venv: Path, *arguments: str, progress: Progress | None = None) -> None:
     """Runs the environment's pip with its output in the environment's log; ``progress`` is shown what it says."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
     environment["PIP_USER"] = "0"  # a user's setting; it would make pip refuse to install into an environment
+    # The wheel of pyspark is made here, of 450 MB of compressed jars. To compress them again is a third of the time.
+    environment.setdefault("PIP_CONFIG_SETTINGS", "--build-option=--compression=stored")
     command = [str(venv_python(venv)), "-m", "pip", "--disable-pip-version-check", "install", *arguments]
     # "raw" needs the locked pip, which the first call installs.
     command += ["--progress-bar", "raw" if progress else "off"]
