@@ -199,9 +199,11 @@ class SignalModel:
         if (hours // 24 + 3) % 7 >= 5:  # 1970 began on a Thursday
             slot += 24
         counts, means = self.counts, self.means
+        if self.readings == 1:  # the first is not believed: a sensor may begin with its power-on value
+            counts[self.slot] = 0
         if not counts[slot]:
             known = slot - 24 if slot >= 24 and counts[slot - 24] else self.slot
-            means[slot] = means[known] if self.readings else value
+            means[slot] = means[known] if self.readings > 1 else value
             counts[slot] = 1
         self.slot = slot
         return slot

@@ -253,6 +253,11 @@ def test_nothing_is_said_while_the_signal_warms_up() -> None:
     assert None not in told[60:]
 
 
+def test_a_power_on_value_at_the_very_first_hides_nothing_later() -> None:
+    """85 °C of a DS18B20. Learned from, it hid such a spike for more than 6,000 readings."""
+    assert kinds([85.0, *noise(1500), 25.0]) == {1501: "outlier"}
+
+
 def test_what_is_learned_does_not_depend_on_the_threshold() -> None:
     values = noise(500)
     for at in range(100, 500, 50):
