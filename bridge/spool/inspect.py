@@ -39,6 +39,11 @@ def inspect(folder: Path) -> SpoolStatus | None:
     """The status of a spool, None when there is none. Reads the whole index; raises SpoolError."""
     files = Files(folder)
     if not files.index.exists():
+        if folder.exists() and Segments(folder, "").numbers():
+            raise SpoolError(
+                f"The spool in {folder.absolute()} has batches, and their index is missing. The next start of the "
+                "gateway makes it anew from them; delete nothing."
+            )
         return None
     holder = files.holder()
     try:
@@ -74,7 +79,11 @@ def unreadable(folder: Path) -> list[Totals]:
         for number, topic, partition, _ in index.partitions():
             batches = messages = size = 0
             for row in index.of_partition(number):
-                if segments.read(row.segment, row.offset, row.id) is None:
+                try:
+                    found = segments.read(row.segment, row.offset, row.id)
+                except OSError:  # of a disk that fails
+                    found = None
+                if found is None:
                     batches, messages, size = batches + 1, messages + row.messages, size + row.size
             if batches:
                 bad.append(Totals(topic, partition, batches, messages, size, 0))

@@ -1,7 +1,11 @@
 """gateway spool: what is stored is shown, exported and imported; never twice, never another's by accident."""
 
 import asyncio
+import contextlib
+import errno
 import json
+import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -107,6 +111,66 @@ def test_verify_finds_what_cannot_be_read(folder: Path, capsys: pytest.CaptureFi
     segment.write_bytes(content)
     assert main(["spool", "status", "--verify"]) == ExitStatus.MISSING_MESSAGES
     assert "UNREADABLE: 1 batches with 4 messages of tele/1" in output(capsys)
+
+
+def test_a_spool_without_its_index_is_not_called_empty(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gateway's own advice for an index that cannot be opened is to delete it."""
+    fill(folder)
+    (folder / "index.db").unlink()
+    assert main(["spool", "status"]) == ExitStatus.CONFIG
+    assert "their index is missing" in capsys.readouterr().err
+    assert main(["spool", "export", "out.spool"]) == 0
+    assert "7 batches with 28 messages" in output(capsys)
+
+
+def test_only_the_index_is_vouched_for_after_a_kill(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder)
+    with contextlib.closing(sqlite3.connect(folder / "index.db")) as index, index:
+        index.execute("DELETE FROM facts WHERE key = 'clean'")
+    assert main(["spool", "status", "--verify"]) == 0
+    assert "All batches of the index can be read." in output(capsys)
+
+
+@pytest.mark.parametrize("how", ["changed", "unreadable"])
+def test_an_export_says_what_it_lacks(
+    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(folder)
+    if how == "changed":
+        segment = next(folder.glob("*.log"))
+        content = bytearray(segment.read_bytes())
+        content[1500] ^= 1
+        segment.write_bytes(content)
+        lost = (1, 4)
+    else:
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr("bridge.spool.segments.Segments.read", fail)
+        assert main(["spool", "status", "--verify"]) == ExitStatus.MISSING_MESSAGES
+        output(capsys)
+        lost = (7, 28)
+    assert main(["spool", "export", "out.spool", "--remove", "--json"]) == ExitStatus.MISSING_MESSAGES
+    told = json.loads(output(capsys))
+    assert (told["batches"], told["lost_batches"], told["lost_messages"]) == (7 - lost[0], *lost)
+
+
+def test_an_exported_file_is_durable_with_its_name_before_the_spool_is_emptied(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder)
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr("gateway.cli.records.spool._empty", lambda _store: synced.append("emptied"))
+    assert main(["spool", "export", "out.spool", "--remove"]) == 0
+    assert synced[: synced.index("emptied")][-2:] == [str(tmp_path / "out.spool"), str(tmp_path)]
 
 
 def test_an_export_is_imported_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from bridge.spool.inspect import SpoolStatus, inspect, unreadable
 from bridge.spool.record import SpoolBatch
+from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import spool_path
-from bridge.spool.store import Removal, Store
+from bridge.spool.store import ReadResult, Removal, Store
 from config.errors import ExitStatus, GatewayError
 from config.numbers import bytes_text
 from config.settings import Settings
@@ -72,7 +73,8 @@ def _status(arguments: argparse.Namespace) -> int:
         for one in bad:
             tell(f"UNREADABLE: {one.batches} batches with {one.messages} messages of {one.topic}/{one.partition}")
         if arguments.verify and not bad:
-            print("All batches can be read.")
+            complete = status is None or status.clean
+            print(f"All batches {'' if complete else 'of the index '}can be read.")
     return ExitStatus.MISSING_MESSAGES if bad else ExitStatus.OK
 
 
@@ -120,7 +122,7 @@ def _as_text(folder: Path, status: SpoolStatus | None, settings: Settings) -> st
 
 
 @contextmanager
-def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
+def _opened(settings: Settings, folder: Path) -> Iterator[tuple[Store, SpoolReport]]:
     """The spool, with its lock. Damage is reported on stderr."""
     with quiet(settings.log):
         store = Store(folder, settings.instance, lambda _report: None)
@@ -128,29 +130,43 @@ def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
         if report.sentence:
             tell(report.sentence, to=sys.stderr)
         try:
-            yield store
+            yield store, report
         finally:
             store.close()
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    """Copy all stored batches into a file that another gateway can import. The gateway must be stopped."""
+    """Copy all stored batches into a file that another gateway can import. The gateway must be stopped. Ends with
+    status 3 when some cannot be read: they are lost."""
     settings, folder = _load(arguments)
     if not folder.exists():
         raise SpoolCommandError(f"{folder.absolute()}: nothing was ever spooled here. Check --config and --worker.")
-    with _opened(settings, folder) as store:
-        batches, messages = spool_file.write(arguments.file, settings.instance, _stored(store))
+    with _opened(settings, folder) as (store, report):
+        bad: list[ReadResult] = []
+        batches, messages = spool_file.write(arguments.file, settings.instance, _stored(store, bad))
         if arguments.remove:
             _empty(store)
-    outcome = {"batches": batches, "messages": messages, "file": str(arguments.file), "removed": arguments.remove}
+    lost_batches = report.lost_batches + sum(one.lost_batches for one in bad)
+    lost_messages = report.lost_messages + sum(one.lost_messages for one in bad)
+    outcome = {"batches": batches, "messages": messages, "file": str(arguments.file), "removed": arguments.remove,
+               "lost_batches": lost_batches, "lost_messages": lost_messages}  # fmt: skip
     left = "the spool is empty now" if arguments.remove else "the spool still holds them, and will deliver them"
-    return answer(arguments, outcome, f"{batches} batches with {messages} messages are in {arguments.file}; {left}.")
+    if lost_batches:
+        left += f". LOST: {lost_batches} batches with {lost_messages} messages, which cannot be read"
+    answer(arguments, outcome, f"{batches} batches with {messages} messages are in {arguments.file}; {left}.")
+    return ExitStatus.MISSING_MESSAGES if lost_batches else ExitStatus.OK
 
 
-def _stored(store: Store) -> Iterator[SpoolBatch]:
+def _stored(store: Store, bad: list[ReadResult]) -> Iterator[SpoolBatch]:
+    """All batches. ``bad`` receives the answers that lack some."""
     for one in store.totals():
         after = 0
-        while (result := store.read(one.topic, one.partition, after, _CHUNK_BYTES)).batches:
+        while True:
+            result = store.read(one.topic, one.partition, after, _CHUNK_BYTES)
+            if result.lost_batches:
+                bad.append(result)
+            if not result.batches:
+                break
             after = result.batches[-1].id
             yield from (stored.batch for stored in result.batches)
 
@@ -170,7 +186,7 @@ def _import(arguments: argparse.Namespace) -> int:
             f"{arguments.file} is from instance {export.instance!r}, this is {settings.instance!r}. To deliver "
             f"its messages by this one, give --from-instance {export.instance}."
         )
-    with _opened(settings, folder) as store:
+    with _opened(settings, folder) as (store, _):
         before = store.imported(export.id)
         size = sum(entry.batch.stored_bytes for entry in export.entries() if entry.number > before)
         stored = sum(one.bytes for one in store.totals())

@@ -18,6 +18,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from bridge.spool.record import SpoolBatch
+from bridge.spool.segments import sync_folder
 from config.error_words import words
 from config.errors import GatewayError
 
@@ -58,6 +59,7 @@ def write(path: Path, instance: str, batches: Iterable[SpoolBatch]) -> tuple[int
                 file.write(_line({"end": True, "batches": written, "messages": messages}))
                 file.flush()
                 os.fsync(file.fileno())
+                sync_folder(path.parent)  # --remove then empties the spool
             except BaseException:
                 with contextlib.suppress(OSError):
                     path.unlink()  # half an export is of no use
