@@ -23,7 +23,6 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -117,7 +116,7 @@ class KafkaProducer:
         self._begun_anew: set[tuple[str, int]] = set()  # of these, partitions without an acknowledgement since
         # By partition: the batch under way, and those of other writers, which wait for its end. Of two in one request
         # the broker would keep the last one, and numbers given back could be those of a batch behind.
-        self._places: dict[tuple[str, int], deque[Handover]] = {}
+        self._places: dict[tuple[str, int], list[Handover]] = {}
         self._pending: list[Handover] = []
         self._scheduled = False
         self._held: list[Handover] = []  # for brokers that asked for no batches
@@ -227,7 +226,7 @@ class KafkaProducer:
         place, handover = (topic, partition), Handover(topic, partition, batch, bytearray(), 0, answered, leader)
         queue = self._places.get(place)
         if queue is None:
-            self._places[place] = deque((handover,))
+            self._places[place] = [handover]
             self._begin(place, handover)
         else:
             queue.append(handover)
@@ -245,7 +244,7 @@ class KafkaProducer:
         place = handover.topic, handover.partition
         queue = self._places.get(place)
         if queue is not None and queue[0] is handover:
-            queue.popleft()
+            queue.pop(0)
             if queue:
                 queue[0].leader = self._leader(*place)
                 self._begin(place, queue[0])
