@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import Any
 
-from config.errors import ExitStatus, GatewayError
+from config.errors import GatewayError
 from gateway.cli.parser import Parser
 
 _COMMANDS = {  # the module of each command below gateway.cli, and what it does
@@ -86,12 +86,12 @@ def main(arguments: list[str] | None = None) -> int:
 
         mention(str(error))
         return int(error.exit_status)
-    except BrokenPipeError:
-        return int(ExitStatus.OK)  # the reader closed the pipe
-    except KeyboardInterrupt:
-        # The process ends by the signal, so that a shell's loop ends too, and without a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGINT)
+    except (BrokenPipeError, KeyboardInterrupt) as error:
+        # The process ends by the signal: without a traceback, a shell's loop ends too, and nobody takes what was
+        # interrupted, such as a replay, for done.
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGPIPE
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
         raise
 
 
