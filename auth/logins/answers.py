@@ -20,7 +20,7 @@ from typing import Final
 from auth.model import Allow, LoginRequest, Subject
 from auth.ports import RuleSource
 from auth.rules.acl_text import AclText
-from auth.rules.hand_over import closed_list, whole_list
+from auth.rules.hand_over import closed_list, open_list, whole_list
 from config.tables.auth import AuthSettings
 
 _ABSENT: Final = "undefined"
@@ -132,9 +132,8 @@ class AnswerWriter:
                 if found is not None:
                     return found
             if all(rule.permission == "allow" for rule in allow.rules):
-                # Without the end that denies the rest. About what EMQX cannot be told it asks, and hears what the
-                # stored rules say: less than the token allows, never more.
-                return closed_list(allow.rules, subject, limit=_TOKEN_RULES_MAX).acl[:-1]
+                # About what EMQX cannot be told it asks, and hears less than the token allows, never more.
+                return open_list(allow.rules, subject, limit=_TOKEN_RULES_MAX, behind=stored)
         # A question would be answered without the token's denials: nothing may be left to ask.
         rules = allow.rules if allow.closed else (*allow.rules, *stored)
         acl, whole = closed_list(rules, subject, limit=_TOKEN_RULES_MAX, behind=stored)

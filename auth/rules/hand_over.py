@@ -92,6 +92,16 @@ def closed_list(rules: Sequence[Rule], subject: Subject, *, limit: int, behind: 
     return ClosedList([*acl, *_entries("deny", "#", _ALL)], whole)
 
 
+def open_list(
+    rules: Sequence[Rule], subject: Subject, *, limit: int, behind: Sequence[Rule]
+) -> list[dict[str, object]]:
+    """As ``hand_over`` for a token's rules that all allow. EMQX asks about the rest, and hears what the stored rules
+    ``behind`` say: so nothing that those allow is denied."""
+    writer = _Writer(rules, subject, closed=False, behind=behind)
+    writer.fill(limit)
+    return writer.acl[:limit]
+
+
 def _resolved(rules: Sequence[Rule], subject: Subject) -> Iterator[tuple[Rule, str]]:
     """The rules that concern the subject, each with its topic."""
     for rule in rules:
@@ -113,12 +123,14 @@ def _kinds(actions: frozenset[Action], qos: frozenset[int], retain: bool | None)
 
 
 class _Writer:
-    """Takes a subject's rules in order, and keeps those with a form in EMQX in ``acl``."""
+    """Takes a subject's rules in order, and keeps those with a form in EMQX in ``acl``. The rules ``behind`` are not
+    taken, but decide with them."""
 
-    def __init__(self, rules: Sequence[Rule], subject: Subject, *, closed: bool) -> None:
+    def __init__(self, rules: Sequence[Rule], subject: Subject, *, closed: bool, behind: Sequence[Rule] = ()) -> None:
         self.acl: list[dict[str, object]] = []
         self._rules = rules
-        self._by_qos = any(rule.qos for rule in rules)
+        self._deciding = (*rules, *behind)
+        self._by_qos = any(rule.qos for rule in self._deciding)
         self._subject = subject
         self._closed = closed
         self._denials: list[_Line] = []
@@ -220,7 +232,7 @@ class _Writer:
         kinds = 0
         for qos in range(3 if self._by_qos else 1):
             request = AccessRequest(self._subject, "subscribe", filter_, qos)
-            if not decide(self._rules, request).allowed:
+            if not decide(self._deciding, request).allowed:
                 kinds |= 1 << qos
         return kinds if self._by_qos else kinds * _SUBSCRIBE
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from auth.model import AccessRequest, Permission, Rule, Subject
-from auth.rules.hand_over import closed_list, hand_over, whole_list
+from auth.rules.hand_over import closed_list, hand_over, open_list, whole_list
 from auth.rules.rules import decide
 from tests.brokers.emqx_rules import Client, FilterRefusedError, judge, parse_login_rules, real_topic
 
@@ -247,6 +247,24 @@ def test_a_whole_list_decides_as_the_rules_whoever_is_asked_about_the_rest(
             continue
         asked = "allow" if decide(behind, request).allowed else "deny"
         assert (answer or asked) == ("allow" if decide([*rules, *behind], request).allowed else "deny")
+
+
+@settings(max_examples=400)
+@given(rules=RULES, behind=RULES, requests=REQUESTS)
+@example([Rule("allow", "$x")], [Rule("allow", "$x/#")], [AccessRequest(SUBJECT, "subscribe", "$x/a")])
+@example([Rule("allow", "a/+")], [Rule("allow", "a/#")], [AccessRequest(SUBJECT, "subscribe", "a/#")])
+def test_an_open_list_denies_nothing_that_the_rules_behind_it_allow(
+    rules: list[Rule], behind: list[Rule], requests: list[AccessRequest]
+) -> None:
+    rules = [rule for rule in rules if rule.permission == "allow"]
+    acl = open_list(rules, SUBJECT, limit=50, behind=behind)
+    for request in requests:
+        try:
+            answer = judged(acl, request)
+        except FilterRefusedError:
+            continue
+        verdict = "allow" if decide([*rules, *behind], request).allowed else "deny"
+        assert answer in (None, verdict), (acl, request)
 
 
 @given(

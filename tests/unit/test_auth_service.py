@@ -185,6 +185,11 @@ class TestTokenRules:
         service = self.service(Rule("allow", "a"), stored=(Rule("allow", "b"),), hand_over_rules=False)
         assert [one["topic"] for one in body(await service.ask(login()))["acl"]] == ["a"], "EMQX asks about the rest"
 
+    async def test_they_deny_nothing_that_the_database_allows(self) -> None:
+        rules, stored = (Rule("allow", "$SYS/brokers"), Rule("allow", "devices/+")), ("$SYS/brokers/#", "devices/#")
+        service = self.service(*rules, stored=tuple(Rule("allow", topic) for topic in stored), hand_over_rules=False)
+        assert {one["permission"] for one in body(await service.ask(login()))["acl"]} == {"allow"}
+
     async def test_a_white_list_is_closed(self) -> None:
         service = self.service(Rule("allow", "a"), closed=True, stored=(Rule("allow", "b"), Rule("allow", "$SYS/#")))
         told = [(one["permission"], one["topic"]) for one in body(await service.ask(login()))["acl"]]
