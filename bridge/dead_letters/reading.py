@@ -124,7 +124,8 @@ class DeadLetter:
     @property
     def flags(self) -> int:
         """The low nibble of its PUBLISH: DUP 8, QoS 6, RETAIN 1."""
-        qos = int(self.header(wire.MQTT_QOS) or b"0") & 3
+        said = self.header(wire.MQTT_QOS) or b""  # of a command, whoever wrote it chose it
+        qos = int(said) & 3 if said.isdigit() else 0
         retain, dup = (self.header(name) == b"1" for name in (wire.MQTT_RETAIN, wire.MQTT_DUP))
         return dup << 3 | qos << 1 | retain
 

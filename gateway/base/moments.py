@@ -13,8 +13,12 @@ def moment(unix_s: float) -> str:
 
 
 def moment_ms(unix_ms: int) -> str:
-    """``2026-11-21T03:00:00.123Z``."""
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """``2026-11-21T03:00:00.123Z``; the number outside of the years 1 to 9999, such as nanoseconds in a record."""
+    try:
+        at = datetime.fromtimestamp(unix_ms / 1000, UTC)
+    except (ValueError, OverflowError):
+        return f"{unix_ms} ms"
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_moment(text: str, now_ms: int) -> int:

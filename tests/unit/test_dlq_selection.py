@@ -1,15 +1,22 @@
 """What ``gateway dlq`` takes for a moment, a place and a match, and how it writes what it found."""
 
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bridge.dead_letters.reading import DeadLetter, Place
+from bridge.dead_letters.reading import DeadLetter, LoggedRecord, Place
 from bridge.dead_letters.replay_marks import Marks
-from bridge.kafka.reader import TopicFacts
+from bridge.kafka.reader import Partition, TopicFacts
+from config.errors import ExitStatus
 from gateway.base.moments import parse_moment
 from gateway.cli.dead_letters import text as dlq_text
+from gateway.cli.dead_letters.reader import DeadLetterReader
 from gateway.cli.dead_letters.selection import Filter, find, parse_place
+from gateway.cli.main import main
 
 NOW_MS = 1_763_683_200_000
 
@@ -94,6 +101,54 @@ def test_the_table_is_cut_to_the_terminal_and_shows_no_control_characters() -> N
     wide = list(dlq_text.table([nasty], Marks(), "other", None))
     assert wide[1].startswith("dead/1:42 ")
     assert r"devices/\x1b[2J\n" in wide[1]
+
+
+def test_one_odd_command_does_not_hide_the_others() -> None:
+    """Headers and times of commands are what their writers chose, such as nanoseconds."""
+    odd = letter(headers=(("mqtt.qos", b"urgent"),), said={"dlq.first_seen_ms": b"1763683200000000000"})
+    rows = list(dlq_text.table([odd, letter()], Marks(), "dead", None))
+    assert "2025-11-21" in rows[2]
+    assert dlq_text.as_json(odd, Marks())["received"] == "1763683200000000000 ms"
+    assert dlq_text.as_json(odd, Marks())["qos"] == 0
+    assert list(dlq_text.describe(odd, Marks()))
+
+
+def test_a_payload_that_is_not_whole_is_not_written_as_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    names = ("dlq.reason", b"too_large"), ("dlq.part_id", b"7"), ("dlq.first_seen_ms", b"%d" % NOW_MS)
+
+    class Reader(DeadLetterReader):
+        """A partition whose first record, of the first part of three, has expired; and a tombstone."""
+
+        def __init__(self) -> None:
+            pass
+
+        async def beginnings(self) -> dict[Partition, int]:
+            return {("dead", 0): 1}
+
+        async def ends(self) -> dict[Partition, int]:
+            return {("dead", 0): 4}
+
+        async def read(self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]) -> Any:
+            parts = [[*names, ("dlq.part", b"%d/3" % number)] for number in (2, 3)]
+            for offset, headers in enumerate([*parts, [names[0]]], 1):
+                if starts["dead", 0] <= offset < ends["dead", 0]:
+                    value = None if offset == 3 else b"x"
+                    yield LoggedRecord(Place("dead", 0, offset), NOW_MS, b"k", value, headers)
+
+    @contextlib.asynccontextmanager
+    async def reader(_settings: object) -> AsyncIterator[DeadLetterReader]:
+        yield Reader()
+
+    monkeypatch.setattr("gateway.cli.dead_letters.dlq._reader", reader)
+    file = tmp_path / "gateway.toml"
+    file.write_text('[dead_letter]\ntopic = "dead"\n')
+    assert main(["dlq", "show", "0:1", "--payload", "--config", str(file)]) == ExitStatus.NOT_FOUND
+    printed = capfdbinary.readouterr()
+    assert printed.out == b""
+    assert b"2 of 3 parts are there" in printed.err
+    assert main(["dlq", "show", "0:3", "--payload", "--config", str(file)]) == 0, "a tombstone is whole"
 
 
 def test_the_table_says_when_parts_are_missing() -> None:

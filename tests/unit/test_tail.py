@@ -84,6 +84,19 @@ def test_nothing_that_a_device_wrote_moves_the_cursor(value: bytes | str) -> Non
     assert payload == {"base64": base64.b64encode(content).decode()} or payload == content.decode()
 
 
+def test_a_time_that_is_none_ends_nothing() -> None:
+    """Another writer of the topic may give nanoseconds for milliseconds."""
+    odd = as_letter(record()._replace(timestamp_ms=NOW_MS * 1_000_000))
+    assert LinePrinter(None, topics=False).line(odd, None).startswith("1763683200123000000 ms  3:1042")
+    assert json.loads(as_json_line(odd, None))["time"] == "1763683200123000000 ms"
+
+
+@pytest.mark.parametrize("value", ['{"t":1e999}', "-1e999", "9" * 5000, "NaN"])
+def test_a_number_that_json_has_not_is_shown_as_its_text(value: str) -> None:
+    line = as_json_line(as_letter(record(value.encode())), None)
+    assert json.loads(line, parse_constant=pytest.fail)["payload"] == value
+
+
 def test_a_line_says_when_where_who_and_what() -> None:
     letter = as_letter(record(mqtt__topic=b"devices/d1/x", gateway__device=b"d1"))
     assert (

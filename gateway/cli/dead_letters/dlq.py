@@ -108,13 +108,17 @@ async def _list(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show a dead letter with all headers and its payload, parts put together. Ends with status 4 when there is none
-    (any more)."""
+    (any more), and with --payload when it is not whole."""
     place = _place(arguments.place, settings)
     async with _reader(settings) as reader:
         selection = await look_through(reader, lambda letter: place in letter.places)
         (light,) = _named(selection, [place])
-        letter = (await reader.fetch([light])).get(light.place, light)
+        whole = (await reader.fetch([light])).get(light.place)
+    letter = whole or light
     if arguments.payload:
+        if whole is None:
+            why = "it has just expired" if light.complete else f"{len(light.places)} of {light.parts} parts are there"
+            raise NotFoundError(f"There is no whole payload at {place}: {why}.")
         sys.stdout.buffer.write(letter.value or b"")
     elif arguments.json:
         headers = [[name, None if value is None else value.hex()] for name, value in letter.headers]

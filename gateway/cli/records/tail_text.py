@@ -1,7 +1,6 @@
 """Records of ``gateway tail``: a line each, without characters that a terminal obeys."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import from_json
@@ -29,10 +28,10 @@ class LinePrinter:
     def line(self, letter: DeadLetter, latency_ms: int | None) -> str:
         """Time (UTC), place, MQTT topic, device, size, latency, payload. ``latency_ms`` is None for
         earlier records."""
-        at = letter.place
+        at, at_time = letter.place, moment_ms(letter.timestamp_ms)
         place = f"{at.topic}/{at.partition}:{at.offset}" if self._topics else f"{at.partition}:{at.offset}"
         cells = [
-            f"{datetime.fromtimestamp(letter.timestamp_ms / 1000, UTC):%H:%M:%S.%f}"[:-3],
+            at_time.partition("T")[2].rstrip("Z") or at_time,
             self._pad("place", place, 60),
             self._pad("topic", shown(letter.mqtt_topic or "-"), _TOPIC_CELLS),
             self._pad("device", shown(letter.device or _key(letter)), _DEVICE_CELLS),
@@ -109,7 +108,14 @@ def as_json_line(letter: DeadLetter, latency_ms: int | None) -> str:
             for name, value in letter.said.items()
             if name != wire.GATEWAY_ID
         }
-    return json.dumps(document, ensure_ascii=True, separators=(",", ":"))
+    try:
+        return _dumped(document)
+    except ValueError:  # a number of more digits than Python writes, or none that JSON has, such as 1e999
+        return _dumped(document | {"payload": bytes_data(letter.value)})
+
+
+def _dumped(document: dict[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def _document(value: bytes | None) -> Any:
