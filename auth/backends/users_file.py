@@ -109,7 +109,10 @@ class UsersFileAuthenticator(LocalUsers):
             file = await asyncio.to_thread(read_users, self.path, self._form, self._kind)
             users = await asyncio.to_thread(_Users, file, self._readings + 1, self._users)
         except ImportFormatError as error:
-            self._seen = seen
+            unreadable = isinstance(error.__context__, OSError)
+            if unreadable and str(error) == self.problem:
+                return False
+            self._seen = "" if unreadable else seen  # tried again: a chmod changes nothing of `seen`
             self.reloads["failure"] += 1
             if str(error) != self.problem:
                 self.problem = str(error)

@@ -112,14 +112,15 @@ class _LocalKeys(ABC):
                 if self._take():
                     log.info("jwt_key_read", key=self._settings.name, file=self._place)
             except (OSError, ValueError) as error:
-                log.warning("jwt_key_kept", key=self._settings.name, file=self._place, reason=_said(error))
+                name, place = self._settings.name, self._place
+                log.warning("jwt_key_kept", key=name, file=place, reason=_said(error), repeat_key=place)
         return self._keys
 
     def _take(self) -> bool:
         if (state := self._state()) == self._seen:
             return False
-        self._seen = state
         self._keys = (self._read(),)
+        self._seen = state  # after it: what could not be read is tried again
         return True
 
     async def close(self) -> None:  # noqa: B027 - a key of this machine holds nothing open

@@ -34,23 +34,26 @@ class TlsContext:
         self._settings = settings
         self._where = where
         self._optional = optional
+        self._refused: object = None  # the files that could not be used
         self._seen = self._signature()
         self.context = self._make()
 
     def refresh(self) -> bool | None:
         """Make the context again if a file has changed. True when done, None without a change. Blocks briefly.
 
-        False when the new files cannot be used: the old context stays. A certificate and its key are two files that
-        change one after the other. Between the two changes they do not match; the second change is noticed as one of
-        its own.
+        False when the new files cannot be used: the old context stays. They are tried again, because a chmod changes
+        nothing of their signature; without a change the result is then None. A certificate and its key are two files
+        that change one after the other. Between the two changes they do not match.
         """
         signature = self._signature()
         if signature == self._seen:
             return None
-        self._seen = signature
+        refused, self._refused = self._refused, signature
         try:
             self.context = self._make()
         except TlsFilesError as error:
+            if signature == refused:
+                return None
             _log.error(
                 "server_tls_not_reloaded",
                 table=self._where,
@@ -58,6 +61,7 @@ class TlsContext:
                 consequence="the earlier certificate stays in use",
             )
             return False
+        self._seen = signature
         _log.info("server_tls_reloaded", table=self._where)
         return True
 

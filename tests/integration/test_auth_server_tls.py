@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -113,7 +114,9 @@ async def test_new_files_are_used_for_new_connections_and_old_ones_stay(authorit
             assert (await client.answer()).result == "allow"
 
 
-async def test_bad_new_files_leave_the_old_certificate_in_use(authority: Authority, log: list[dict[str, Any]]) -> None:
+async def test_bad_new_files_leave_the_old_certificate_in_use(
+    authority: Authority, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = server_tls(authority)
     tls = TlsContext(settings)
     async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
@@ -127,7 +130,10 @@ async def test_bad_new_files_leave_the_old_certificate_in_use(authority: Authori
         assert serial(await site.connect(authority.client_context())) == serial(before)
         assert settings.key_file is not None
         shutil.copy(fresh.key, settings.key_file)
-        assert tls.refresh() is True
+        with monkeypatch.context() as patch:
+            patch.setattr(ssl.SSLContext, "load_cert_chain", Mock(side_effect=PermissionError(13, "Permission denied")))
+            assert tls.refresh() is False
+        assert tls.refresh() is True, "what could not be read is not tried again"
         assert serial(await site.connect(authority.client_context())) != serial(before)
 
 

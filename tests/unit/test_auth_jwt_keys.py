@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -28,7 +29,7 @@ class Clock:
         return self.now_ns
 
 
-async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     file = key_file(tmp_path, "ES256")
     old, new = PAIRS["ES256"].private, make_key("ES256").private
@@ -51,6 +52,10 @@ async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert await lets_in(old)
     replace(pem(new))
     assert await lets_in(old), "it is looked at once a second, not for every login"
+    clock.now_ns += 1_000_000_000
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+        assert await lets_in(old)
     clock.now_ns += 1_000_000_000
     assert await lets_in(new)
     assert not await lets_in(old)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,6 +85,20 @@ async def test_a_bad_file_changes_nothing(users: UsersFileAuthenticator, path: P
     assert users.up
     assert isinstance(await users.authenticate(LoginRequest("ann", "c", "secret")), Allow)
     write(path, "user_id,password\nbob,secret\n")
+    assert await users.look(settled=True)
+    assert not users.problem
+
+
+async def test_a_file_that_cannot_be_read_is_tried_again(
+    users: UsersFileAuthenticator, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await users.start()
+    write(path, "user_id,password\nbob,secret\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+        for _ in range(2):
+            assert not await users.look(settled=True)
+    assert (users.problem, users.reloads["failure"]) == (f"{path} cannot be read: Permission denied.", 1)
     assert await users.look(settled=True)
     assert not users.problem
 
