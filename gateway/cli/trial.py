@@ -29,8 +29,8 @@ examples:
 
 --config gives credentials, TLS and limits; --mqtt and --kafka replace its addresses.
 
-exit status: 0 all arrived, 3 messages or commands are missing, 5 not everything was sent or removed, 69 a broker is
-not there, 77 a broker refuses the login or rights, 78 bad settings
+exit status: 0 all arrived, 3 messages or commands are missing, 5 not everything was sent, acknowledged or removed, 69 a
+broker is not there, 77 a broker refuses the login or rights, 78 bad settings
 """
 
 
@@ -223,6 +223,10 @@ def _verdicts(result: TrialResult) -> list[str]:
         lines.append(
             f"MISSING: {result.missing:,} messages did not arrive. If the broker is EMQX, check its drops: a full "
             "queue of 1,000 messages a session (mqtt.max_mqueue_len) is the usual cause; try a smaller --ahead."
+        )
+    elif result.delivered < result.sent:
+        lines.append(
+            f"{result.sent - result.delivered:,} messages did not arrive; nor has the MQTT broker acknowledged them."
         )
     elif result.sent < result.wanted:
         lines.append(f"Only {result.sent:,} of {result.wanted:,} were sent; none of these is missing.")

@@ -252,6 +252,9 @@ def test_exit_statuses() -> None:
     assert result().cpu_seconds_per_million == 50_000
     assert result(delivered=9, missing=1).exit_status is ExitStatus.MISSING_MESSAGES
     assert result(sent=9, delivered=9).exit_status is ExitStatus.INCOMPLETE
+    unacknowledged = result(acknowledged=8, delivered=8)
+    assert unacknowledged.exit_status is ExitStatus.INCOMPLETE
+    assert _text(unacknowledged).endswith("2 messages did not arrive; nor has the MQTT broker acknowledged them.")
     assert result(left_behind=["x"]).exit_status is ExitStatus.INCOMPLETE
     assert result(stalled="why").exit_status is ExitStatus.INCOMPLETE
 

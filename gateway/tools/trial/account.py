@@ -239,6 +239,6 @@ class TrialResult:
         commands = {one.exit_status for one in self.commands}
         if self.missing or ExitStatus.MISSING_MESSAGES in commands:
             return ExitStatus.MISSING_MESSAGES
-        if self.left_behind or self.stalled or self.sent < self.wanted or ExitStatus.INCOMPLETE in commands:
+        if self.left_behind or self.stalled or self.delivered < self.wanted or ExitStatus.INCOMPLETE in commands:
             return ExitStatus.INCOMPLETE
         return ExitStatus.OK
