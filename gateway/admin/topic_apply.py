@@ -124,7 +124,10 @@ def apply(
                 admin, by_name, _end_state(admin, by_name, result.done), until, monotonic=monotonic, sleep=sleep
             )
             result.behind, result.fenced = everywhere.behind, everywhere.fenced
-            if everywhere.behind or not [step for step in _still(admin, wanted) if step.acts and step not in refused]:
+            still = _still(admin, wanted)
+            if everywhere.behind or (
+                still is not None and not [step for step in still if step.acts and step not in refused]
+            ):
                 break
         if monotonic() >= deadline:
             result.left |= dict.fromkeys((step for step in steps if step not in refused), again)
@@ -134,15 +137,17 @@ def apply(
             if again is not _NOT_SHOWN:
                 tell(f"not yet: {again} Trying again")
             sleep(_BACKOFF_S)
-    result.left |= {step: why for step, why in refused.items() if step in _still(admin, wanted)}
+    still = _still(admin, wanted) if refused else ()
+    result.left |= {step: why for step, why in refused.items() if still is None or step in still}
     return result
 
 
-def _still(admin: KafkaAdmin, wanted: tuple[Wanted, ...]) -> tuple[Step, ...]:
+def _still(admin: KafkaAdmin, wanted: tuple[Wanted, ...]) -> tuple[Step, ...] | None:
+    """The present steps; None while Kafka does not answer."""
     try:
         return look(admin, wanted)
     except AdminRetriableError:
-        return ()
+        return None
 
 
 def _take(

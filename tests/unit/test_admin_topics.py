@@ -1,5 +1,6 @@
 """What the settings' topics should be, the steps to it, and steps that go on after every kind of interruption."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from config.errors import ExitStatus
 from config.settings import Settings
 from gateway.admin.audit import AuditError, AuditLog
 from gateway.admin.changes import NewTopic
 from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
-from gateway.admin.errors import AdminError, AdminMissingError, AdminRetriableError
+from gateway.admin.errors import AdminError, AdminMissingError, AdminRefusedError, AdminRetriableError
 from gateway.admin.model import Answers, Broker, Cluster, ConfigEntry, Partition, Topic, Unanswered
 from gateway.admin.topic_apply import apply, delete, refusals
 from gateway.admin.topic_plan import plan, templated, wanted_topics
+from gateway.cli.main import main
 
 NOT_THERE = AdminRetriableError("The controller did not answer.")
 
@@ -294,6 +297,17 @@ def test_a_refusal_is_not_tried_again_and_keeps_nothing_else_back(audit: AuditLo
     assert kafka.asked.count("grow") == 1
 
 
+@pytest.mark.parametrize("breaks", [3, 1000])
+def test_a_refusal_is_told_also_when_kafka_then_goes_away(audit: AuditLog, breaks: int) -> None:
+    class Away(FakeKafka):
+        def add_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
+            self.breaks["topics"] = [NOT_THERE] * breaks
+            raise AdminError("Topic t cannot be grown.")
+
+    result = applied(Away(topic_of("t", 2), DEAD), audit)
+    assert [(step.kind, why) for step, why in result.left.items()] == [("grow", "Topic t cannot be grown.")]
+
+
 def test_it_returns_when_every_broker_that_takes_part_shows_it(audit: AuditLog) -> None:
     kafka = FakeKafka(DEAD, brokers=3)
     kafka.lags = {1: 0, 2: 7, 3: 1000}
@@ -363,6 +377,29 @@ def test_a_topic_that_comes_back_is_told(audit: AuditLog) -> None:
     (sentence,) = deleted(kafka, audit)
     assert "created again with another id" in sentence
     assert "auto.create.topics.enable" in sentence
+
+
+def test_a_refused_deletion_does_not_hide_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Guarded(FakeKafka):
+        def broker_configs(self, _names: Iterable[str]) -> Answers[dict[str, ConfigEntry]]:
+            return Answers({}, ())
+
+        def delete_topic(self, topic: str) -> None:
+            if topic == "b":
+                raise AdminRefusedError("Kafka does not let us delete b.")
+            super().delete_topic(topic)
+
+    kafka = Guarded(*(topic_of(name, 1) for name in "abc"))
+    settings = SETTINGS.model_copy(update={"data_dir": tmp_path})
+    monkeypatch.setattr("gateway.cli.kafka.topics.connected", lambda _: contextlib.nullcontext((settings, kafka)))
+    assert main(["topics", "delete", "a", "b", "c", "--yes"]) == ExitStatus.INCOMPLETE
+    assert list(kafka.truth) == ["b"]
+    told = capsys.readouterr().out
+    assert "No broker shows a any more." in told
+    assert "FAIL b: Kafka does not let us delete b." in told
+    assert main(["topics", "delete", "b", "--yes"]) == ExitStatus.REFUSED
 
 
 def test_what_speaks_against_a_deletion() -> None:

@@ -290,7 +290,14 @@ def _delete(arguments: argparse.Namespace) -> int:
             say("Nothing was done.")
             return ExitStatus.OK
         audit = audit_log(settings, admin, "gateway topics delete")
-        left = {name: delete(admin, topic, audit, arguments.timeout, tell=mention) for name, topic in found.items()}
+        left: dict[str, tuple[str, ...]] = {}
+        for name, topic in found.items():
+            try:
+                left[name] = delete(admin, topic, audit, arguments.timeout, tell=mention)
+            except AdminError as error:
+                if not left:
+                    raise  # nothing was done
+                left[name] = (str(error),)
     if arguments.json:
         print_json({"deleted": [name for name in left if not left[name]],
                     "left": {name: why for name, why in left.items() if why}, "warnings": warnings})  # fmt: skip
