@@ -21,7 +21,8 @@ State = Literal[
 ]  # fmt: skip
 """``moving``: it commits, and the lag is stable. ``slow``: it commits, and the lag grows. ``stopped``: a member has the
 partition and commits nothing. ``behind``: it lags, and there was no second look. ``lost records``: records were deleted
-before they were read. ``unknown``: Kafka did not report an offset."""
+before they were read. ``unknown``: Kafka did not report an offset, or the
+committed one is beyond the log's end."""
 
 BAD: Final[frozenset[State]] = frozenset({"stopped", "nobody reads it", "lost records"})
 _TWO_COMMITS_S: Final = 10.0
@@ -108,7 +109,10 @@ def _partition(
 ) -> PartitionLag:
     committed, start, end = look.committed.get(place), look.starts.get(place), look.ends.get(place)
     first = committed if committed is not None else start
-    lag = None if end is None or first is None else max(0, end - max(first, start or 0))
+    problem = look.problems.get(place, "")
+    if end is not None and committed is not None and committed > end:
+        problem = f"its commit is beyond the log's end ({committed} > {end}): the topic was made anew, or lost records"
+    lag = None if end is None or first is None or problem else max(0, end - max(first, start or 0))
     lost = max(0, start - committed) if start is not None and committed is not None else 0
     age = max(0.0, (now_ms - times_ms[place]) / 1000) if lag and place in times_ms else None
     read_rate = write_rate = None
@@ -121,9 +125,7 @@ def _partition(
                 age = min(age, seconds)
     pace = _Pace(read_rate, write_rate, age, lag or 0)
     state = _state(look.group, lag, lost, member, committed, pace, looked_twice=before is not None)
-    return PartitionLag(
-        place, committed, start, end, lag, lost, age, member, read_rate, write_rate, state, look.problems.get(place, "")
-    )
+    return PartitionLag(place, committed, start, end, lag, lost, age, member, read_rate, write_rate, state, problem)
 
 
 class _Pace(NamedTuple):

@@ -88,6 +88,13 @@ def test_without_a_commit_everything_that_is_there_is_unread() -> None:
     assert (one.committed, one.lag) == (None, 70)
 
 
+def test_a_commit_from_before_the_topic_was_made_anew_is_not_caught_up() -> None:
+    """By its auto.offset.reset the reader may leave out all that the new topic has."""
+    (one,) = lag_of(look_of(0, 5000, 100, MEMBER)).partitions
+    assert (one.lag, one.state) == (None, "unknown")
+    assert "5000 > 100" in one.problem
+
+
 def test_records_that_were_deleted_are_lost_and_no_lag() -> None:
     found = lag_of(look_of(0, 40, 100, MEMBER, start=70))
     assert (found.partitions[0].lost, found.lag, found.partitions[0].state) == (30, 30, "lost records")
@@ -110,6 +117,7 @@ def test_records_that_were_deleted_are_lost_and_no_lag() -> None:
         (None, look_of(5, 50, 1000), 60, "nobody reads it"),
         (None, look_of(5, 50, 1000, MEMBER), 60, "behind"),
         (None, look_of(5, 50, None, MEMBER), None, "unknown"),
+        (look_of(0, 500, 100, MEMBER), look_of(5, 500, 100, MEMBER), None, "unknown"),
         (look_of(0, None, 1000, MEMBER), look_of(5, 10, 1000, MEMBER), 60, "behind"),  # its first commit
     ],
 )
