@@ -47,8 +47,8 @@ _PROPERTIES: Final = {
 class Visit:
     """The result of a visit.
 
-    ``error`` says why there was no CONNACK; ``code`` is the CONNACK's, 0 for success. ``granted`` are the codes of the
-    SUBACK, one for each filter, None without one.
+    ``error`` says why there was no CONNACK, or no SUBACK in time; ``code`` is the CONNACK's, 0 for success. ``granted``
+    are the codes of the SUBACK, one for each filter, None without one.
 
     ``limits`` are the properties that the CONNACK had, by our names for them. ``retained`` is the message of the
     requested topic, None where the broker gives none.
@@ -169,6 +169,9 @@ class _Visitor:
         self._client.subscribe(filters)
         self._client.unsubscribe([one.filter for one in self._filters])
         self._wait(lambda: self.result.granted is not None)
+        if self.result.granted is None and not self._ended:
+            text = f"{self._address} did not answer SUBSCRIBE within {self._timeout_s:g} s."
+            self.result.error = ConnectError(text, "timeout")
 
     def _leave(self) -> None:
         properties = None

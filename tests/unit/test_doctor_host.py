@@ -161,6 +161,10 @@ def test_a_gateway_that_is_well_or_not_ready_or_without_a_worker(tmp_path: Path)
     assert {check.severity for check in well.values()} == {OK}
     not_ready = {"state": "STARTING", "ready": False, "reasons": ["No session is connected."]}
     assert "No session is connected." in running(not_ready, tmp_path)["ready"].text
+    not_ready = {**not_ready, "problems": [problem("certificate-expires", "warning")]}
+    assert running(not_ready, tmp_path)["ready"].severity is FAIL, "a warning does not say so"
+    not_ready = {**not_ready, "problems": [problem("kafka-unreachable", "critical")]}
+    assert "ready" not in running(not_ready, tmp_path), "the problem says it"
     down = {"ready": False, "problems": [], "workers": [{"worker": 1, "up": False, "problem": "It ended."}]}
     assert "Worker 1 does not answer (It ended.)" in running(down, tmp_path)["worker-down"].text
     down["problems"] = [{**problem("worker-down", "critical"), "subject": "worker 1", "text": "Worker 1 is ill."}]

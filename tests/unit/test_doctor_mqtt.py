@@ -158,6 +158,10 @@ def test_a_broker_of_3_1_1_is_not_blamed_for_what_it_cannot_say() -> None:
         ({"everything": replace(WELCOME, granted=[0])}, "everything", FAIL, "granted to the device's user"),
         ({"everything": replace(WELCOME, granted=[0x80])}, "everything", OK, "refused"),
         ({"everything": replace(WELCOME, granted=None)}, "everything", OK, "disconnected"),
+        (
+            {"everything": replace(WELCOME, granted=None, error=ConnectError("No answer.", "timeout"))},
+            "everything", SKIPPED, "No answer.",
+        ),
         ({"everything": None, "everything_as": None}, "everything", SKIPPED, "--device-user"),
         ({"everything": None, "everything_as": None, "device": REFUSED}, "everything", SKIPPED,
             "does not let in the user"),
@@ -177,6 +181,8 @@ def test_who_is_let_in_and_must_not_be(name: str, called: str) -> None:
     assert (check.severity, check.status) == (FAIL, ExitStatus.REFUSED)
     silent = door(**{name: Visit(error=ConnectError("It said nothing.", "timeout"))})
     assert judged(found=silent)[called].severity is SKIPPED
+    busy = judged(found=door(**{name: Visit(code=0x97)}))[called]
+    assert (busy.severity, "quota exceeded" in busy.text) == (SKIPPED, True), "nobody is let in now"
     hung_up = door(**{name: Visit(error=ConnectError("It hung up.", "protocol"))})
     assert judged(found=hung_up)[called].severity is SKIPPED
     assert judged(found=replace(hung_up, without_certificate=True))[called].severity is OK
@@ -301,6 +307,7 @@ def test_an_emqx_that_is_well() -> None:
         ({"bans": [Ban("username", "gw", "", "infinity")]}, "bans", FAIL, "username gw"),
         ({"clients": {}}, "sessions", FAIL, "4 of 4 sessions are not connected"),
         ({"clients": {}, "runs": False}, "sessions", OK, "no session"),
+        ({"clients": {}}, "drops", SKIPPED, "no session"),
     ],
 )
 def test_what_emqx_tells(changes: dict[str, Any], name: str, severity: Severity, says: str) -> None:

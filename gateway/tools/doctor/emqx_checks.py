@@ -220,6 +220,8 @@ def _judge_sessions(
             "Raise mqtt.max_mqueue_len and mqtt.max_inflight in EMQX, or use more sessions; gateway verify shows when.",
             dropped=dropped,
         )
+    elif not present:
+        findings.of("drops").skip("EMQX has no session of this instance, so nobody can tell what it dropped for one.")
     else:
         findings.of("drops").ok("EMQX has dropped nothing of our sessions' queues.")
     away = [name for name in ours if name not in clients or not clients[name].connected]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _BEHIND_LOGIN: Final = ("version", "shared", "qos", "window", "session_expiry", "packet_size", "retain")
 _DOORS: Final = ("anonymous", "wrong_password", "everything")
+_NOT_FOR_THE_LOGIN: Final = {"unavailable", "protocol", "redirected"}  # refusals of any client
 _REFUSED: Final = {"credentials", "not_authorised", "client_id", "banned"}
 _ACKNOWLEDGED_S: Final = 0.01  # a usual time to Kafka's acknowledgement, for the arithmetic of windows
 _MOSQUITTO: Final = re.compile(r"mosquitto (\d+)\.(\d+)\.(\d+)")
@@ -305,6 +306,8 @@ def _judge_stranger(
     if visit is not None and visit.code is not None:
         if visit.welcome:
             check.fail(let_in, fix, status=ExitStatus.REFUSED)
+        elif reasons.connect_label(visit.code) in _NOT_FOR_THE_LOGIN:
+            check.skip(f"It could not be told: the broker takes no login now ({reasons.words(visit.code)}).")
         else:
             check.ok(f"{refused} ({reasons.words(visit.code)}).", code=visit.code)
         return
@@ -331,7 +334,9 @@ def _judge_everything(findings: Findings, door: DoorFacts) -> None:
         check.skip(because)
         return
     granted = visit.granted[0] if visit.granted else None
-    if granted is not None and granted < _FAILED:
+    if visit.error is not None:
+        check.skip(f"It could not be told: {visit.error}")
+    elif granted is not None and granted < _FAILED:
         check.fail(
             f"SUBSCRIBE # is granted to {who}: it reads every message of every device.",
             "Let devices read their own topics alone (EMQX: Access Control, Authorization, with no_match = deny). "

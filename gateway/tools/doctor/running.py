@@ -133,7 +133,7 @@ def _judge_status(findings: Findings, status: dict[str, Any]) -> None:
     if status.get("ready"):
         rest = "" if problems else ", and names no problem"
         findings.of("ready").ok(f"It is {status.get('state')} and ready{rest}.", state=status.get("state"))
-    elif not problems:
+    elif not any(one.get("severity") == "critical" for one in problems):
         findings.of("ready").fail(
             f"It is {status.get('state')} and not ready: {some(reasons) or 'a worker does not answer'}.",
             "See /status and its log.",
