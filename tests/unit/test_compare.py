@@ -9,6 +9,7 @@ import pytest
 
 from bridge.dead_letters.reading import LoggedRecord, Place
 from config.errors import ExitStatus
+from gateway.cli.records.compare import _text
 from gateway.tools.migration.compare import Comparison, ComparisonError, Side, Span, Table
 from gateway.tools.migration.identity import Reader, parse_identity
 
@@ -57,6 +58,14 @@ def test_missing_twice_and_more(tmp_path: Path) -> None:
     assert (found.only_right, found.only_right_examples) == (1, ("new/0:2",))
     assert (found.left_duplicates, found.right_duplicates, found.fewer_copies) == (1, 1, 1)
     assert found.exit_status is ExitStatus.MISSING_MESSAGES
+
+
+def test_fewer_copies_are_not_every_message(tmp_path: Path) -> None:
+    """A switch that says "on" a hundred times, of which one came."""
+    found = compare(tmp_path, [Rec("on")] * 100, [Rec("on")])
+    assert (found.only_left, found.fewer_copies) == (0, 99)
+    assert "every message" not in _text(found, "old", "new")
+    assert "every message" in _text(compare(_other(tmp_path), [Rec("on")] * 2, [Rec("on")] * 2), "old", "new")
 
 
 def test_differences_of_the_matched(tmp_path: Path) -> None:

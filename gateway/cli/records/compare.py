@@ -175,4 +175,6 @@ def _verdict(found: Comparison) -> str:
         return "Nothing to judge: the left has no message in this span that --by identifies."
     if found.left_unnamed or found.recent:
         return "Missing: 0 of the messages that could be judged; some could not."
+    if found.fewer_copies:
+        return "Missing: 0 of the different messages. Of fewer copies --by cannot tell whether they are missing."
     return "Missing: 0. The right has every message of the left."
