@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +22,7 @@ from gateway.tools.verify.check import Span, Verdict
 from gateway.tools.verify.lives import Lives, Window
 from gateway.tools.verify.log import FoundRecord, PartitionView, TopicView
 from gateway.tools.verify.place import Place, PlaceResult
+from gateway.tools.verify.reader import KafkaReader
 from tests.unit.fake_kafka import FakeKafka, FakePartition
 from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
 from tests.unit.manual_time import in_manual_time
@@ -107,6 +111,38 @@ async def test_a_worker_that_runs_has_an_open_interval() -> None:
         assert (place(verdict).acknowledged, place(verdict).open, place(verdict).surplus) == (4, 3, 0)
         assert verdict.lives[0].ending(verdict.now_ms) == "running"
         assert verdict.lives[0].ending(verdict.now_ms + 300_000) == "silent"
+
+
+async def test_a_worker_that_runs_on_after_the_span_is_not_silent() -> None:
+    async with LedgerPath() as path:
+        await path.deliver_interval("t", 4)
+        until_ms = path.now_ms()
+        for _ in range(5):
+            await path.interval()
+        verdict = await FakeLog(path.kafka).verify(span=Span(None, until_ms))
+        assert place(verdict).acknowledged == 4
+        assert "; running; counted until" in as_text(verdict)
+
+
+@pytest.mark.parametrize(
+    ("settings", "explains"), [({"retention_ms": DAY_MS}, False), ({"by_size": True}, True), ({"known": False}, True)]
+)
+async def test_a_partition_of_the_account_that_is_empty_explains_no_hole_of_today(
+    settings: dict[str, Any], explains: bool
+) -> None:
+    """As a route that is gone leaves it: its keys were the only ones there."""
+
+    class Reader(KafkaReader):
+        def __init__(self) -> None:
+            self._consumer = Mock()
+
+        async def topic(self, name: str) -> TopicView:
+            return TopicView({0: PartitionView(0, 5), 1: PartitionView(7, 7)}, **settings)
+
+    now_ms = time.time_ns() // 1_000_000
+    horizon_ms = await Reader().ledger_horizon_ms("ledger")
+    assert (horizon_ms > now_ms) is explains
+    assert horizon_ms > now_ms - DAY_MS, "what retention may have taken is no hole"
 
 
 # --- one too few ---

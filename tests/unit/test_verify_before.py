@@ -39,6 +39,18 @@ def test_nothing_was_dropped() -> None:
     assert "knows none of its sessions" in as_sentence(Before())
 
 
+async def test_sessions_that_emqx_does_not_know_are_not_vouched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def clients(_api: object, wanted: list[str]) -> dict[str, EmqxClient]:
+        assert wanted == ["gw-0-0", "gw-0-1", "gw-0-2"]
+        return {"gw-0-1": session(1)}
+
+    monkeypatch.setattr("gateway.health.emqx.api.EmqxApi.clients", clients)
+    emqx = EmqxSettings.model_validate({"url": "http://127.0.0.1:9", "api_key": "k", "api_secret": "s"})
+    before = await look_before(Settings(instance="gw", mqtt=MqttSettings(sessions=3), emqx=emqx), [0])
+    assert as_sentence(before).endswith("for our 1 session since 2026-01-01T12:00:01Z; it knows nothing of 2 others.")
+    assert before.as_dict()["unknown_sessions"] == 2
+
+
 def test_what_was_dropped_is_told_by_session_with_its_beginning() -> None:
     before = Before((session(0, 5000), session(1), session(2, 720, 3)))
     assert as_sentence(before) == (

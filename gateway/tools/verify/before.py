@@ -21,11 +21,12 @@ _NAMED: Final = 5
 @dataclass(frozen=True, slots=True)
 class Before:
     """EMQX's counts since the sessions began, of too large messages since their present connections; they cannot be
-    limited to a span. ``problem`` is the reason without an
-    answer, or None."""
+    limited to a span. ``unknown``: our sessions that EMQX does not know. ``problem`` is the reason without an answer,
+    or None."""
 
     sessions: tuple[EmqxClient, ...] = ()
     problem: str | None = None
+    unknown: int = 0
 
     @property
     def dropped(self) -> int:
@@ -36,6 +37,7 @@ class Before:
             "looked": self.problem is None,
             "problem": self.problem,
             "dropped": self.dropped if self.problem is None else None,
+            "unknown_sessions": self.unknown if self.problem is None else None,
             "sessions": [
                 {
                     "client_id": one.client_id,
@@ -65,7 +67,8 @@ async def look_before(settings: Settings, workers: Iterable[int]) -> Before:
         found = await EmqxApi(settings.emqx).clients(wanted)
     except GatewayError as error:
         return Before(problem=str(error))
-    return Before(tuple(found[client_id] for client_id in sorted(found)))
+    known = tuple(found[client_id] for client_id in sorted(found))
+    return Before(known, unknown=len(wanted) - len(known))
 
 
 def as_sentence(before: Before, *, lost: int = 0) -> str:
@@ -78,7 +81,8 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
     losing = [one for one in before.sessions if one.mqueue_dropped or one.dropped_too_large]
     if not losing:
         since = min(one.session_ms for one in before.sessions)
-        but = "" if not lost else "; what was in sessions that it lost before, it does not count"
+        but = "" if not before.unknown else f"; it knows nothing of {before.unknown} others"
+        but += "" if not lost else "; what was in sessions that it lost before, it does not count"
         return f"Before the gateway: EMQX has dropped nothing for our {sessions}{_since(since)}{but}."
     named = "; ".join(_of(session) for session in losing[:_NAMED])
     more = f"; and {len(losing) - _NAMED} more" if len(losing) > _NAMED else ""

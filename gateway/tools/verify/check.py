@@ -43,8 +43,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a verification. ``missing`` and ``unjudged`` are sentences. ``losses`` are MQTT sessions that the
-    broker lost, each once."""
+    """The result of a verification. ``now_ms`` is the end of its span. ``missing`` and ``unjudged`` are sentences.
+    ``losses`` are MQTT sessions that the broker lost, each once."""
 
     gateway: str
     from_ms: int | None
@@ -157,11 +157,12 @@ async def verify(
         read = (topic, partition) not in log.leaderless
         results.append(place.settle(comparison, start) if read else place.not_read())
     unread = sorted(partition for topic, partition in log.leaderless if topic == ledger_topic)
-    return _verdict(gateway, reading, results, now_ms, unread)
+    told_ms = now_ms if span.until_ms is None else min(now_ms, span.until_ms)  # a later word is not of the span
+    return _verdict(gateway, reading, results, told_ms, unread)
 
 
 def _verdict(gateway: str, reading: _Reading, results: list[PlaceResult], now_ms: int, unread: list[int]) -> Verdict:
-    """``unread``: partitions of the ledger topic."""
+    """``now_ms``: when the span ends. ``unread``: partitions of the ledger topic."""
     lives = reading.lives.sorted()
     missing = [
         f"{result.topic}/{result.partition}: {result.missing} of {result.acknowledged} acknowledged records are missing"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+SLACK_MS: Final = 60_000  # between the gateway's clock and the broker's
 
 
 class FoundRecord(NamedTuple):
@@ -41,6 +44,11 @@ class TopicView:
     retention_ms: int | None = None
     by_size: bool = False
     known: bool = True
+
+    def spans(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Number, first offset and end of each partition, in order."""
+        for number, place in sorted(self.partitions.items()):
+            yield number, (place.start, place.end)
 
     def may_have_expired(self, from_ms: int, now_ms: int, slack_ms: int) -> bool:
         """Whether retention may have deleted records written since ``from_ms``."""

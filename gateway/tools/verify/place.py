@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from gateway.tools.verify.log import SLACK_MS
+
 if TYPE_CHECKING:
     from bridge.ledger_topic.records import PartitionRecord
     from gateway.tools.verify.lives import Window
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 State = Literal["ok", "surplus", "open", "expired", "compacted", "unjudged", "missing"]
 
-_SLACK_MS = 60_000  # between the gateway's clock and the broker's
 _ABSENT_RANGES = 1000  # most ranges of missing offsets that are kept for the report
 _BLURRED = "some offsets were not listed one by one, and part of their range has expired"
 
@@ -134,7 +135,7 @@ class Place:
 
     def _expires(self, record: PartitionRecord) -> bool:
         assert self._topic_view is not None
-        return self._topic_view.may_have_expired(record.from_ms, self._now_ms, _SLACK_MS)
+        return self._topic_view.may_have_expired(record.from_ms, self._now_ms, SLACK_MS)
 
     def _union(self) -> list[tuple[int, int, bool]]:
         """Disjoint runs in ascending order, each with whether its records must be tagged. Call it after the last

@@ -6,6 +6,7 @@ A fetch holds a few MiB at most, and one piece of records is in memory at a time
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -25,7 +26,7 @@ from bridge.kafka.connection import (
     why_unreachable,
 )
 from bridge.kafka.login import KafkaLogin
-from gateway.tools.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
+from gateway.tools.verify.log import SLACK_MS, FoundRecord, LedgerRow, PartitionView, TopicView
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -150,25 +151,26 @@ class KafkaReader:
 
     async def ledger_horizon_ms(self, topic: str) -> int:
         """The time from which the ledger topic is complete; 0 if nothing has expired."""
-        view = await self._ledger(topic)
+        view = await self._ledger_view(topic)
         horizon_ms = 0
-        for partition, (start, end) in view.items():
+        for partition, (start, end) in view.spans():
             if start > 0:
                 # Deleted records were written before the existing ones.
-                horizon_ms = max(horizon_ms, await self._first_timestamp(topic, partition, start, end))
+                first_ms = await self._first_timestamp(topic, partition, start, end)
+                horizon_ms = max(horizon_ms, _emptied_until_ms(view) if first_ms is None else first_ms)
         return horizon_ms
 
-    async def _first_timestamp(self, topic: str, partition: int, start: int, end: int) -> int:
+    async def _first_timestamp(self, topic: str, partition: int, start: int, end: int) -> int | None:
         async for messages in self._messages(topic, partition, start, end):
             return int(messages[0].timestamp)
-        return 1 << 62  # everything has expired
+        return None
 
     # --- records -----------------------------------------------------------------------------------
 
     async def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
         """The ledger topic from records written at ``since_ms`` to its present end, one partition after the other.
         Raises TopicMissingError."""
-        for partition, (start, end) in (await self._ledger(topic)).items():
+        for partition, (start, end) in (await self._ledger_view(topic)).spans():
             first = start
             if since_ms is not None:
                 place = TopicPartition(topic, partition)
@@ -184,13 +186,13 @@ class KafkaReader:
         async for messages in self._messages(topic, partition, first, end):
             yield [FoundRecord(m.offset, m.timestamp, tag in m.headers) for m in messages]
 
-    async def _ledger(self, topic: str) -> dict[int, tuple[int, int]]:
+    async def _ledger_view(self, topic: str) -> TopicView:
         view = await self.topic(topic)
         if view is None:
             raise TopicMissingError(
                 f"Kafka has no ledger topic {topic} (ledger.topic). Did a gateway with these settings ever run?"
             )
-        return {number: (place.start, place.end) for number, place in sorted(view.partitions.items())}
+        return view
 
     async def _messages(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[Any]]:
         """Messages from ``first`` to below ``end``, in pieces; fewer if the topic is deleted meanwhile, or the
@@ -224,6 +226,14 @@ class KafkaReader:
                     f"Kafka gave nothing of {topic}/{partition} from offset {position} on for {_STALL_S:g} s, though "
                     f"it goes on to {end}. Does the partition's leader answer?"
                 )
+
+
+def _emptied_until_ms(view: TopicView) -> int:
+    """The time to which the records of a partition without any may have been: to the end of retention, where that alone
+    deletes. A route that is gone leaves such a partition for good."""
+    if not view.known or view.by_size or view.retention_ms is None:
+        return 1 << 62
+    return time.time_ns() // 1_000_000 - view.retention_ms + SLACK_MS
 
 
 async def _asked(question: Awaitable[T], what: str) -> T:
