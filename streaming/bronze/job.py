@@ -11,7 +11,8 @@ much; each batch's rows are counted against the offsets it was planned with inst
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, Observation, SparkSession, Window
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings
+from streaming.bronze.returning import take_up
 from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, require_delta
 from streaming.errors import DataLossError
 from streaming.job import JobContext
@@ -43,6 +45,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     require_delta(spark, DeltaTable(spark, stream, "bronze"))
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=topics(settings), doubled="bronze")
     writer = _BatchWriter(spark, settings, context, checkpoint)
+    take_up(checkpoint, DeltaTable(spark, stream, "bronze_gaps"), topics(settings), writer.as_before)
     return checkpoint.start(read_records(spark, settings, allow_data_loss=True), stream, writer.write)
 
 
@@ -73,6 +76,11 @@ class _BatchWriter:
         self._kafka = KafkaAdmin(spark, settings.kafka)
         self._known = _TopicIds(Folder(spark, location(stream.checkpoint)))
         self._first = True
+
+    def as_before(self, names: Iterable[str]) -> set[str]:
+        """Which of the topics are in Kafka and those that were read last under their names."""
+        ids = self._kafka.topic_ids([name for name in names if self._kafka.has_topic(name)])
+        return ids.keys() - self._known.changed(ids)
 
     def write(self, records: DataFrame, batch: int) -> None:
         """Writes one batch. Raises DataLossError, with the batch not committed, if Kafka lost some of it."""
@@ -174,7 +182,7 @@ class _TopicIds:
         text = folder.read_text(self._NAME)
         self._ids: dict[str, list[tuple[int, str]]] = {} if text is None else json.loads(text)
 
-    def changed(self, ids: Mapping[str, str], batch: int) -> set[str]:
+    def changed(self, ids: Mapping[str, str], batch: float = math.inf) -> set[str]:
         """The topics that are other ones than before this batch."""
         before = {topic: [id_ for since, id_ in its if since < batch] for topic, its in self._ids.items()}
         return {topic for topic, id_ in ids.items() if before.get(topic) and before[topic][-1] != id_}

@@ -93,7 +93,9 @@ def prepare_checkpoint(
         _require_fitting(folder.url, query, begun | newer, wanted)
         for name, version in newer.items():
             _say(f"{query}: the state of {name} {begun[name]} is begun anew as {name} {version}.")
-        _tell_topics(query, begun.get("topics"), wanted.get("topics"))
+        oldest = "the oldest record that Kafka holds"
+        place = f"where it left them, else from {oldest}" if doubled else oldest
+        _tell_topics(query, begun.get("topics"), wanted.get("topics"), place)
         wanted = begun | wanted
         if wanted == begun:
             return folder
@@ -144,12 +146,12 @@ def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Map
         )
 
 
-def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] | None) -> None:
+def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] | None, place: str) -> None:
     """Says what Spark does when the topics are others than before; it says nothing itself."""
     if begun is None or wanted is None:
         return
     if added := sorted(set(wanted) - set(begun)):
-        _say(f"{query} reads {', '.join(added)} from now on, from the oldest record that Kafka holds.")
+        _say(f"{query} reads {', '.join(added)} from now on, from {place}.")
     if removed := sorted(set(begun) - set(wanted)):
         _say(
             f"{query} does not read {', '.join(removed)} any more. Spark takes a topic that is missing for lost data"

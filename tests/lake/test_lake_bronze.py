@@ -161,6 +161,26 @@ async def test_a_topic_made_anew_is_noticed_even_if_it_is_longer_than_the_old_on
     assert len(rows(spark, chosen)) == 35, "what is known now is no loss any more"
 
 
+async def test_a_topic_that_comes_back_goes_on_where_it_was_left(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    stays, leaves = await make_topic(partitions=1), await make_topic(partitions=2)
+    both, one = settings(tmp_path, kafka, stays, leaves), settings(tmp_path, kafka, stays)
+    produce(kafka.bootstrap, stays, messages(range(1), base_ms(), 1))
+    produce(kafka.bootstrap, leaves, messages(range(20), base_ms(), 2))
+    run(spark, both)
+    produce(kafka.bootstrap, stays, messages(range(1, 2), base_ms(), 1))
+    run(spark, one, allow_data_loss=True)
+    assert gaps(spark, both) == [(leaves, 0, 10, None, "gone"), (leaves, 1, 10, None, "gone")]
+
+    produce(kafka.bootstrap, leaves, messages(range(20, 30), base_ms(), 2))
+    run(spark, both)
+    assert places(rows(spark, both)) == sorted(
+        [(stays, 0, 0), (stays, 0, 1), *((leaves, partition, it) for partition in range(2) for it in range(15))]
+    )
+    assert gaps(spark, both) == []
+
+
 async def test_offsets_without_a_record_are_no_loss_and_what_goes_while_it_is_read_is(
     spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
