@@ -1,12 +1,17 @@
 """The settings of one ``[[commands]]`` as the dispatcher uses them: lengths in ns and ms, topics in parts."""
 
+import re
 from dataclasses import dataclass
 from typing import Final, Self
 
 from bridge.commands.tokens import Signer
 from config.tables.commands import CommandSettings
 
-_FORBIDDEN: Final = frozenset("/+#\x00$")
+_NO_CHARACTERS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
+UNSENDABLE: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]")
+"""What a text of MQTT cannot contain: for NUL, control characters and code points that are no characters a broker may
+end the connection [MQTT-1.5.4], as Mosquitto does."""
+_FORBIDDEN: Final = re.compile(f"[/+#$]|{UNSENDABLE.pattern}")
 UNSIGNED: Final = "unsigned"
 
 
@@ -46,9 +51,7 @@ class CommandPlan:
 def forbidden(text: str) -> str | None:
     """The first character that may not stand in a level of an MQTT topic, or leaves its place there; None without one.
 
-    ``/`` begins another level, ``+`` and ``#`` are wildcards, NUL is not allowed [MQTT-4.7.3-2], and ``$`` begins the
-    broker's own topics.
+    ``/`` begins another level, ``+`` and ``#`` are wildcards, and ``$`` begins the broker's own topics.
     """
-    if _FORBIDDEN.isdisjoint(text):
-        return None
-    return next(character for character in text if character in _FORBIDDEN)
+    found = _FORBIDDEN.search(text)
+    return found[0] if found else None

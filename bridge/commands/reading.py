@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge import wire
 from bridge.commands.model import Answer
-from bridge.commands.plan import CommandPlan, forbidden
+from bridge.commands.plan import UNSENDABLE, CommandPlan, forbidden
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def read_request(record: LoggedRecord, plan: CommandPlan, now_ms: int) -> Reques
     found: dict[str, str] = {}
     user = []
     for name, value in record.headers:
-        text = _text(value or b"", f"header {name!r}")
+        text = _text(value or b"", f"header {name[:40]!r}")
         if name in names:
             found[name] = text
         else:
@@ -69,11 +69,17 @@ def read_request(record: LoggedRecord, plan: CommandPlan, now_ms: int) -> Reques
     if subject:
         _check_level(subject, f"the subject ({settings.subject_header!r})")
     own_id = found.get(settings.id_header) or None
-    if own_id is not None and (len(own_id.encode()) > MOST_ID_BYTES or "\0" in own_id):
+    if own_id is not None and len(own_id.encode()) > MOST_ID_BYTES:
         raise BadCommandError(
-            DeadLetterReason.INVALID_RECORD,
-            f"The id ({settings.id_header!r}) is longer than {MOST_ID_BYTES} bytes, or contains NUL.",
+            DeadLetterReason.INVALID_RECORD, f"The id ({settings.id_header!r}) is longer than {MOST_ID_BYTES} bytes."
         )
+    content_type = found.get(CONTENT_TYPE)
+    for name, text in (*user, (settings.id_header, own_id or ""), (CONTENT_TYPE, content_type or "")):
+        if character := UNSENDABLE.search(name + text):
+            raise BadCommandError(
+                DeadLetterReason.INVALID_RECORD,
+                f"Header {name[:40]!r} contains {character[0]!r}, which no text of MQTT should have.",
+            )
     size = len(record.value or b"")
     if size > settings.max_payload_bytes:
         raise BadCommandError(
@@ -87,7 +93,7 @@ def read_request(record: LoggedRecord, plan: CommandPlan, now_ms: int) -> Reques
         deadline_ms=_deadline(record, plan, found.get(settings.expiry_header), now_ms),
         is_answer_asked=_is_answer_asked(plan, found.get(settings.response_header)),
         is_ordered=key == device,
-        content_type=found.get(CONTENT_TYPE),
+        content_type=content_type,
         user=tuple(user),
     )
 
