@@ -3,9 +3,19 @@
 Times are nanoseconds of a monotonic clock, from the caller. Memory is bounded: new counts replace the oldest, but a
 locked name stays locked. To displace it, an attacker would have to lock ``tracked`` others, at ten argon2 hashes each.
 
-**A guesser locks out no other client.** A guesser may use a device's name. So a user's lock-out does not apply to pairs
-of user and address with a recent right password, which have their own counts (OWASP: device cookie). The same holds
-for addresses: behind a NAT, known devices log in while another client guesses. Cached logins are not checked here.
+**A guesser locks out no other client.** A guesser may use a device's name. So lock-outs do not apply to logins that
+succeeded from their address lately, which have their own counts (OWASP: device cookie). The same holds for addresses:
+behind a NAT, known devices log in while another client guesses. Cached logins are not checked here.
+
+**Nor does a client's own login help it to guess at others.** A client chooses its user name and client id, and only one
+of them may be what is found. So what is trusted is
+
+- a login with all that decides who is found (``Names.who``): its next password is compared with the same secret again;
+- a user name with any client id, if that user was found, and by no token. This covers the name alone: the client id is
+  perhaps looked up too, so its own count applies.
+
+A fleet that shares a user name and is found by client ids is trusted login by login: guesses at the shared name refuse
+other logins with it, and no known device. A failure for another user than the one trusted ends the trust.
 
 Unknown users are counted and locked like existing ones, so a lock-out does not tell which users exist.
 """
@@ -39,6 +49,18 @@ class LockedNow(NamedTuple):
     name: str
     address: str
     left_ns: int
+
+
+class Names(NamedTuple):
+    """A login's keys. Failures are counted by ``user``, ``address`` and ``also``, if not empty. ``who`` and ``by_name``
+    are what is trusted: all that decides who is found, exactly as the client writes it, and its user name alone (None
+    for a token)."""
+
+    user: str
+    address: str
+    also: str
+    who: Hashable
+    by_name: Hashable
 
 
 class Lockouts:
@@ -145,56 +167,61 @@ class ClientLockouts:
         self.addresses = lockouts(settings.address_failures)
         self._pairs = lockouts(settings.failures)
         self._tracked = settings.tracked
-        self._trusted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._trusted: OrderedDict[Hashable, str] = OrderedDict()  # the name that was found, folded
         ban = settings.flapping_ban
         self._flapping = Lockouts(
             settings.flapping_logins, _ns(settings.flapping_window), _ns(ban), _ns(ban), tracked=settings.tracked
         )  # of client ids, by their logins
         self.flapping_ban_s = int(ban.total_seconds())
 
-    def trusts(self, user: str, address: str) -> bool:
-        """Whether the user's right password was used from this address lately."""
-        return (user, address) in self._trusted
+    def trusts(self, key: Hashable) -> bool:
+        """Whether a login with this ``Names.who`` or ``by_name`` succeeded lately."""
+        return key in self._trusted
 
-    def locked(self, user: str, address: str, now_ns: int, also: str = "") -> Literal["user", "address"] | None:
-        """The lock-out that applies to a login; an empty user or address is never locked. ``also`` is a second name by
-        which the user may be found. Trust in the first name covers the second. Trust in the second does not cover the
-        first: otherwise the owner of one device could guess at all users."""
-        pair = (user, address)
-        if pair in self._trusted:
-            return "user" if self._pairs.until_ns(pair, now_ns) else None
-        if user and self.users.until_ns(user, now_ns):
+    def locked(self, names: Names, now_ns: int) -> Literal["user", "address"] | None:
+        """The lock-out that applies to a login."""
+        user, address, also, who, by_name = names
+        found = self._trusted.get(who)
+        if found is not None:
+            return "user" if self._pairs.until_ns(_pair(names, found), now_ns) else None
+        known = by_name in self._trusted
+        if user and (self._pairs.until_ns((user, address), now_ns) if known else self.users.until_ns(user, now_ns)):
             return "user"
-        if also:
-            pair = (also, address)
-            if pair in self._trusted:
-                return "user" if self._pairs.until_ns(pair, now_ns) else None
-            if self.users.until_ns(also, now_ns):
-                return "user"
-        if address and self.addresses.until_ns(address_group(address), now_ns):
+        if also and self.users.until_ns(also, now_ns):
+            return "user"
+        if address and not known and self.addresses.until_ns(address_group(address), now_ns):
             return "address"
         return None
 
-    def failed(self, user: str, address: str, now_ns: int, also: str = "") -> list[Locked]:
-        """Count a wrong password or token, or an unknown user. Returns the lock-outs that it starts."""
+    def failed(self, names: Names, now_ns: int, found: str = "") -> list[Locked]:
+        """Count a wrong password or token of the user ``found`` (folded), or an unknown user. Returns the lock-outs
+        that it starts."""
+        user, address, also, who, by_name = names
+        trusted = self._trusted.get(who)
+        if trusted is not None:
+            if trusted == found:
+                pair = _pair(names, found)
+                return [Locked("user", pair[0], length_ns)] if (length_ns := self._pairs.failed(pair, now_ns)) else []
+            del self._trusted[who]
+        known = by_name in self._trusted
         begun = []
-        for name in (user, also) if also else (user,):
-            pair = (name, address)
-            trusted = pair in self._trusted
-            if name and (length_ns := self._pairs.failed(pair, now_ns) if trusted else self.users.failed(name, now_ns)):
-                begun.append(Locked("user", name, length_ns))
-            if trusted:
-                return begun
-        if address and (length_ns := self.addresses.failed(group := address_group(address), now_ns)):
-            begun.append(Locked("address", group, length_ns))
+        if user and (
+            length_ns := self._pairs.failed((user, address), now_ns) if known else self.users.failed(user, now_ns)
+        ):
+            begun.append(Locked("user", user, length_ns))
+        if also and (length_ns := self.users.failed(also, now_ns)):
+            begun.append(Locked("user", also, length_ns))
+        if address and not (known and found == user):
+            group = address_group(address)
+            if length_ns := self.addresses.failed(group, now_ns):
+                begun.append(Locked("address", group, length_ns))
         return begun
 
-    def succeeded(self, user: str, address: str) -> None:
-        """Record a right password from this address."""
-        pair = (user, address)
-        self._trusted[pair] = None
-        self._trusted.move_to_end(pair)
-        if len(self._trusted) > self._tracked:
+    def succeeded(self, key: Hashable, found: str) -> None:
+        """Trust logins with this ``Names.who`` or ``by_name``, which were of the user ``found`` (folded)."""
+        self._trusted[key] = found
+        self._trusted.move_to_end(key)
+        if len(self._trusted) > 2 * self._tracked:
             self._trusted.popitem(last=False)
 
     def forgive(self, user: str, address: str) -> None:
@@ -229,6 +256,11 @@ class ClientLockouts:
         """Drop expired entries. Returns the number of locked users and addresses."""
         self._flapping.sweep(now_ns)
         return sum(one.sweep(now_ns) for one in (self.users, self._pairs, self.addresses))
+
+
+def _pair(names: Names, found: str) -> tuple[str, str]:
+    """The key for counting a trusted login: the user that was found if the login names it, and the address."""
+    return found if found and found in (names.user, names.also) else names.user, names.address
 
 
 def address_group(address: str) -> str:

@@ -7,9 +7,10 @@ from collections import Counter, OrderedDict
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from auth.jwt.parsing import parse_token
 from auth.logins.chain import Chain
 from auth.logins.events import Events
-from auth.logins.lockouts import ClientLockouts
+from auth.logins.lockouts import ClientLockouts, Names
 from auth.model import LoginRequest
 from auth.names import bounded, lock_name
 from auth.ports import AccessStore
@@ -18,16 +19,8 @@ from config.tables.auth import AuthSettings
 # Lock-outs that a change of the user ends. Others, and those of longer names, end by time only.
 _RELEASABLE: Final = 10_000
 _LONGEST: Final = 1024
+_LONGEST_KEPT: Final = 192  # characters of what is trusted
 _CLIENTID: Final = "${clientid}"
-
-
-Names = tuple[str, str, str]
-"""The keys for counting a login's failures: user, address and client id. The last is empty if it equals the first, or
-if no user is found by client ids.
-
-A client id always counts beside the user name. A user found by its client id is found with any user name, so a guesser
-would have ten more tries with each. If it counted only for unknown user names, its lock-out would tell which user names
-exist."""
 
 
 class _Lock(NamedTuple):
@@ -44,6 +37,7 @@ class LoginAttempts:
     def __init__(self, settings: AuthSettings, store: AccessStore, chain: Chain, events: Events) -> None:
         self.lockouts: Final = ClientLockouts(settings.protection)
         self._by_clientid = _finds_by_clientid(settings)
+        self._tokens = "jwt" in settings.chain and settings.jwt.source == "password"
         self._store = store
         self._chain = chain
         self._events = events
@@ -51,28 +45,39 @@ class LoginAttempts:
         self._locks: OrderedDict[str, _Lock] = OrderedDict()
 
     def names(self, request: LoginRequest) -> Names:
-        """The keys for counting this login's failures."""
-        username, clientid = request.username, request.clientid
+        """The keys for counting this login's failures. ``also`` is the client id, if users are found by client ids and
+        it differs from the first.
+
+        A client id always counts beside the user name. A user found by its client id is found with any user name, so a
+        guesser would have ten more tries with each. If it counted only for unknown user names, its lock-out would tell
+        which user names exist."""
+        username, clientid, address = request.username, request.clientid, bounded(request.peerhost)
         user = lock_name(username, clientid)
         also = ""
         if self._by_clientid and username and clientid != username:
             also = lock_name("", clientid)
             if also == user:
                 also = ""
-        return user, bounded(request.peerhost), also
+        certificate = request.cert_common_name
+        if len(username) + len(clientid) + len(certificate) > _LONGEST_KEPT:
+            username, clientid, certificate = bounded(username), bounded(clientid), bounded(certificate)
+        by_name = (username, address)
+        if self._tokens and _is_token(request.password):  # which is no guess at a password
+            return Names(user, address, also, ("token", *by_name), None)
+        return Names(user, address, also, (*by_name, clientid if self._by_clientid else "", certificate), by_name)
 
     def locked(self, names: Names, now_ns: int) -> bool:
         """Whether a lock-out holds. A change of the user ends it, so that a new password works at once. Raises
         BackendDownError."""
-        user, address, also = names
-        locked = self.lockouts.locked(user, address, now_ns, also)
+        user, address, also = names[:3]
+        locked = self.lockouts.locked(names, now_ns)
         if locked == "user":
             if self._changed(user):
                 self._forgive(user, address)
                 self._forgive(also, address)  # its failures were counted for this client id too
             elif self._changed(also):
                 self._forgive(also, address)
-            locked = self.lockouts.locked(user, address, now_ns, also)
+            locked = self.lockouts.locked(names, now_ns)
         return locked is not None
 
     def _changed(self, name: str) -> bool:
@@ -93,33 +98,33 @@ class LoginAttempts:
         that logged in from this address before. It does not slow a fleet with one user, because so many hashes keep all
         threads busy."""
         most = self.lockouts.failures
-        user, address, also = names
-        for name in (user, also):
-            if name and self.lockouts.trusts(name, address):
-                return False
-            if name and 0 < most <= self._under_way[name]:
-                return True
-        return False
+        if not most or self.lockouts.trusts(names.who):
+            return False
+        user = "" if self.lockouts.trusts(names.by_name) else names.user
+        return any(name and most <= self._under_way[name] for name in (user, names.also))
 
     def begin(self, names: Names) -> None:
         """Register a verification; call ``end`` once."""
-        user, _, also = names
+        user, also = names.user, names.also
         self._under_way[user] += 1
         if also:
             self._under_way[also] += 1
 
     def end(self, names: Names) -> None:
         """Unregister a verification, with or without a verdict."""
-        user, _, also = names
+        user, also = names.user, names.also
         for name in (user, also) if also else (user,):
             self._under_way[name] -= 1
             if not self._under_way[name]:
                 del self._under_way[name]
 
-    def failed(self, request: LoginRequest, names: Names, version: int, stamp: tuple[int, ...], now_ns: int) -> None:
-        """Count a wrong password or token, or an unknown user, by the database of this version."""
-        user, address, also = names
-        begun = self.lockouts.failed(user, address, now_ns, also)
+    def failed(
+        self, request: LoginRequest, names: Names, found: str, version: int, stamp: tuple[int, ...], now_ns: int
+    ) -> None:
+        """Count a wrong password or token of the user ``found``, or an unknown user, by the database of this
+        version."""
+        user, also = names.user, names.also
+        begun = self.lockouts.failed(names, now_ns, lock_name(found, ""))
         for locked in begun:
             if locked.name != also or all(one.name != user for one in begun):  # one log line per guesser
                 self._events.locked_out(locked, request)
@@ -134,12 +139,21 @@ class LoginAttempts:
                 if len(self._locks) > _RELEASABLE:
                     self._locks.popitem(last=False)
 
-    def succeeded(self, names: Names, found: str) -> None:
-        """Record a right password from this address, for the user ``found``."""
-        user, address, also = names
-        self.lockouts.succeeded(user, address)
-        if also and lock_name(found, "") == also:
-            self.lockouts.succeeded(also, address)
+    def succeeded(self, request: LoginRequest, names: Names, found: str) -> None:
+        """Record a login from this address, of the user ``found``."""
+        name = names.user if found == request.username else lock_name(found, "")
+        self.lockouts.succeeded(names.who, name)
+        # Not if the client id is the same: perhaps it was found by that.
+        if found and found == request.username != request.clientid and names.by_name is not None:
+            self.lockouts.succeeded(names.by_name, name)
+
+
+def _is_token(password: str) -> bool:
+    try:
+        parse_token(password)
+    except ValueError:
+        return False
+    return True
 
 
 def _finds_by_clientid(settings: AuthSettings) -> bool:

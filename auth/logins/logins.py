@@ -23,7 +23,8 @@ from auth.logins.cache import LoginCache, LoginDigest
 from auth.logins.chain import Chain, Outcome
 from auth.logins.events import Events
 from auth.logins.load_shedding import LoadShedder
-from auth.logins.login_attempts import LoginAttempts, Names
+from auth.logins.lockouts import Names
+from auth.logins.login_attempts import LoginAttempts
 from auth.logins.reasons import LOGIN_REASONS, LoginReason
 from auth.model import Allow, Ban, LoginAnswer, LoginRequest
 from auth.names import bounded
@@ -279,7 +280,7 @@ class Logins:
                 outcome = await self._chain.ask(request)
             now_ns = self._now_ns()
             if outcome.guess:
-                self._attempts.failed(request, names, seen.version, seen.stamp, now_ns)
+                self._attempts.failed(request, names, outcome.user, seen.version, seen.stamp, now_ns)
             if outcome.allow is not None:
                 return self._admit(key, request, names, outcome, seen)
             if not outcome.degraded:
@@ -318,7 +319,7 @@ class Logins:
             self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
             return self._denials["rules_unexpressible"]
         sent = body.body(expire_at_s)
-        self._attempts.succeeded(names, allow.user)
+        self._attempts.succeeded(request, names, allow.user)
         if self._flapping_on:
             self._note_login(request.clientid, now_ns)
         if not outcome.degraded:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from auth.backends.local_users import asked_identities
 from auth.backends.templates import usable
 from auth.logins.load_shedding import LoadShedder, TokenBucket
-from auth.logins.lockouts import ClientLockouts, Lockouts, address_group
+from auth.logins.lockouts import ClientLockouts, Lockouts, Names, address_group
 from auth.model import LoginRequest
 from auth.names import NAME_MAX, lock_name
 from config.tables.auth import AuthProtectionSettings
@@ -127,68 +127,83 @@ def protection(**changed: Any) -> ClientLockouts:
     return ClientLockouts(AuthProtectionSettings.model_validate({"failures": 3, "address_failures": 5, **changed}))
 
 
+def names(user: str, address: str = "10.0.0.1", also: str = "") -> Names:
+    """Of a login whose user name and client id are these."""
+    return Names(user, address, also, (user, also, address), (user, address))
+
+
+def known(one: ClientLockouts, user: str, address: str = "10.0.0.1") -> None:
+    """Somebody was in with that user name, and found by it."""
+    one.succeeded(names(user, address).by_name, user)
+
+
 class TestProtection:
     def fail(self, one: ClientLockouts, user: str, address: str, times: int, now_ns: int = 0) -> list[Any]:
-        return [locked for _ in range(times) for locked in one.failed(user, address, now_ns)]
+        return [locked for _ in range(times) for locked in one.failed(names(user, address), now_ns, user)]
 
     def test_an_address_is_locked_for_all_users(self) -> None:
         one = protection()
-        begun = [locked for number in range(5) for locked in one.failed(f"user {number}", "10.0.0.1", 0)]
+        begun = [locked for number in range(5) for locked in one.failed(names(f"user {number}"), 0)]
         assert [(locked.kind, locked.name) for locked in begun] == [("address", "10.0.0.1")]
-        assert one.locked("somebody else", "10.0.0.1", 1) == "address"
+        assert one.locked(names("somebody else"), 1) == "address"
 
     def test_a_guesser_does_not_lock_out_who_was_in_from_elsewhere(self) -> None:
         one = protection()
-        one.succeeded("ada", "10.0.0.1")
+        known(one, "ada")
         self.fail(one, "ada", "192.0.2.9", 3)
-        assert one.locked("ada", "192.0.2.9", 1) == "user"
-        assert one.locked("ada", "10.0.0.1", 1) is None
+        assert one.locked(names("ada", "192.0.2.9"), 1) == "user"
+        assert one.locked(names("ada"), 1) is None
 
     def test_a_guesser_behind_the_same_nat_does_not_lock_out_who_was_in_from_there(self) -> None:
         one = protection()
-        one.succeeded("ada", "10.0.0.1")
+        known(one, "ada")
         for number in range(5):
-            one.failed(f"guess {number}", "10.0.0.1", 0)
-        assert one.locked("ada", "10.0.0.1", 1) is None
-        assert one.locked("bob", "10.0.0.1", 1) == "address"
+            one.failed(names(f"guess {number}"), 0)
+        assert one.locked(names("ada"), 1) is None
+        assert one.locked(names("bob"), 1) == "address"
 
     def test_who_was_in_has_a_count_of_its_own(self) -> None:
         one = protection()
-        one.succeeded("ada", "10.0.0.1")
+        known(one, "ada")
         begun = self.fail(one, "ada", "10.0.0.1", 3)
         assert [locked.kind for locked in begun] == ["user"]
-        assert one.locked("ada", "10.0.0.1", 1) == "user"
-        assert one.locked("ada", "10.0.0.2", 1) is None
+        assert one.locked(names("ada"), 1) == "user"
+        assert one.locked(names("ada", "10.0.0.2"), 1) is None
 
     def test_what_was_in_is_remembered_in_bounds(self) -> None:
         one = protection(tracked=100)
         for number in range(1000):
-            one.succeeded(str(number), "10.0.0.1")
-        one.succeeded("900", "10.0.0.1")
-        one.succeeded("one more", "10.0.0.1")
-        for name in ("900", "901"):
+            known(one, str(number))
+        known(one, "800")
+        known(one, "one more")
+        for name in ("800", "801"):
             self.fail(one, name, "192.0.2.9", 3)
-        assert one.locked("901", "10.0.0.1", 1) == "user", "the oldest makes room"
-        assert one.locked("900", "10.0.0.1", 1) is None, "but not who was in again"
+        assert one.locked(names("801"), 1) == "user", "the oldest makes room"
+        assert one.locked(names("800"), 1) is None, "but not who was in again"
 
-    def test_a_second_name_is_locked_and_trusted_as_the_first_is(self) -> None:
+    def test_a_login_is_trusted_for_the_user_that_was_found_alone(self) -> None:
         one = protection(address_failures=3)
+        fleet, other = names("fleet", also="dev-1"), names("fleet", also="dev-2")
+        for login in (fleet, other):
+            one.succeeded(login.who, login.also)
         for _ in range(3):
-            one.failed("ada", "10.0.0.1", 0, also="dev-1")
-        assert one.locked("bob", "10.0.0.2", 1, also="dev-1") == "user"
-        one.succeeded("dev-1", "10.0.0.2")
-        assert one.locked("bob", "10.0.0.2", 1, also="dev-1") is None
-        for _ in range(3):
-            one.failed("bob", "10.0.0.2", 0, also="dev-1")
-        assert one.locked("eve", "10.0.0.2", 1, also="dev-1") == "user"
-        assert one.locked("eve", "10.0.0.2", 1) is None, "who was in does not count against the address"
-        one.forgive("dev-1", "10.0.0.2")
-        assert one.locked("eve", "10.0.0.2", 1, also="dev-1") is None
+            one.failed(names("fleet", "192.0.2.9", also="stranger"), 0)
+        assert one.locked(fleet, 1) is None
+        assert one.locked(names("fleet", also="dev-3"), 1) == "user"
+        begun = [locked for _ in range(3) for locked in one.failed(fleet, 0, "dev-1")]
+        assert [locked.name for locked in begun] == ["dev-1"]
+        assert one.locked(fleet, 1) == "user"
+        assert one.locked(other, 1) is None
+        assert one.locked(names("eve"), 1) is None, "who was in does not count against the address"
+        one.forgive("dev-1", "10.0.0.1")
+        assert one.locked(fleet, 1) is None
+        one.failed(other, 0, "fleet")
+        assert one.locked(other, 1) == "user", "dev-2 is gone, and its password was compared with another user's"
 
     def test_without_name_or_address_nobody_is_locked(self) -> None:
         one = protection()
         self.fail(one, "", "", 100)
-        assert one.locked("", "", 1) is None
+        assert one.locked(names("", ""), 1) is None
 
     def test_flapping_holds_until_its_time_is_over_or_the_database_has_it(self) -> None:
         one = protection(flapping_logins=2, flapping_ban="10s")

@@ -39,13 +39,22 @@ from auth.model import (
     Tenant,
     Verdict,
 )
-from auth.ports import AccessDecisions
+from auth.ports import AccessDecisions, Authenticator
 from auth.service import AccessService
 from auth.store.records import User
 from auth.store.store import Store
 from config.tables.auth import AuthJwtSettings
 from tests.kinds import there
-from tests.unit.access_parts import EPOCH_S, FakeAuthenticator, Service, access_settings, login, make_service
+from tests.unit.access_parts import (
+    EPOCH_S,
+    FakeAuthenticator,
+    FakeHasher,
+    Service,
+    access_settings,
+    login,
+    make_service,
+)
+from tests.unit.jwt_tokens import NOW_S, key, token
 from tests.unit.manual_time import manual_time
 
 
@@ -782,9 +791,11 @@ COST = passwords.Argon2Cost(8, 1)
 
 
 class Real:
-    """A service of the built-in database alone."""
+    """A service of the built-in database alone, or with ``others`` behind it."""
 
-    def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns, **tables: Any) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], int] = time.monotonic_ns, *others: Authenticator, **tables: Any
+    ) -> None:
         settings_ = access_settings(hashing={"memory": 8 << 10, "passes": 1}, **tables)
         self.store = Store(path / "auth" / "auth.sqlite3")
         self.store.open()
@@ -792,7 +803,7 @@ class Real:
         self.access = AccessService(
             settings_,
             self.store,
-            Chain([DatabaseAuthenticator(settings_, self.store, self.hasher)], self.hasher, settings_),
+            Chain([DatabaseAuthenticator(settings_, self.store, self.hasher), *others], self.hasher, settings_),
             clock=clock,
         )
 
@@ -827,18 +838,65 @@ async def real(tmp_path: Path) -> Any:
     await one.close()
 
 
-async def test_a_client_id_is_trusted_only_where_the_user_was_found_by_it(tmp_path: Path) -> None:
-    real = Real(tmp_path, protection={"failures": 2})
+KEYS = AuthJwtSettings(keys=(key(),))
+VICTIM = "somebody in a directory"
+
+
+@pytest.mark.parametrize(
+    ("own", "guess"),
+    [
+        (login(VICTIM, clientid="press-7"), login(VICTIM, clientid="another")),
+        (login(VICTIM, clientid="press-7"), login(VICTIM, clientid="PRESS-7")),
+        (login(VICTIM, clientid="x", cert_common_name="plc"), login(VICTIM, clientid="x")),
+        (login(VICTIM, token(), clientid="x"), login(VICTIM, clientid="x")),
+        (login("ada", clientid="x"), login("ada", clientid="press-7")),
+    ],
+    ids=["client id", "another spelling", "certificate", "token", "user name"],
+)
+async def test_ones_own_login_gives_a_guesser_at_another_no_more_tries(
+    tmp_path: Path, own: LoginRequest, guess: LoginRequest
+) -> None:
+    """Of 120 guesses from six addresses 60 reached the directory."""
+    directory = FakeAuthenticator(hasher=FakeHasher())
+    directory.add(VICTIM, "of somebody else")
+    identities = ["clientid", "username", "common_name"]
+    real = Real(
+        tmp_path,
+        time.monotonic_ns,
+        JwtAuthenticator(KEYS, clock=lambda: NOW_S),
+        directory,
+        database={"identities": identities},
+        jwt=KEYS,
+        chain=["database", "jwt"],
+    )
     real.add("ada")
     with real.store.edit("test") as edit:
         edit.users.add(User("clientid", "press-7", passwords.hash_argon2id("right", COST)))
-    real.store.refresh()
-    trusts = real.access.logins.lockouts.trusts
-    assert (await real.access.login(login("ada", clientid="press-7"))).result == "allow"
-    assert trusts("ada", "10.0.0.1")
-    assert not trusts("press-7", "10.0.0.1")
-    assert (await real.access.login(login("whoever", clientid="press-7"))).result == "allow"
-    assert trusts("press-7", "10.0.0.1")
+        edit.users.add(User("common_name", "plc"))
+    real.access.refresh()
+    await real.access.chain.start()
+    addresses = [f"10.0.0.{number}" for number in range(6)]
+    for address in addresses:
+        assert (await real.access.login(replace(own, peerhost=address))).result == "allow"
+    reasons: Counter[str] = Counter()
+    for address in addresses:
+        for number in range(20):
+            answer = await real.access.login(replace(guess, password=f"{address} {number}", peerhost=address))
+            reasons[answer.reason] += 1
+    assert reasons == {"bad_password": 10, "locked_out": 110}
+    await real.close()
+
+
+async def test_a_guesser_at_a_shared_user_name_does_not_lock_out_who_is_found_by_its_client_id(tmp_path: Path) -> None:
+    real = Real(tmp_path, protection={"failures": 2}, limits={"cache_entries": 0})
+    with real.store.edit("test") as edit:
+        edit.users.add(User("clientid", "press-7", passwords.hash_argon2id("right", COST)))
+    real.access.refresh()
+    assert (await real.access.login(login("fleet", clientid="press-7"))).result == "allow"
+    for number in range(3):
+        await real.access.login(login("fleet", f"guess {number}", clientid=f"{number}", peerhost="192.0.2.1"))
+    assert (await real.access.login(login("fleet", clientid="press-7", peerhost="192.0.2.1"))).reason == "locked_out"
+    assert (await real.access.login(login("fleet", clientid="press-7"))).reason == "verified"
     await real.close()
 
 
