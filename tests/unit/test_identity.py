@@ -1,7 +1,9 @@
 """A data directory belongs to one instance, one place and one Kafka cluster, and a slot of it to one process."""
 
+import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -15,6 +17,7 @@ import pytest
 import structlog
 
 from config.errors import ExitStatus
+from gateway.cli.main import main
 from gateway.data_dir import meta_properties
 from gateway.data_dir.adoption import adopt
 from gateway.data_dir.directory import holder, slots
@@ -307,6 +310,26 @@ async def test_the_ends_of_two_workers_are_two_things(tmp_path: Path) -> None:
 
 
 # --- slots that are given up ---
+
+
+@pytest.mark.parametrize(("ending", "status"), [(Ending.RETIRED, ExitStatus.OK), (Ending.CLEAN, ExitStatus.UNDRAINED)])
+async def test_a_worker_whose_slot_is_left_has_not_retired(
+    ending: Ending, status: ExitStatus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a spool still holds, or a session at the broker, leaves the slot. Kubernetes asks before a volume goes."""
+    life = Life(tmp_path / "data")
+    await life.start()
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'instance = "plant"\ndata_dir = "{tmp_path / "data"}"\n')
+    signals: list[tuple[int, int]] = []
+
+    def kill(process: int, number: int) -> None:
+        signals.append((process, number))
+        asyncio.run(life.stop(ending))
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert await asyncio.to_thread(main, ["retire", "--config", str(file)]) == status
+    assert signals == [(os.getpid(), signal.SIGUSR1)]
 
 
 async def test_a_retired_worker_gives_its_slot_up(tmp_path: Path) -> None:

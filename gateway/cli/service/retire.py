@@ -48,6 +48,12 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     if not _stopped(settings, pid, lambda: holder(settings.data_dir, settings.worker) == pid):
         return ExitStatus.UNDRAINED
+    if settings.worker in slots(settings.data_dir):
+        tell(
+            f"Worker {settings.worker} of instance {settings.instance} has stopped (process {pid}), but not all was "
+            "drained, or one of its MQTT sessions has not ended; its log says which. gateway retire goes on with it."
+        )
+        return ExitStatus.UNDRAINED
     tell(f"Worker {settings.worker} of instance {settings.instance} has retired (process {pid}).")
     return ExitStatus.OK
 
