@@ -42,13 +42,14 @@ def take(path: Path, mode: int = 0o644) -> int:
 
 
 def holder(path: Path) -> str:
-    """The number of the process with the lock, "unknown" without a number, "" without a process."""
+    """The number of the process with the lock, "unknown" without a number, "" without a process. Another user, who may
+    not write the file, can ask too."""
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _read(lock)
     else:

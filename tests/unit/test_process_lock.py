@@ -25,6 +25,22 @@ def test_a_lock_is_one_processs_and_says_whose(tmp_path: Path) -> None:
     os.close(process_lock.take(path))
 
 
+def test_a_user_who_may_not_write_sees_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    lock = process_lock.take(path)
+    opened = os.open
+
+    def as_another(path: Path, flags: int, *more: int) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise PermissionError
+        return opened(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", as_another)
+    assert process_lock.holder(path) == str(os.getpid())
+    os.close(lock)
+    assert process_lock.holder(path) == ""
+
+
 def test_the_end_of_a_process_gives_its_lock_back(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     program = "import sys, pathlib; from bridge import process_lock; process_lock.take(pathlib.Path(sys.argv[1]))"
