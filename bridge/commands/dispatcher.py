@@ -18,7 +18,7 @@ from bridge.commands.command import AWAITING, IN_QUEUE, TRANSITIONS, Command, St
 from bridge.commands.model import DUPLICATE, Answer, Receiver, Status, StatusRecord
 from bridge.commands.offset_map import Mark, OffsetMap
 from bridge.commands.partition import SENT, SKEW_MS, OwnedPartition
-from bridge.commands.ports import Clock, CommandLink, Committed, Graveyard, Outgoing, Partition, StatusSink
+from bridge.commands.ports import DENIED, Clock, CommandLink, Committed, Graveyard, Outgoing, Partition, StatusSink
 from bridge.commands.queues import Queues
 from bridge.commands.reading import COMMAND_ID, EXPIRES_AT, BadCommandError, Delivery, Presence, read_request
 from bridge.commands.timers import Timers
@@ -271,15 +271,15 @@ class Dispatcher:
         """The broker's answer, or None when the connection ended before."""
         if not self._is_ours(command) or command.state is not State.SENDING:
             return  # another member's by now, or the device has answered before the broker
-        command.code = code
-        if code is None:
+        before, command.code = command.code, NOT_ALLOWED if code == DENIED else code
+        if code is None or (code == DENIED and before != NOT_ALLOWED):  # refused is what is denied twice
             self._return(command, State.QUEUED)
         elif code == NOBODY:
             self._nobody(command)
-        elif code in _FINAL:
-            if code == NOT_ALLOWED:
+        elif command.code in _FINAL:
+            if command.code == NOT_ALLOWED:
                 self.refused_ns = self._clock.now_ns()
-            self._finish(command, Status.UNDELIVERABLE, f"the broker refuses it (0x{code:02X})")
+            self._finish(command, Status.UNDELIVERABLE, f"the broker refuses it (0x{command.code:02X})")
         elif code >= 0x80:
             self._return(command, State.WAITING)
         else:

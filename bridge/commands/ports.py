@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from bridge.commands.model import StatusRecord
@@ -76,8 +76,12 @@ class Outgoing(NamedTuple):
 
 Published = Callable[[int | None], None]
 """Called once for each PUBLISH: with the reason code of PUBACK, or of PUBREC once PUBCOMP came (0 for QoS 0 when it was
-written to the socket, and for brokers of MQTT 3.1.1); or with None when the connection ended before, and nobody knows
-whether the broker has it."""
+written to the socket, and for brokers of MQTT 3.1.1); with None when the connection ended before, and nobody knows
+whether the broker has it; or with DENIED."""
+
+DENIED: Final = -1
+"""For the first unanswered PUBLISH at a DISCONNECT 0x87: EMQX refuses it (``deny_action = disconnect``), or the login
+has expired."""
 
 
 class CommandLink(Protocol):

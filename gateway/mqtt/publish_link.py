@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from bridge.commands.dispatcher import NOT_ALLOWED
-from bridge.commands.ports import Outgoing, Published
+from bridge.commands.ports import DENIED, Outgoing, Published
 from bridge.waiting import end_tasks, until_set
 from config.error_words import words
 from config.errors import forget_frames
@@ -259,7 +258,7 @@ class PublishLink:
         self._received.clear()
         self._idle.set()
         for packet_id, published in waiting.items():
-            self._tell_of(published, NOT_ALLOWED if packet_id == refused else None)
+            self._tell_of(published, DENIED if packet_id == refused else None)
         if was_connected:
             self._tell()
 

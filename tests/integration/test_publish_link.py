@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.commands.ports import Outgoing
+from bridge.commands.ports import DENIED, Outgoing
 from config.settings import MqttSettings
 from gateway.mqtt.login import Login
 from gateway.mqtt.publish_link import PublishLink
@@ -143,7 +143,7 @@ def test_mosquittos_rules_refuse(make_mosquitto: Callable[..., Mosquitto]) -> No
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_broker_that_disconnects_instead_has_refused_the_first_unanswered_message(qos: int) -> None:
+async def test_a_broker_that_disconnects_instead_has_denied_the_first_unanswered_message(qos: int) -> None:
     async with ScriptedBroker() as broker, link(broker.port) as made:
         answers = Answers(made)
         answers.publish(qos=qos)
@@ -151,7 +151,7 @@ async def test_a_broker_that_disconnects_instead_has_refused_the_first_unanswere
         broker.rules.disconnects_publishers = 0x87
         for _ in range(3):
             answers.publish(qos=qos)
-        assert await answers.all() == [0x10, 0x87, None, None]
+        assert await answers.all() == [0x10, DENIED, None, None]
 
 
 # --- what arrives ---

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bridge.commands.ports import Committed
+from bridge.commands.ports import DENIED, Committed
 from bridge.dead_letters.reading import LoggedRecord, Place
 from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World
 
@@ -24,6 +24,19 @@ def test_a_devices_rate_holds_though_it_has_nothing_under_way() -> None:
     world.ns = S
     member.dispatcher.tick()
     assert len(member.sending) == 1
+
+
+def test_a_login_that_expires_costs_no_command_and_what_is_denied_twice_is_refused() -> None:
+    """EMQX sends DISCONNECT 0x87 for both."""
+    member = Member(World(1))
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS)])
+    for _ in range(2):
+        member.sending.popleft()[1](DENIED)
+        member.dispatcher.pump()
+    member.kafka_takes()
+    ((_, status),) = member.world.statuses[0]
+    assert (status["status"], status["attempt"], status["mqtt_reason_code"]) == ("undeliverable", 2, 0x87)
 
 
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:

@@ -181,7 +181,7 @@ class Canary:
             if link.outstanding:
                 link.give_up("it acknowledged no message within canary.timeout")
             return  # _judge reports how far the message came
-        if code is None:
+        if code is None or code < 0:
             self._tell(account.failed(number, link.problem or "the broker ended the connection"))
         elif code >= 0x80:
             self._tell(account.failed(number, f"it answers {code:#04x} (MQTT 5.0 section 3.4.2.1)"))
