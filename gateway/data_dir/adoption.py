@@ -50,7 +50,7 @@ def describe(directory: Path, instance: str) -> list[str]:
             lines.append("place        not the original one: a copy, moved from another disk, or from a backup")
         for slot in sorted(meta.workers):
             registry = SessionRegistry(sessions_path(directory, slot))
-            registry.load(put_aside=False)
+            readable = registry.load(put_aside=False)
             process = holder(directory, slot)
             if process is not None:
                 state = f"runs as process {process}"
@@ -61,6 +61,7 @@ def describe(directory: Path, instance: str) -> list[str]:
             else:
                 state = "not running; its last life ended without an orderly stop"
             names = ", ".join(record.client_id for record in registry.records) or "none"
+            names = names if readable else "unknown, as their file is damaged"
             lines.append(f"worker {slot}     {state}; MQTT sessions at the broker: {names}")
     return lines
 
@@ -104,7 +105,10 @@ def _adopt_locked(directory: Path, instance: str, cluster_id: str | None) -> lis
     if old is None:
         meta = Meta.new(instance, witness)
         meta = replace(meta, workers=frozenset(slots_with_files(directory)), cluster_id=cluster_id)
-        changes.append(f"{META_FILE} was damaged and is replaced: instance {instance!r}, id {meta.instance_id}.")
+        changes = [
+            f"{META_FILE} was damaged and is replaced: instance {instance!r}, id {meta.instance_id}.",
+            *_adopt_spools(directory, instance),
+        ]
         meta.write(directory)
         return changes
     meta = replace(old, version=FORMAT_VERSION, witness=witness)
@@ -131,11 +135,17 @@ def _adopt_locked(directory: Path, instance: str, cluster_id: str | None) -> lis
             "Messages in the spool will be delivered there."
         )
     # Before the owner is written, so that an interrupted adoption can be repeated.
-    for slot in sorted(slots_with_files(directory)):
-        folder = spool_path(directory, slot)
-        if folder.exists() and adopt_spool(folder, instance):
-            also = " The original delivers it too if it runs again." if copied else ""
-            changes.append(f"The spool of worker {slot} now belongs to {instance!r}.{also}")
+    also = " The original delivers it too if it runs again." if copied else ""
+    changes += (text + also for text in _adopt_spools(directory, instance))
     if meta != old:
         meta.write(directory)
     return changes
+
+
+def _adopt_spools(directory: Path, instance: str) -> list[str]:
+    folders = {slot: spool_path(directory, slot) for slot in sorted(slots_with_files(directory))}
+    return [
+        f"The spool of worker {slot} now belongs to {instance!r}."
+        for slot, folder in folders.items()
+        if folder.exists() and adopt_spool(folder, instance)
+    ]

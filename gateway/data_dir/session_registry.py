@@ -65,17 +65,17 @@ class SessionRegistry:
     def get(self, client_id: str) -> SessionRecord | None:
         return self._records.get(client_id)
 
-    def load(self, *, put_aside: bool = True) -> None:
-        """Read the file. An invalid file is moved aside and logged, so that the start can go on. With ``put_aside``
-        False, for another slot's file, it stays."""
+    def load(self, *, put_aside: bool = True) -> bool:
+        """Read the file; False for an invalid one. It is moved aside and logged, so that the start can go on. With
+        ``put_aside`` False, for another slot's file, it stays."""
         self._records.clear()
         try:
             found = _parse(self._path.read_bytes())
         except FileNotFoundError:
-            return
+            return True
         except (ValueError, KeyError, TypeError) as error:
             if not put_aside:
-                return
+                return False
             aside = self._path.with_suffix(".damaged")
             self._path.replace(aside)
             log.error(  # noqa: TRY400 - where the JSON is wrong tells nothing
@@ -84,8 +84,9 @@ class SessionRegistry:
                 moved_to=str(aside),
                 consequence="sessions of earlier settings are not ended; the broker keeps them until they expire",
             )
-            return
+            return False
         self._records = {record.client_id: record for record in found}
+        return True
 
     def record(self, records: Iterable[SessionRecord]) -> None:
         """Add records, or replace those of the same client ids."""

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import structlog
 
+from bridge.spool.record import SpoolBatch
+from bridge.spool.spool import Spool, spool_path
 from config.errors import ExitStatus
 from gateway.cli.main import main
 from gateway.data_dir import meta_properties
-from gateway.data_dir.adoption import adopt
+from gateway.data_dir.adoption import adopt, describe
 from gateway.data_dir.directory import holder, slots
 from gateway.data_dir.identity import Ending, Identity
 from gateway.data_dir.meta_properties import IdentityError, Meta, NewerFormatError, Witness, read_meta
@@ -262,6 +264,20 @@ async def test_a_damaged_file_is_refused_and_can_be_adopted(text: str, tmp_path:
     assert (await live(tmp_path)).cluster_id == "cluster"
 
 
+async def test_the_spool_is_adopted_with_a_damaged_file_too(tmp_path: Path) -> None:
+    async with Life(tmp_path):
+        former = Spool(spool_path(tmp_path, 0), max_bytes=1 << 30, instance="plant")
+        await former.open()
+        await former.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1_700_000_000_000, b"x")])
+        await former.close()
+    (tmp_path / "meta.properties").write_text("version=2\n")
+    assert adopt(tmp_path, "second", None)[-1] == "The spool of worker 0 now belongs to 'second'."
+    spool = Spool(spool_path(tmp_path, 0), max_bytes=1 << 30, instance="second")
+    await spool.open()
+    assert spool.batches == 1
+    await spool.close()
+
+
 # --- the Kafka cluster ---
 
 
@@ -477,6 +493,12 @@ async def test_a_crash_at_any_step_leaves_a_directory_that_starts_again(
             assert steps > 3, "the steps were counted"
             return
     pytest.fail("there was no end of steps")
+
+
+async def test_sessions_in_a_damaged_file_are_unknown_and_not_none(tmp_path: Path) -> None:
+    await live(tmp_path)
+    (tmp_path / "worker-0.sessions.json").write_text("{")
+    assert describe(tmp_path, "plant")[-1].endswith("MQTT sessions at the broker: unknown, as their file is damaged")
 
 
 async def test_a_damaged_registry_is_put_aside_and_said(tmp_path: Path) -> None:
