@@ -364,7 +364,7 @@ class Dispatcher:
         elif command.state not in IN_QUEUE:
             if command.state is not State.IN_PROGRESS:
                 self._move(command, State.IN_PROGRESS)
-                self._timers.set(command, self._clock.now_ns() + self.plan.answer_timeout_ns)
+            self._timers.set(command, self._clock.now_ns() + self.plan.answer_timeout_ns)
             self._write(command, Status.IN_PROGRESS, answer=answer)
         self.pump()
 

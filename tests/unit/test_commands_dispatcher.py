@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bridge.commands.model import Answer
 from bridge.commands.ports import DENIED, Committed
 from bridge.dead_letters.reading import LoggedRecord, Place
 from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World
@@ -37,6 +38,27 @@ def test_a_login_that_expires_costs_no_command_and_what_is_denied_twice_is_refus
     member.kafka_takes()
     ((_, status),) = member.world.statuses[0]
     assert (status["status"], status["attempt"], status["mqtt_reason_code"]) == ("undeliverable", 2, 0x87)
+
+
+def answer(member: Member, code: int, *, number: int = 0) -> None:
+    """The device's answer to the first command."""
+    token = member.world.plan.signer.sign(Place("commands", 0, 0), "commands/0:0")
+    member.dispatcher.answered(Answer(Place("answers", 0, number), token, "d0", code, b"", None, BEGIN_MS))
+
+
+def test_each_answer_of_a_device_that_is_at_work_lets_the_timeout_run_anew() -> None:
+    world = World(1, answer_timeout="20s")
+    member = Member(world)
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS)])
+    member.sending.popleft()[1](0)
+    for number in range(3):
+        answer(member, 102, number=number)
+        world.ns += 19 * S
+        member.dispatcher.tick()
+    answer(member, 200, number=3)
+    member.kafka_takes()
+    assert [value["status"] for _, value in world.statuses[0]] == ["sent", *["in_progress"] * 3, "succeeded"]
 
 
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
