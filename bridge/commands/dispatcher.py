@@ -362,6 +362,8 @@ class Dispatcher:
             self._queues.remove(command)  # if the connection ended before the broker's answer: the device has it
             self._finish(command, status, answer=answer)
         elif command.state not in IN_QUEUE:
+            if self.plan.settings.release != "answered":  # the device has it, whatever else reports that, and when
+                self._queues.release(command)
             if command.state is not State.IN_PROGRESS:
                 self._move(command, State.IN_PROGRESS)
             self._timers.set(command, self._clock.now_ns() + self.plan.answer_timeout_ns)
@@ -377,11 +379,12 @@ class Dispatcher:
         if not command.request.is_answer_asked and self.plan.is_delivery_asked:
             if command.state in (State.SENDING, State.SENT):
                 self._finish(command, Status.DELIVERED)
-        elif command.state is State.SENT:
-            self._move(command, State.DELIVERED)
+        elif command.state not in IN_QUEUE:
             if self.plan.settings.release == "delivered":
                 self._queues.release(command)
-            self._write(command, Status.DELIVERED)
+            if command.state is State.SENT:
+                self._move(command, State.DELIVERED)
+                self._write(command, Status.DELIVERED)
         self.pump()
 
     def _find(self, token: str, device: str) -> tuple[Command, bool] | str | None:

@@ -6,6 +6,7 @@ import pytest
 
 from bridge.commands.model import Answer
 from bridge.commands.ports import DENIED, Committed
+from bridge.commands.reading import Delivery
 from bridge.dead_letters.reading import LoggedRecord, Place
 from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World
 
@@ -59,6 +60,25 @@ def test_each_answer_of_a_device_that_is_at_work_lets_the_timeout_run_anew() -> 
     answer(member, 200, number=3)
     member.kafka_takes()
     assert [value["status"] for _, value in world.statuses[0]] == ["sent", *["in_progress"] * 3, "succeeded"]
+
+
+@pytest.mark.parametrize("case", ["before PUBACK", "after a restart", "1xx", "1xx before PUBACK"])
+def test_what_a_device_has_makes_room_for_its_next_command(case: str) -> None:
+    """The report, or an answer 1xx, may come before PUBACK, and after the command became another worker's."""
+    member = Member(World(1, release="delivered"))
+    place = Place("commands", 0, 0)
+    token = member.world.plan.signer.sign(place, str(place))
+    member.dispatcher.assign(("commands", 0), Committed(0, "1|0|A1") if "restart" in case else None, [])
+    member.dispatcher.take([command(BEGIN_MS, offset) for offset in range(2)])
+    if case == "1xx":
+        member.sending.popleft()[1](0)
+    assert len(member.sending) == ("before" in case)
+    if "1xx" in case:
+        answer(member, 102)
+    else:
+        member.dispatcher.delivered(Delivery(Place("acked", 0, 0), token, "d0"))
+    sent = [dict(message.user)["command-id"] for message, _ in member.sending]
+    assert "commands/0:1" in sent
 
 
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
