@@ -146,9 +146,10 @@ class UsersFileAuthenticator(LocalUsers):
             return None
         # The tenant as the file describes it, else as the built-in database does.
         tenant = (users.tenants.get(user.tenant) or self._store.tenant(user.tenant)) if user.tenant else None
+        revision = 0 if tenant is None or user.tenant in users.tenants else self._store.epoch + tenant.revision
         # Who it is belongs to it: all users of a first reading are of the same one.
         since = users.stamps[user.kind, user.identity]
-        version = hash((user.kind, user.identity, since, 0 if tenant is None else tenant.revision))
+        version = hash((user.kind, user.identity, since, revision))
         return Found(user, tenant, version)
 
     def _signature(self) -> tuple[int, int, int] | str:

@@ -272,6 +272,8 @@ class Store:
         versions = dict(db.execute("SELECT key, value FROM meta").fetchall())
         changed: bool = versions["version"] != self._version
         bans_changed: bool = versions["ban_version"] != self._ban_version
+        if versions["version"] < self._version or versions["ban_version"] < self._ban_version:
+            self.epoch += 1 << _EPOCH_BITS  # a copy was restored in place: its next versions may have been others
         self._number(versions["version"], versions["ban_version"])
         if changed:
             self._forget()

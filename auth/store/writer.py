@@ -5,6 +5,7 @@ full, a change is dropped and counted; the next login renews the hash.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections import deque
@@ -90,27 +91,21 @@ class Writer:
             thread.join(timeout_s)
 
     def _run(self) -> None:
-        db: sqlite3.Connection | None = None
         failing = False
         while batch := self._next():
             why = ""
             try:
-                if db is None:
-                    db = store_file.connect(self._path, wait_s=_WAIT_S)
-                self._write(db, batch)
+                # Opened for each batch: a connection that stays open would write into a file that was replaced.
+                with contextlib.closing(store_file.connect(self._path, wait_s=_WAIT_S)) as db:
+                    self._write(db, batch)
             except (StoreError, sqlite3.Error, OSError) as error:
                 why = str(error) if isinstance(error, StoreError) else store_file.explain(self._path, error)
-                if db is not None:
-                    db.close()
-                    db = None
             if why and not failing:
                 log.warning("auth_write_failing", error=why, waiting=len(self._changes))
             elif failing and not why:
                 log.info("auth_write_works_again")
             failing = bool(why)
             self._finish(batch, why)
-        if db is not None:
-            db.close()
 
     def _next(self) -> list[_Change]:
         """The next changes, which stay in the queue until they are written; empty at the end."""

@@ -202,6 +202,27 @@ class TestFile:
         assert store.version > before
         assert store.find_user("username", "old") is not None
 
+    async def test_after_a_restored_copy_the_service_writes_into_that(self, store: Store, path: Path) -> None:
+        await store.ban(Ban("clientid", "before"), by="service")
+        for old in path.parent.iterdir():
+            old.unlink()
+        Store(path).open()
+        await store.ban(Ban("clientid", "c"), by="service")
+        assert store.find_ban("c", "", "", 0) is not None
+
+    def test_versions_after_a_copy_restored_in_place_are_new_ones(self, store: Store, path: Path) -> None:
+        with sqlite3.connect(path) as db, sqlite3.connect(":memory:") as copy:
+            db.backup(copy)
+            edited(store, lambda edit: edit.users.add(User("username", "a")))
+            before, epoch = store.version, store.epoch
+            copy.backup(db)
+        db.close()
+        copy.close()
+        store.refresh()
+        edited(store, lambda edit: edit.users.add(User("username", "b")))
+        assert store.version > before
+        assert store.epoch > epoch, "the revisions of users begin anew, too"
+
     def test_a_reader_does_not_wait_for_a_writer(self, store: Store) -> None:
         add_user(store, User("username", "a"))
         with store.edit("test") as edit:

@@ -200,3 +200,19 @@ async def test_a_stamp_moves_with_its_own_user_alone(users: UsersFileAuthenticat
     assert store.version > version
     assert users.stamp(ann) == verdict.version
     assert users.stamp(bob) not in {0, before}
+
+
+async def test_a_stamp_moves_with_the_database_that_its_tenant_is_of(
+    users: UsersFileAuthenticator, path: Path, store: Store
+) -> None:
+    write(path, next(reversed([*export_lines({}, [], [User("username", "ann", "", "acme")])])))
+    await users.start()
+    stamps = set()
+    for enabled in (True, False):
+        for old in store.path.parent.iterdir():
+            old.unlink()
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("acme", enabled=enabled))
+        store.refresh()
+        stamps.add(users.stamp(LoginRequest("ann")))
+    assert len(stamps) == 2, "the revision of the tenant is the same in both"
