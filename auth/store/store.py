@@ -117,8 +117,9 @@ class Store:
             self._db = None
 
     async def ban(self, ban: Ban, *, by: str) -> None:
-        """Store a ban, in the writer's thread. Raises StoreError for a wrong ban, or if it cannot be stored now."""
-        await self.writer.make(lambda edit: edit.bans.add(replace(ban, by=by)))
+        """Store a ban, in the writer's thread; a longer one of the same name, made meanwhile, stays. Raises StoreError
+        for a wrong ban, or if it cannot be stored now."""
+        await self.writer.make(lambda edit: edit.bans.add(replace(ban, by=by), shorten=False))
         with contextlib.suppress(BackendDownError):
             self.refresh()  # the ban holds from the next login on
 

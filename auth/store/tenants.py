@@ -94,8 +94,9 @@ class BanEdits:
         self._session = session
         self._db = session.db
 
-    def add(self, ban: Ban) -> Ban:
-        """Store a ban, replacing one of the same name; returns the stored form. Removes expired bans."""
+    def add(self, ban: Ban, *, shorten: bool = True) -> Ban:
+        """Store a ban, replacing one of the same name, unless it would ``shorten`` that; returns the ban that holds.
+        Removes expired bans."""
         if ban.kind not in _BAN_KINDS:
             raise StoreError(f"A ban is of {', '.join(_BAN_KINDS)}, not of {ban.kind!r}.")
         stored = replace(
@@ -107,6 +108,13 @@ class BanEdits:
             created_s=self._session.now_s,
         )
         folded = ban_name(stored.kind, stored.value)
+        if not shorten:
+            longer = self._db.execute(
+                f"SELECT {BAN_COLUMNS} FROM bans WHERE kind = ? AND folded = ? AND (until_s IS NULL OR until_s > ?)",  # noqa: S608 - no value is in the text
+                (stored.kind, folded, stored.until_s),
+            ).fetchone()
+            if longer is not None:
+                return ban_of(longer)
         self._db.execute(  # expired bans, and one of the same name
             "DELETE FROM bans WHERE until_s <= ? OR (kind = ? AND folded = ?)",
             (self._session.now_s, stored.kind, folded),

@@ -593,6 +593,12 @@ class TestBans:
         with pytest.raises(StoreError, match="empty"):
             await store.ban(Ban("clientid", ""), by="x")
 
+    async def test_a_ban_by_the_service_shortens_none(self, store: Store) -> None:
+        for operators, services, holds in ((None, 1 << 40, None), (1 << 41, 1 << 40, 1 << 41), (1, 1 << 40, 1 << 40)):
+            edited(store, lambda edit, until_s=operators: edit.bans.add(Ban("clientid", "C", until_s=until_s)))
+            await store.ban(Ban("clientid", "c", until_s=services), by="flapping detection")
+            assert [ban.until_s for ban in store.bans(now_s=2)] == [holds]
+
 
 class TestTenants:
     def test_a_tenant_with_users_stays(self, store: Store) -> None:
