@@ -8,7 +8,18 @@ import pytest
 from bridge.kafka.probe import BrokerAddress, Layout, PartitionLayout, ProbeError, Produced
 from config.errors import ExitStatus
 from gateway.admin.errors import AdminRefusedError, BrokerSilentError
-from gateway.admin.model import Answers, Broker, Cluster, Group, LogDir, Quorum, QuorumReplica, Reassignment, ReplicaLog
+from gateway.admin.model import (
+    Answers,
+    Broker,
+    Cluster,
+    Group,
+    LogDir,
+    Quorum,
+    QuorumReplica,
+    Reassignment,
+    ReplicaLog,
+    Unanswered,
+)
 from gateway.tools.doctor.admin_facts import AdminFacts
 from gateway.tools.doctor.broker_verdicts import judge_brokers, places_text
 from gateway.tools.doctor.cluster_verdicts import judge_cluster
@@ -398,6 +409,20 @@ def test_groups_that_were_asked_for() -> None:
     assert (silent.severity, silent.status) == (FAIL, ExitStatus.UNAVAILABLE)
     assert cluster(cluster_facts(), groups=("g",))["groups"].severity is SKIPPED
     assert cluster(cluster_facts())["groups"].severity is SKIPPED
+
+
+def test_a_broker_that_does_not_tell_is_not_vouched_for_by_the_others() -> None:
+    """A disk that hangs keeps its broker from listing its folders."""
+    why = "Broker 2 (b:9092) did not answer within 3 s while others did."
+    told = cluster_facts(problems={"config of broker 3": BrokerSilentError("It hangs.")})
+    dirs = replace(told.log_dirs, unanswered=(Unanswered(2, "b:9092", why, True),))
+    findings = Findings("kafka")
+    judge_cluster(findings, settings_of(), known(), replace(told, log_dirs=dirs), (), (), None)
+    found = [(one.name, one.severity, one.text) for one in findings]
+    assert ("log_dirs", SKIPPED, f"Broker 2 was asked and did not tell: {why}") in found
+    for name in ("request_size", "auto_create"):
+        assert (name, SKIPPED, "Broker 3 was asked and did not tell: It hangs.") in found
+    assert [severity for name, severity, _ in found if name == "log_dirs"] == [SKIPPED, OK]
 
 
 def test_what_kafka_does_not_tell_is_skipped_and_never_judged() -> None:

@@ -28,6 +28,7 @@ _NAMES: Final = (
     "consumer_offsets",
     "groups",
 )
+_CONFIG: Final = "config of broker"  # the begin of the questions for these
 _OFFSETS: Final = "__consumer_offsets"
 _OFFSETS_BYTES: Final = 2 << 30  # a compacted partition has some MB; 50 partitions of two segments have at most 10 GiB
 _BEHIND: Final = 1000  # records of the metadata log; an idle voter lags by a few
@@ -56,6 +57,10 @@ def judge_cluster(
     _judge_quorum(findings, admin)
     _judge_clock(findings, admin)
     _judge_reassignments(findings, admin)
+    if admin.brokers:
+        for name in sorted(name for name in admin.problems if name.startswith(_CONFIG)):
+            why = f"{name.removeprefix('config of ')} was asked and did not tell: {admin.problems[name]}"
+            findings.skip(("request_size", "auto_create"), f"{why[0].upper()}{why[1:]}")
     _judge_request_size(findings, settings, known, admin)
     _judge_message_size(findings, settings, admin)
     _judge_auto_create(findings, settings, admin)
@@ -274,6 +279,9 @@ def _judge_log_dirs(findings: Findings, admin: AdminFacts) -> None:
     if admin.log_dirs is None:
         _skip(findings, "log_dirs", admin, "log dirs")
         return
+    silent = [(one.id, one.why) for one in admin.log_dirs.unanswered]
+    for node, why in silent:
+        check.skip(f"Broker {node} was asked and did not tell: {why}")
     said, tight, broken, shares = [], [], [], []
     for node, folders in sorted(admin.log_dirs.by_broker.items()):
         for folder in folders:
@@ -298,7 +306,7 @@ def _judge_log_dirs(findings: Findings, admin: AdminFacts) -> None:
         check.warn(f"Kafka's disks fill: {some(tight)}.", "Shorten retention, or add disks.")
     elif said:
         check.ok(f"{some(said)}.")
-    else:
+    elif not silent:
         check.skip("No broker told its disks.")
 
 
@@ -358,7 +366,7 @@ def _judge_groups(findings: Findings, known: Known, admin: AdminFacts, groups: S
 
 def _config_question(admin: AdminFacts) -> str:
     """The first failed question for a broker's configuration."""
-    return next((name for name in sorted(admin.problems) if name.startswith("config of broker")), "")
+    return next((name for name in sorted(admin.problems) if name.startswith(_CONFIG)), "")
 
 
 def _numbers(admin: AdminFacts, name: str) -> dict[int, int]:
