@@ -192,6 +192,27 @@ def test_an_export_is_imported_once(folder: Path, tmp_path: Path, capsys: pytest
     assert stored(spool_path(Path("b"), 0), "site-b") == before
 
 
+def test_the_spools_of_other_workers_are_not_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder)
+    fill(spool_path(Path("data"), 1))
+    fill(spool_path(Path("data"), 3))
+    for command in (["status"], ["export", "out.spool"]):
+        assert main(["spool", *command]) == 0
+        assert "worker 0 alone. Others have spools, too (1, 3): --worker N." in capsys.readouterr().err
+        assert main(["spool", *command[:1], *([f"{command[1]}.1"] if command[1:] else []), "--worker", "1"]) == 0
+        assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_stored_where_no_worker_will_find_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder)
+    assert main(["spool", "export", "out.spool"]) == 0
+    Path("gateway.toml").write_text('instance = "site-a"\nworkers = 2\n')
+    assert main(["spool", "import", "out.spool", "--worker", "9"]) == ExitStatus.FAILED
+    assert "nobody would deliver" in capsys.readouterr().err
+    assert not spool_path(Path("data"), 9).exists()
+    assert main(["spool", "import", "out.spool", "--worker", "1"]) == 0
+
+
 def test_an_interrupted_import_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

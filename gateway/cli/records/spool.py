@@ -13,14 +13,16 @@ from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import spool_path
 from bridge.spool.store import ReadResult, Removal, Store
 from config.errors import ExitStatus, GatewayError
-from config.numbers import bytes_text
+from config.numbers import bytes_text, some
 from config.settings import Settings
 from gateway.base.moments import moment
 from gateway.cli.arguments import load_noted, quiet
 from gateway.cli.parser import Commands, flag
 from gateway.cli.records import spool_file
 from gateway.cli.records.spool_file import ExportFile
-from gateway.cli.table import answer, print_json, table, tell
+from gateway.cli.table import answer, mention, print_json, table, tell
+from gateway.data_dir.directory import slots
+from gateway.supervisor.cpu import worker_count
 
 _CHUNK_BYTES: Final = 4 << 20  # read, or stored, at a time
 
@@ -56,9 +58,18 @@ def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
     return settings, spool_path(settings.data_dir, worker)
 
 
+def _mention_others(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Name the workers whose spools nobody asked for."""
+    names = (path.parent.name.removeprefix("worker-") for path in settings.data_dir.glob("worker-*/spool"))
+    others = sorted({int(name) for name in names if name.isdigit()} - {settings.worker})
+    if arguments.worker is None and others:
+        mention(f"This is worker {settings.worker} alone. Others have spools, too ({some(others)}): --worker N.")
+
+
 def _status(arguments: argparse.Namespace) -> int:
     """Show the stored batches by partition, also while the gateway runs."""
     settings, folder = _load(arguments)
+    _mention_others(arguments, settings)
     status = inspect(folder)
     if arguments.verify and status is not None and status.holder:
         raise SpoolCommandError(
@@ -139,6 +150,7 @@ def _export(arguments: argparse.Namespace) -> int:
     """Copy all stored batches into a file that another gateway can import. The gateway must be stopped. Ends with
     status 3 when some cannot be read: they are lost."""
     settings, folder = _load(arguments)
+    _mention_others(arguments, settings)
     if not folder.exists():
         raise SpoolCommandError(f"{folder.absolute()}: nothing was ever spooled here. Check --config and --worker.")
     with _opened(settings, folder) as (store, report):
@@ -180,6 +192,12 @@ def _import(arguments: argparse.Namespace) -> int:
     """Store the batches of an export behind the present ones. The gateway must be stopped. A file is imported once; a
     second import continues an interrupted one."""
     settings, folder = _load(arguments)
+    number = settings.worker if arguments.worker is None else arguments.worker
+    runs = number == settings.worker or 0 <= number < worker_count(settings)
+    if not runs and number not in slots(settings.data_dir):
+        raise SpoolCommandError(
+            f"No worker {number} runs with these settings, nor did one in data_dir: nobody would deliver its spool."
+        )
     export = ExportFile(arguments.file)
     if export.instance not in {settings.instance, arguments.from_instance}:
         raise SpoolCommandError(
