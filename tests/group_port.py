@@ -57,6 +57,7 @@ class Member:
     def __init__(self, backend: Backend, instance: str, *topics: str) -> None:
         self.group = backend.member(instance, topics, self)
         self.owned: dict[Partition, Committed | None] = {}
+        self.known: set[Partition] = set()  # what was owned before the present ``read``
         self.told: list[tuple[str, tuple[Partition, ...]]] = []
         self.missing: list[tuple[Partition, int, int]] = []
         self.commits: dict[Partition, Committed] = {}
@@ -92,7 +93,7 @@ class Member:
             del self.owned[partition]
 
     def missed(self, partition: Partition, first: int, end: int) -> None:
-        assert partition in self.owned
+        assert partition in self.known, f"what is deleted of one that could not be paused: {partition}"
         self.missing.append((partition, first, end))
 
     # --- reading
@@ -103,7 +104,7 @@ class Member:
 
     async def _read(self) -> None:
         while True:
-            known = set(self.owned)
+            self.known = known = set(self.owned)
             for record in await self.group.read():
                 assert record.place[:2] in self.owned, f"a record of another's partition: {record.place}"
                 assert record.place[:2] in known, f"a record that could not be paused: {record.place}"

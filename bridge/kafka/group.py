@@ -198,7 +198,8 @@ class GroupMember:
             if self._error is None:
                 batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
         except kafka_errors.OffsetOutOfRangeError as error:
-            await self._out_of_range(error.args[0])
+            if assignments == self._assignments:
+                await self._out_of_range(error.args[0])
         except kafka_errors.KafkaError as error:
             if isinstance(error, REFUSED):
                 raise read_failure(error, ", ".join(self._topics)) from error
@@ -236,7 +237,7 @@ class GroupMember:
             return  # the next fetch ends here again
         for at, position in positions.items():
             partition, first = (at.topic, at.partition), firsts[at]
-            if self._positions.get(at) != position:
+            if self._positions.get(at) != position or partition in self._paused:  # the listener may not know it yet
                 continue
             self._positions[at] = first
             self._consumer.seek(at, first)

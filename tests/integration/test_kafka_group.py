@@ -252,3 +252,22 @@ async def test_what_is_assigned_during_a_long_read_is_left_to_the_next(
         await first.stop(retire=True)
         await second.owns(2)
         await until(lambda: second.records, "the other one's is read")
+
+
+async def test_what_was_deleted_of_what_is_assigned_during_a_long_read_is_told_by_the_next(
+    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listener has not read the statuses yet: it did not know the partition, and forgot that records are gone."""
+    monkeypatch.setattr(group_module, "POLL_MS", 3000)
+    topic = await backend.topic(2)
+    first, second = Member(backend, "one", topic), Member(backend, "two", topic)
+    async with running(first, second):
+        await asyncio.gather(first.owns(1), second.owns(1))
+        ((_, number),) = first.owned
+        await backend.put(topic, number, b"0", b"1", b"2")
+        await first.group.commit({(topic, number): Committed(1, "")})
+        await backend.delete_before(topic, number, 2)
+        await first.stop(retire=True)
+        await until(lambda: second.missing, "it is told")
+        assert second.missing == [((topic, number), 1, 2)]
+        await until(lambda: second.values(topic, number) == [b"2"], "what is left")
