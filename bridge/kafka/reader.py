@@ -158,7 +158,7 @@ class TopicReader:
 
     async def offsets_at(self, moment_ms: int) -> dict[Partition, int]:
         """The offset of each partition's first record with that timestamp or a later one; its end without one."""
-        wanted = dict.fromkeys(self._all_partitions(), moment_ms)
+        wanted = dict.fromkeys(self._all_partitions(), max(0, moment_ms))  # Kafka knows no time before 1970
         found = await self._answered(self._consumer.offsets_for_times(wanted))
         ends = await self.ends()
         return {

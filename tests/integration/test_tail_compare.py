@@ -151,6 +151,8 @@ def test_two_topics_are_compared(kafka: KafkaCluster, unique: str, settings: Pat
     done = run_gateway(*words, settings, "--since", "2023-11-14T22:13:20.100Z", timeout_s=DEADLINE_S)
     assert done.returncode == ExitStatus.UNJUDGED, "what is missing lies before; one is too young"
     assert json.loads(done.stdout)["matched"] == 200
+    done = run_gateway(*words, settings, "--since", "1970-01-01", timeout_s=DEADLINE_S)
+    assert done.returncode == ExitStatus.MISSING_MESSAGES, done.stderr
     assert consumer_groups(kafka.bootstrap) <= before
 
 

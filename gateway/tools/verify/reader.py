@@ -174,7 +174,7 @@ class KafkaReader:
             first = start
             if since_ms is not None:
                 place = TopicPartition(topic, partition)
-                found = await _asked(self._consumer.offsets_for_times({place: since_ms}), f"topic {topic}")
+                found = await _asked(self._consumer.offsets_for_times({place: max(0, since_ms)}), f"topic {topic}")
                 first = end if found[place] is None else max(start, found[place].offset)
             async for messages in self._messages(topic, partition, first, end):
                 for message in messages:
