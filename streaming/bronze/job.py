@@ -10,9 +10,7 @@ them in the table ``bronze_gaps``. Spark itself is told to step over losses, for
 much; each batch's rows are counted against the offsets it was planned with instead.
 """
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, Observation, SparkSession, Window
@@ -21,20 +19,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings
 from streaming.bronze.returning import take_up
-from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, require_delta
+from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, QUERY, require_delta
 from streaming.errors import DataLossError
 from streaming.job import JobContext
 from streaming.kafka.admin import KafkaAdmin
 from streaming.kafka.offsets import Gap, Planned, lost_before, planned_ranges, unreadable
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
+from streaming.kafka.topic_ids import TopicIds
 from streaming.lake.lake import DeltaTable
-from streaming.lake.storage import Folder, location
 from streaming.metrics import BatchCounts
 from streaming.progress import GapEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 
-QUERY = "bronze"
 _MOST_NAMED = 20
 """Ranges that an error names one by one."""
 
@@ -45,7 +42,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     require_delta(spark, DeltaTable(spark, stream, "bronze"))
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=topics(settings), doubled="bronze")
     writer = _BatchWriter(spark, settings, context, checkpoint)
-    take_up(checkpoint, DeltaTable(spark, stream, "bronze_gaps"), topics(settings), writer.as_before)
+    take_up(spark, settings, checkpoint)
     return checkpoint.start(read_records(spark, settings, allow_data_loss=True), stream, writer.write)
 
 
@@ -74,13 +71,8 @@ class _BatchWriter:
         self._spark, self._context, self._checkpoint = spark, context, checkpoint
         self._table, self._gaps = DeltaTable(spark, stream, "bronze"), DeltaTable(spark, stream, "bronze_gaps")
         self._kafka = KafkaAdmin(spark, settings.kafka)
-        self._known = _TopicIds(Folder(spark, location(stream.checkpoint)))
+        self._known = TopicIds(spark, settings, QUERY)
         self._first = True
-
-    def as_before(self, names: Iterable[str]) -> set[str]:
-        """Which of the topics are in Kafka and those that were read last under their names."""
-        ids = self._kafka.topic_ids([name for name in names if self._kafka.has_topic(name)])
-        return ids.keys() - self._known.changed(ids)
 
     def write(self, records: DataFrame, batch: int) -> None:
         """Writes one batch. Raises DataLossError, with the batch not committed, if Kafka lost some of it."""
@@ -169,27 +161,3 @@ def _without_rows(gap: Gap, rows: DataFrame) -> list[Gap]:
         gap._replace(first_offset=step.before + 1, last_offset=step.offset - 1)
         for step in steps.orderBy("offset").collect()
     ]
-
-
-class _TopicIds:
-    """Which topic of a name was read, in a file beside the checkpoint: ``{topic: [[batch, id], …]}``, an entry where it
-    changed. A repeated batch is judged by what was known before its first attempt."""
-
-    _NAME = "bronze_topics.json"
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        text = folder.read_text(self._NAME)
-        self._ids: dict[str, list[tuple[int, str]]] = {} if text is None else json.loads(text)
-
-    def changed(self, ids: Mapping[str, str], batch: float = math.inf) -> set[str]:
-        """The topics that are other ones than before this batch."""
-        before = {topic: [id_ for since, id_ in its if since < batch] for topic, its in self._ids.items()}
-        return {topic for topic, id_ in ids.items() if before.get(topic) and before[topic][-1] != id_}
-
-    def keep(self, ids: Mapping[str, str], batch: int) -> None:
-        new = {topic: id_ for topic, id_ in ids.items() if topic not in self._ids or self._ids[topic][-1][1] != id_}
-        for topic, id_ in new.items():
-            self._ids.setdefault(topic, []).append((batch, id_))
-        if new:
-            self._folder.write_text(self._NAME, json.dumps(self._ids))

@@ -5,26 +5,24 @@ bronze would have those records twice.
 """
 
 import json
-from collections.abc import Callable, Iterable
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
+from config.settings import Settings
+from streaming.bronze.tables import QUERY
+from streaming.kafka.options import topics
+from streaming.kafka.topic_ids import TopicIds, present_ids
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder
 
 
-def take_up(
-    checkpoint: Folder, gaps: DeltaTable, names: Iterable[str], as_before: Callable[[Iterable[str]], set[str]]
-) -> None:
+def take_up(spark: SparkSession, settings: Settings, checkpoint: Folder) -> None:
     """Puts the places where topics were left into the offsets that the next batch begins with, and takes the rows that
-    call what came then ``gone`` out of the gaps. Before the query starts.
-
-    Args:
-        names: the topics to be read.
-        as_before: which of some topics are in Kafka and those that bronze has read; another one of the name is read
-            from its beginning.
-    """
+    call what came then ``gone`` out of the gaps. Before the query starts. A topic that is another one of its name now
+    is read from its beginning. Raises a StreamError if Kafka does not tell which it is."""
+    gaps = DeltaTable(spark, settings.stream, "bronze_gaps")
     commits = [int(name) for name in checkpoint.names("commits") if name.isdecimal()]
     if not commits or not gaps.exists():
         return
@@ -34,14 +32,18 @@ def take_up(
         if name.isdecimal() and int(name) >= max(commits)  # with one that is not finished
     ]
     planned = {topic for _, lines in plans for topic in json.loads(lines[-1])}
-    gone = gaps.read().where((F.col("reason") == "gone") & F.col("topic").isin(sorted(set(names) - planned)))
+    gone = gaps.read().where((F.col("reason") == "gone") & F.col("topic").isin(sorted(set(topics(settings)) - planned)))
     left: dict[str, dict[str, int]] = {}
     for row in gone.groupBy("topic", "partition").agg(F.max("first_offset").alias("offset")).collect():
         left.setdefault(row.topic, {})[str(row.partition)] = row.offset
-    if not left or not (back := as_before(left)):
+    if not left:
+        return
+    ids = present_ids(spark, settings, QUERY, left)
+    back = sorted(ids.keys() - TopicIds(spark, settings, QUERY).changed(ids))
+    if not back:
         return
     for name, lines in plans:
         places = json.loads(lines[-1]) | {topic: left[topic] for topic in back}
         checkpoint.write_text(name, "\n".join([*lines[:-1], json.dumps(places)]))
-    topics = ", ".join(f"'{topic}'" for topic in sorted(back))
-    DeltaUpkeep(gone.sparkSession, gaps).delete(f"reason = 'gone' AND topic IN ({topics})")
+    named = ", ".join(f"'{topic}'" for topic in back)
+    DeltaUpkeep(spark, gaps).delete(f"reason = 'gone' AND topic IN ({named})")

@@ -9,6 +9,8 @@ from streaming.lake.columns import HEADERS, columns
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder
 
+QUERY: Final = "bronze"
+
 BRONZE: Final = columns(
     "key binary, value binary, partition integer, offset long, timestamp timestamp, timestamp_type integer,"
     " headers headers, ingest_date date, topic string, batch long",

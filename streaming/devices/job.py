@@ -40,6 +40,7 @@ from streaming.devices.processor import INPUT, OUTPUT, STATE_VERSION, ShardProce
 from streaming.devices.records import Rules
 from streaming.job import JobContext
 from streaming.kafka.source import read_records
+from streaming.kafka.topic_ids import require_same_topics
 from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
@@ -96,6 +97,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     readings = silver_readings(silver.read_stream(**_BATCH), shards)
     inputs = readings.mapInArrow(with_clocks(rules, shards), INPUT)
     if topics:
+        require_same_topics(spark, settings, QUERY, topics, allow_data_loss=context.allow_data_loss)
         # The ledger is read to its end: how far the gateways are is known before silence is judged.
         records = read_records(spark, settings, topics, allow_data_loss=context.allow_data_loss, is_bounded=False)
         inputs = inputs.unionByName(beats(records, settings.ledger.topic, shards))

@@ -7,4 +7,5 @@ oauth.py      OAUTHBEARER as the Java client inside Spark does it: it fetches or
 offsets.py    which Kafka offsets a micro-batch was planned with, and which nobody can read any more
 options.py    our Kafka settings as the options of Spark's Kafka source
 source.py     Kafka's records as a stream
+topic_ids.py  which topic of a name a query has read
 """

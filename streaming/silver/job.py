@@ -22,6 +22,7 @@ from streaming.decoding.schema_index import ReceivedTable
 from streaming.job import JobContext
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
+from streaming.kafka.topic_ids import require_same_topics
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.held import held
 from streaming.metrics import BatchCounts
@@ -47,6 +48,8 @@ def start_from(records: DataFrame, settings: Settings, context: JobContext, read
     if registry is not None:
         registry.devices()
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=read)
+    if read:
+        require_same_topics(spark, settings, QUERY, read, allow_data_loss=context.allow_data_loss)
     tables = prepare_tables(spark, stream, schemas.columns)
     writer = _BatchWriter(settings, context, tables, registry, checkpoint)
     return checkpoint.start(silver_rows(records, settings, schemas), stream, writer.write)

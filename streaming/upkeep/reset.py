@@ -44,10 +44,6 @@ _MEANS: Final = {
     " them a second time, with the alert_id they had",
     "audit": "the account is made again of what Kafka still holds",
 }
-_OWN_FILES: Final = {"bronze": ("bronze", "bronze.json", "bronze_topics.json")}
-"""In the folder of checkpoints, where a query has more there than Spark's folder and our note."""
-
-
 _AGAIN: Final = {"bronze": "bronze", "silver": "the quarantine, if they are bad,"}
 """Where a job that reads Kafka again has what it had of forgotten devices."""
 
@@ -81,7 +77,7 @@ def plan(
             f" (ALTER TABLE {catalog}.{tables[0]} RENAME TO …)."
         )
     moves = [Move(lake, name, f"{name}.{stamp}") for name in tables]
-    for name in _OWN_FILES.get(job, (job, f"{job}.json")):
+    for name in (job, f"{job}.json", f"{job}_topics.json"):
         if checkpoint.exists(name):
             stem, dot, kind = name.partition(".")
             moves.append(Move(checkpoint, name, f"{stem}.{stamp}{dot}{kind}"))

@@ -21,10 +21,12 @@ from streaming import lake_tables
 from streaming.bronze import job as bronze
 from streaming.bronze.tables import BRONZE, require_delta
 from streaming.errors import DataLossError, StreamError
-from streaming.job import JobContext
+from streaming.job import Job, JobContext
+from streaming.kafka.topic_ids import TopicIds
 from streaming.lake.lake import DeltaTable
 from streaming.progress import BatchEvent, Event, GapEvent
 from streaming.runtime.queries import run_queries
+from streaming.silver import job as silver
 from tests.brokers.fixtures import MakeTopic
 from tests.integration.streaming_support import Message, base_ms, messages, produce
 
@@ -42,10 +44,12 @@ def settings(folder: Path, cluster: KafkaCluster, *topics: str, **stream: Any) -
     return Settings(kafka=kafka, stream=StreamSettings(**chosen | stream))
 
 
-def run(spark: SparkSession, chosen: Settings, *, allow_data_loss: bool = False) -> list[Event]:
+def run(
+    spark: SparkSession, chosen: Settings, *, allow_data_loss: bool = False, job: Job = bronze.start
+) -> list[Event]:
     events: list[Event] = []
     context = JobContext(events.append, allow_data_loss=allow_data_loss)
-    run_queries(spark, chosen, (bronze.start,), context, queue.SimpleQueue())
+    run_queries(spark, chosen, (job,), context, queue.SimpleQueue())
     return events
 
 
@@ -88,7 +92,7 @@ async def test_every_record_is_kept_as_it_came_and_neither_a_repeated_batch_nor_
         raise OSError("the disk of the checkpoint is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bronze._TopicIds, "keep", broken)  # after the write, before the commit
+        patch.setattr(TopicIds, "keep", broken)  # after the write, before the commit
         with pytest.raises(StreamError, match="the disk of the checkpoint is full"):
             run(spark, chosen)
     events = run(spark, chosen)
@@ -146,6 +150,7 @@ async def test_a_topic_made_anew_is_noticed_even_if_it_is_longer_than_the_old_on
     chosen = settings(tmp_path, kafka, topic)
     produce(kafka.bootstrap, topic, messages(range(20), base_ms(), 1))
     run(spark, chosen)
+    run(spark, chosen, job=silver.start)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_topics([topic])[topic].result(30)
     await make_topic(topic, partitions=1)
@@ -159,6 +164,12 @@ async def test_a_topic_made_anew_is_noticed_even_if_it_is_longer_than_the_old_on
     produce(kafka.bootstrap, topic, messages(range(5), base_ms(), 1))
     run(spark, chosen)
     assert len(rows(spark, chosen)) == 35, "what is known now is no loss any more"
+
+    with pytest.raises(DataLossError, match=f"{topic}: Kafka has another topic of that name now.*stream reset silver"):
+        run(spark, chosen, job=silver.start)
+    told = run(spark, chosen, job=silver.start, allow_data_loss=True)
+    assert [it.rows for it in told if isinstance(it, BatchEvent)] == [15]
+    run(spark, chosen, job=silver.start)
 
 
 async def test_a_topic_that_comes_back_goes_on_where_it_was_left(
