@@ -11,6 +11,7 @@ from auth.errors import BackendDownError
 from auth.logins.answers import Answer, AnswerWriter
 from auth.logins.chain import Chain, Outcome
 from auth.logins.lockouts import LockedNow, address_group
+from auth.logins.login_attempts import finds_by_clientid
 from auth.model import AccessRequest, Action, Allow, Ban, Decision, LoginRequest, Rule, Subject, Tenant
 from auth.names import bounded, lock_name
 from auth.ports import AccessStore
@@ -98,7 +99,8 @@ class Explanation:
             why = f": {self.ban.reason}" if self.ban.reason else ""
             return f"The {_BAN_WORDS[self.ban.kind]} {self.ban.value} is banned{why}."
         if self.lock_out is not None and not self.past_lock_out:
-            return f"Its {self.lock_out.kind} is locked out for {self.lock_out.left_ns // 1_000_000_000} s more."
+            kind, left_s = self.lock_out.kind, self.lock_out.left_ns // 1_000_000_000
+            return f"Its {kind} is locked out for {left_s} s more, unless it logged in from its address lately."
         if self.outcome.allow is None:
             return _REFUSALS.get(self.outcome.reason, "It is refused.")
         if self.tenant is not None and not self.tenant.enabled:
@@ -179,7 +181,7 @@ async def explain(
         tenant=store.tenant(allow.tenant) if allow.tenant else None,
         expire_at_s=writer.expire_at_s(allow, now_s) if outcome.allow is not None else None,
         told=told,
-        lock_out=next((one for one in lock_outs or () if _concerns(one, request)), None),
+        lock_out=next((one for one in lock_outs or () if _concerns(one, request, settings)), None),
         past_lock_out=chain.past_lock_out(request) is not None,
         service_asked=lock_outs is not None,
         access=story,
@@ -187,11 +189,13 @@ async def explain(
     )
 
 
-def _concerns(locked: LockedNow, request: LoginRequest) -> bool:
+def _concerns(locked: LockedNow, request: LoginRequest, settings: AuthSettings) -> bool:
     address = bounded(request.peerhost)
     if locked.kind == "address":
         return locked.name == address_group(address)
-    names = {lock_name(request.username, request.clientid), lock_name("", request.clientid)}
+    names = {lock_name(request.username, request.clientid)}
+    if finds_by_clientid(settings):
+        names.add(lock_name("", request.clientid))
     return locked.name in names and locked.address in {"", address}
 
 

@@ -36,7 +36,7 @@ class LoginAttempts:
 
     def __init__(self, settings: AuthSettings, store: AccessStore, chain: Chain, events: Events) -> None:
         self.lockouts: Final = ClientLockouts(settings.protection)
-        self._by_clientid = _finds_by_clientid(settings)
+        self._by_clientid = finds_by_clientid(settings)
         self._tokens = "jwt" in settings.chain and settings.jwt.source == "password"
         self._store = store
         self._chain = chain
@@ -156,7 +156,7 @@ def _is_token(password: str) -> bool:
     return True
 
 
-def _finds_by_clientid(settings: AuthSettings) -> bool:
+def finds_by_clientid(settings: AuthSettings) -> bool:
     """Whether an authenticator of the chain looks up users with passwords by their client id."""
     asked = {
         "database": "clientid" in settings.database.identities,

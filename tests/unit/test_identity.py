@@ -348,6 +348,20 @@ async def test_a_worker_whose_slot_is_left_has_not_retired(
     assert signals == [(os.getpid(), signal.SIGUSR1)]
 
 
+async def test_the_process_of_another_user_is_not_retired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill(_process: int, _number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    async with Life(tmp_path / "data"):
+        file = tmp_path / "gateway.toml"
+        file.write_text(f'instance = "plant"\ndata_dir = "{tmp_path / "data"}"\n')
+        assert await asyncio.to_thread(main, ["retire", "--config", str(file)]) == ExitStatus.FAILED
+    assert f"Process {os.getpid()} is another user's" in capsys.readouterr().err
+
+
 async def test_a_retired_worker_gives_its_slot_up(tmp_path: Path) -> None:
     await live(tmp_path, worker=0)
     await live(tmp_path, worker=1, ending=Ending.RETIRED)
