@@ -97,8 +97,8 @@ class FirstStart:
         path = database_path(self._settings)
         new = not path.exists()
         store = Store(path)
-        store.open()
         try:
+            store.open()
             with store.edit(_BY) as editor:
                 if new:
                     self._say(f"made {path}: the database of users and rules")
@@ -110,6 +110,10 @@ class FirstStart:
                     taken_over = users_file is not None and self._users(editor, users_file)
                     named += [] if devices or taken_over else [_SAMPLE_DEVICE]
                 self._devices(editor, named)
+        except BaseException:
+            if "mqtt_password" in self._made:  # not in the database, and the next run would take it for known
+                (self._folder / "gateway" / "mqtt_password").unlink()
+            raise
         finally:
             store.close()
         return self._said

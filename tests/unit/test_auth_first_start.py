@@ -230,6 +230,8 @@ def test_a_lost_password_file_is_made_anew_with_its_password(folder: Path) -> No
     file = folder / "secrets" / "gateway" / "mqtt_password"
     old = file.read_text()
     file.unlink()
+    with pytest.raises(StoreError):
+        first_start(ours, ["a,b"])
     first_start(ours)
     with opened_store(database_path(ours)) as store:
         assert knows(store, "gateway", file.read_text())
