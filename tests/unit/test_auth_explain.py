@@ -16,6 +16,7 @@ from auth import passwords
 from auth.hashing import Hasher
 from auth.logins.chain import make_chain
 from auth.logins.explain import Explanation, TrustingHasher, explain
+from auth.logins.lockouts import LockedNow
 from auth.model import AccessRequest, Allow, Ban, LoginRequest, Rule, Subject, Tenant
 from auth.rules.reasons import mismatch
 from auth.rules.rules import decide
@@ -68,7 +69,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def ask(store: Store, request: LoginRequest, access: Any = None, **tables: Any) -> Explanation:
-    known = tables.pop("known", None)
+    known, lock_outs = tables.pop("known", None), tables.pop("lock_outs", None)
     settings_ = AuthSettings.model_validate({"client_attributes": ["site"], **tables})
 
     async def run() -> Explanation:
@@ -76,7 +77,9 @@ def ask(store: Store, request: LoginRequest, access: Any = None, **tables: Any) 
         chain = make_chain(settings_, store, hasher if request.password else TrustingHasher())  # type: ignore[arg-type]
         await chain.start()
         try:
-            return await explain(settings_, store, chain, request, access=access, known=known, now_s=NOW)
+            return await explain(
+                settings_, store, chain, request, access=access, known=known, lock_outs=lock_outs, now_s=NOW
+            )
         finally:
             await chain.close()
             hasher.close()
@@ -132,6 +135,15 @@ def test_what_stands_in_the_way(store: Store, username: str, clientid: str, obst
         assert json.loads(as_json(found))["answer"] is None
     else:
         assert "It is let in" in text
+
+
+def test_a_lock_out_is_said_where_it_holds_and_of_whom_it_may_not(store: Store) -> None:
+    locked = [LockedNow("user", "press-7", "", 20 * 10**9)]
+    found = ask(store, LoginRequest("ada", "press-7"), lock_outs=locked)
+    assert found.obstacle == "Its user is locked out for 20 s more, unless it logged in from its address lately."
+    assert not ask(
+        store, LoginRequest("ada", "press-7"), lock_outs=locked, database={"identities": ["username"]}
+    ).lock_out
 
 
 def test_what_emqx_is_told_is_what_the_service_answers(store: Store) -> None:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from config.errors import ExitStatus
+from config.errors import ExitStatus, GatewayError
 from config.loading.load import Loaded, require_runnable
 from config.settings import Settings
 from gateway.base import logs
@@ -60,7 +60,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _stopped(settings: Settings, process: int, runs: Callable[[], bool]) -> bool:
     """Stop a process for good; whether it ended in time."""
-    os.kill(process, signal.SIGUSR1)
+    try:
+        os.kill(process, signal.SIGUSR1)
+    except PermissionError as error:
+        raise GatewayError(f"Process {process} is another user's: run this as that user, or as root.") from error
     deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S
     while runs():
         if time.monotonic() > deadline:
