@@ -152,6 +152,7 @@ class GroupMember:
             self._options,
             self._login,
             auto_offset_reset="none",
+            isolation_level="read_committed",
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )

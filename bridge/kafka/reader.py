@@ -57,6 +57,8 @@ class TopicReader:
     Raises UnreachableError, RefusedError and TopicMissingError, each a sentence.
     """
 
+    isolation_level = "read_uncommitted"  # records of aborted transactions, too
+
     def __init__(
         self, settings: KafkaSettings, client_id: str, topics: Iterable[str], login: KafkaLogin | None = None
     ) -> None:
@@ -73,7 +75,11 @@ class TopicReader:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.facts = await self._ask()
         self._consumer = make_consumer(
-            self._options, self.login, auto_offset_reset="earliest", max_partition_fetch_bytes=FETCH_BYTES
+            self._options,
+            self.login,
+            auto_offset_reset="earliest",
+            isolation_level=self.isolation_level,
+            max_partition_fetch_bytes=FETCH_BYTES,
         )
         try:
             await self._consumer.start()

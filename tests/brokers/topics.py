@@ -94,6 +94,16 @@ def produce(bootstrap: str, name: str, values: Iterable[str | bytes], **options:
     assert producer.flush(_DEADLINE_SECONDS) == 0
 
 
+def produce_aborted(bootstrap: str, name: str, value: bytes, **options: Any) -> None:
+    """Write a value in a transaction, and abort it."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 0})
+    producer.init_transactions(_DEADLINE_SECONDS)
+    producer.begin_transaction()
+    producer.produce(name, value, **options)
+    assert producer.flush(_DEADLINE_SECONDS) == 0
+    producer.abort_transaction(_DEADLINE_SECONDS)
+
+
 def topic_names(bootstrap: str) -> set[str]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     return set(admin.list_topics(timeout=_DEADLINE_SECONDS).topics)

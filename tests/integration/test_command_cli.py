@@ -21,7 +21,7 @@ from gateway.cli.main import main
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.kafka_backend import read_topic
-from tests.brokers.topics import consumer_groups
+from tests.brokers.topics import consumer_groups, produce_aborted
 
 SECRET = "s" * 32
 DEADLINE_S = 60.0
@@ -311,6 +311,7 @@ async def commit(bootstrap: str, group: str, place: Place, metadata: str) -> Non
 
 def test_verify_compares_the_commits_of_the_group_with_the_status_topic(desk: Desk) -> None:
     desk.file.write_text(desk.file.read_text() + f'group = "{desk.commands}-group"\n')
+    produce_aborted(desk.bootstrap, desk.commands, b"aborted", partition=1)
     places = [desk.command(b"%d" % number) for number in range(5)]
     asyncio.run(commit(desk.bootstrap, f"{desk.commands}-group", places[2], "1|0|A1F1"))
     desk.say(places[0], Status.SUCCEEDED, terminal=True)

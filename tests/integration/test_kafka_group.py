@@ -17,7 +17,7 @@ from bridge.kafka.group import GroupMember, delete_group, remove_members
 from config.settings import KafkaSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_backend import kafka_settings
-from tests.brokers.topics import add_partitions, consumer_groups, create_topic, delete_before, produce
+from tests.brokers.topics import add_partitions, consumer_groups, create_topic, delete_before, produce, produce_aborted
 from tests.group_port import GroupPort, Member, running
 from tests.waiting import until
 
@@ -271,3 +271,14 @@ async def test_what_was_deleted_of_what_is_assigned_during_a_long_read_is_told_b
         await until(lambda: second.missing, "it is told")
         assert second.missing == [((topic, number), 1, 2)]
         await until(lambda: second.values(topic, number) == [b"2"], "what is left")
+
+
+async def test_what_its_writer_took_back_is_not_read(backend: KafkaGroupBackend) -> None:
+    """A command of a transaction that was aborted went to its device."""
+    topic = await backend.topic()
+    await asyncio.to_thread(produce_aborted, backend.bootstrap, topic, b"aborted", partition=0)
+    await backend.put(topic, 0, b"on")
+    member = Member(backend, "one", topic)
+    async with running(member):
+        await until(lambda: b"on" in member.values(topic), "it is read")
+        assert member.values(topic) == [b"on"]

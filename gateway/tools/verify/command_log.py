@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class KafkaCommandLog(TopicReader):
     """The topics of one ``[[commands]]``; an async context manager."""
 
+    isolation_level = "read_committed"  # as the workers read
+
     def __init__(self, settings: Settings, commands: CommandSettings, login: KafkaLogin) -> None:
         self._cluster, self._client_id, self._commands = settings.kafka, f"{settings.instance}-verify", commands
         super().__init__(
