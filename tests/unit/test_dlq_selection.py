@@ -15,6 +15,7 @@ from config.errors import ExitStatus
 from gateway.base.moments import parse_moment
 from gateway.cli.dead_letters import text as dlq_text
 from gateway.cli.dead_letters.reader import DeadLetterReader
+from gateway.cli.dead_letters.replay import Outcome, Result
 from gateway.cli.dead_letters.selection import Filter, find, parse_place
 from gateway.cli.main import main
 
@@ -101,6 +102,11 @@ def test_the_table_is_cut_to_the_terminal_and_shows_no_control_characters() -> N
     wide = list(dlq_text.table([nasty], Marks(), "other", None))
     assert wide[1].startswith("dead/1:42 ")
     assert r"devices/\x1b[2J\n" in wide[1]
+
+
+def test_an_interceptor_s_words_cannot_write_on_the_terminal_of_a_replay() -> None:
+    line = Result(letter(), Outcome.REFUSED, "interceptor_error: no temperature: \x1b]0;owned\x07").line("dead")
+    assert line == r"1:42  refused: interceptor_error: no temperature: \x1b]0;owned\x07"
 
 
 def test_one_odd_command_does_not_hide_the_others() -> None:

@@ -14,6 +14,7 @@ from gateway.cli.dead_letters import text as dlq_text
 from gateway.cli.dead_letters.path import Destination, Fate, ReplayPath, commands_of
 from gateway.cli.dead_letters.reader import DeadLetterReader
 from gateway.cli.dead_letters.selection import Selection
+from gateway.cli.table import shown
 
 # Claimed at a time, with the payloads in memory. After a crash, at most these are undecided.
 CHUNK = 200
@@ -39,7 +40,7 @@ class Result:
     destinations: tuple[Destination, ...] = ()
 
     def line(self, default_topic: str) -> str:
-        return f"{dlq_text.short_place(self.letter, default_topic)}  {self.outcome.value}: {self.detail}"
+        return f"{dlq_text.short_place(self.letter, default_topic)}  {self.outcome.value}: {shown(self.detail)}"
 
     def as_json(self) -> dict[str, Any]:
         return {
