@@ -70,6 +70,9 @@ def test_the_text_has_fixes_under_what_needs_them_and_the_worst_at_its_end() -> 
 
 def test_a_quiet_report_ends_with_one_line() -> None:
     assert shown(findings())[-1] == "Nothing is wrong: 1 ok, in 1.2 s."
+    skipped = Findings("emqx")
+    skipped.of("api").skip("emqx.url is not set.")
+    assert shown(skipped)[-1] == "Nothing was judged: 1 skipped, in 1.2 s."
 
 
 def test_what_is_skipped_for_one_reason_is_one_line() -> None:

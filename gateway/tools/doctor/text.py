@@ -61,7 +61,8 @@ def _summary(report: Report, width: int, mark: Callable[[Severity], str]) -> Ite
     said = ", ".join(f"{report.counts[one.value]} {one.value}" for one in order if report.counts[one.value])
     worst = report.worst_first
     if not worst:
-        yield f"Nothing is wrong: {said}, in {report.seconds:.1f} s."
+        found = "Nothing is wrong" if report.counts[Severity.OK.value] else "Nothing was judged"
+        yield f"{found}: {said}, in {report.seconds:.1f} s."
         return
     yield from lines_of(f"What needs attention, the worst first ({said}, in {report.seconds:.1f} s):", width)
     for check in worst:
