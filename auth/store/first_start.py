@@ -226,7 +226,7 @@ class FirstStart:
         name = self._settings.mqtt.username or GATEWAY_USER
         known = editor.users.get("username", name)
         if known is None or "mqtt_password" in self._made:
-            if self._settings.mqtt.password is None:
+            if self._settings.mqtt.password is None and "mqtt_password" in self._made:
                 stored = hash_device_secret(password, editor.current_device_key())
             else:  # an operator may have chosen it
                 hashing = self._settings.auth.hashing

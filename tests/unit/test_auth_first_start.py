@@ -254,6 +254,17 @@ def test_secrets_that_are_given_are_taken(folder: Path) -> None:
         FirstStart(settings(folder, mqtt + more), folder / "secrets").run()
 
 
+def test_a_password_in_a_file_that_was_there_is_hashed_slowly(folder: Path) -> None:
+    ours = settings(folder)
+    file = folder / "secrets" / "gateway" / "mqtt_password"
+    file.parent.mkdir(parents=True)
+    file.write_text("thought-up")
+    first_start(ours)
+    with opened_store(database_path(ours)) as store:
+        assert knows(store, "gateway", "thought-up")
+        assert user(store, "gateway").password.startswith("$argon2id$"), "it would pass every lock-out"
+
+
 def test_the_header_follows_the_secret(folder: Path) -> None:
     ours = settings(folder)
     first_start(ours)
