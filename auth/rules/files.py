@@ -85,6 +85,12 @@ def _rules(content: object) -> Iterator[Rule]:
     groups: object = [content]
     if isinstance(content, dict) and "data" in content:
         groups = content["data"]
+        meta = content.get("meta")
+        if isinstance(meta, dict) and meta.get("hasnext") is True:
+            raise RuleFormatError(
+                "this is one page of several (meta.hasnext): ask EMQX for all with ?limit=10000, or give the lists "
+                "named data of all pages as one"
+            )
     elif isinstance(content, list):
         groups = content
     if not isinstance(groups, list) or not all(isinstance(group, dict) and "rules" in group for group in groups):

@@ -31,9 +31,9 @@ The report also names settings that would weaken delivery; they are not taken ov
 """
 _EPILOG = """\
 examples:
-  curl -s -u KEY:SECRET http://emqx:18083/api/v5/rules      > rules.json
-  curl -s -u KEY:SECRET http://emqx:18083/api/v5/actions    > actions.json
-  curl -s -u KEY:SECRET http://emqx:18083/api/v5/connectors > connectors.json
+  curl -su KEY:SECRET 'http://emqx:18083/api/v5/rules?limit=10000' > rules.json
+  curl -su KEY:SECRET http://emqx:18083/api/v5/actions    > actions.json
+  curl -su KEY:SECRET http://emqx:18083/api/v5/connectors > connectors.json
   gateway import emqx rules.json actions.json connectors.json --mqtt mqtts://emqx:8883 -o gateway.toml
   gateway import telegraf /etc/telegraf/telegraf.conf -o gateway.toml
 

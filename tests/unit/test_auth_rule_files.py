@@ -68,6 +68,7 @@ def test_a_list_is_put_in_the_order_in_which_emqx_asks(page: bool) -> None:
         ("{}", "a file of rules is"),
         ("[[]]", "a file of rules is"),
         ('{"data": 5}', "a file of rules is"),
+        ('{"data": [], "meta": {"count": 200, "hasnext": true}}', "this is one page of several"),
         ('{"rules": {}}', "rules: it is a list, not a JSON object"),
         ('{"username": "", "rules": []}', "username: it is a text with at least one character"),
         ('{"rules": [5]}', "rules[0]: a rule is a JSON object, not 5"),

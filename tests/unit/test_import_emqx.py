@@ -237,6 +237,17 @@ def test_a_bridge_of_5_0_is_action_and_connector_in_one() -> None:
     assert settings["routes"] == [{"name": "old", "filters": ["t/#"], "topic": "old", "key": "${payload.id}"}]
 
 
+def test_the_first_page_of_rules_is_not_all_of_them() -> None:
+    """GET /api/v5/rules gives a hundred unless told otherwise."""
+    first, last = (
+        {"data": [{**RULE, "id": n}], "meta": {"count": 2, "page": page}} for n, page in (("a", 1), ("b", 2))
+    )
+    for some in ([first], [last]):
+        with pytest.raises(ImportError_, match="EMQX has 2 entries, and these files 1 of them"):
+            read_emqx([*some, [ACTION], [CONNECTOR]])
+    assert len(read_emqx([first, last, [ACTION], [CONNECTOR]]).rules) == 2
+
+
 def test_nothing_for_kafka() -> None:
     with pytest.raises(ImportError_, match="no Kafka action"):
         read_emqx([{"data": [{"type": "http", "name": "x"}]}, CONNECTOR, 1, None, "x"])

@@ -41,6 +41,7 @@ def read_emqx(documents: list[Any]) -> EmqxSource:
     """Find rules, actions and connectors. A document is one of them, a list, an answer with ``data``, or a table of
     such lists. Raises ImportError_ if none is for Kafka."""
     source = EmqxSource()
+    _require_whole(documents)
     for document in documents:
         _sort(document, source)
     if not source.actions:
@@ -50,6 +51,18 @@ def read_emqx(documents: list[Any]) -> EmqxSource:
             f"/api/v5/actions and /api/v5/connectors answer, as JSON.{found}"
         )
     return source
+
+
+def _require_whole(documents: list[Any]) -> None:
+    """Raise ImportError_ where pages are missing: EMQX gives rules by a hundred."""
+    answers = [one for one in documents if isinstance(one, dict) and isinstance(one.get("meta"), dict)]
+    count = max((int(one["meta"].get("count", 0)) for one in answers), default=0)
+    there = sum(len(one["data"]) for one in answers)
+    if there < count:
+        raise ImportError_(
+            f"EMQX has {count} entries, and these files {there} of them: it answers by pages. Ask for all with "
+            "?limit=10000, or give every page."
+        )
 
 
 def _sort(document: Any, source: EmqxSource) -> None:
