@@ -114,10 +114,11 @@ class TopicWriter(Generic[Record]):
         except BridgeError as error:
             forget_frames(error)  # they have the producer, which may be on its way out
             return error, taken, -1
-        # A producer that has been replaced never answers. Until then no other batch may go to the partition.
+        # A producer that has been replaced never answers. Until then no other batch may go to the partition, also while
+        # there is no producer to be had: this one may still deliver it.
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
-        while not answer.done() and producer is self._producer():
+        while not answer.done() and self._producer() in {producer, None}:
             held_s = producer.held_until_ns(self._topic, partition) / 1e9
             if loop.time() - max(sent_s, held_s) > _PATIENCE_S:
                 self._ask_for_another("no answer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -61,6 +61,7 @@ class StatusWriter:
         self._broken = broken
         self._lanes: dict[int, _Lane] = {}
         self._owners: dict[Partition, int] = {}  # of the commands' partitions: how often one was dropped
+        self._held: Counter[Partition] = Counter()  # of the commands' partitions: statuses that are not in Kafka
         self.waiting = 0
         self.refused = 0
         self._writer: TopicWriter[_Queued] = TopicWriter(
@@ -77,7 +78,7 @@ class StatusWriter:
     def write(self, partition: int, record: StatusRecord, stored: Callable[[int], None]) -> None:
         lane = self._lanes.setdefault(partition, _Lane())
         lane.queue.append(_Queued(record, stored, self._owners.get(record.place[:2], 0)))
-        self.waiting += 1
+        self._count(record, 1)
         if lane.task is None:
             lane.task = asyncio.create_task(self._write(partition, lane), name=f"statuses-{partition}")
             lane.task.add_done_callback(report_failure(self._broken))
@@ -95,6 +96,11 @@ class StatusWriter:
             lane.queue.clear()
             lane.queue.extend(left)
 
+    def holds(self, partition: Partition) -> bool:
+        """Whether there are statuses of a partition of commands that Kafka has not, or may yet get. Of one that was
+        dropped these are the ones that were under way."""
+        return self._held[partition] > 0
+
     async def close(self) -> None:
         """End without what waits."""
         await end_tasks(*(lane.task for lane in self._lanes.values()))
@@ -102,11 +108,15 @@ class StatusWriter:
     def _wanted(self, queued: _Queued) -> bool:
         if queued.owner == self._owners.get(queued.record.place[:2], 0):
             return True
-        self.waiting -= 1
+        self._count(queued.record, -1)
         return False
 
+    def _count(self, record: StatusRecord, by: int) -> None:
+        self.waiting += by
+        self._held[record.place[:2]] += by
+
     def _stored(self, queued: _Queued, offset: int) -> None:
-        self.waiting -= 1
+        self._count(queued.record, -1)
         try:
             queued.stored(offset)
         except Exception:

@@ -273,8 +273,13 @@ class CommandRunner:
                 self.lost(list(self.dispatcher.partitions))
 
     async def _assign_new(self) -> None:
-        """Read what earlier owners wrote after their last commits, then own the partitions."""
-        new, assignments = dict(self._new), self._assignments
+        """Read what earlier owners wrote after their last commits, then own the partitions.
+
+        This worker may have been the owner, before an outage of Kafka: what it had under way then comes first."""
+        new = {partition: commit for partition, commit in self._new.items() if not self._sink.holds(partition)}
+        if not new:
+            return
+        assignments = self._assignments
         starts: dict[int, int] = {}
         for (_, number), committed in new.items():
             start = self.dispatcher.status_offset(committed)

@@ -187,6 +187,23 @@ async def test_a_dropped_partition_is_neither_called_nor_written_again() -> None
     assert sorted(site.stored) == [(0, 0, 0), (0, 2, 1), (1, 5, 0)]
 
 
+async def test_it_holds_what_was_under_way_for_an_earlier_owner_until_kafka_has_it() -> None:
+    """In an outage of Kafka the partition is lost: there is no producer to be had, but the batch may be delivered."""
+    site = await started()
+    site.kafka.latency_s = lambda: 60.0
+    site.write(0)
+    await asyncio.sleep(0.5)
+    producer, site.producer = site.producer, None
+    site.sink.drop(("commands", 0))
+    await asyncio.sleep(30)
+    assert site.sink.holds(("commands", 0))
+    assert not site.written()
+    site.producer = producer
+    await site.drained()
+    assert not site.sink.holds(("commands", 0))
+    assert site.written() == ["c0"]
+
+
 async def test_what_another_topics_partition_wrote_stays() -> None:
     """Its statuses are in the same partition: of the same number."""
     failing = True
