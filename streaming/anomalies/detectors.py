@@ -50,7 +50,7 @@ _MEMORY: Final = 5000
 """Readings of which the deviation is made, and after which the usual has faded by half; at least a week of them. At one
 reading in 5 minutes it is 17 days: rare faults are remembered from one week to the next."""
 _FIRST: Final = 10
-"""Readings that are learned from in full; a deviation of fewer is chance."""
+"""Readings that are learned from more freely; a deviation of fewer is chance."""
 _CLIP: Final = 5.0
 """Deviations by which a reading counts at most when it is learned from: an outlier does not become normal."""
 _USUAL: Final = 3.0
@@ -59,7 +59,8 @@ _USUAL_MEAN: Final = 2.0
 """Deviations that are usual for the mean of the last readings: 2 in nearly all of them are no chance."""
 _LEAST: Final = (_USUAL, _USUAL, _USUAL_MEAN, _USUAL_MEAN)
 _MOST: Final = 30.0
-"""Deviations beyond which no reading is further off: a broken one of any size leaves the next one to be found."""
+"""Deviations beyond which no reading is further off: a broken one of any size leaves the next one to be found. Nor does
+one of the first readings count for more when it is learned from."""
 _STEP: Final = 0.2
 """Of the way from the usual to an incident's peak, how far the incident moves the usual. One incident does not hide the
 next of its kind; five or more close to each other do."""
@@ -242,8 +243,8 @@ class SignalModel:
         return "outlier" if single >= threshold else "level"
 
     def _learn(self, off: float, deviation: float, fade: float, passed_us: int) -> None:
-        if self.readings > _FIRST and deviation:
-            most = _CLIP * deviation
+        if deviation and self.readings > 2:
+            most = (_CLIP if self.readings > _FIRST else _MOST) * deviation
             off = min(max(off, -most), most)
         if abs(self.off_run) < _RUN:
             self.variance += max(1 / (self.readings + 1), fade) * (off * off - self.variance)
