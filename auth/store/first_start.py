@@ -19,6 +19,7 @@ EMQX, Prometheus and Grafana run as other users.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import stat
@@ -61,7 +62,7 @@ def emqx_files(
 ) -> dict[str, str]:
     """Contents of the files that ``deploy/emqx/emqx.conf`` names, by file name."""
     return {
-        "authorization.conf": f'authorization = "Bearer {shared_secret}"\n',
+        "authorization.conf": f"authorization = {json.dumps(f'Bearer {shared_secret}')}\n",  # HOCON quotes as JSON
         "dashboard.conf": f'default_password = "{dashboard_password}"\n',
         # Without a role: the open-source EMQX up to 5.8 knows none, and refuses a file that names one.
         "api_keys": f"{api_key}:{api_secret}\n",

@@ -168,6 +168,17 @@ class Store:
         """The keys of device secrets, by id. Raises BackendDownError."""
         return self._ask(self._device_keys)
 
+    @contextlib.contextmanager
+    def at_one_moment(self) -> Iterator[None]:
+        """Reads in this block see the database as it is at the first of them. For commands."""
+        db = self._ready()
+        db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(sqlite3.Error):  # it was closed after a failure
+                db.execute("COMMIT")
+
     def users(self, *, kind: str = "", tenant: str = "") -> Iterator[User]:
         """All users, or those of a kind or tenant, by kind and name. For commands. Raises StoreError."""
         sql = f"SELECT {USER_COLUMNS} FROM users WHERE (? = '' OR kind = ?) AND (? = '' OR tenant = ?)"  # noqa: S608

@@ -61,8 +61,8 @@ class Mark:
         said = {name: value or b"" for name, value in record.headers}
         kind = _KINDS.get(said.get(wire.DLQ_REPLAY, b""))
         offset = said.get(wire.DLQ_REPLAY_OFFSET, b"")
-        if kind is None or not offset.isdigit():
-            return None
+        if kind is None or not offset.isdigit() or wire.DLQ_REASON in said:
+            return None  # a dead letter, whose message had such headers, is none
         replay, after = (said.get(name, b"").decode() for name in (wire.DLQ_REPLAY_ID, wire.DLQ_REPLAY_AFTER))
         return cls(kind, int(offset), replay, after)
 

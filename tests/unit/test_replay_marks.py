@@ -30,6 +30,13 @@ def test_other_records_are_no_marks() -> None:
         assert not book.take(LoggedRecord(Place("dead", 0, 1), 1, None, None, headers))
 
 
+def test_the_dead_letter_of_a_command_with_the_headers_of_a_mark_is_none() -> None:
+    book = Marks()
+    headers = [*Mark(BEGUN, 7, "a").headers(), ("dlq.reason", b"invalid_topic")]
+    assert not book.take(LoggedRecord(Place("dead", 0, 9), 1, b"k", b"x", headers))
+    assert book.of(*PLACE) is None
+
+
 def test_the_first_to_begin_has_it_and_the_second_has_not() -> None:
     replay = there(after(Mark(BEGUN, 7, "a"), Mark(BEGUN, 7, "b"), Mark(DONE, 7, "b")).of(*PLACE))
     assert (replay.id, replay.done) == ("a", False)

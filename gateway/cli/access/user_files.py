@@ -136,7 +136,7 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
 def _export(arguments: argparse.Namespace) -> int:
     """Write all tenants and users into a file that `import` and auth.users_file read, with their password hashes: keep
     it as secret as the database."""
-    with database(arguments) as (_settings, store):
+    with database(arguments) as (_settings, store), store.at_one_moment():
         lines = export_lines(store.device_keys(), store.tenants(), store.users())
         with new_file(arguments.file) as file:
             count = _write(file, lines)
