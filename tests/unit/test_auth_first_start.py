@@ -268,10 +268,10 @@ def test_a_password_in_a_file_that_was_there_is_hashed_slowly(folder: Path) -> N
 def test_the_header_follows_the_secret(folder: Path) -> None:
     ours = settings(folder)
     first_start(ours)
-    (folder / "secrets" / "service" / "shared_secret").write_text("chosen-by-the-operator")
+    (folder / "secrets" / "service" / "shared_secret").write_text('chosen"by\\the-operator')
     assert first_start(ours) == ["wrote emqx/authorization.conf anew: it held another secret"]
     assert (folder / "secrets" / "emqx" / "authorization.conf").read_text() == (
-        'authorization = "Bearer chosen-by-the-operator"\n'
+        'authorization = "Bearer chosen\\"by\\\\the-operator"\n'
     )
     (folder / "secrets" / "gateway" / "emqx_api_secret").write_text("rotated")
     assert first_start(ours) == ["wrote emqx/api_keys anew: it held another secret"]
