@@ -224,6 +224,19 @@ class TestFiles:
             assert passwords.device_key_id(edit.current_device_key()) != passwords.parse(d1.password).key_id
         other.close()
 
+    def test_an_export_is_of_one_moment(self, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the users of a tenant that it does not have, it could not be imported."""
+
+        def tenants(_store: Store) -> Iterator[Tenant]:
+            yield Tenant("old")
+            with store.edit("somebody else") as edit:
+                edit.tenants.add(Tenant("new"))
+                edit.users.add(User("username", "ann", tenant="new"))
+
+        monkeypatch.setattr(Store, "tenants", tenants)
+        assert "ann" not in run("user", "export", "-").out
+        assert user_of(store, "ann").tenant == "new"
+
     def test_readable_passwords_are_hashed(self, run: Any, folder: Path, store: Store) -> None:
         (folder / "users.csv").write_text(f"user_id,password,is_superuser\nann,{WORD},true\nbob,{WORD},\n")
         run("user", "import", "users.csv")
