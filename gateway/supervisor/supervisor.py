@@ -166,6 +166,7 @@ class Supervisor:
         problem = await self.fleet.roll(settings)
         if problem is None:
             _configure_logs(self._logs, settings)
+            self._http.adopt(settings.http)
             self.config.took(loaded.file)
             await self.fleet.scale(count)
         return problem
@@ -237,6 +238,8 @@ def _check_change(before: Settings, after: Settings) -> int:
         for name, old, new in fixed
         if old != new
     ]
+    if before.http.tls != after.http.tls:
+        problems.append("http.tls has changed, which takes effect at a start only: stop the gateway, then start it.")
     count = worker_count(after)
     if count == 0:
         problems.append("workers is 0 now, which means no supervisor: stop the gateway and start it again.")

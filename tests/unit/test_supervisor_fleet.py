@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -11,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from config.errors import ConfigError
-from config.settings import HttpSettings, Settings
-from gateway.base.lifecycle import StopVerb
+from config.loading.load import Loaded
+from config.settings import HttpSettings, ServerTlsSettings, Settings
+from gateway.base import reports
+from gateway.base.lifecycle import StopRequest, StopVerb
+from gateway.base.reload_plan import Wish
+from gateway.http import asking
 from gateway.http.answers import Answer
 from gateway.supervisor import answers as answers_module
 from gateway.supervisor import fleet as fleet_module
@@ -23,7 +30,7 @@ from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.metrics import SupervisorMetrics
 from gateway.supervisor.process import Reloaded, WorkerProcess
 from gateway.supervisor.reload import FleetReload
-from gateway.supervisor.supervisor import _check_change
+from gateway.supervisor.supervisor import Supervisor, _check_change
 from tests.unit.test_fleet_status import worker as status_row
 from tests.waiting import until
 
@@ -340,10 +347,12 @@ async def test_a_worker_that_answers_late_keeps_its_problems_on_the_page_for_a_m
     assert await problems() == [], "another process has its own"
 
 
+TLS = ServerTlsSettings(certificate_file=Path("port.pem"), key_file=Path("port.key"))
 CHANGES = [
     ({"instance": "b"}, "instance was gateway and is b"),
     ({"http": HttpSettings(port=1)}, "http.port was 9464 and is 1"),
     ({"http": HttpSettings(host="0.0.0.0")}, "http.host"),
+    ({"http": HttpSettings(tls=TLS)}, "http.tls has changed"),
     ({"workers": 0}, "workers is 0"),
 ]
 
@@ -356,3 +365,22 @@ def test_what_a_reload_cannot_change_is_said(change: dict[str, Any], says: str) 
 
 def test_a_reload_may_change_the_number_of_workers() -> None:
     assert _check_change(Settings(workers=2), Settings(workers=5)) == 5
+
+
+async def test_replaced_workers_bring_the_new_token_to_the_port(spawner: Spawner, tmp_path: Path) -> None:
+    def read(token: str, port: int = 0) -> Loaded:
+        http = HttpSettings(port=port, token=SecretStr(token))
+        return Loaded(Settings(data_dir=tmp_path, workers=1, http=http), {}, (), None)
+
+    stop, done = StopRequest(), reports.Reports(tmp_path, "supervisor")
+    with contextlib.ExitStack() as own_logs:
+        supervisor = Supervisor(read("before"), lambda: read("after"), done, spawner, own_logs)  # type: ignore[arg-type]
+        running = asyncio.create_task(supervisor.run(stop))
+        await until(lambda: any("ready" in worker.marks for worker in spawner), "it is ready")
+        reports.ask(tmp_path, "supervisor", Wish(1, rolling=True))
+        supervisor.ask_reload()
+        await until(lambda: reports.read_outcome(tmp_path, "supervisor", os.getpid(), "roll").ok, "it was rolled")
+        shown = [read(token, supervisor._http.port).settings.http for token in ("before", "after")]
+        assert [(await asyncio.to_thread(asking.ask, http, "/metrics"))[0] for http in shown] == [401, 200]
+        stop.request()
+        await running
