@@ -265,6 +265,14 @@ class TestFiles:
         assert fault in acl.errors
         assert [rule["topic"] for rule in acl.json("list")] == ["kept"]
 
+    def test_what_a_dry_run_takes_is_what_is_taken(self, acl: Command) -> None:
+        everybody(acl, "allow", "kept")
+        rule = {"permission": "allow", "action": "all", "topic": "a", "who": ["tenant=a/b"]}
+        Path("x.json").write_text(json.dumps({"rules": [rule]}))
+        for dry in ([], ["--dry-run"]):
+            acl("import", "x.json", *dry, status=ExitStatus.FAILED)
+            assert "has a meaning of its own there" in acl.errors
+
     @pytest.mark.parametrize("name", ["rules.json", "rules.conf"])
     def test_an_export_comes_back_as_it_was(self, acl: Command, name: str) -> None:
         everybody(acl, "deny", "a/${clientid}", "--action", "publish", "--qos", "2")
@@ -273,7 +281,8 @@ class TestFiles:
         before = acl.json("list")
         assert acl("export", name) == f"3 rules are in {name}.\n"
         assert Path(name).stat().st_mode & 0o777 == 0o600
-        assert acl("import", name, "--replace", "--dry-run") == "3 rules would be added.\n"
+        said = acl("import", name, "--replace", "--dry-run")
+        assert said == "3 rules would be removed, 3 rules would be added.\n"
         assert acl.json("list") == before
         assert acl("import", name, "--replace") == "3 rules removed, 3 rules added.\n"
         after = acl.json("list")

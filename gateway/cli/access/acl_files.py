@@ -68,11 +68,13 @@ def _import(arguments: argparse.Namespace) -> int:
             f"{shown(arguments.file)}: {len(left_out)} of its rules have no counterpart (see above). Change them, or "
             "leave them out with --partial. Nothing was imported."
         )
-    removed = 0
-    if not arguments.dry_run:
-        with database(arguments, create=True) as (_settings, store), store.edit(operator(), wait_s=60) as editor:
-            removed = editor.rules.clear() if arguments.replace else 0
-            editor.rules.extend(found.rules)
+    dry_run = arguments.dry_run
+    with (
+        database(arguments, create=not dry_run) as (_settings, store),
+        store.edit(operator(), wait_s=60, dry_run=dry_run) as editor,
+    ):
+        removed = editor.rules.clear() if arguments.replace else 0
+        editor.rules.extend(found.rules)
     _report(arguments, found, removed)
     return ExitStatus.INCOMPLETE if left_out else ExitStatus.OK
 
@@ -87,7 +89,7 @@ def _report(arguments: argparse.Namespace, found: AclFile, removed: int) -> None
         return
     _say_untranslated(arguments.file, found)
     would = "would be " if arguments.dry_run else ""
-    before = f"{removed} rules removed, " if arguments.replace and not arguments.dry_run else ""
+    before = f"{removed} rules {would}removed, " if arguments.replace else ""
     print(f"{before}{len(found.rules)} rules {would}added.")
 
 
