@@ -1,17 +1,20 @@
 """Consumers that settings name are watched: what they owe is a metric, and a problem once it is old."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from config.errors import ExitStatus
 from config.settings import Settings
 from gateway.admin.errors import AdminMissingError, AdminRetriableError
 from gateway.admin.model import Group, Member, Offsets, TopicPartition
 from gateway.admin.watch import GroupWatch, TopicLag, lag_problems
 from gateway.base.metrics import Metrics
+from gateway.cli.main import main
 
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))
 NOW = 1e12
@@ -174,3 +177,14 @@ async def test_a_group_whose_topics_may_not_be_seen_is_not_well(member: bool) ->
     admin.shown = True
     await watch.look()
     assert list(watch.problems()) == []
+
+
+@pytest.mark.parametrize(("shown", "status"), [(True, ExitStatus.OK), (False, ExitStatus.INCOMPLETE)])
+def test_a_group_whose_topics_may_not_be_seen_is_not_described_as_well(
+    shown: bool, status: ExitStatus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = FakeAdmin()
+    admin.shown, admin.member = shown, False
+    monkeypatch.setattr("gateway.cli.kafka.groups.connected", lambda _: contextlib.nullcontext((Settings(), admin)))
+    assert main(["groups", "describe", "reader"]) == status
+    assert ("group reader cannot be judged: it shows no topic" in capsys.readouterr().err) is not shown

@@ -108,10 +108,17 @@ def _once(arguments: argparse.Namespace, admin: Any) -> int:
             mention(f"the group lags; the next look is in {arguments.sample:g} s (--sample)")
         time.sleep(arguments.sample)
         second = look(admin, arguments.group)
-    found = judged(admin, second or first, first if second else None)
+    last = second or first
+    found = judged(admin, last, first if second else None)
     _print(arguments, found)
+    _mention_unseen(last)
     unknown = [one for one in found.partitions if one.state == "unknown"]
-    return ExitStatus.INCOMPLETE if found.bad or unknown else ExitStatus.OK
+    return ExitStatus.INCOMPLETE if found.bad or unknown or last.unseen else ExitStatus.OK
+
+
+def _mention_unseen(seen: Look) -> None:
+    if seen.unseen:
+        mention(f"group {seen.group.id} cannot be judged: {seen.unseen}.")
 
 
 def _again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Look | None:
@@ -129,6 +136,7 @@ def _again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Lo
         say(time.strftime("%H:%M:%SZ", time.gmtime()))
         _print(arguments, found)
         sys.stdout.flush()
+    _mention_unseen(now)
     return now
 
 
@@ -150,7 +158,7 @@ def _print(arguments: argparse.Namespace, found: GroupLag) -> None:
         for one in found.partitions
     ]  # fmt: skip
     say(table(("PARTITION", "COMMITTED", "LOG END", "LAG", "BEHIND", "MEMBER", "STATE"), rows)
-        or "The group has committed nothing, and no member has a partition.")  # fmt: skip
+        or "The group shows no topic.")  # fmt: skip
     if found.partitions:
         behind = f", {length_text(found.age_seconds)} behind" if found.age_seconds is not None else ""
         say(f"\ntotal lag {found.lag} records{behind}")
