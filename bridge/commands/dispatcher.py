@@ -393,7 +393,7 @@ class Dispatcher:
         if read is None:
             # Every worker reads it, and one counts it.
             return "no token of ours" if (self.plan.settings.topics[0], 0) in self._partitions else None
-        place, _ = read
+        place, command_id = read
         owned = self._partitions.get(place[:2])
         if owned is None:
             return None  # another member's, which reads it too
@@ -402,6 +402,8 @@ class Dispatcher:
         if found is None or (found.state is State.FINISHING and late is None):
             # Without a mark it has not been read yet, after an assignment: the feed is rewound then.
             return None if owned.map.mark(place.offset) is None else "already finished"
+        if found.id != command_id:
+            return "already finished"  # with its topic, which was made anew: offsets began again
         return "another device" if found.device.name != device else (found, late is not None)
 
     def rewind_ms(self) -> int | None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bridge.commands.command import State
 from bridge.commands.model import Answer
 from bridge.commands.ports import DENIED, Committed
 from bridge.commands.reading import Delivery
@@ -79,6 +80,21 @@ def test_what_a_device_has_makes_room_for_its_next_command(case: str) -> None:
         member.dispatcher.delivered(Delivery(Place("acked", 0, 0), token, "d0"))
     sent = [dict(message.user)["command-id"] for message, _ in member.sending]
     assert "commands/0:1" in sent
+
+
+def test_an_answer_to_a_command_of_a_topic_that_was_made_anew_is_not_of_the_one_at_its_place() -> None:
+    member = Member(World(1))
+    member.assign(("commands", 0))
+    named = command(BEGIN_MS)
+    named.headers.append(("correlation-id", b"new"))
+    member.dispatcher.take([named])
+    member.sending.popleft()[1](0)
+    for number, id_ in enumerate(("old", "new")):
+        token = member.world.plan.signer.sign(Place("commands", 0, 0), id_)
+        member.dispatcher.answered(Answer(Place("answers", 0, number), token, "d0", 200, b"", None, BEGIN_MS))
+        finishing = member.dispatcher.account.states[State.FINISHING]
+        assert finishing == (id_ == "new"), id_
+    assert member.dispatcher.account.unmatched == {"already finished": 1}
 
 
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
