@@ -151,13 +151,13 @@ class Dispatcher:
         deadline_ns = (now_ns + (request.deadline_ms - now_ms) * 1_000_000) | 0
         command = Command(
             owned.key, record.place.offset, self._queues.device(request.device), request, record.value or b"", now_ns,
-            deadline_ns, shown=None if known is None else Status.ACCEPTED,
+            deadline_ns, attempt=0 if known is None else known.attempt,
+            shown=None if known is None else Status.ACCEPTED,
         )  # fmt: skip
         owned.commands[command.offset] = command
         self.account.states[command.state] += 1
         self._held_bytes += command.bytes
         if known is not None and known.mark is Mark.AWAITING:
-            command.attempt = known.attempt
             moment_ms = max(0, min(record.timestamp_ms, now_ms) - SKEW_MS)
             self._rewind_ms = moment_ms if self._rewind_ms is None else min(moment_ms, self._rewind_ms)
             self._take_awaiting(command, is_in_progress=known.is_in_progress)

@@ -29,7 +29,7 @@ class Known:
     it is in progress."""
 
     mark: Mark
-    attempt: int = 1
+    attempt: int
     is_in_progress: bool = False
     at_ms: int = 0
 
@@ -100,7 +100,7 @@ class OwnedPartition:
         if known is not None and self._is_unknown and known.at_ms + SKEW_MS < record.timestamp_ms:
             known = None  # it is of a record that had this place before
         if mark is Mark.FINISHED or (known is None and mark is not None):
-            known = Known(mark)
+            known = Known(mark, int(mark is Mark.AWAITING))
         if known is not None:
             if known.mark is Mark.FINISHED:
                 map_.finish(offset)

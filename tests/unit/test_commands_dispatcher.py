@@ -97,6 +97,17 @@ def test_an_answer_to_a_command_of_a_topic_that_was_made_anew_is_not_of_the_one_
     assert member.dispatcher.account.unmatched == {"already finished": 1}
 
 
+def test_what_an_earlier_owner_has_sent_counts_as_sent() -> None:
+    """It may have been with the device, and is a copy now."""
+    member = Member(World(1))
+    member.dispatcher.assign(("commands", 0), None, [status("waiting", BEGIN_MS, terminal=False)])
+    member.dispatcher.take([command(BEGIN_MS)])
+    member.sending.popleft()[1](0)
+    member.kafka_takes()
+    assert [(value["status"], value["attempt"]) for _, value in member.world.statuses[0]] == [("sent", 2)]
+    assert member.dispatcher.account.sent_again == 1
+
+
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
     headers: list[tuple[str, bytes | None]] = [("response-required", b"true")]
     return LoggedRecord(Place("commands", 0, offset), timestamp_ms, b"d0", b"on", headers)
