@@ -105,8 +105,9 @@ class Dispatcher:
             if (owned := self._partitions.pop(partition, None)) is not None:
                 for command in list(owned.commands.values()):
                     self._drop(owned, command)
-                self.account.states[State.FINISHING] -= owned.burying
-                self.account.given_up += owned.burying
+                self.account.states[State.FINISHING] -= len(owned.burying)
+                self.account.given_up += len(owned.burying)
+                self._held_bytes -= sum(owned.burying.values())
         self.pump()
 
     def deleted(self, partition: Partition, first: int) -> int:
@@ -131,9 +132,9 @@ class Dispatcher:
         """Take records, in order within each partition. Those of other partitions, and finished ones, are skipped."""
         now_ns, now_ms = self._clock.now_ns(), self._clock.now_ms()
         for record in records:
-            owned = self._partitions.get(record.place[:2])
+            owned, offset = self._partitions.get(record.place[:2]), record.place.offset
             # One that is held was read again, after a rebalance that left the partition here.
-            if owned is not None and not owned.is_closing and record.place.offset not in owned.commands:
+            if owned and not (owned.is_closing or offset in owned.commands or offset in owned.burying):
                 self._take(owned, record, now_ns, now_ms)
         self.pump()
 
@@ -202,7 +203,9 @@ class Dispatcher:
 
     def _bury(self, owned: OwnedPartition, record: LoggedRecord, error: BadCommandError) -> None:
         place = record.place
-        owned.burying += 1
+        parts = (record.key, record.value, *(value for _, value in record.headers))
+        size = owned.burying[place.offset] = sum(len(part or b"") for part in parts)
+        self._held_bytes += size
         self.account.states[State.FINISHING] += 1
 
         def stored() -> None:
@@ -221,7 +224,7 @@ class Dispatcher:
             if self._partitions.get(owned.key) is owned:
                 owned.stored(offset)
                 owned.finish(place.offset)
-                owned.burying -= 1
+                self._held_bytes -= owned.burying.pop(place.offset)
                 self.account.states[State.FINISHING] -= 1
                 self.account.finished[Status.REFUSED] += 1
 

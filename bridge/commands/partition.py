@@ -55,8 +55,8 @@ def _earlier(partition: Partition, records: Iterable[LoggedRecord]) -> dict[int,
 class OwnedPartition:
     """The dispatcher's state of one partition.
 
-    ``burying`` are records whose dead letter or status is not in Kafka yet, ``unwritten`` statuses that it does not
-    have. ``late`` are commands that have timed out, whose answers may still come.
+    ``burying`` has the bytes of each record whose dead letter or status is not in Kafka yet; ``unwritten`` counts
+    statuses that it does not have. ``late`` are commands that have timed out, whose answers may still come.
 
     Until a record is read again its earlier status is kept, and the commit's status offset stays in front of it: the
     next owner may need it.
@@ -68,7 +68,7 @@ class OwnedPartition:
         self.commands: dict[int, Command] = {}
         self.late: OrderedDict[int, Command] = OrderedDict()
         self.is_closing = False
-        self.burying = 0
+        self.burying: dict[int, int] = {}  # by offset
         self.unwritten = 0
         self._earlier = _earlier(key, statuses)
         self._status_offset = 0  # behind the last status that Kafka has
@@ -143,7 +143,8 @@ class OwnedPartition:
     def deleted(self, first: int) -> int:
         """Kafka has deleted records below ``first`` unread. Returns how many unfinished ones are gone."""
         self._is_changed = True
-        return self.map.pass_over(first, self.commands) if self.map.end >= 0 else 0
+        held = self.commands.keys() | self.burying.keys()
+        return self.map.pass_over(first, held) if self.map.end >= 0 else 0
 
     # --- commits -------------------------------------------------------------------------------------
 

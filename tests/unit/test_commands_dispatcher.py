@@ -108,6 +108,26 @@ def test_what_an_earlier_owner_has_sent_counts_as_sent() -> None:
     assert member.dispatcher.account.sent_again == 1
 
 
+@pytest.mark.parametrize("end", ["stored", "forgotten"])
+def test_what_waits_for_its_dead_letter_counts_for_the_memory(end: str) -> None:
+    member = Member(World(1, max_waiting_bytes=1 << 20))
+    partition = ("commands", 0)
+    member.assign(partition)
+    for offset in range(2):
+        assert not member.dispatcher.full()
+        record = LoggedRecord(Place(*partition, offset), BEGIN_MS, None, bytes(1 << 19), [("a", b"b")])
+        member.dispatcher.take([record, record])
+    assert member.dispatcher.full() == {partition}
+    assert len(member.buries) == 2
+    if end == "forgotten":
+        member.dispatcher.forget([partition])
+        member.assign(partition)
+    while member.writes[0] or member.buries:
+        member.kafka_takes()
+    assert not member.dispatcher.full()
+    assert member.dispatcher.account.imbalance == 0
+
+
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
     headers: list[tuple[str, bytes | None]] = [("response-required", b"true")]
     return LoggedRecord(Place("commands", 0, offset), timestamp_ms, b"d0", b"on", headers)

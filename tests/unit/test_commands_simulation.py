@@ -308,7 +308,7 @@ def move(world: World, member: Member, leave: Callable[[Member], None]) -> None:
 def check_account(world: World) -> None:
     for member in world.members:
         account = member.dispatcher.account
-        counted = sum(len(owned.commands) + owned.burying for owned in member.dispatcher._partitions.values())
+        counted = sum(len(owned.commands) + len(owned.burying) for owned in member.dispatcher._partitions.values())
         assert account.imbalance == 0
         assert account.waiting + account.under_way == counted
         assert min(account.states.values(), default=0) >= 0
