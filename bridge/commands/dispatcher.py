@@ -34,7 +34,7 @@ NOT_ALLOWED: Final = 0x87
 _FINAL: Final = frozenset({NOT_ALLOWED, 0x90, 0x95, 0x99})  # the same message is refused again
 _RETRY_FIRST_NS: Final = 1_000_000_000
 _RETRY_LONGEST_NS: Final = 30_000_000_000
-_MOST_UNWRITTEN: Final = 1_000  # statuses, beyond which commands are not shown as accepted
+_MOST_UNWRITTEN: Final = 1_000  # statuses, beyond which neither ``accepted`` nor a further 1xx is shown
 _MOST_PRESENT: Final = 100_000  # devices whose presence is remembered
 
 
@@ -370,7 +370,8 @@ class Dispatcher:
             if command.state is not State.IN_PROGRESS:
                 self._move(command, State.IN_PROGRESS)
             self._timers.set(command, self._clock.now_ns() + self.plan.answer_timeout_ns)
-            self._write(command, Status.IN_PROGRESS, answer=answer)
+            if command.shown is not Status.IN_PROGRESS or self._sink.waiting < _MOST_UNWRITTEN:
+                self._write(command, Status.IN_PROGRESS, answer=answer)
         self.pump()
 
     def delivered(self, delivery: Delivery) -> None:

@@ -63,6 +63,15 @@ def test_each_answer_of_a_device_that_is_at_work_lets_the_timeout_run_anew() -> 
     assert [value["status"] for _, value in world.statuses[0]] == ["sent", *["in_progress"] * 3, "succeeded"]
 
 
+def test_a_device_that_answers_1xx_for_ever_takes_no_memory_while_statuses_wait() -> None:
+    member = Member(World(1))
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS)])
+    for number in range(2000):
+        answer(member, 102, number=number)
+    assert member.waiting == 1000
+
+
 @pytest.mark.parametrize("case", ["before PUBACK", "after a restart", "1xx", "1xx before PUBACK"])
 def test_what_a_device_has_makes_room_for_its_next_command(case: str) -> None:
     """The report, or an answer 1xx, may come before PUBACK, and after the command became another worker's."""
