@@ -1,6 +1,7 @@
 """A data directory belongs to one instance, one place and one Kafka cluster, and a slot of it to one process."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from gateway.data_dir.directory import holder, slots
 from gateway.data_dir.identity import Ending, Identity
 from gateway.data_dir.meta_properties import IdentityError, Meta, NewerFormatError, Witness, read_meta
 from gateway.data_dir.session_registry import SessionRecord
+from gateway.supervisor.place import held_place
 
 RECORD = SessionRecord("plant-0-0", "0", ("$share/gateway/devices/#",), "5", ("mqtt://127.0.0.1:1883",))
 
@@ -328,13 +330,15 @@ async def test_the_ends_of_two_workers_are_two_things(tmp_path: Path) -> None:
 # --- slots that are given up ---
 
 
+@pytest.mark.parametrize("supervised", [False, True])
 @pytest.mark.parametrize(("ending", "status"), [(Ending.RETIRED, ExitStatus.OK), (Ending.CLEAN, ExitStatus.UNDRAINED)])
 async def test_a_worker_whose_slot_is_left_has_not_retired(
-    ending: Ending, status: ExitStatus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ending: Ending, status: ExitStatus, supervised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a spool still holds, or a session at the broker, leaves the slot. Kubernetes asks before a volume goes."""
-    life = Life(tmp_path / "data")
+    life, place = Life(tmp_path / "data"), contextlib.ExitStack()
     await life.start()
+    reports = place.enter_context(held_place(tmp_path / "data", "plant")) if supervised else None
     file = tmp_path / "gateway.toml"
     file.write_text(f'instance = "plant"\ndata_dir = "{tmp_path / "data"}"\n')
     signals: list[tuple[int, int]] = []
@@ -342,6 +346,10 @@ async def test_a_worker_whose_slot_is_left_has_not_retired(
     def kill(process: int, number: int) -> None:
         signals.append((process, number))
         asyncio.run(life.stop(ending))
+        if reports is not None:
+            reports.begin("stop")
+            reports.finish("stop", None, "All workers have stopped; nothing remained.")
+        place.close()
 
     monkeypatch.setattr(os, "kill", kill)
     assert await asyncio.to_thread(main, ["retire", "--config", str(file)]) == status
