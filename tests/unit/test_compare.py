@@ -80,6 +80,15 @@ def test_differences_of_the_matched(tmp_path: Path) -> None:
     assert found.differing_examples == ("old/0:0 and new/0:0", "old/0:1 and new/0:1")
 
 
+def test_the_first_record_is_compared_though_a_copy_has_an_earlier_time(tmp_path: Path) -> None:
+    """As a spool delivers it: behind, with its time of receipt."""
+    left = [Rec('{"id":1,"v":1}', at_ms=2000), Rec('{"id":1,"v":2}', at_ms=1000)]
+    found = compare(tmp_path, left, [Rec('{"id":1,"v":1}', at_ms=2000)], by="json:id")
+    assert (found.matched, found.differing_values) == (1, 0)
+    found = compare(_other(tmp_path), left, [], by="json:id", span=Span(0, 1500, 1 << 61))
+    assert found.only_left == 1, "its time is the earliest one"
+
+
 def test_order_is_that_of_each_device_within_a_partition(tmp_path: Path) -> None:
     left = [Rec(f"{device}{n}", key=device) for n in range(4) for device in "ab"]
     right = [Rec(value, key=value[0]) for value in ("a0", "b0", "a2", "a1", "b1", "a3", "b2", "b3")]

@@ -133,13 +133,17 @@ class Table:
     def compare(self, span: Span, topics: tuple[str, str]) -> Comparison:
         """Match the two sides. Blocks while it sorts."""
         for side in ("left", "right"):
-            # SQLite takes the other columns from the row with the smallest place.
+            # SQLite takes the other columns from the row with the smallest place, if no second MIN stands beside.
             self._database.execute(
-                f"CREATE TABLE {side} AS SELECT id, MIN(place) AS place, COUNT(*) AS copies, MIN(ms) AS ms, "
+                f"CREATE TABLE {side} AS SELECT id, MIN(place) AS place, COUNT(*) AS copies, ms, "
                 f"device, key, value, headers FROM {side}_all GROUP BY id"
             )
-            self._database.execute(f"DROP TABLE {side}_all")
             self._database.execute(f"CREATE UNIQUE INDEX {side}_id ON {side} (id)")
+            self._database.execute(
+                f"UPDATE {side} SET ms = early.ms FROM (SELECT id, MIN(ms) AS ms FROM {side}_all "
+                f"WHERE id IN (SELECT id FROM {side} WHERE copies > 1) GROUP BY id) AS early WHERE {side}.id = early.id"
+            )
+            self._database.execute(f"DROP TABLE {side}_all")
         within = f"ms >= {span.since_ms} AND ms < {span.until_ms}"
         lone_left = f"FROM left WHERE {within} AND id NOT IN (SELECT id FROM right)"
         lone_right = f"FROM right WHERE {within} AND id NOT IN (SELECT id FROM left)"
