@@ -171,6 +171,7 @@ def test_an_exported_file_is_durable_with_its_name_before_the_spool_is_emptied(
     monkeypatch.setattr("gateway.cli.records.spool._empty", lambda _store: synced.append("emptied"))
     assert main(["spool", "export", "out.spool", "--remove"]) == 0
     assert synced[: synced.index("emptied")][-2:] == [str(tmp_path / "out.spool"), str(tmp_path)]
+    assert (tmp_path / "out.spool").stat().st_mode & 0o007 == 0, "nor is the spool readable to everybody"
 
 
 def test_an_export_is_imported_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

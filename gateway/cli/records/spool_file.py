@@ -42,7 +42,8 @@ def write(path: Path, instance: str, batches: Iterable[SpoolBatch]) -> tuple[int
     """Write an export to a new file, durable on return. Returns the numbers of batches and messages."""
     written = messages = 0
     try:
-        with path.open("x", encoding="utf-8") as file:
+        # As the spool's own files: payloads are not for every user of the machine.
+        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o640)) as file:
             try:
                 head = {
                     "kind": _KIND,
