@@ -54,7 +54,7 @@ def end_life(directory: Path, author: Author) -> None:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip() or None
+        return path.read_text(errors="replace").strip() or None
     except FileNotFoundError:
         return None
 

@@ -30,6 +30,12 @@ def test_workers_have_lives_of_their_own(tmp_path: Path) -> None:
     assert begin_life(tmp_path, "gw", 1, 1).previous_life is None
 
 
+def test_a_damaged_file_of_the_life_before_ends_no_start(tmp_path: Path) -> None:
+    begin_life(tmp_path, "gw", 0, 1)
+    (tmp_path / "worker-0.life").write_bytes(b"\xff\xfe\x00")
+    assert begin_life(tmp_path, "gw", 0, 2).previous_clean is False
+
+
 def test_a_life_that_ends_after_the_next_has_begun_does_not_end_that_one(tmp_path: Path) -> None:
     """Where workers take turns, the old one writes its last record while the new one runs already."""
     old = begin_life(tmp_path, "gw", 0, 1)
