@@ -316,6 +316,13 @@ class TestCommand:
         assert "\x1b" not in out
         assert not err
 
+    def test_it_makes_no_database(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "gateway.toml"
+        file.write_text(f'data_dir = "{tmp_path / "elsewhere"}"\n')
+        assert main(["auth", "explain", "--config", str(file), "--username", "ada"]) == ExitStatus.FAILED
+        assert "there is no database" in capsys.readouterr().err
+        assert not (tmp_path / "elsewhere").exists()
+
     def test_it_prints_json_and_nothing_else(self, config: str, cli: Cli) -> None:
         document = json.loads(cli("auth", "explain", "--config", config, "--clientid", "x", "--json").out)
         assert document["login"]["reason"] == "unknown"

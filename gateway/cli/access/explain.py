@@ -13,13 +13,13 @@ from auth.logins.chain import make_chain
 from auth.logins.explain import Explanation, TrustingHasher, explain
 from auth.logins.lockouts import LockedNow
 from auth.model import Allow
-from auth.store.store import Store, database_path
+from auth.store.store import Store
 from config.errors import ExitStatus
 from config.prose import fitted
 from config.settings import Settings
-from gateway.cli.access.common import add_attributes, add_client, attributes, login_of, password_in
+from gateway.cli.access.common import add_attributes, add_client, attributes, database, login_of, password_in
 from gateway.cli.access.explain_text import as_json, as_text
-from gateway.cli.arguments import load_noted, run_quietly
+from gateway.cli.arguments import run_quietly
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.table import coloured
 from gateway.http.asking import ask
@@ -64,8 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.usage("say which client: --username, --clientid, --common-name or --address")
     if bool(arguments.topic) != bool(arguments.action):
         arguments.usage("--topic and --action go together")
-    settings = load_noted(arguments.config).settings
-    explanation = run_quietly(_explain(settings, arguments), settings.log)
+    with database(arguments) as (settings, store):
+        explanation = run_quietly(_explain(settings, store, arguments), settings.log)
     if arguments.json:
         print(as_json(explanation))
     else:
@@ -73,13 +73,11 @@ def _run(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explanation:
+async def _explain(settings: Settings, store: Store, arguments: argparse.Namespace) -> Explanation:
     request = login_of(arguments, "" if arguments.password_file is None else password_in(arguments.password_file))
     access = None
     if arguments.topic is not None:
         access = (arguments.action, arguments.topic, arguments.qos, arguments.retain)
-    store = Store(database_path(settings))
-    store.open()
     hasher = Hasher(settings.auth.hashing, store.device_keys())
     try:
         chain = make_chain(settings.auth, store, hasher if request.password else cast("Hasher", TrustingHasher()))
@@ -99,7 +97,6 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
             await chain.close()
     finally:
         hasher.close()
-        store.close()
 
 
 def _lock_outs(settings: Settings) -> list[LockedNow] | None:
