@@ -242,7 +242,8 @@ class Orphans:
         recorded. Raises IdentityError when the record cannot be written. Blocks for a few small file operations.
         """
         if retiring:
-            identity.recall([record for record in wanted if identity.registry.get(record.client_id) is None], ())
+            if settings.worker == 0 or "${worker}" in settings.mqtt.client_id:  # otherwise they are slot 0's sessions
+                identity.recall([record for record in wanted if identity.registry.get(record.client_id) is None], ())
             wanted = ()
         plan = plan_sessions(
             identity.registry.records,

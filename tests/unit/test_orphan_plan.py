@@ -1,9 +1,15 @@
 """Which of the recorded MQTT sessions are ours still, which are to be ended, and which are nobody's."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from config.settings import MqttSettings, Settings
+from gateway.data_dir.identity import Ending, Identity
 from gateway.data_dir.session_registry import SessionRecord
-from gateway.mqtt.orphans import plan_sessions
+from gateway.mqtt.orphans import Orphans, plan_sessions
 
 HERE, THERE = ("mqtt://here:1883", "mqtt://also-here:1883"), ("mqtt://there:1883",)
 NOBODY: frozenset[str] = frozenset()
@@ -61,3 +67,21 @@ def test_a_worker_that_retires_has_orphans_alone() -> None:
     plan = plan_sessions([record("p-0"), record("p-1")], [], persistent=True, elsewhere=NOBODY)
     assert plan.orphans == (record("p-0"), record("p-1"))
     assert not plan.record
+
+
+@pytest.mark.parametrize(("client_id", "ends"), [("plant", ["old-1"]), ("plant-${worker}", ["old-1", "plant-1"])])
+async def test_a_slot_that_retires_leaves_the_session_of_slot_0_that_has_not_recorded_it_yet(
+    client_id: str, ends: list[str], tmp_path: Path
+) -> None:
+    """One worker with a client id of its own, after several with numbered ones; both start at once."""
+    identity, orphans = Identity(tmp_path, "plant", 1, lambda: Ending.CLEAN), Orphans()
+    await identity.start()
+    identity.recall([record("old-1")], ())
+    settings = Settings(worker=1, mqtt=MqttSettings(client_id=client_id))
+
+    def make(one: SessionRecord, *_: object) -> Any:
+        return one.client_id
+
+    orphans.recall(identity, [record(client_id.replace("${worker}", "1"))], settings, make, retiring=True)
+    await identity.stop(0)
+    assert orphans.sessions == ends
