@@ -83,13 +83,16 @@ class Fleet:
 
     # --- rolling ---
 
-    async def roll(self, settings: Settings) -> str | None:
+    async def roll(self, settings: Settings, count: int | None = None) -> str | None:
         """Gives every slot a new worker, one after the other. Returns None, or why it stopped early.
+
+        Of changed settings ``count`` is the number of workers. Slots beyond it keep the former ones, for ``scale``: the
+        changed ones may give them the client ids of other slots.
 
         If changed settings fail, the slots that already have them get the former ones back: the workers of one instance
         must not differ.
         """
-        for slot in list(self.slots.values()):
+        for slot in list(self.slots.values())[:count]:
             problem = await slot.replace(settings)
             if problem is None:
                 continue

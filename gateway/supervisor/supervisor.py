@@ -163,7 +163,7 @@ class Supervisor:
         except ConfigError as error:
             return str(error)
         _warn(loaded)
-        problem = await self.fleet.roll(settings)
+        problem = await self.fleet.roll(settings, count)
         if problem is None:
             _configure_logs(self._logs, settings)
             self._http.adopt(settings.http)

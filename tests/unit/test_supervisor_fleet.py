@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from config.errors import ConfigError
 from config.loading.load import Loaded
-from config.settings import HttpSettings, ServerTlsSettings, Settings
+from config.settings import HttpSettings, MqttSettings, ServerTlsSettings, Settings
 from gateway.base import reports
 from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.base.reload_plan import Wish
@@ -26,6 +26,7 @@ from gateway.http.answers import Answer
 from gateway.supervisor import answers as answers_module
 from gateway.supervisor import fleet as fleet_module
 from gateway.supervisor.answers import FleetAnswers
+from gateway.supervisor.cpu import worker_count
 from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.metrics import SupervisorMetrics
 from gateway.supervisor.process import Reloaded, WorkerProcess
@@ -132,6 +133,21 @@ async def test_rolled_one_after_the_other(fleet: Fleet, spawner: Spawner) -> Non
     assert spawner.history == [
         f"{slot} {what}" for slot in range(3) for what in ("started as successor", "SIGTERM", "goes")
     ]
+
+
+async def test_a_slot_that_is_about_to_close_does_not_get_the_changed_settings(
+    fleet: Fleet, spawner: Spawner, tmp_path: Path
+) -> None:
+    """Without ${worker} in the client id it would take over the session of slot 0, and end it when it retires."""
+    closing = spawner.of(1), spawner.of(2)
+    after = Settings(data_dir=tmp_path, mqtt=MqttSettings(client_id="plant"))
+    count = worker_count(after)
+    assert await fleet.roll(after, count) is None
+    assert (spawner.of(1), spawner.of(2)) == closing
+    await fleet.scale(count)
+    await until(lambda: not fleet.retiring, "two have retired")
+    assert [worker.signals for worker in closing] == [["SIGUSR1"]] * 2
+    assert [worker.settings.mqtt.client_id for worker in spawner] == ["plant"]
 
 
 async def test_a_scaling_that_is_cancelled_goes_no_further(fleet: Fleet) -> None:
