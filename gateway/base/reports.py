@@ -17,6 +17,7 @@ from gateway.base.reload_plan import Wish
 
 Operation = Literal["restart", "reload", "roll", "stop"]
 
+_KEPT: Final = 8  # outcomes of requests
 _FRESH_S: Final = 10.0  # an older request is of a command that was killed before its signal
 
 
@@ -39,6 +40,7 @@ class Reports:
     def __init__(self, directory: Path, who: str) -> None:
         self._file = directory / f"{who}.json"
         self._outcomes: dict[Operation, Outcome] = {}
+        self._requested: dict[int, Outcome] = {}  # by request: another operation may follow before its command looks
 
     def begin(self, operation: Operation, request: int = 0) -> None:
         self._write(operation, Outcome(self._outcomes.get(operation, Outcome()).count + 1, request=request))
@@ -50,7 +52,13 @@ class Reports:
 
     def _write(self, operation: Operation, outcome: Outcome) -> None:
         self._outcomes[operation] = outcome
-        report = {"pid": os.getpid(), "operations": {name: asdict(one) for name, one in self._outcomes.items()}}
+        if outcome.request:
+            self._requested = dict([*(self._requested | {outcome.request: outcome}).items()][-_KEPT:])
+        report = {
+            "pid": os.getpid(),
+            "operations": {name: asdict(one) for name, one in self._outcomes.items()},
+            "requests": {number: asdict(one) for number, one in self._requested.items()},
+        }
         draft = self._file.with_suffix(".new")
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -59,12 +67,14 @@ class Reports:
             draft.replace(self._file)
 
 
-def read_outcome(directory: Path, who: str, pid: int, operation: Operation) -> Outcome:
-    """What process ``pid`` last reported of an operation; a count of 0 when it has not done it."""
+def read_outcome(directory: Path, who: str, pid: int, operation: Operation, request: int = 0) -> Outcome:
+    """What process ``pid`` last reported of an operation; a count of 0 when it has not done it. Of a ``request`` its
+    own outcome, as long as the process has it."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         report = json.loads((directory / f"{who}.json").read_text())
         if report["pid"] == pid:
-            return Outcome(**report["operations"][operation])
+            # A process of an older version reports no requests.
+            return Outcome(**(report.get("requests", {}).get(str(request)) or report["operations"][operation]))
     return Outcome()
 
 

@@ -58,7 +58,8 @@ class Running:
         except ProcessLookupError:
             raise self._ended() from None
         while True:
-            outcome = read_outcome(self.directory, self.who, self.pid, operation)
+            request = 0 if wish is None else wish.number
+            outcome = read_outcome(self.directory, self.who, self.pid, operation, request)
             ours = outcome.count > before.count if wish is None else outcome.request == wish.number
             if ours and outcome.ok is not None:
                 return outcome

@@ -162,6 +162,20 @@ def test_what_was_done_can_be_read_by_whoever_asked(tmp_path: Path) -> None:
     assert read_outcome(tmp_path, "supervisor", os.getpid() + 1, "reload") == Outcome(), "another's report is nobody's"
 
 
+def test_what_was_done_can_be_read_when_the_next_one_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commands, or one and a SIGHUP: the first would else wait for ever for what the second has overwritten."""
+    reports = Reports(tmp_path, "supervisor")
+
+    def both(_pid: int, _number: int) -> None:
+        for request in (take_request(tmp_path, "supervisor").number, 8, 0):
+            reports.begin("reload", request)
+            reports.finish("reload", None, f"Request {request}.")
+
+    monkeypatch.setattr(os, "kill", both)
+    outcome = Running(tmp_path, "supervisor", os.getpid()).command(signal.SIGHUP, "reload", Wish(7))
+    assert (outcome.sentence, outcome.request) == ("Request 7.", 7)
+
+
 def test_a_wish_goes_with_the_next_signal_and_no_other(tmp_path: Path) -> None:
     wish = Wish(7, partial=True, dry_run=True)
     ask(tmp_path, "supervisor", wish)
