@@ -1,5 +1,6 @@
 """``gateway auth user``, ``tenant``, ``ban`` and ``forget``: what they change, print and never print."""
 
+import errno
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -209,6 +211,10 @@ class TestFiles:
         assert "2 users" in run("user", "export", "users.jsonl").out
         assert stat.S_IMODE((folder / "users.jsonl").stat().st_mode) == 0o600
         assert "File exists" in run("user", "export", "users.jsonl", wanted=ExitStatus.USAGE).err
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+            assert "No space" in run("user", "export", "half.jsonl", wanted=ExitStatus.USAGE).err
+        assert not (folder / "half.jsonl").exists(), "half of the users could be imported with --replace"
         monkeypatch.setenv("GATEWAY_DATA_DIR", "other")
         said = run("user", "import", "users.jsonl", "--json").data
         assert (said["added"], said["tenants"]) == (2, 1)

@@ -88,16 +88,21 @@ def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def new_file(name: str) -> Iterator[TextIO]:
-    """A file that was not there, for this user alone, durable at the end; - is the output. Raises UsageError."""
+    """A file that was not there, for this user alone, durable at the end; - is the output. After a failure there is no
+    file, since a part of a list could be taken for all of it. Raises UsageError."""
     if name == "-":
         yield sys.stdout
         return
     try:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise UsageError(f"{shown(name)} cannot be written: {error.strerror}.") from error
 
