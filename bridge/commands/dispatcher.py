@@ -527,7 +527,7 @@ class Dispatcher:
                 return
             owned.stored(offset)
             self._show_queued()
-            if status in SENT and command.state in AWAITING:
+            if status in SENT:
                 owned.map.await_(command.offset)
             if stored is not None:
                 stored()

@@ -117,6 +117,21 @@ def test_what_an_earlier_owner_has_sent_counts_as_sent() -> None:
     assert member.dispatcher.account.sent_again == 1
 
 
+def test_what_kafka_has_as_sent_is_not_sent_again_though_its_outcome_was_under_way() -> None:
+    world = World(1)
+    member, heir = Member(world), Member(world)
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS)])
+    member.sending.popleft()[1](0)
+    answer(member, 200)
+    member.kafka_takes(1)
+    member.commit()
+    heir.assign(("commands", 0))
+    heir.dispatcher.take([command(BEGIN_MS)])
+    assert [value["status"] for _, value in world.statuses[0]] == ["sent"]
+    assert not heir.sending
+
+
 @pytest.mark.parametrize("end", ["stored", "forgotten"])
 def test_what_waits_for_its_dead_letter_counts_for_the_memory(end: str) -> None:
     member = Member(World(1, max_waiting_bytes=1 << 20))
