@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -34,7 +34,7 @@ class Known:
     at_ms: int = 0
 
 
-def _earlier(partition: Partition, records: Iterable[LoggedRecord]) -> dict[int, Known]:
+def _earlier(partition: Partition, records: Iterable[LoggedRecord]) -> deque[tuple[int, Known]]:
     """By offset of the command, in rising order: what the statuses of a partition say that its commit does not."""
     found: dict[int, Known] = {}
     for record in records:
@@ -49,7 +49,7 @@ def _earlier(partition: Partition, records: Iterable[LoggedRecord]) -> dict[int,
             if fields.get("terminal") is True:
                 mark = Mark.FINISHED
             found[at] = Known(mark, attempt, status == Status.IN_PROGRESS, at_ms)
-    return dict(sorted(found.items()))
+    return deque(sorted(found.items()))
 
 
 class OwnedPartition:
@@ -111,8 +111,8 @@ class OwnedPartition:
     def _earlier_of(self, offset: int) -> Known | None:
         """What an earlier status says of a record that is taken. Forgets it, and those before it."""
         earlier, found = self._earlier, None
-        while earlier and (first := next(iter(earlier))) <= offset:
-            status = earlier.pop(first)
+        while earlier and earlier[0][0] <= offset:
+            first, status = earlier.popleft()
             found = status if first == offset else None
             if not earlier:
                 self._move_status_offset()
