@@ -17,7 +17,7 @@ from bridge.commands.account import Account
 from bridge.commands.command import AWAITING, IN_QUEUE, TRANSITIONS, Command, State
 from bridge.commands.model import DUPLICATE, Answer, Receiver, Status, StatusRecord
 from bridge.commands.offset_map import Mark, OffsetMap
-from bridge.commands.partition import SENT, SKEW_MS, OwnedPartition
+from bridge.commands.partition import SENT, SKEW_MS, Known, OwnedPartition
 from bridge.commands.ports import DENIED, Clock, CommandLink, Committed, Graveyard, Outgoing, Partition, StatusSink
 from bridge.commands.queues import Queues
 from bridge.commands.reading import COMMAND_ID, EXPIRES_AT, BadCommandError, Delivery, Presence, read_request
@@ -79,9 +79,9 @@ class Dispatcher:
     def partitions(self) -> Collection[Partition]:
         return self._partitions.keys()
 
-    def assign(self, partition: Partition, committed: Committed | None, known: Iterable[LoggedRecord]) -> None:
-        """Own a partition. ``known`` are the records of its status partition since the commit."""
-        self._partitions[partition] = OwnedPartition(partition, committed, known)
+    def assign(self, partition: Partition, committed: Committed | None, earlier: Iterable[tuple[int, Known]]) -> None:
+        """Own a partition. ``earlier`` is what its statuses since the commit say (``Earlier.of``)."""
+        self._partitions[partition] = OwnedPartition(partition, committed, earlier)
 
     def status_offset(self, committed: Committed | None) -> int:
         """From which offset of the status partition on statuses are not in the commit."""

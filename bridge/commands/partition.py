@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -34,22 +34,31 @@ class Known:
     at_ms: int = 0
 
 
-def _earlier(partition: Partition, records: Iterable[LoggedRecord]) -> deque[tuple[int, Known]]:
-    """By offset of the command, in rising order: what the statuses of a partition say that its commit does not."""
-    found: dict[int, Known] = {}
-    for record in records:
+class Earlier:
+    """What statuses say of partitions that their commits do not: by offset of the command, in rising order."""
+
+    def __init__(self, commits: Mapping[Partition, Committed | None]) -> None:
+        self._lows = {partition: 0 if commit is None else commit.offset for partition, commit in commits.items()}
+        self._found: dict[Partition, dict[int, Known]] = {partition: {} for partition in commits}
+
+    def take(self, record: LoggedRecord) -> None:
+        """Note a record of the status topic, which may be of other partitions, too. They come in their order."""
         try:
             fields = json.loads(record.value or b"")
             topic_and_partition, _, offset = fields["command"].rpartition(":")
+            topic, _, partition = topic_and_partition.rpartition("/")
             at, status, attempt, at_ms = int(offset), fields["status"], int(fields["attempt"]), int(fields["at_ms"])
+            found, low = self._found[topic, int(partition)], self._lows[topic, int(partition)]
         except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # a tombstone, or somebody else's record
-        if topic_and_partition == f"{partition[0]}/{partition[1]}":
+            return  # a tombstone, or somebody else's record
+        if at >= low:
             mark = Mark.AWAITING if status in SENT else Mark.TAKEN
             if fields.get("terminal") is True:
                 mark = Mark.FINISHED
             found[at] = Known(mark, attempt, status == Status.IN_PROGRESS, at_ms)
-    return deque(sorted(found.items()))
+
+    def of(self, partition: Partition) -> deque[tuple[int, Known]]:
+        return deque(sorted(self._found[partition].items()))
 
 
 class OwnedPartition:
@@ -62,7 +71,7 @@ class OwnedPartition:
     next owner may need it.
     """
 
-    def __init__(self, key: Partition, committed: Committed | None, statuses: Iterable[LoggedRecord]) -> None:
+    def __init__(self, key: Partition, committed: Committed | None, earlier: Iterable[tuple[int, Known]]) -> None:
         self.key = key
         self.map = OffsetMap(0) if committed is None else OffsetMap.parse(committed.offset, committed.metadata)
         self.commands: dict[int, Command] = {}
@@ -70,7 +79,7 @@ class OwnedPartition:
         self.is_closing = False
         self.burying: dict[int, int] = {}  # by offset
         self.unwritten = 0
-        self._earlier = _earlier(key, statuses)
+        self._earlier = deque(earlier)
         self._status_offset = 0  # behind the last status that Kafka has
         self._committed = committed
         self._text = ""  # of the last ``commit``

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bridge.errors import BridgeError, UnreachableError
@@ -71,15 +71,11 @@ class StatusTail:
         self._settings, self._client_id, self._topic = settings, client_id, topic
         self._login = login or KafkaLogin(settings)
 
-    async def read(self, starts: Mapping[int, int]) -> Mapping[int, tuple[Sequence[LoggedRecord], int]]:
-        """For each partition of the status topic: its records from an offset (or the first that Kafka still has) to its
-        present end, and that end. Raises UnreachableError, RefusedError or TopicMissingError."""
-        found: dict[int, list[LoggedRecord]] = {number: [] for number in starts}
+    async def read(self, starts: Mapping[int, int], take: Callable[[LoggedRecord], object]) -> None:
+        """Call ``take`` with the records of each of these partitions of the status topic, from an offset (or the first
+        that Kafka still has) to its present end. Raises UnreachableError, RefusedError or TopicMissingError."""
         async with TopicReader(self._settings, self._client_id, [self._topic], self._login) as reader:
-            ends = {
-                (self._topic, number): end for (_, number), end in (await reader.ends()).items() if number in starts
-            }
+            ends = {at: end for at, end in (await reader.ends()).items() if at[1] in starts}
             wanted = {at: max(first, starts[at[1]]) for at, first in (await reader.beginnings()).items() if at in ends}
             async for record in reader.read(wanted, ends):
-                found[record.place.partition].append(record)
-        return {number: (records, ends.get((self._topic, number), 0)) for number, records in found.items()}
+                take(record)

@@ -17,6 +17,7 @@ import structlog
 
 from bridge.backoff import Backoff
 from bridge.commands.dispatcher import Dispatcher
+from bridge.commands.partition import Earlier
 from bridge.commands.plan import CommandPlan
 from bridge.commands.reading import read_answer, read_delivery, read_presence
 from bridge.commands.sink import StatusWriter
@@ -253,13 +254,17 @@ class CommandRunner:
             settings.kafka, client_id, group=group_name(settings, self._commands), instance=client_id,
             topics=self._commands.topics, listener=self, table=f"commands.{self.name}", login=self._login,
         )  # fmt: skip
+        assigning: asyncio.Task[None] | None = None  # the group is read meanwhile, or it puts this member out
         try:
             await group.start()
             self._group = group
             self.view.errors.pop("group", None)
             while not self._is_stopping:
-                if self._new:
-                    await self._assign_new()
+                if assigning is not None and assigning.done():
+                    assigning.result()
+                    assigning = None
+                if self._new and assigning is None:
+                    assigning = asyncio.create_task(self._assign_new(), name=f"statuses {self.name}")
                 group.pause(self.dispatcher.full() | self._new.keys())
                 records = await group.read()
                 if records:
@@ -267,6 +272,7 @@ class CommandRunner:
                     self._rewind_to(self.dispatcher.rewind_ms())
                     self.look()
         finally:
+            await end_tasks(assigning)
             if not self._is_stopping:
                 self._group = None
                 await group.stop()
@@ -284,13 +290,14 @@ class CommandRunner:
         for (_, number), committed in new.items():
             start = self.dispatcher.status_offset(committed)
             starts[number] = min(start, starts.get(number, start))
-        known = await self._tail.read(starts)
+        earlier = Earlier(new)
+        await self._tail.read(starts, earlier.take)
         if assignments != self._assignments:
             return  # one may have gone and come back, with a later commit and more statuses: all is read again
         for partition, committed in new.items():
             if partition in self._new:  # not revoked meanwhile
                 del self._new[partition]
-                self.dispatcher.assign(partition, committed, known[partition[1]][0])
+                self.dispatcher.assign(partition, committed, earlier.of(partition))
 
     # --- bridge.commands.ports.PartitionListener -----------------------------------------------------
 

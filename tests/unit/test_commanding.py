@@ -1,10 +1,17 @@
 """What runs around the dispatcher: partitions that move while statuses are read, and answers that are read again."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import json
+from collections.abc import Callable, Collection, Mapping
 
+import pytest
+
+from bridge.commands.partition import Earlier
 from bridge.commands.ports import Committed, Partition
-from bridge.dead_letters.reading import LoggedRecord
+from bridge.dead_letters.reading import LoggedRecord, Place
+from gateway.components import commanding
 from gateway.components.commanding import CommandRunner
+from tests.unit.test_command_problems import make as make_command_runner
 from tests.unit.test_commands_simulation import Member, World
 
 PARTITION = ("commands", 0)
@@ -17,12 +24,11 @@ class Tail:
         self._runner = runner
         self.starts: list[Mapping[int, int]] = []
 
-    async def read(self, starts: Mapping[int, int]) -> Mapping[int, tuple[Sequence[LoggedRecord], int]]:
+    async def read(self, starts: Mapping[int, int], take: Callable[[LoggedRecord], object]) -> None:
         self.starts.append(starts)
         if len(self.starts) == 1:
             self._runner._new.pop(PARTITION)
             self._runner.assigned({PARTITION: Committed(9, "1|5|")})
-        return {number: ([], 0) for number in starts}
 
 
 class Sink:
@@ -65,6 +71,53 @@ async def test_what_this_worker_wrote_before_an_outage_is_in_kafka_before_status
     runner._sink.held = False  # type: ignore[attr-defined]
     await runner._assign_new()
     assert (len(tail.starts), runner.dispatcher.partitions) == (2, {PARTITION})
+
+
+async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that does not read for a minute is put out of its group, and would begin again, for ever."""
+    go_on, reads = asyncio.Event(), 0
+
+    class Group:
+        async def start(self) -> None:
+            runner.assigned({PARTITION: None})
+
+        async def stop(self) -> None: ...
+
+        def pause(self, partitions: Collection[Partition]) -> None:
+            self.paused = set(partitions)
+
+        async def read(self) -> list[LoggedRecord]:
+            nonlocal reads
+            await asyncio.sleep(0)
+            reads += 1
+            if reads == 5:
+                assert self.paused == {PARTITION}
+                go_on.set()
+            runner._is_stopping = PARTITION in runner.dispatcher.partitions
+            return []
+
+    async def nothing(*_: object) -> None: ...
+
+    async def read(_starts: Mapping[int, int], _take: object) -> None:
+        await go_on.wait()
+
+    monkeypatch.setattr(commanding, "GroupMember", lambda *_args, **_options: Group())
+    monkeypatch.setattr(commanding, "prepare_topics", nothing)
+    runner = make_command_runner(lambda: None)
+    runner._tail.read = read  # type: ignore[method-assign, assignment]
+    async with asyncio.timeout(10):
+        await runner._consume()
+    assert reads > 5
+
+
+def test_of_earlier_statuses_only_those_that_may_be_needed_are_kept() -> None:
+    """A status topic may be that of several topics and entries."""
+    found = Earlier({PARTITION: Committed(5, ""), ("commands", 1): None})
+    for place in ("commands/0:4", "commands/0:5", "commands/1:0", "others/0:7", "commands/2:7"):
+        value = {"command": place, "status": "sent", "terminal": False, "attempt": 1, "at_ms": 1}
+        found.take(LoggedRecord(Place("status", 0, 0), 0, b"", json.dumps(value).encode(), []))
+    assert [offset for offset, _ in found.of(PARTITION)] == [5]
+    assert sum(map(len, found._found.values())) == 2
 
 
 def test_an_earlier_moment_is_not_replaced_by_a_later_one() -> None:

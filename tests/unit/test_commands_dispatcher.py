@@ -9,7 +9,7 @@ from bridge.commands.model import Answer
 from bridge.commands.ports import DENIED, Committed
 from bridge.commands.reading import Delivery
 from bridge.dead_letters.reading import LoggedRecord, Place
-from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World
+from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World, earlier
 
 
 def test_a_devices_rate_holds_though_it_has_nothing_under_way() -> None:
@@ -109,7 +109,8 @@ def test_an_answer_to_a_command_of_a_topic_that_was_made_anew_is_not_of_the_one_
 def test_what_an_earlier_owner_has_sent_counts_as_sent() -> None:
     """It may have been with the device, and is a copy now."""
     member = Member(World(1))
-    member.dispatcher.assign(("commands", 0), None, [status("waiting", BEGIN_MS, terminal=False)])
+    partition, said = ("commands", 0), status("waiting", BEGIN_MS, terminal=False)
+    member.dispatcher.assign(partition, None, earlier(partition, None, [said]))
     member.dispatcher.take([command(BEGIN_MS)])
     member.sending.popleft()[1](0)
     member.kafka_takes()
@@ -180,6 +181,7 @@ def test_statuses_of_a_topic_that_was_made_anew_are_not_of_its_new_records() -> 
     for age_ms, count in ((3_600_000, 1), (-1_000, 0), (30_000, 0)):
         world = World(1)
         member = Member(world)
-        member.dispatcher.assign(("commands", 0), None, [status("succeeded", BEGIN_MS - age_ms, terminal=True)])
+        partition, said = ("commands", 0), status("succeeded", BEGIN_MS - age_ms, terminal=True)
+        member.dispatcher.assign(partition, None, earlier(partition, None, [said]))
         member.dispatcher.take([command(BEGIN_MS)])
         assert len(member.sending) == count, age_ms

@@ -15,6 +15,7 @@ from bridge.commands.account import Account
 from bridge.commands.command import State
 from bridge.commands.dispatcher import Dispatcher
 from bridge.commands.model import Answer, Status, StatusRecord
+from bridge.commands.partition import Earlier, Known
 from bridge.commands.plan import CommandPlan
 from bridge.commands.ports import Committed, Outgoing, Partition, Published
 from bridge.commands.reading import BadCommandError, Delivery, Presence
@@ -139,7 +140,7 @@ class Member:
     def assign(self, partition: Partition) -> None:
         committed = self.world.committed.get(partition)
         known = self.world.status_records(partition[1], self.dispatcher.status_offset(committed))
-        self.dispatcher.assign(partition, committed, known)
+        self.dispatcher.assign(partition, committed, earlier(partition, committed, known))
         self.position[partition] = 0 if committed is None else committed.offset
 
     def read(self) -> None:
@@ -233,6 +234,16 @@ class Member:
                 self.world.status(partition, record)
             for record, _ in queue:
                 self.world.explained.add(record.id)
+
+
+def earlier(
+    partition: Partition, committed: Committed | None, records: Iterable[LoggedRecord]
+) -> Iterable[tuple[int, Known]]:
+    """What statuses say of a partition."""
+    found = Earlier({partition: committed})
+    for record in records:
+        found.take(record)
+    return found.of(partition)
 
 
 def _answer(self: World, token: str, device: str) -> None:
