@@ -170,7 +170,10 @@ class Slot:
             if not new.alive:
                 self.settings = before
                 self._backoff.reset()
-            return await self._explain(new, "ready", READY_S)
+            problem = await self._explain(new, "ready", READY_S)
+            if old is not None:
+                await end(old, before)  # ``keep`` looks after the new one then
+            return problem
         self._ever_ready = True
         self.problem = None
         _log.info("worker_replaced", slot=self.number, pid=new.pid, old=old.pid if old is not None else None)

@@ -272,6 +272,22 @@ async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_ol
     assert third.settings is OLD
 
 
+async def test_an_old_one_that_does_not_end_leaves_no_slot_without_a_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has let go, and a thread of it hangs: whoever is in its slot is looked after nevertheless."""
+    monkeypatch.setattr(slot_module, "_patience_s", lambda _settings: 0.01)
+    old, new, replacing = await bench.replaced()
+    new.say("up", "warm")
+    await until(lambda: "SIGTERM" in old.told)
+    old.say("released")
+    await until(lambda: new.told == ["go"])
+    new.finish(77)
+    assert await replacing == "worker 3: the new process ended with status 77; see the log."
+    assert (await bench.started(3)).settings is OLD
+    assert old.told == ["go", "SIGTERM", "SIGKILL"]
+
+
 async def test_an_old_one_that_crashes_meanwhile_is_replaced_by_the_one_that_gets_warm(bench: Bench) -> None:
     old, new, replacing = await bench.replaced()
     old.finish(-signal.SIGSEGV)
