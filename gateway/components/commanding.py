@@ -47,6 +47,7 @@ COMMIT_S: Final = 0.2
 _REVOKE_S: Final = 4.5  # below the 5 s that the group waits for
 _LOOK_S: Final = 0.1  # how often it is looked whether what is revoked has settled
 _AT_ONCE_S: Final = 0.001
+_GROWN_S: Final = 5.0  # between two looks whether the status topic has grown as well
 
 
 class WallClock:
@@ -291,13 +292,20 @@ class CommandRunner:
             start = self.dispatcher.status_offset(committed)
             starts[number] = min(start, starts.get(number, start))
         earlier = Earlier(new)
-        await self._tail.read(starts, earlier.take)
+        count = await self._tail.read(starts, earlier.take)
         if assignments != self._assignments:
             return  # one may have gone and come back, with a later commit and more statuses: all is read again
         for partition, committed in new.items():
-            if partition in self._new:  # not revoked meanwhile
+            if partition in self._new and partition[1] < count:  # not revoked meanwhile
                 del self._new[partition]
                 self.dispatcher.assign(partition, committed, earlier.of(partition))
+        self.view.errors.pop("new partitions", None)
+        if any(number >= count for _, number in new):  # the topic of commands has grown
+            self.view.errors["new partitions"] = (
+                f"Topic {self._commands.status_topic} has only {count} partitions: a command's status has no "
+                "partition. Add partitions to it."
+            )
+            await asyncio.sleep(_GROWN_S)
 
     # --- bridge.commands.ports.PartitionListener -----------------------------------------------------
 
@@ -337,6 +345,7 @@ class CommandRunner:
         )
 
     def _let_go(self, partitions: Collection[Partition]) -> None:
+        self.view.errors.pop("new partitions", None)
         for partition in partitions:
             self._sink.drop(partition)
         self.dispatcher.forget(partitions)

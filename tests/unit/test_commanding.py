@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,11 +25,12 @@ class Tail:
         self._runner = runner
         self.starts: list[Mapping[int, int]] = []
 
-    async def read(self, starts: Mapping[int, int], take: Callable[[LoggedRecord], object]) -> None:
+    async def read(self, starts: Mapping[int, int], take: Callable[[LoggedRecord], object]) -> int:
         self.starts.append(starts)
         if len(self.starts) == 1:
             self._runner._new.pop(PARTITION)
             self._runner.assigned({PARTITION: Committed(9, "1|5|")})
+        return 1
 
 
 class Sink:
@@ -43,6 +45,7 @@ def make_runner() -> CommandRunner:
     runner._new, runner._assignments, runner._rewind_ms = {}, 0, None
     runner.dispatcher = Member(World(1)).dispatcher
     runner._sink = Sink()  # type: ignore[assignment]
+    runner.view = SimpleNamespace(errors={})  # type: ignore[assignment]
     return runner
 
 
@@ -73,6 +76,30 @@ async def test_what_this_worker_wrote_before_an_outage_is_in_kafka_before_status
     assert (len(tail.starts), runner.dispatcher.partitions) == (2, {PARTITION})
 
 
+async def test_of_a_topic_that_grows_beyond_the_status_topic_no_command_is_sent_without_a_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commanding, "_GROWN_S", 0)
+    runner, count = make_command_runner(lambda: None), 1
+
+    async def read(_starts: Mapping[int, int], _take: object) -> int:
+        return count
+
+    runner._tail.read = read  # type: ignore[method-assign, assignment]
+    runner.assigned({PARTITION: None, ("commands", 1): None})
+    await runner._assign_new()
+    assert runner.dispatcher.partitions == {PARTITION}
+    (problem,) = [one for one in runner.view.problems() if one.id == "commands-unreadable"]
+    assert "only 1 partitions" in problem.text
+    runner.lost([("commands", 1)])
+    assert not list(runner.view.problems()), "it is another worker's"
+    runner.assigned({("commands", 1): None})
+    count = 2
+    await runner._assign_new()
+    assert runner.dispatcher.partitions == {PARTITION, ("commands", 1)}
+    assert not list(runner.view.problems())
+
+
 async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that does not read for a minute is put out of its group, and would begin again, for ever."""
     go_on, reads = asyncio.Event(), 0
@@ -98,8 +125,9 @@ async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPa
 
     async def nothing(*_: object) -> None: ...
 
-    async def read(_starts: Mapping[int, int], _take: object) -> None:
+    async def read(_starts: Mapping[int, int], _take: object) -> int:
         await go_on.wait()
+        return 1
 
     monkeypatch.setattr(commanding, "GroupMember", lambda *_args, **_options: Group())
     monkeypatch.setattr(commanding, "prepare_topics", nothing)
