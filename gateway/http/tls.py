@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bridge.fresh_secret import fresh
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class TlsContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        password = settings.key_password.get_secret_value() if settings.key_password is not None else ""
+        password = ""
+        if settings.key_password is not None:
+            password = fresh(settings.key_password, f"{self._where}.key_password")
         try:
             # A password that is always given, or OpenSSL would ask the terminal for that of an encrypted key.
             context.load_cert_chain(settings.certificate_file, settings.key_file, password)

@@ -14,6 +14,7 @@ import structlog
 from config.settings import AuthSettings
 from config.tables.auth import AuthLimitSettings
 from config.tables.tls import ServerTlsSettings
+from config.values.secret_files import FileSecret
 from gateway.http.tls import TlsContext, TlsFilesError
 from tests.auth_site import auth_site, login
 from tests.servers.authority import Authority
@@ -152,19 +153,36 @@ def test_files_that_cannot_be_used_are_sentences(authority: Authority, tmp_path:
             TlsContext(good.model_copy(update=change))
 
 
-def test_an_encrypted_key_without_its_password_is_a_sentence_and_no_prompt(authority: Authority) -> None:
+def encrypt(file: Path | None, password: bytes) -> None:
+    """The key in that file, with that password."""
     from cryptography.hazmat.primitives import serialization
 
-    good = server_tls(authority)
-    assert good.key_file is not None
-    key = serialization.load_pem_private_key(good.key_file.read_bytes(), None)
-    good.key_file.write_bytes(
+    assert file is not None
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    file.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"key password"),
+            serialization.BestAvailableEncryption(password),
         )
     )
+
+
+def test_the_password_of_a_renewed_key_is_read_again(authority: Authority, tmp_path: Path) -> None:
+    good, file = server_tls(authority), tmp_path / "key-password"
+    encrypt(good.key_file, b"old")
+    file.write_text("old")
+    tls = TlsContext(good.model_copy(update={"key_password": FileSecret("old", file)}))
+    authority.issue("service")
+    encrypt(good.key_file, b"new")
+    assert tls.refresh() is False
+    file.write_text("new")
+    assert tls.refresh() is True
+
+
+def test_an_encrypted_key_without_its_password_is_a_sentence_and_no_prompt(authority: Authority) -> None:
+    good = server_tls(authority)
+    encrypt(good.key_file, b"key password")
     with pytest.raises(TlsFilesError, match="key_password") as raised:
         TlsContext(good)
     assert raised.value.exit_status == 78
