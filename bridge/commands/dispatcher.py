@@ -342,6 +342,11 @@ class Dispatcher:
 
     # --- answers -------------------------------------------------------------------------------------
 
+    def begin_answers(self, ends: Mapping[Partition, int]) -> None:
+        """Answers before these offsets are old: where they belong to no command they were counted before."""
+        for at, end in ends.items():
+            self._seen[at] = max(end - 1, self._seen.get(at, -1))
+
     def answered(self, answer: Answer) -> None:
         """A device's answer. Those for partitions of other members are theirs."""
         at = answer.place[:2]
@@ -403,9 +408,11 @@ class Dispatcher:
             return None  # another member's, which reads it too
         late = owned.late.get(place.offset)
         found = late or owned.commands.get(place.offset)
-        if found is None or (found.state is State.FINISHING and late is None):
-            # Without a mark it has not been read yet, after an assignment: the feed is rewound then.
-            return None if owned.map.mark(place.offset) is None else "already finished"
+        if found is None:
+            # One that is not finished has not been read again yet, after an assignment: the feed is rewound then.
+            return "already finished" if owned.map.mark(place.offset) is Mark.FINISHED else None
+        if found.state is State.FINISHING and late is None:
+            return "already finished"
         if found.id != command_id:
             return "already finished"  # with its topic, which was made anew: offsets began again
         return "another device" if found.device.name != device else (found, late is not None)

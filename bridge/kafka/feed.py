@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 class TopicFeed:
     """All new records of some topics, read without a group by every worker: answers, acknowledgements, presence.
 
-    ``rewind`` and ``read`` are one task's."""
+    ``positions`` are the offsets of the next records. ``rewind`` and ``read`` are one task's."""
 
     def __init__(
         self, settings: KafkaSettings, client_id: str, topics: Sequence[str], login: KafkaLogin | None = None
     ) -> None:
         self._reader = TopicReader(settings, client_id, topics, login)
         self._open = contextlib.AsyncExitStack()
-        self._positions: dict[Partition, int] = {}
+        self.positions: dict[Partition, int] = {}
         self._records: AsyncIterator[list[LoggedRecord]] | None = None
 
     async def start(self) -> None:
         """Begin behind the last records. Raises UnreachableError, RefusedError or TopicMissingError."""
         await self._open.enter_async_context(self._reader)
         try:
-            self._positions = await self._reader.ends()
+            self.positions = await self._reader.ends()
         except BridgeError:
             await self.stop()
             raise
@@ -45,7 +45,7 @@ class TopicFeed:
     async def read(self) -> Sequence[LoggedRecord]:
         """The next records; waits up to 200 ms, and may be empty. Raises RefusedError or TopicMissingError."""
         if self._records is None:
-            self._records = self._reader.follow(self._positions)
+            self._records = self._reader.follow(self.positions)
         try:
             found = await anext(self._records)
         except BaseException as error:  # the iterator has ended with it: the next call begins another
@@ -54,13 +54,13 @@ class TopicFeed:
                 return ()
             raise
         for record in found:
-            self._positions[record.place[:2]] = record.place.offset + 1
+            self.positions[record.place[:2]] = record.place.offset + 1
         return found
 
     async def rewind(self, moment_ms: int) -> None:
         """Go back, never forward, to the records of that time (ms since 1970)."""
         for partition, offset in (await self._reader.offsets_at(moment_ms)).items():
-            self._positions[partition] = min(offset, self._positions.get(partition, offset))
+            self.positions[partition] = min(offset, self.positions.get(partition, offset))
         self._records = None
 
 

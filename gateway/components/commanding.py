@@ -379,6 +379,7 @@ class CommandRunner:
         feed = TopicFeed(self._settings.kafka, self._link.client_id, sorted(self._ways), self._login)
         await feed.start()
         self._feed = feed
+        self.dispatcher.begin_answers(feed.positions)
         try:
             self.view.errors.pop("answers", None)
             self.look()

@@ -153,6 +153,20 @@ def test_what_waits_for_its_dead_letter_counts_for_the_memory(end: str) -> None:
     assert member.dispatcher.account.imbalance == 0
 
 
+def test_answers_that_are_read_again_after_a_restart_are_counted_by_the_life_before() -> None:
+    """What is awaited has the last minute's answers read again, those of finished commands too."""
+    member = Member(World(1))
+    dispatcher = member.dispatcher
+    dispatcher.assign(("commands", 0), Committed(0, "1|0|A1"), [])
+    dispatcher.begin_answers({("answers", 0): 5})
+    answer(member, 200, number=5)
+    assert not dispatcher.account.unmatched, "its command is read later"
+    dispatcher.take([command(BEGIN_MS)])
+    for number in range(4, 8):
+        answer(member, 200, number=number)
+    assert dispatcher.account.unmatched == {"already finished": 2}
+
+
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
     headers: list[tuple[str, bytes | None]] = [("response-required", b"true")]
     return LoggedRecord(Place("commands", 0, offset), timestamp_ms, b"d0", b"on", headers)
