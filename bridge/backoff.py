@@ -5,6 +5,7 @@ have a ``Backoff`` of their own, 10 s at most."""
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -67,6 +68,7 @@ _RECONNECT_LONGEST_NS: Final = 1_000_000_000
 _HOLD_LONGEST_NS: Final = 10_000_000_000
 _STABLE_AFTER_NS: Final = 60_000_000_000
 _random = random.Random()  # noqa: S311 - spreads load, guards nothing
+os.register_at_fork(after_in_child=_random.seed)  # workers are forked, and would wait for the same times
 
 
 class Backoff:

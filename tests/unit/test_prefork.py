@@ -57,6 +57,29 @@ def test_each_has_its_own_channel_and_session_and_the_name_of_a_worker() -> None
     assert (ran.returncode, ran.stdout) == (0, "0 1 2\n"), ran.stderr
 
 
+WAITING = """
+from gateway.supervisor.prefork import fork_workers
+
+def load():
+    import bridge.backoff
+
+prepared, channel = fork_workers(3, load, lambda: None)
+if channel is not None:
+    from bridge.backoff import KafkaPauses
+    channel.sendall(b"%d" % KafkaPauses().resend_ns(5))
+    raise SystemExit
+print(*(one.channel.recv(1000).decode() for one in prepared.values()))
+"""
+
+
+def test_their_pauses_differ() -> None:
+    """Those who lost the same broker must not come back in the same instant."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WAITING], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert len(set(ran.stdout.split())) == 3, ran.stdout
+
+
 def test_without_workers_the_supervisor_goes_on() -> None:
     """It starts programs in their place."""
     ran = forking("refused")
