@@ -78,5 +78,5 @@ def transaction(path: Path, db: sqlite3.Connection, by: str, *, dry_run: bool = 
             with contextlib.suppress(sqlite3.Error):  # already rolled back, because the disk is full
                 db.execute("ROLLBACK")
             raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, *store_file.UNSTORABLE) as error:
         raise StoreError(store_file.explain(path, error)) from error

@@ -19,6 +19,7 @@ from auth.names import ban_name
 from auth.passwords import DEVICE_KEY_BYTES, device_key_id
 
 _APPLICATION_ID: Final = 0x4D4B4741  # "MKGA"
+UNSTORABLE: Final = (UnicodeEncodeError, OverflowError)  # what sqlite3 raises for a value that no column can have
 _CACHE_KIB: Final = 8192  # twice the interior index pages of a million rules
 
 USER_COLUMNS: Final = (
@@ -204,6 +205,8 @@ def is_transient(error: sqlite3.Error) -> bool:
 
 def explain(path: Path, error: Exception) -> str:
     """A sentence that explains an error of the file."""
+    if isinstance(error, UNSTORABLE):
+        return "A name is not UTF-8, or a number is beyond all bounds: the database has nothing of the kind."
     if isinstance(error, FileNotFoundError) or (isinstance(error, sqlite3.Error) and not path.exists()):
         return f"{path}: there is no such file. Check auth.database.file and data_dir, and whether the disk is mounted."
     if isinstance(error, OSError):

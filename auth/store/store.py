@@ -220,7 +220,7 @@ class Store:
         try:
             for row in self._ready().execute(sql, values):
                 yield make(row)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, *store_file.UNSTORABLE) as error:
             raise StoreError(store_file.explain(self.path, error)) from error
 
     def _ask(self, read: Callable[[*Ts], T], *args: *Ts) -> T:

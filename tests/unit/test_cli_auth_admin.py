@@ -201,6 +201,20 @@ class TestUser:
         assert (entry.by, entry.action, entry.subject) == (operator(), "user add", "username ann")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("user", "add", "ann", "--generate", "--tenant", "\udcff"),
+        ("user", "list", "--tenant", "\udcff"),
+        ("tenant", "set", "\udcff", "--disable"),
+        ("acl", "remove", "9" * 20),
+        ("audit", "--limit", "9" * 20),
+    ],
+)
+def test_what_cannot_be_in_the_database_is_a_sentence(run: Any, store: Store, arguments: tuple[str, ...]) -> None:
+    assert "beyond all bounds" in run(*arguments, wanted=ExitStatus.FAILED).err
+
+
 class TestFiles:
     def test_an_export_comes_back_into_another_database(
         self, run: Any, folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
