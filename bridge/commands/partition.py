@@ -49,7 +49,7 @@ class Earlier:
             topic, _, partition = topic_and_partition.rpartition("/")
             at, status, attempt, at_ms = int(offset), fields["status"], int(fields["attempt"]), int(fields["at_ms"])
             found, low = self._found[topic, int(partition)], self._lows[topic, int(partition)]
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return  # a tombstone, or somebody else's record
         if at >= low:
             mark = Mark.AWAITING if status in SENT else Mark.TAKEN

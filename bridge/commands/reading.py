@@ -237,6 +237,6 @@ def _device(record: LoggedRecord) -> str:
 def _object(value: bytes | None) -> dict[str, object]:
     try:
         found = json.loads(value or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -94,7 +94,7 @@ def read_status(record: LoggedRecord) -> StatusView | None:
             is_ordered=fields.get("ordered") is not False,
             answer=_answer(fields.get("answer")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
 

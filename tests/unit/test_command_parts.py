@@ -291,7 +291,7 @@ def test_a_delivery_is_a_token_and_the_topics_device() -> None:
     assert found is not None
     assert (found.token, found.device) == ("t", "lamp")
     for other in (event({}), event({"token": 7}), event({"token": ""}), event(b"["), event([]), event(b"\xff"),
-                  event({"token": "t"}, device="")):  # fmt: skip
+                  event(b"[" * 100_000), event({"token": "t"}, device="")):  # fmt: skip
         assert read_delivery(other) is None
 
 
@@ -306,6 +306,7 @@ def test_a_delivery_is_a_token_and_the_topics_device() -> None:
     ({"status": "up"}, "devices/lamp/state", True),
     (b"", "devices/lamp/state", None),
     (b"\xff\xfe", "devices/lamp/state", None),
+    (b"[" * 100_000, "devices/lamp/state", None),
 ])  # fmt: skip
 def test_presence_is_read_from_events_births_and_words(value: object, topic: str, is_online: bool | None) -> None:
     found = read_presence(event(value, topic))

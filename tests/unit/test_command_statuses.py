@@ -69,8 +69,9 @@ def test_a_long_answer_is_known_to_be_cut() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, b"", b"no json", b"[]", b"3", b"{}", b'{"command": 5}', b'{"command": "a/1:2"}',
-     status().value().replace(b'"sent"', b'"eaten"'), status().value().replace(b"commands/3:1042", b"commands/3")],
+    [None, b"", b"no json", b"[]", b"[" * 100_000, b"3", b"{}", b'{"command": 5}', b'{"command": "a/1:2"}',
+     status().value().replace(b'"attempt":0', b'"attempt":1e999'), status().value().replace(b'"sent"', b'"eaten"'),
+     status().value().replace(b"commands/3:1042", b"commands/3")],
 )  # fmt: skip
 def test_other_records_are_no_statuses(value: bytes | None) -> None:
     assert read_status(record(value)) is None

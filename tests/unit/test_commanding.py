@@ -144,6 +144,8 @@ def test_of_earlier_statuses_only_those_that_may_be_needed_are_kept() -> None:
     for place in ("commands/0:4", "commands/0:5", "commands/1:0", "others/0:7", "commands/2:7"):
         value = {"command": place, "status": "sent", "terminal": False, "attempt": 1, "at_ms": 1}
         found.take(LoggedRecord(Place("status", 0, 0), 0, b"", json.dumps(value).encode(), []))
+    for other in (b"[" * 100_000, json.dumps({**value, "attempt": float("inf")}).encode()):
+        found.take(LoggedRecord(Place("status", 0, 0), 0, b"", other, []))
     assert [offset for offset, _ in found.of(PARTITION)] == [5]
     assert sum(map(len, found._found.values())) == 2
 
