@@ -77,8 +77,8 @@ class StatusRecord(NamedTuple):
 
     ``id`` is the command's (header ``correlation-id``), or its record's place. ``attempt`` counts publications from 1,
     0 before the first. ``code`` is the MQTT reason code of the last PUBACK or PUBREC, None without one. ``receiver`` is
-    what is known of the device at the time of sending. ``is_ordered`` says that the record's key is the device, so
-    that its commands are in order. Times are ms since 1970.
+    what is known of the device now, None before the first sending. ``is_ordered`` says that the record's key is the
+    device, so that its commands are in order. Times are ms since 1970.
     """
 
     id: str
