@@ -141,6 +141,8 @@ def _own(entry: Mapping[str, object], source: str, concerning: Who) -> Rule:
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise RuleFormatError(f'who is a list of conditions such as "group=sensors", not {shown(texts)}')
+    if not texts and "who" in entry:
+        raise RuleFormatError("who is empty, and would mean everybody: leave it out if that is meant")
     who = (*concerning, *(condition_of(text) for text in texts)) or EVERYBODY
     actions = actions_of(entry.get("action"))
     qos, retain = qos_of(entry.get("qos")), retain_of(entry.get("retain"))

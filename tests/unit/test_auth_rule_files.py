@@ -77,6 +77,7 @@ def test_a_list_is_put_in_the_order_in_which_emqx_asks(page: bool) -> None:
         ('{"rules": [{"permission": "allow", "action": "all", "topic": "${x}"}]}', "rules[0]: ${x} is no placeholder"),
         ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": [5]}]}', "a list of conditions"),
         ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": ["x"]}]}', "nothing that rules"),
+        ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": []}]}', "who is empty"),
         ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": ["group="]}]}', "cannot be empty"),
         ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "eq": 1}]}', "eq is true or false"),
         ('{"rules": [{"permission": "allow", "action": "all", "topics": ["a"], "eq": true}]}', "'topics' is no part"),
