@@ -303,6 +303,7 @@ async def test_a_dead_letter_is_replayed_once_unless_somebody_insists(desk: Desk
     await desk.write(letter("devices/1", b"1"), letter("devices/2", b"2"))
     assert (await desk.run("replay", "--topic", "devices/1"))[0] == 0
     assert [one["replay"] is not None and one["replay"]["done"] for one in await desk.listed()] == [True, False]
+    assert (await desk.run("replay", "--all", "--dry-run", "--limit", "1"))[0] == 0, "it is not the first one"
     status, text = await desk.run("replay", "--all")
     assert status == ExitStatus.INCOMPLETE
     assert "1 replayed, 1 skipped" in text

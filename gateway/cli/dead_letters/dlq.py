@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
     replay = parsers.verb("replay", with_settings(_replay), "send dead letters through the routes again")
     replay.add_argument("places", nargs="*", metavar="[TOPIC/]PARTITION:OFFSET", help="these alone; or give a filter")
     _add_filters(replay)
-    replay.add_argument("--limit", type=positive, metavar="N", help="the N oldest (default: all)")
+    replay.add_argument("--limit", type=positive, metavar="N", help="the N oldest of those not replayed yet")
     flag(replay, "--all", "everything there is, without a filter")
     flag(replay, "--dry-run", "only say what each would become")
     flag(replay, "--again", "also those that were replayed before, or begun: they may be there twice")
@@ -165,7 +165,10 @@ async def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
             reader, (lambda letter: not named.isdisjoint(letter.places)) if named else wanted.takes
         )
         letters = _named(selection, places) if places else selection.letters
-        letters = list({letter.place: letter for letter in letters}.values())[: arguments.limit]
+        letters = list({letter.place: letter for letter in letters}.values())
+        if arguments.limit is not None:
+            fresh = [letter for letter in letters if arguments.again or selection.marks.of(*letter.place) is None]
+            letters = (fresh or letters)[: arguments.limit]
         if not letters:
             raise NotFoundError(f"None of the {selection.total} dead letters matches: nothing was replayed.")
         counts = dict.fromkeys(Outcome, 0)
