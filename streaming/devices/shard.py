@@ -306,7 +306,7 @@ def order(one: Input) -> tuple[int, int, str, int, int, str, int]:
     the readings of its gateway, so that time has come to them when they are looked at."""
     match one:
         case Beat():
-            return one.to_ms, 0, one.gateway, one.worker, one.acknowledged, one.life, 0
+            return one.to_ms, 0, one.gateway, one.worker, one.acknowledged, one.life, one.state != "stopped"
         case Presence():
             return one.received_ms, 1, one.device, one.session_ms or 0, one.is_second, one.gateway, 0
         case Clock():

@@ -82,6 +82,14 @@ def test_a_restart_before_a_second_gateway_makes_no_difference(first: str, secon
     assert parts.store.devices == whole.store.devices
 
 
+def test_a_stop_in_the_moment_of_a_beat_is_the_end_of_its_life() -> None:
+    beat, stop = inputs_of([(0, "beat", "a", "edge", 2), (0, "beat", "a", "edge", 0)])
+    for batch in ((beat, stop), (stop, beat)):
+        rig = Rig()
+        rig(*batch)
+        assert rig.store.gateways["edge"].stopped
+
+
 @EXAMPLES
 @given(LOG, st.data())
 def test_readings_of_a_batch_come_in_any_order(log: Log, data: st.DataObject) -> None:
