@@ -386,8 +386,8 @@ class Dispatcher:
             return
         command = found[0]
         if not command.request.is_answer_asked and self.plan.is_delivery_asked:
-            if command.state in (State.SENDING, State.SENT):
-                self._finish(command, Status.DELIVERED)
+            self._queues.remove(command)  # if the connection ended before the broker's answer
+            self._finish(command, Status.DELIVERED)
         elif command.state not in IN_QUEUE:
             if self.plan.settings.release == "delivered":
                 self._queues.release(command)

@@ -167,6 +167,21 @@ def test_answers_that_are_read_again_after_a_restart_are_counted_by_the_life_bef
     assert dispatcher.account.unmatched == {"already finished": 2}
 
 
+def test_what_is_reported_as_delivered_is_not_sent_again_after_a_break() -> None:
+    member = Member(World(1, confirm="delivered", answers=None))
+    place = Place("commands", 0, 0)
+    member.assign(place[:2])
+    member.dispatcher.take([LoggedRecord(place, BEGIN_MS, b"d0", b"on", [])])
+    member.cut()
+    token = member.world.plan.signer.sign(place, str(place))
+    member.dispatcher.delivered(Delivery(Place("acked", 0, 0), token, "d0"))
+    member.connected = True
+    member.dispatcher.pump()
+    member.kafka_takes()
+    assert not member.sending
+    assert member.world.statuses[0][-1][1]["status"] == "delivered"
+
+
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
     headers: list[tuple[str, bytes | None]] = [("response-required", b"true")]
     return LoggedRecord(Place("commands", 0, offset), timestamp_ms, b"d0", b"on", headers)
