@@ -185,7 +185,7 @@ class Stage:
         what = "an empty list" if isinstance(answer, list | tuple) and not answer else f"{type(answer).__name__}"
         raise TypeError(f"on_send returned {what}: a Record, a list of them or a Drop is wanted")
 
-    def fail(self, record: Record, error: Exception) -> Record | Drop | Fault:
+    def fail(self, record: Record, error: BaseException) -> Record | Drop | Fault:
         """Apply the policy to a record whose interceptor failed."""
         self.errors += 1
         sentence = f"{self.where} failed with {_told(error)}"
@@ -204,7 +204,9 @@ class Stage:
         """Call the interceptor once, and count the outcome."""
         try:
             return self.judge(self.on_send(record))
-        except Exception as error:  # noqa: BLE001 - anything may come out of a plug-in; the policy says what then
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - anything may come out of a plug-in; the policy says what then
             return self.fail(record, error)
 
     def counts(self) -> tuple[int, ...]:
@@ -240,15 +242,16 @@ class Chain:
                     stage.passed += 1
                 else:
                     answer = stage.judge(answer)
-            except Exception as error:  # noqa: BLE001 - as in Stage.step, which this loop saves a call per record
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - as in Stage.step, which this loop saves a call per record
                 answer = stage.fail(record, error)
-            if type(answer) is Record:
+            if isinstance(answer, Record):
                 record = answer
-            elif isinstance(answer, Drop | Fault):
-                return answer
-            else:
-                assert isinstance(answer, list)
+            elif isinstance(answer, list):
                 return self._fan_out(number, answer, timed=False)
+            else:
+                return answer
         return record
 
     def _walk(self, start: int, record: Record, *, timed: bool) -> Outcome:
@@ -391,7 +394,8 @@ class Chains:
 
 def _told(error: BaseException) -> str:
     try:
-        return f"{type(error).__name__}: {error}"
+        told = f"{type(error).__name__}: {error}"
+        return told.encode(errors="backslashreplace").decode()  # half of a surrogate pair could not be written
     except Exception:  # noqa: BLE001 - a plug-in's own exception may fail at that too
         return type(error).__name__
 

@@ -107,9 +107,24 @@ class LooseValue(Interceptor):
         return record
 
 
+class OwnRecord(Record):
+    """A record with something of a plug-in's own."""
+
+
+class Owner(Interceptor):
+    """Answers with records of its own kind."""
+
+    def on_send(self, record: Record) -> Record:
+        return OwnRecord(record.message, "t", b"k", record.value, (), record.timestamp_ms)
+
+
 class UntoldError(Exception):
     def __str__(self) -> str:
         raise ValueError("not even that")
+
+
+class Panic(BaseException):
+    """As extensions in Rust raise it."""
 
 
 class Rude(Interceptor):
@@ -118,6 +133,10 @@ class Rude(Interceptor):
     def on_send(self, record: Record) -> Any:
         if record.value == b"untold":
             raise UntoldError
+        if record.value == b"panic":
+            raise Panic
+        if record.value == b"half":
+            raise ValueError("no such device: \ud800")
         return Drop(["a", "list"]) if record.value == b"reason" else record  # type: ignore[arg-type]
 
 
@@ -382,16 +401,26 @@ async def test_what_has_an_obvious_meaning_is_taken_as_that_with_every_message_o
         assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
 
 
+async def test_a_record_of_a_plug_in_s_own_class_is_a_record() -> None:
+    async with Path() as path, Rig(path, {"use": f"{HERE}:Owner"}) as rig:
+        for _ in range(3):
+            rig.take(b"x")
+        await rig.done(3, 0, 0)
+    assert path.topic.records() == [StoredRecord(RECEIVED_MS, b"k", b"x", [])] * 3
+
+
 async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failures_like_others() -> None:
     kafka = FakeKafka()
     topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
     async with Path(kafka) as path, Rig(path, {"use": f"{HERE}:Rude"}) as rig:
-        for value in (b"a", b"untold", b"reason", b"b"):
+        for value in (b"a", b"untold", b"half", b"reason", b"panic", b"b"):
             rig.take(value)
-        await rig.done(2, 0, 2)
+        await rig.done(2, 0, 4)
     assert topic.values() == [b"a", b"b"]
-    assert [record.value for record in dead.records()] == [b"untold", b"reason"]
-    assert b"failed with UntoldError" in (dict(dead.records()[0].headers)[wire.DLQ_ERROR] or b"")
+    assert [record.value for record in dead.records()] == [b"untold", b"half", b"reason", b"panic"]
+    untold, half, _, _ = (dict(record.headers)[wire.DLQ_ERROR] or b"" for record in dead.records())
+    assert b"failed with UntoldError" in untold
+    assert half.endswith(rb"ValueError: no such device: \ud800")
 
 
 async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
