@@ -54,7 +54,8 @@ def plain(value: Any) -> Any:
         case FileSecret():  # with its file, which the worker reads again at a reconnect
             return {_FILE: str(value.file), _VALUE: value.get_secret_value()}
         case BaseModel():
-            return {name: plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
+            found = dict(iter(value))  # no attributes: an option of an interceptor may have the name of a method
+            return {name: plain(found[name]) for name in sorted(value.model_fields_set)}
         case SecretStr():
             return value.get_secret_value()
         case timedelta():

@@ -271,6 +271,12 @@ def test_a_file_says_it_all_and_hides_the_secret(tmp_path: Path) -> None:
     assert load(again, environ={}).settings == loaded.settings
 
 
+def test_an_option_with_the_name_of_a_method_reaches_a_worker() -> None:
+    options = {"copy": ["a"], "json": True, "keys": 1, "label": "x", "options": {"a": 1}, "schema": "s"}
+    settings = Settings.model_validate({"interceptors": [{"use": "a:b", **options}]})
+    assert from_json(to_json(settings)).interceptors[0].options == options
+
+
 def test_settings_reach_a_worker_with_all_their_options(tmp_path: Path) -> None:
     secret = tmp_path / "key"
     secret.write_text("hunter2 hunter2 hunter2")
