@@ -7,7 +7,7 @@ may cause that, so a large message is written in parts. Header ``dlq.part`` has 
 the original ones. A key that is too large is left out: it was made from the message.
 
 A dead letter of a message that never became a record has the whole MQTT message. A dead letter of a refused record has
-the record's content and the QoS, and the MQTT topic where the route's key is the topic. Other properties are not kept,
+the record's content and the QoS, and the MQTT topic where the key is the topic for sure. Other properties are not kept,
 because that would cost every good message of the route."""
 
 from __future__ import annotations
@@ -60,16 +60,21 @@ class DeadLetterDraft:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPlan:
-    """Settings of dead letters. ``topic`` serves routes without their own topic in ``routes``."""
+    """Settings of dead letters. ``topic`` serves routes without their own topic in ``routes``. ``intercepted``: all
+    routes have interceptors."""
 
     topic: str
     instance: str
     max_record_bytes: int
     routes: Sequence[RouteSettings] = ()
+    intercepted: bool = False
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        return cls(settings.dead_letter.topic, settings.instance, settings.kafka.max_record_bytes, settings.routes)
+        return cls(
+            settings.dead_letter.topic, settings.instance, settings.kafka.max_record_bytes, settings.routes,
+            bool(settings.interceptors),
+        )  # fmt: skip
 
 
 class DeadLetters:
@@ -106,9 +111,11 @@ class DeadLetters:
         """Use other topics from now on.
 
         A removed route keeps its topic, for records in flight. A route whose key becomes the MQTT topic is not added to
-        the routes with that key: its records in flight may have another key."""
+        the routes with that key: its records in flight may have another key. So may records of interceptors."""
         known, routes = self._topics.keys(), plan.routes
-        keyed = {route.name for route in routes if route.key == "${topic}"}
+        keyed = {
+            route.name for route in routes if route.key == "${topic}" and not (route.interceptors or plan.intercepted)
+        }
         self._keyed_by_topic = {name for name in keyed if name in self._keyed_by_topic or name not in known}
         self.topic = plan.topic
         self._topics |= {route.name: route.dead_letter_topic or plan.topic for route in routes}

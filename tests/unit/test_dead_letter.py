@@ -228,21 +228,26 @@ async def test_a_route_may_have_a_topic_of_its_own_for_its_dead_letters() -> Non
 
 
 @pytest.mark.parametrize(
-    ("key", "headers", "known"),
+    ("route", "headers", "known"),
     [
-        ("${topic}", [], [(wire.MQTT_TOPIC, b"k"), (wire.MQTT_QOS, b"1")]),
-        ("${topic}", [(wire.MQTT_TOPIC, b"devices/1")], [(wire.MQTT_QOS, b"1"), (wire.MQTT_TOPIC, b"devices/1")]),
-        ("${topic[0]}", [("x", b"y")], [(wire.MQTT_QOS, b"1"), ("x", b"y")]),
-        ("${topic[0]}", [(wire.MQTT_QOS, b"1")], [(wire.MQTT_QOS, b"1")]),
+        ({"key": "${topic}"}, [], [(wire.MQTT_TOPIC, b"k"), (wire.MQTT_QOS, b"1")]),
+        (
+            {"key": "${topic}"},
+            [(wire.MQTT_TOPIC, b"devices/1")],
+            [(wire.MQTT_QOS, b"1"), (wire.MQTT_TOPIC, b"devices/1")],
+        ),
+        ({"key": "${topic[0]}"}, [("x", b"y")], [(wire.MQTT_QOS, b"1"), ("x", b"y")]),
+        ({"key": "${topic[0]}"}, [(wire.MQTT_QOS, b"1")], [(wire.MQTT_QOS, b"1")]),
+        ({"key": "${topic}", "interceptors": [{"use": "split", "key": "k"}]}, [], [(wire.MQTT_QOS, b"1")]),
     ],
 )
 async def test_a_refused_record_says_of_its_message_what_can_be_known_for_sure(
-    key: str, headers: list[tuple[str, bytes]], known: list[tuple[str, bytes]]
+    route: dict[str, object], headers: list[tuple[str, bytes]], known: list[tuple[str, bytes]]
 ) -> None:
     kafka = FakeKafka()
     dead = kafka.topic(DEAD_LETTERS)
     kafka.topic("t", max_batch_bytes=100)
-    async with Path(kafka, routes=routes({"name": "route", "key": key})) as path:
+    async with Path(kafka, routes=routes({"name": "route", **route})) as path:
         path.send(b"." * 200, headers=headers)
         await path.drained()
     (record,) = dead.records()
