@@ -295,7 +295,9 @@ class Chain:
             assert stage.on_acknowledgement is not None
             try:
                 stage.on_acknowledgement(metadata, error)
-            except Exception as problem:  # noqa: BLE001 - the batch is durable, whatever a plug-in makes of it
+            except KeyboardInterrupt:
+                raise
+            except BaseException as problem:  # noqa: BLE001 - the batch is durable, whatever a plug-in makes of it
                 stage.acknowledgement_errors += 1
                 sentence = f"{stage.where} failed with {_told(problem)}"
                 log.warning("interceptor_acknowledgement_failed", error=sentence, repeat_key=stage.where)

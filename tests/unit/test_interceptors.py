@@ -190,7 +190,7 @@ def test_every_call_is_counted_once(kinds: list[str], data: st.DataObject) -> No
 
 
 class Listener(Interceptor):
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.heard: list[tuple[RecordMetadata, BridgeError | None]] = []
         self.error = error
 
@@ -210,8 +210,9 @@ class Shaped:
         return record
 
 
-def test_only_those_that_listen_are_told_and_one_that_raises_breaks_nothing() -> None:
-    broken, fine = Listener(RuntimeError("no")), Listener()
+@pytest.mark.parametrize("raised", [RuntimeError("no"), SystemExit(1)])
+def test_only_those_that_listen_are_told_and_one_that_raises_breaks_nothing(raised: BaseException) -> None:
+    broken, fine = Listener(raised), Listener()
     chains = Chains({"r": Chain("r", [stage(Tag(b"1")), stage(broken), stage(fine), stage(Shaped())])})
     error = BridgeError("gone")
     chains.stored("r", METADATA)
