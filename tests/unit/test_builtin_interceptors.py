@@ -124,6 +124,12 @@ def test_an_expression_that_cannot_be_is_refused_at_the_start(text: str) -> None
         Expression(text)
 
 
+def test_no_number_of_digits_makes_a_message_take_long() -> None:
+    """Python makes ten to the power of it: 6 s for ten million, and nothing else is served meanwhile."""
+    assert Expression("round(json.t, json.digits) == 0").evaluate(record({"t": 7, "digits": -(10**12)}))
+    assert Expression("round(json.x, 1) == 7.1 and round(json.x) == 7").evaluate(record({"x": 7.14}))
+
+
 def test_no_pattern_makes_a_message_take_long() -> None:
     """``(a+)+$`` took 4 s of CPU for one message of 30 characters."""
     hostile = record(json.dumps({"t": "a" * 5_000 + "!"}).encode(), message=MESSAGE)
