@@ -21,8 +21,7 @@ State = Literal[
 ]  # fmt: skip
 """``moving``: it commits, and the lag is stable. ``slow``: it commits, and the lag grows. ``stopped``: a member has the
 partition and commits nothing. ``behind``: it lags, and there was no second look. ``lost records``: records were deleted
-before they were read. ``unknown``: Kafka did not report an offset, or the
-committed one is beyond the log's end."""
+before they were read. ``unknown``: Kafka did not report an offset, or the committed one is beyond the log's end."""
 
 BAD: Final[frozenset[State]] = frozenset({"stopped", "nobody reads it", "lost records"})
 _TWO_COMMITS_S: Final = 10.0
