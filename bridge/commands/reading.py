@@ -57,6 +57,8 @@ def read_request(record: LoggedRecord, plan: CommandPlan, now_ms: int) -> Reques
     found: dict[str, str] = {}
     user = []
     for name, value in record.headers:
+        if "\ufffd" in name:  # see bridge.kafka.fetched
+            raise BadCommandError(DeadLetterReason.INVALID_RECORD, f"A header's name, {name[:40]!r}, is not UTF-8.")
         text = _text(value or b"", f"header {name[:40]!r}")
         if name in names:
             found[name] = text

@@ -6,6 +6,7 @@ connection.py       how aiokafka's clients of ours reach Kafka, and why they cou
 contacts.py         when each Kafka broker answered last, over all connections and producers of a worker
 error_codes.py      what each of Kafka's error codes means for a batch: one table
 feed.py             new records of some topics, and what earlier owners of a partition wrote about it
+fetched.py          fetched records of any names of headers
 group.py            a member of a consumer group, whose commits carry a text
 group_protocol.py   what members say to their coordinator, and how partitions are shared out
 leaders.py          the leader of each partition, by the latest leader epoch that a broker reported (KIP-320)

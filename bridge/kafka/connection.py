@@ -17,6 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.metadata import MetadataRequest
 
 from bridge.errors import BridgeError, RefusedError, UnreachableError
+from bridge.kafka import fetched
 from bridge.kafka.client import Client
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.session import open_connection
@@ -54,6 +55,7 @@ def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any
 
 def make_consumer(options: dict[str, Any], login: KafkaLogin, **more: Any) -> AIOKafkaConsumer:
     """A consumer without a group, not started, whose connections are renewed as the producer's are."""
+    fetched.use()
     consumer = AIOKafkaConsumer(**options, **login.options(), group_id=None, enable_auto_commit=False, **more)
     consumer._client = Client(login, **options)
     return consumer

@@ -2,12 +2,16 @@
 
 import asyncio
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.codec import gzip_encode
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
+from aiokafka.record.util import calc_crc32c
 from confluent_kafka.admin import AdminClient
 
 from bridge.commands.ports import Committed, PartitionListener
@@ -282,3 +286,29 @@ async def test_what_its_writer_took_back_is_not_read(backend: KafkaGroupBackend)
     async with running(member):
         await until(lambda: b"on" in member.values(topic), "it is read")
         assert member.values(topic) == [b"on"]
+
+
+def renamed(batch: bytes, codec: int) -> bytearray:
+    """A batch with another byte for each "?" of its records, compressed."""
+    head, records = bytearray(batch[:61]), batch[61:].replace(b"?", b"\xff")
+    records = gzip_encode(records) if codec else records
+    head[22] = codec
+    struct.pack_into(">i", head, 8, len(head) + len(records) - 12)
+    struct.pack_into(">I", head, 17, calc_crc32c(bytes(head[21:]) + records))
+    return head + records
+
+
+async def test_a_header_whose_name_is_no_utf_8_keeps_nothing_from_being_read(backend: KafkaGroupBackend) -> None:
+    """One such record of any producer ended every read of its partition, and all commands behind it waited."""
+    topic = await backend.topic()
+    async with AIOKafkaProducer(bootstrap_servers=backend.bootstrap) as producer:
+        for codec in (0, 1):
+            batch = producer.create_batch()
+            for name in ("good", "b?d", "good"):
+                batch.append(timestamp=None, key=b"k", value=name.encode(), headers=[(name, b"v")])
+            batch._buffer = renamed(bytes(batch._build()), codec)
+            await (await producer.send_batch(batch, topic, partition=0))
+    member = Member(backend, "one", topic)
+    async with running(member):
+        await until(lambda: len(member.records) == 6, "all of them are read")
+        assert [record.headers[0][0] for record in member.records] == ["good", "b\ufffdd", "good"] * 2

@@ -212,6 +212,7 @@ def test_a_records_time_is_never_later_than_now(at_ms: int, deadline_ms: int) ->
     ({"tenant": b"\0"}, b"lamp", DeadLetterReason.INVALID_RECORD),
     ({"tenant": "\U0001ffff".encode()}, b"lamp", DeadLetterReason.INVALID_RECORD),
     ({"ten\tant": b"a"}, b"lamp", DeadLetterReason.INVALID_RECORD),
+    ({"ten\ufffdant": b"a"}, b"lamp", DeadLetterReason.INVALID_RECORD),  # a name that was no UTF-8
     ({"content-type": b"text\n"}, b"lamp", DeadLetterReason.INVALID_RECORD),
     ({"expires-at": b"soon"}, b"lamp", DeadLetterReason.INVALID_RECORD),
     ({"expires-at": b"-1"}, b"lamp", DeadLetterReason.INVALID_RECORD),
