@@ -130,11 +130,13 @@ class Slot:
                     status, worker.sentence or f"Worker {self.number} ended {describe(status)}; see its log."
                 )
             case Verdict.RETRY:
-                self.restarts += 1
-                self.ended_ns = time.monotonic_ns()
-                _log.error(
-                    "worker_ended", slot=self.number, pid=worker.pid, how=describe(status), error=worker.sentence
-                )
+                self._count(worker, status)
+
+    def _count(self, worker: WorkerProcess, status: int) -> None:
+        """Note that it ended by itself."""
+        self.restarts += 1
+        self.ended_ns = time.monotonic_ns()
+        _log.error("worker_ended", slot=self.number, pid=worker.pid, how=describe(status), error=worker.sentence)
 
     async def _wait(self) -> None:
         """The backoff between two starts; ends early if the slot gets a worker."""
@@ -163,6 +165,8 @@ class Slot:
         if not await new.reached("warm", WARM_S):
             return await self._give_up(new, "warm", WARM_S)
         if old is not None:
+            if old.status is not None and not old.left:
+                self._count(old, old.status)  # ``keep`` finds the new one
             await self._let_go(old, before)
         self.current, self.settings = new, settings
         new.go()

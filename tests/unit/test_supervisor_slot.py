@@ -299,6 +299,7 @@ async def test_an_old_one_that_crashes_meanwhile_is_replaced_by_the_one_that_get
     new.say("ready")
     assert await replacing is None
     assert bench.slot.current is new
+    assert (bench.slot.restarts, bench.slot.ended_ns > 0) == (1, True), "its end is told like any other"
 
 
 async def test_an_old_one_that_does_not_let_go_is_killed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
