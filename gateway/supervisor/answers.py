@@ -93,11 +93,21 @@ class FleetAnswers(Answers):
             "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
             "routes": _sum_routes([worker["routes"] for worker in up]),
             "slots_retiring": self._fleet.retiring,
-            **merged(up, found, self._late(workers)),
+            **merged(up, found, [*self._late(workers), *await self._retirees()]),
             "config": self._config.as_dict(),
             # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
             "workers": [{name: value for name, value in worker.items() if name != "partitions"} for worker in workers],
         }
+
+    async def _retirees(self) -> list[dict[str, Any]]:
+        """Problems of workers whose slots are being retired: messages may wait in them."""
+        retirees = self._fleet.retirees
+        answers = await asyncio.gather(*(_ask_one(worker, "/status", "") for worker in retirees))
+        return [
+            {"worker": worker.slot, "problems": json.loads(answer.body).get("problems", [])}
+            for worker, answer in zip(retirees, answers, strict=True)
+            if answer is not None
+        ]
 
     def _late(self, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Workers without an answer in time, with their last known problems. Otherwise the page would show that all is

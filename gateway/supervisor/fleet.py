@@ -61,6 +61,11 @@ class Fleet:
     def retiring(self) -> tuple[int, ...]:
         return tuple(sorted(self._retirements))
 
+    @property
+    def retirees(self) -> list[WorkerProcess]:
+        """The workers of slots that are being retired."""
+        return [worker for worker in self._spawner if worker.slot in self._retirements]
+
     def start(self, count: int) -> None:
         """Opens slots 0 to ``count`` - 1 and retires further ones of an earlier run. Raises IdentityError."""
         orphans = [number for number in sorted(slots(self.settings.data_dir)) if number >= count]

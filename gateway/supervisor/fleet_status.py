@@ -50,8 +50,8 @@ def merged(workers: list[Row], own: list[Problem], late: Sequence[Row] = ()) -> 
     worker has them, ``commands`` of the workers that answer.
 
     Waiting records and rates are added up. Of ages the youngest is shown, of silences the longest. A problem of several
-    workers is shown once, with their numbers in ``workers``. ``own`` are the supervisor's problems, ``late`` workers
-    without an answer, with their last known problems."""
+    workers is shown once, with their numbers in ``workers``. ``own`` are the supervisor's problems, ``late`` further
+    workers, of which the problems alone are shown."""
     problems = [worker for worker in (*workers, *late) if "problems" in worker]
     workers = [worker for worker in workers if "problems" in worker]
     partitions = _rows([row for worker in workers for row in worker["partitions"]], ("topic", "partition"), _PARTITIONS)

@@ -38,6 +38,7 @@ class Slot:
 class Slots:
     slots: dict[int, Slot]
     retiring: tuple[int, ...] = field(default=())
+    retirees: tuple[Process, ...] = field(default=())
 
 
 def worker(number: int) -> dict[str, Any]:

@@ -335,21 +335,41 @@ async def test_the_port_speaks_for_all_and_of_those_that_do_not_answer(fleet: Fl
     assert (await answers.answer("/nowhere", "")).status == 404
 
 
+def say_status(spawner: Spawner) -> None:
+    """Three workers say how they are; the last one has a problem."""
+    refused = {"id": "acl-refused", "severity": "critical", "text": "No right.", "check": "", "subject": "denied"}
+    for slot in range(3):
+        row = status_row(slot, problems=[refused] if slot == 2 else [])
+        spawner.of(slot).answers = {"/status": {"ready": True, "unacked": 0, "oldest_unacked_age_seconds": None,
+                                                "ledger": {}, "routes": {}, **row}}  # fmt: skip
+
+
+async def test_a_slot_that_is_being_retired_has_its_problems_on_the_page(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold messages that it cannot deliver, and nothing would say why."""
+    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
+    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
+    await fleet.scale(2)
+    await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
+    say_status(spawner)
+    answer = await FleetAnswers(fleet, SupervisorMetrics(), lambda: "running").answer("/status", "")
+    status = json.loads(answer.body)
+    assert [problem["text"] for problem in status["problems"]] == ["Worker 2: No right."]
+    assert [worker["worker"] for worker in status["workers"]] == [0, 1]
+
+
 async def test_a_worker_that_answers_late_keeps_its_problems_on_the_page_for_a_moment(
     fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What only it has would else be gone whenever it is busy."""
     answers = FleetAnswers(fleet, SupervisorMetrics(), lambda: "running")
-    refused = {"id": "acl-refused", "severity": "critical", "text": "No right.", "check": "", "subject": "denied"}
 
     async def problems() -> list[str]:
         document = json.loads((await answers.answer("/status", "")).body)
         return [problem["id"] for problem in document["problems"]]
 
-    for slot in range(3):
-        row = status_row(slot, problems=[refused] if slot == 2 else [])
-        spawner.of(slot).answers = {"/status": {"ready": True, "unacked": 0, "oldest_unacked_age_seconds": None,
-                                                "ledger": {}, "routes": {}, **row}}  # fmt: skip
+    say_status(spawner)
     assert await problems() == ["acl-refused"]
     said, spawner.of(2).answers = spawner.of(2).answers, None
     assert await problems() == ["acl-refused"]
