@@ -60,11 +60,14 @@ class Reports:
             "requests": {number: asdict(one) for number, one in self._requested.items()},
         }
         draft = self._file.with_suffix(".new")
-        with contextlib.suppress(OSError):
+        try:
             draft.unlink(missing_ok=True)
             # The differences between two configurations are readable only to our user and root.
             _write_new(draft, report, 0o600)
             draft.replace(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.unlink(missing_ok=True)  # it says that the operation runs, and a command would wait for ever
 
 
 def read_outcome(directory: Path, who: str, pid: int, operation: Operation, request: int = 0) -> Outcome:
@@ -76,6 +79,14 @@ def read_outcome(directory: Path, who: str, pid: int, operation: Operation, requ
             # A process of an older version reports no requests.
             return Outcome(**(report.get("requests", {}).get(str(request)) or report["operations"][operation]))
     return Outcome()
+
+
+def is_busy(directory: Path, who: str, pid: int) -> bool:
+    """Whether process ``pid`` reports an operation under way."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        report = json.loads((directory / f"{who}.json").read_text())
+        return report["pid"] == pid and any(one["ok"] is None for one in report["operations"].values())
+    return False
 
 
 def ask(directory: Path, who: str, wish: Wish) -> None:

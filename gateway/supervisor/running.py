@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus, GatewayError
-from gateway.base.reports import Operation, Outcome, ask, read_outcome
+from gateway.base.reports import Operation, Outcome, ask, is_busy, read_outcome
 from gateway.data_dir.directory import holder
 from gateway.supervisor.place import NAME, find_supervisor
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.base.reload_plan import Wish
 
 _POLL_S: Final = 0.05
+_SILENT_S: Final = 30.0  # a gateway reports at once that an operation has begun
 
 
 class NotRunningError(GatewayError):
@@ -44,7 +45,7 @@ class Running:
     def command(self, number: signal.Signals, operation: Operation, wish: Wish | None = None) -> Outcome:
         """Send the signal, with a wish if it takes one, and wait for the outcome; blocks for as long as that takes.
 
-        Raises GatewayError if the process ends meanwhile, or another command's request is pending."""
+        Raises GatewayError if the process ends or reports nothing, or another command's request is pending."""
         before = read_outcome(self.directory, self.who, self.pid, operation)
         try:
             if wish is not None:
@@ -57,6 +58,9 @@ class Running:
             ) from error
         except ProcessLookupError:
             raise self._ended() from None
+        except OSError as error:
+            raise GatewayError(f"{self.directory.absolute()} takes no request: {error.strerror}.") from error
+        until_s = time.monotonic() + _SILENT_S
         while True:
             request = 0 if wish is None else wish.number
             outcome = read_outcome(self.directory, self.who, self.pid, operation, request)
@@ -65,6 +69,14 @@ class Running:
                 return outcome
             if not self._lives():
                 raise self._ended()
+            if is_busy(self.directory, self.who, self.pid):
+                until_s = time.monotonic() + _SILENT_S
+            elif time.monotonic() > until_s:
+                raise GatewayError(
+                    f"The gateway (process {self.pid}) has the signal, and reports nothing in "
+                    f"{self.directory.absolute()}. Check whether that disk is full or read-only; its log says what "
+                    "became of it."
+                )
             time.sleep(_POLL_S)  # another process's file: there is nothing to wait on
 
     def _ended(self) -> GatewayError:

@@ -1,6 +1,7 @@
 """The channel, the place in the data directory, settings on their way, and a worker's dealings with its supervisor."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 from pydantic import SecretStr
@@ -19,12 +21,14 @@ from config.errors import ConfigError, GatewayError
 from config.loading.load import load
 from config.loading.transfer import from_json, to_json
 from config.settings import Settings
+from gateway.base import reports as reports_module
 from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.base.reload_plan import Wish
 from gateway.base.reports import Operation, Outcome, Reports, ask, read_outcome, take_request
 from gateway.data_dir.meta_properties import IdentityError
 from gateway.http.answers import Answer
 from gateway.supervisor import member
+from gateway.supervisor import running as running_module
 from gateway.supervisor.channel import open_channel, read_first
 from gateway.supervisor.member import Membership
 from gateway.supervisor.place import PlaceError, find_supervisor, held_place
@@ -174,6 +178,31 @@ def test_what_was_done_can_be_read_when_the_next_one_has_begun(tmp_path: Path, m
     monkeypatch.setattr(os, "kill", both)
     outcome = Running(tmp_path, "supervisor", os.getpid()).command(signal.SIGHUP, "reload", Wish(7))
     assert (outcome.sentence, outcome.request) == ("Request 7.", 7)
+
+
+@pytest.mark.parametrize("full", ["before", "meanwhile"])
+def test_a_report_that_cannot_be_written_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    """A restart that the disk had no room to report was waited for without end."""
+    reports = Reports(tmp_path, "supervisor")
+    reports.begin("restart")
+    reports.finish("restart", None, "An earlier one.")
+
+    def restart(_pid: int, _number: int) -> None:
+        if full == "meanwhile":
+            reports.begin("restart")
+        monkeypatch.setattr(reports_module, "_write_new", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+        reports.begin("restart")
+        reports.finish("restart", None, "Done.")
+
+    monkeypatch.setattr(os, "kill", restart)
+    monkeypatch.setattr(running_module, "_SILENT_S", 0.0)
+    monkeypatch.setattr(Running, "_lives", lambda _self: True)
+    with pytest.raises(GatewayError, match="reports nothing in"):
+        Running(tmp_path, "supervisor", os.getpid()).command(signal.SIGUSR2, "restart")
+    with pytest.raises(GatewayError, match="takes no request: No space left"):
+        Running(tmp_path, "supervisor", os.getpid()).command(signal.SIGHUP, "reload", Wish(7))
 
 
 def test_a_wish_goes_with_the_next_signal_and_no_other(tmp_path: Path) -> None:
