@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 from gateway.http.http1 import Head, Refusal, Request, RequestParser
 
 PIPELINED_MAX: Final = 128  # with more open requests the connection is not read; EMQX's default is 100
+_LINGER_S: Final = 2.0  # for what follows a refused request
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -80,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._timed = -1  # number of the request that the timer is for
         self._stuffed = False  # the peer does not read its answers, and the transport's buffer is full
         self._held = False  # reading is paused
+        self._refused = False  # the peer may send more after a refused request
         self._ending = False  # no request is read any more; closes after the last answer
         self._tls = False
 
@@ -132,6 +134,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The peer sends no more but may still read, except with TLS."""
         self._ending = True
+        self._refused = False
         self._stop_timer()
         return not self._tls and bool(self._waiting)
 
@@ -177,7 +180,7 @@ class Connection(asyncio.Protocol):
             self._taken += 1
             if isinstance(found, Refusal):
                 answer: bytes | Exchange = self._site.refuse(found)
-                closes = True
+                closes = self._refused = True
             else:
                 answer = self._site.respond(self, found)
                 closes = not found.head.keep_alive
@@ -214,6 +217,17 @@ class Connection(asyncio.Protocol):
 
     def _close_if_done(self) -> None:
         if self._transport is None or self._waiting:
+            return
+        if self._refused:
+            if self._stuffed:
+                return  # ``resume_writing`` calls again
+            # Bytes that nobody reads would reset the connection, and the peer lose its answers (RFC 9112, 9.6).
+            self._refused = False
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            self._unhold()
+            self._stop_timer()
+            self._timer = self._loop.call_later(_LINGER_S, self._close_if_done)
             return
         self._transport.close()  # after its buffer is sent, for which the peer has the same time as for a request
         if not self._stuffed:

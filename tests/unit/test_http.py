@@ -372,6 +372,15 @@ async def test_what_is_no_request_is_refused_and_ends_its_connection(request_: b
         assert (await exchange(worker, request_)).startswith(b"HTTP/1.1 " + status)
 
 
+async def test_what_follows_a_refused_request_costs_no_answer() -> None:
+    """What was left unread reset the connection."""
+    worker = Worker()
+    async with serving(worker):
+        requests = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nno HTTP at all\r\n\r\n"
+        answer = await exchange(worker, requests + b"x" * 4_000_000)
+    assert re.findall(rb"^HTTP/1.1 (\d+) ", answer, re.MULTILINE) == [b"200", b"400"]
+
+
 async def test_a_request_that_does_not_come_to_its_end_is_closed() -> None:
     worker = Worker()
     worker.server.read_timeout_s = 0.05
