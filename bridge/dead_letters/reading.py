@@ -173,7 +173,7 @@ class Assembler:
 
     def take(self, record: LoggedRecord) -> DeadLetter | None:
         """The dead letter that this record completes, or None. Marks of a replay and foreign records return None."""
-        said = _said(record.headers)
+        said = own_headers(record.headers)
         if wire.DLQ_REASON not in said:
             return None
         number, total = _part(said)
@@ -197,7 +197,7 @@ class Assembler:
         """Dead letters without all parts at the end: some have expired, or are not written yet."""
         for parts in self._open.values():
             records = [record for _, record in sorted(parts.records.items())]
-            yield self._make(records, parts.total, _said(records[0].headers))
+            yield self._make(records, parts.total, own_headers(records[0].headers))
         self._open.clear()
 
     def _make(self, records: list[LoggedRecord], total: int, said: dict[str, bytes]) -> DeadLetter:
@@ -227,9 +227,16 @@ def _ours(name: str) -> bool:
     return name.startswith("dlq.") or name == wire.GATEWAY_ID
 
 
-def _said(headers: Headers) -> dict[str, bytes]:
-    """The dead letter's own headers; the last of a name is the one written here, behind the message's own."""
-    return {name: value or b"" for name, value in headers if _ours(name)}
+def own_headers(headers: Headers) -> dict[str, bytes]:
+    """The dead letter's own headers. They begin with the last ``dlq.reason``, behind the message's own, of which some
+    may have such names."""
+    said: dict[str, bytes] = {}
+    for name, value in headers:
+        if name == wire.DLQ_REASON:
+            said.clear()
+        if _ours(name):
+            said[name] = value or b""
+    return said
 
 
 def _part(said: dict[str, bytes]) -> tuple[int, int]:

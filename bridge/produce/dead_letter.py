@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from bridge import wire
+from bridge.dead_letters.reading import own_headers
 from bridge.produce.partitioner import partition_for
 from bridge.wire import DeadLetterReason
 
@@ -212,10 +213,10 @@ def _headers(letter: DeadLetterDraft, instance: bytes, now_ms: int) -> list[tupl
 def stored_letters(records: Iterable[StoredRecord]) -> Iterator[tuple[str, str]]:
     """Route and reason of each dead letter among records. A dead letter in parts counts at its last part."""
     for record in records:
-        headers = dict(record.headers)
-        number, _, total = (headers.get(wire.DLQ_PART) or b"1/1").partition(b"/")
+        headers = own_headers(record.headers)
+        number, _, total = headers.get(wire.DLQ_PART, b"1/1").partition(b"/")
         if number == total:
-            yield (headers.get(wire.DLQ_ROUTE) or b"").decode(), (headers.get(wire.DLQ_REASON) or b"").decode()
+            yield headers.get(wire.DLQ_ROUTE, b"").decode(), headers.get(wire.DLQ_REASON, b"").decode()
 
 
 def _chunks(value: bytes | None, part_bytes: int) -> list[bytes | None]:

@@ -11,7 +11,7 @@ from bridge.dead_letters.reading import Assembler, LoggedRecord, Place
 from bridge.errors import BridgeError
 from bridge.message import Properties
 from bridge.ports import StoredRecord
-from bridge.produce.dead_letter import HEADER_BYTES, PART_BYTES, DeadLetterDraft
+from bridge.produce.dead_letter import HEADER_BYTES, PART_BYTES, DeadLetterDraft, stored_letters
 from bridge.routing.headers import property_headers
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, Path
@@ -131,6 +131,17 @@ def test_headers_spread_over_parts_come_together_in_their_order() -> None:
     assert letter is not None
     assert list(letter.headers) == headers
     assert letter.value == b"x"
+
+
+@pytest.mark.parametrize("size", [1, 3 * PART_BYTES])
+def test_a_message_s_own_headers_are_not_taken_for_its_dead_letter_s(size: int) -> None:
+    """A command may be a copy of a dead letter, with its headers."""
+    own = [("dlq.reason", b"odd"), ("dlq.part", b"1/2"), ("dlq.part_id", b"7"), ("dlq.kafka_topic", b"elsewhere")]
+    records = written((b"." * size, own))
+    assembler = Assembler()
+    (letter,) = [letter for record in logged(records) if (letter := assembler.take(record)) is not None]
+    assert (letter.reason, letter.kafka_topic, letter.size) == ("missing_value", "telemetry", size)
+    assert list(stored_letters(records)) == [("route", "missing_value")]
 
 
 def test_what_is_no_dead_letter_is_passed_over() -> None:

@@ -337,10 +337,10 @@ async def test_a_dead_letter_counts_when_kafka_has_it(rig: Rig) -> None:
     assert rig.document()["dead_letters"] == {"total": 0, "by_reason": {}, "last": []}
     assert not rig.document()["problems"]
     builder = KafkaBatch(1 << 20, 0)
-    said = [(wire.DLQ_ROUTE, b"telemetry"), (wire.DLQ_REASON, b"too_large")]
+    said = [(wire.DLQ_REASON, b"too_large"), (wire.DLQ_ROUTE, b"telemetry")]
     for number, part in enumerate((b"1/2", b"2/2")):
         builder.append(number, 0, b"key", b"secret payload", [*said, (wire.DLQ_PART, part)])
-    builder.append(2, 0, None, None, [(wire.DLQ_ROUTE, b"gone"), (wire.DLQ_REASON, b"invalid_topic")])
+    builder.append(2, 0, None, None, [(wire.DLQ_REASON, b"invalid_topic"), (wire.DLQ_ROUTE, b"gone")])
     builder.close(3)
     batch = Batch(slot, builder, rig.clock())
     batch.count, batch.size, batch.sent_ns = 3, builder.size(), rig.clock()
