@@ -153,6 +153,10 @@ def test_two_topics_are_compared(kafka: KafkaCluster, unique: str, settings: Pat
     assert json.loads(done.stdout)["matched"] == 200
     done = run_gateway(*words, settings, "--since", "1970-01-01", timeout_s=DEADLINE_S)
     assert done.returncode == ExitStatus.MISSING_MESSAGES, done.stderr
+    for value, at_ms in (("younger", 0), ("m42", long_ago + 42)):  # a spool delayed it
+        produce(kafka.bootstrap, right, [value], key="d0", timestamp=at_ms)
+    done = run_gateway(*words, settings, "--until", "2023-11-14T22:13:20.300Z", timeout_s=DEADLINE_S)
+    assert (done.returncode, json.loads(done.stdout)["matched"]) == (ExitStatus.OK, 300), done.stderr
     assert consumer_groups(kafka.bootstrap) <= before
 
 

@@ -115,11 +115,10 @@ async def _read(
     ):
         ends = await reader.ends()
         starts = await (reader.beginnings() if since_ms is None else reader.offsets_at(since_ms - _SLACK_MS))
-        if until_ms is not None:
-            later = await reader.offsets_at(until_ms + _SLACK_MS)
-            ends = {at: min(end, later[at]) for at, end in ends.items()}
         total = sum(max(0, end - starts.get(at, 0)) for at, end in ends.items())
         async for record in reader.read(starts, ends):
+            if until_ms is not None and record.timestamp_ms >= until_ms + _SLACK_MS:
+                continue  # not the end: what a spool delayed lies behind younger records
             table.add(side, record.place.partition, record.place.offset, record.timestamp_ms, reading.read(record))
             if table.records[side] % 50_000 == 0:
                 progress(f"{side}: {table.records[side]:,} of {total:,} records of {topic}")
