@@ -14,6 +14,7 @@ from config.values.addresses import parse_mqtt_address
 from gateway.cli.arguments import UsageError
 from gateway.cli.parser import Commands, flag
 from gateway.cli.table import print_json, shown, tell
+from gateway.data_dir import durable
 from gateway.tools.migration.emqx import import_emqx, read_emqx
 from gateway.tools.migration.findings import Finding, Imported, ImportError_
 from gateway.tools.migration.telegraf import import_telegraf
@@ -150,8 +151,10 @@ def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> in
 
 def _save(file: Path, text: str, *, force: bool) -> None:
     try:
-        with file.open("w" if force else "x") as out:
-            out.write(text)
+        if force:
+            file.write_text(text, encoding="utf-8")  # in place: it may be a device, or have an owner of its own
+        else:
+            durable.create(file, text)
     except FileExistsError:
         raise UsageError(f"{file} is there already: say --force to overwrite it.") from None
     except OSError as error:

@@ -10,6 +10,7 @@ from config.loading.load import load
 from gateway.cli.arguments import UsageError
 from gateway.cli.config import check_run
 from gateway.cli.parser import Commands
+from gateway.data_dir import durable
 
 _EPILOG = """\
 examples:
@@ -77,8 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if problems:
         raise UsageError(f"With these arguments no gateway would start: {' '.join(problems)}")
     try:
-        with arguments.file.open("x", encoding="utf-8") as file:
-            file.write(text)
+        durable.create(arguments.file, text)
     except FileExistsError:
         raise ConfigError(f"{arguments.file} is there already, and is left as it is: name another file.") from None
     except OSError as error:

@@ -22,6 +22,13 @@ def write(path: Path, text: str) -> None:
     _sync_directory(path.parent)
 
 
+def create(path: Path, text: str) -> None:
+    """Write a new file, whole or not at all. Blocks for two fsyncs. Raises FileExistsError, and other OSErrors."""
+    if os.path.lexists(path):
+        raise FileExistsError(path)
+    write(path, text)
+
+
 def remove(path: Path) -> bool:
     """Remove the file durably. Returns whether it existed. Blocks for an fsync."""
     try:

@@ -1,6 +1,9 @@
 """`gateway init` writes settings that can be used, and overwrites nothing."""
 
+import errno
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,6 +47,15 @@ def test_nothing_is_overwritten(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "gateway.toml").write_text("mine")
     assert "gateway.toml is there already, and is left as it is" in cli("init", status=ExitStatus.CONFIG).err
     assert (tmp_path / "gateway.toml").read_text() == "mine"
+
+
+def test_what_cannot_be_written_whole_is_not_there(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a settings file was in the way of the next attempt."""
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        assert "cannot be written: No space left" in cli("init", status=ExitStatus.CONFIG).err
+    assert not (tmp_path / "gateway.toml").exists()
+    cli("init")
 
 
 @pytest.mark.parametrize(
