@@ -53,6 +53,7 @@ _NOT_ON_THE_PAGE = {
     "down": "who does not answer shows no page",
     "missing": "as down",
     "not-running": "the page and doctor say not ready, with the reason",
+    "slots-retiring": "the page has the slots, and the problems of their workers",
     "unclean-shutdown": "information",
     "partitions-unused": "information",
     "traffic-stopped": "needs what was a day and a week ago",
