@@ -156,8 +156,8 @@ class LostSessions:
     def stands(self, client_id: str, addresses: Sequence[str]) -> None:
         """Note that the broker has the session, and keeps it when the connection ends."""
         self._new_to_slot.discard(client_id)
-        self._left_ms.pop(client_id, None)
-        if self._addresses.get(client_id) != tuple(addresses):
+        was_away = self._left_ms.pop(client_id, None) is not None  # as the file may say, for a life after a crash
+        if was_away or self._addresses.get(client_id) != tuple(addresses):
             self._addresses[client_id] = tuple(addresses)
             self._write_soon()
 

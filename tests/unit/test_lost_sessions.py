@@ -106,6 +106,17 @@ async def test_after_a_crash_nobody_knows_since_when_it_was_away(site: Site) -> 
         assert len(site.found) == 2, "the crash may have been before the ledger had it"
 
 
+async def test_after_a_crash_the_end_of_an_earlier_life_is_not_when_it_was_last_connected(site: Site) -> None:
+    async with site.life() as lost:
+        lost.stands("gw-0-0", [A])
+    async with site.life(crashes=True) as lost:
+        lost.stands("gw-0-0", [A])
+        site.clock.now_ms += 24 * HOUR_MS
+    async with site.life() as lost:
+        assert missed(lost)
+    assert site.found[0].left_ms is None
+
+
 @pytest.mark.parametrize("how", ["ended", "another broker"])
 async def test_what_was_ended_or_is_another_brokers_is_not_lost(site: Site, how: str) -> None:
     async with site.life() as lost:
