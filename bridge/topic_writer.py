@@ -67,16 +67,20 @@ class TopicWriter(Generic[Record]):
 
     async def partitions(self) -> int:
         """The topic's partitions, once they are known."""
-        while True:
-            producer = self._producer()
-            if producer is not None:
-                if (count := producer.partition_count(self._topic)) is not None:
-                    return count
+        while (count := self._partition_count()) is None:
+            if (producer := self._producer()) is not None:
                 producer.watch_topic(self._topic)
             await asyncio.sleep(_LOOK_S)
+        return count
+
+    def _partition_count(self) -> int | None:
+        producer = self._producer()
+        return None if producer is None else producer.partition_count(self._topic)
 
     async def write(self, partition: int, queue: deque[Record]) -> None:
-        """Take records from the queue, and return when it is empty and Kafka has them. It may change meanwhile."""
+        """Take records from the queue, and return when it is empty and Kafka has them. It may change meanwhile.
+
+        Returns also when the topic was made anew without this partition; the queue then has what Kafka has not."""
         backoff = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS)
         limit = _BATCH_RECORDS
         while queue:
@@ -97,6 +101,8 @@ class TopicWriter(Generic[Record]):
                     limit = taken // 2
                 case _:
                     await self._wait(error, backoff)
+                    if partition >= (self._partition_count() or partition + 1):
+                        return
 
     async def _send(self, partition: int, records: list[Record]) -> tuple[BridgeError | None, int, int]:
         """Send as many records as a batch takes, and wait for the outcome: an error, their number, the first's

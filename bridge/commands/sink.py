@@ -85,7 +85,8 @@ class StatusWriter:
 
     async def _write(self, partition: int, lane: _Lane) -> None:
         try:
-            await self._writer.write(partition, lane.queue)
+            while lane.queue:  # also while the topic lacks the partition
+                await self._writer.write(partition, lane.queue)
         finally:
             lane.task = None
 

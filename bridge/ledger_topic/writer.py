@@ -163,15 +163,15 @@ class LedgerWriter:
 
     async def _write(self, records: list[KeyValue]) -> None:
         """Return when Kafka has them all."""
-        if not records:
-            return
-        count = await self._topic.partitions()
-        by_partition: dict[int, deque[KeyValue]] = {}
-        for record in records:
-            by_partition.setdefault(partition_for(record[0], count), deque()).append(record)
-        async with asyncio.TaskGroup() as group:
-            for partition, theirs in by_partition.items():
-                group.create_task(self._topic.write(partition, theirs))
+        while records:
+            count = await self._topic.partitions()
+            by_partition: dict[int, deque[KeyValue]] = {}
+            for record in records:
+                by_partition.setdefault(partition_for(record[0], count), deque()).append(record)
+            async with asyncio.TaskGroup() as group:
+                for partition, theirs in by_partition.items():
+                    group.create_task(self._topic.write(partition, theirs))
+            records = [record for theirs in by_partition.values() for record in theirs]
 
     def _refused(self, _record: KeyValue, error: PoisonedError) -> None:
         self._unwritten += 1

@@ -14,6 +14,7 @@ from bridge.ledger import LedgerSnapshot
 from bridge.ledger_topic.intervals import Entry, EntryKey, Interval
 from bridge.ledger_topic.records import Author, PartitionRecord, WorkerRecord, decode, partition_records, worker_record
 from bridge.ports import StoredRecord
+from config.errors import ExitStatus
 from tests.kinds import is_a
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.ledger_path import GATEWAY, INTERVAL_MS, LEDGER, FakeLog, LedgerPath, ledger_partition, ledger_records
@@ -142,6 +143,21 @@ async def test_what_waited_too_long_is_put_together_and_still_complete() -> None
     times = [(one.from_ms, one.to_ms) for one in workers(kafka)]
     assert max(end - begin for begin, end in times) > 60 * 60_000
     assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(times))
+
+
+async def test_a_ledger_topic_made_anew_with_fewer_partitions_is_written() -> None:
+    """As an operator makes it whose single replicas died with their broker."""
+    kafka = FakeKafka("t", 2)
+    for partition in kafka.topic(LEDGER, 12).partitions:
+        partition.has_leader = False
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 7)
+        await asyncio.sleep(90)
+        assert path.writer.waiting >= 2
+        kafka.topic(LEDGER, 1)
+        await path.until(lambda: not path.writer.waiting, "written")
+    assert (await FakeLog(kafka).verify()).exit_status is ExitStatus.OK
+    assert sum(one.records for one in partitions(kafka)) == 7
 
 
 async def test_a_lost_answer_means_the_same_record_again_with_its_own_number() -> None:
