@@ -469,6 +469,19 @@ async def test_what_was_written_twice_counts_once() -> None:
     assert place(verdict).acknowledged == 10
 
 
+async def test_dead_letters_in_the_routes_former_topic_are_counted_beside_its_records() -> None:
+    """After a reload, both may be in one interval, under one key."""
+    async with LedgerPath(FakeKafka("t", 1)) as path:
+        await path.deliver("t", 2)
+        dead = path.accumulator.slot(path.route, 1, "t", 0, dead_letter=True)
+        path.append(dead, b"bad", headers=list(TAG), timestamp=path.now_ms())
+        path.flush()
+        await path.drained()
+    verdict = await FakeLog(path.kafka).verify()
+    assert verdict.exit_status is ExitStatus.OK, verdict.unjudged
+    assert place(verdict).found == 3
+
+
 @pytest.mark.parametrize("more", range(1, 9))
 async def test_an_account_goes_on_when_the_ledger_topic_gets_partitions(more: int) -> None:
     """A key then goes on in another partition, which may be read before the one it began in."""

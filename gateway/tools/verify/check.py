@@ -76,7 +76,7 @@ class _Reading:
         self._gateway = gateway
         self._span = span
         self._now_ms = now_ms
-        self._last: dict[tuple[int, bytes, str], int] = {}
+        self._last: dict[tuple[int, bytes, str, bool], int] = {}
 
     def read(self, row: LedgerRow) -> LedgerRecord | None:
         """The record, if it is this gateway's, in the span, and no copy of an earlier one.
@@ -95,7 +95,8 @@ class _Reading:
             return record
         # A copy follows the first record in the same partition, where a key's numbers only rise within a life. After
         # partitions were added, a key's later numbers may be in a partition that is read first.
-        last = (row.partition, row.key, record.life)
+        dead = isinstance(record, PartitionRecord) and record.dead_letter  # not in the key, but a count of its own
+        last = (row.partition, row.key, record.life, dead)
         if record.number <= self._last.get(last, -1):
             return None
         self._last[last] = record.number
