@@ -118,7 +118,7 @@ LEDGER_FIELDS: Final = (
         "its end; longer than `ledger.interval` where intervals were put together; of a lost session: when it was "
         "missed",
     ),
-    LedgerField("route", "string", "partition", "the route's name"),
+    LedgerField("route", "string", "partition", "the route's name, or the commands'"),
     LedgerField("topic", "string", "partition", "the Kafka topic written to; for dead letters theirs"),
     LedgerField("partition", "int", "partition", "the partition written to"),
     LedgerField("dead_letter", "boolean", "partition", "whether these are the route's dead letters"),

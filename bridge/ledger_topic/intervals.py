@@ -178,13 +178,20 @@ class LedgerIntervals:
         """Count a batch that Kafka has. Takes 0.8 µs."""
         slot = batch.slot
         key = (slot.route, slot.topic, partition, slot.dead_letter)  # a NamedTuple takes 0.3 µs more to make
+        # The records of the very bytes that were sent.
+        self._count(key, batch.builder.record_count(), batch.messages, batch.size, offset)
+
+    def letter_stored(self, commands: str, topic: str, partition: int, offset: int, size: int) -> None:
+        """Count a dead letter of a command, which is a record but no MQTT message."""
+        self._count((commands, topic, partition, True), 1, 0, size, offset)
+
+    def _count(self, key: tuple[str, str, int, bool], count: int, messages: int, size: int, offset: int) -> None:
         entry = self._open.get(key)
         if entry is None:
             entry = self._open[key] = Entry()
-        count = batch.builder.record_count()  # of the very bytes that were sent
         entry.records += count
-        entry.messages += batch.messages
-        entry.size += batch.size
+        entry.messages += messages
+        entry.size += size
         if offset == entry.next:
             entry.next += count
         else:
@@ -200,8 +207,9 @@ class LedgerIntervals:
         entries, self._open = {EntryKey(*key): entry for key, entry in self._open.items()}, {}
         for key, entry in entries.items():
             self._acknowledged += entry.records
-            total = (key.route, key.dead_letter)
-            self._messages[total] = self._messages.get(total, 0) + entry.messages
+            if entry.messages:
+                total = (key.route, key.dead_letter)
+                self._messages[total] = self._messages.get(total, 0) + entry.messages
         from_ms = min(self._from_ms, now_ms)  # later than now where the clock was stepped back
         losses, self._losses = self._losses[-MAX_LOSSES:], []
         self.pending.append(Interval(from_ms, now_ms, entries, terms, self._acknowledged, losses))
@@ -212,7 +220,7 @@ class LedgerIntervals:
         """MQTT messages of this life by route that Kafka has, or whose dead letters it has."""
         rows = {route: count for (route, dead), count in self._messages.items() if dead is dead_letter}
         for (route, _, _, dead), entry in self._open.items():
-            if dead is dead_letter:
+            if dead is dead_letter and entry.messages:
                 rows[route] = rows.get(route, 0) + entry.messages
         return rows
 

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("commands")
 
+LETTERS_PARTITION: Final = 0
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -36,7 +38,8 @@ class CommandDeadLetters:
     """``bridge.commands.ports.Graveyard`` over the producer of the routes. All dead letters of commands go to
     partition 0 of the dead-letter topic, in order.
 
-    ``broken`` gets a defect: the batch that was under way is not written.
+    ``written`` gets the offset and the size of each that Kafka has, for the ledger. ``broken`` gets a defect: the batch
+    that was under way is not written.
     """
 
     def __init__(
@@ -47,9 +50,10 @@ class CommandDeadLetters:
         *,
         producer: Callable[[], Producer | None],
         renew: Callable[[str], None],
+        written: Callable[[int, int], None],
         broken: Callable[[BaseException], None],
     ) -> None:
-        self._name, self._instance, self._broken = name, instance.encode(), broken
+        self._name, self._instance, self._written, self._broken = name, instance.encode(), written, broken
         self._queue: deque[_Part] = deque()
         self._task: asyncio.Task[None] | None = None
         self._topic = topic
@@ -83,11 +87,12 @@ class CommandDeadLetters:
     async def _write(self) -> None:
         try:
             await self._writer.partitions()
-            await self._writer.write(0, self._queue)
+            await self._writer.write(LETTERS_PARTITION, self._queue)
         finally:
             self._task = None
 
-    def _stored(self, part: _Part, _offset: int) -> None:
+    def _stored(self, part: _Part, offset: int) -> None:
+        self._written(offset, len(part.value or b""))
         if part.stored is not None:
             part.stored()
 
@@ -95,7 +100,8 @@ class CommandDeadLetters:
         """Log a part that Kafka refuses, unlikely at this size, and count it as stored. Else its command would wait for
         ever."""
         log.error("command_dead_letter_refused", topic=self._topic, error=str(error))
-        self._stored(part, -1)
+        if part.stored is not None:
+            part.stored()
 
     def _failed(self, error: BridgeError) -> None:
         log.warning("command_dead_letter_failed", topic=self._topic, error=str(error), repeat_key=self._topic)

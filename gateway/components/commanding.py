@@ -27,7 +27,7 @@ from bridge.kafka.group import GroupMember
 from bridge.waiting import end_tasks
 from config.errors import GatewayError, forget_frames
 from gateway.base.problem import Problem
-from gateway.components.command_letters import CommandDeadLetters
+from gateway.components.command_letters import LETTERS_PARTITION, CommandDeadLetters
 from gateway.components.command_share import LinkShare
 from gateway.components.command_topics import prepare_topics
 from gateway.components.command_view import CommandView
@@ -173,6 +173,9 @@ class CommandRunner:
             settings.instance,
             producer=producer,
             renew=renew,
+            written=partial(
+                worker.ledger_log.intervals.letter_stored, commands.name, settings.dead_letter.topic, LETTERS_PARTITION
+            ),
             broken=partial(self._broken, "dead letters"),
         )
         share = LinkShare(link, len(settings.commands), self._is_owner)

@@ -139,8 +139,9 @@ class Desk:
         await producer.start()
         made = asyncio.Semaphore(0)
         letters = CommandDeadLetters(
-            self.dead, "route", "gw", producer=lambda: producer, renew=lambda _why: None, broken=pytest.fail
-        )
+            self.dead, "route", "gw", producer=lambda: producer, renew=lambda _why: None, broken=pytest.fail,
+            written=lambda _offset, _size: None,
+        )  # fmt: skip
         error = BadCommandError(DeadLetterReason.INVALID_TOPIC, "The record's name is forbidden.")
         try:
             for offset, (key, value, headers) in enumerate(records):

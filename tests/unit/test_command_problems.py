@@ -12,6 +12,7 @@ from bridge.commands.command import State
 from bridge.commands.model import Status, StatusRecord
 from bridge.commands.reading import BadCommandError
 from bridge.dead_letters.reading import LoggedRecord, Place
+from bridge.ledger_topic.intervals import LedgerIntervals
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
 from config.tables.commands import CommandSettings
@@ -33,7 +34,7 @@ def make(producer: Callable[[], None]) -> CommandRunner:
     settings = Settings(commands=(commands,))
     worker = SimpleNamespace(
         settings=settings, metrics=Metrics(settings), kafka=SimpleNamespace(login=None),
-        mqtt=SimpleNamespace(sessions=()),
+        mqtt=SimpleNamespace(sessions=()), ledger_log=SimpleNamespace(intervals=LedgerIntervals()),
     )  # fmt: skip
     return CommandRunner(cast("Any", worker), commands, cast("Any", Link()), producer, lambda _: None)
 

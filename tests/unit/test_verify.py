@@ -5,18 +5,24 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from bridge.commands.reading import BadCommandError
+from bridge.dead_letters.reading import LoggedRecord
+from bridge.dead_letters.reading import Place as LogPlace
 from bridge.ledger import LedgerSnapshot
 from bridge.ledger_topic.intervals import Interval, SessionLoss
 from bridge.ledger_topic.records import Author, PartitionRecord, State, WorkerRecord, decode, worker_record
 from bridge.ports import StoredRecord
+from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
 from gateway.cli.records.verify_text import as_document, as_text
 from gateway.cli.table import as_json
+from gateway.components.command_letters import CommandDeadLetters
 from gateway.tools.verify.before import Before
 from gateway.tools.verify.check import Span, Verdict
 from gateway.tools.verify.lives import Lives, Window
@@ -480,6 +486,25 @@ async def test_dead_letters_in_the_routes_former_topic_are_counted_beside_its_re
     verdict = await FakeLog(path.kafka).verify()
     assert verdict.exit_status is ExitStatus.OK, verdict.unjudged
     assert place(verdict).found == 3
+
+
+async def test_dead_letters_of_commands_are_in_the_account() -> None:
+    """They have the gateway's header: in no account, the audit would report each of them."""
+    kafka = FakeKafka("t", 1)
+    kafka.topic("bad", 1)
+    async with LedgerPath(kafka) as path:
+        done = asyncio.Event()
+        letters = CommandDeadLetters(
+            "bad", "switches", "gw", producer=lambda: path.sender.producer, renew=pytest.fail, broken=pytest.fail,
+            written=partial(path.intervals.letter_stored, "switches", "bad", 0),
+        )  # fmt: skip
+        record = LoggedRecord(LogPlace("commands", 0, 0), path.now_ms(), b"lamp", b"on", [])
+        letters.bury(record, BadCommandError(DeadLetterReason.INVALID_RECORD, "It is none."), done.set)
+        await done.wait()
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.OK, verdict.unjudged
+    found = place(verdict, "bad")
+    assert (found.found, found.messages, found.surplus, found.open) == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize("more", range(1, 9))
