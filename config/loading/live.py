@@ -10,7 +10,7 @@ restart.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -73,14 +73,27 @@ def effect_of(path: Path, before: object, after: object) -> Effect:
 
 def changes(before: Settings, after: Settings, origins: Mapping[Path, Origin]) -> list[Change]:
     """Every setting in which ``after`` differs, in the order of the settings; ``origins`` are those of ``after``."""
-    return list(_changes(before, after, (), "", origins))
+    fixed = _of_commands(before)
+    found = _changes(before, after, (), "", origins)
+    return [replace(one, effect="restart") if one.path in fixed else one for one in found]
 
 
 def only_live(before: Settings, after: Settings) -> Settings:
     """``before`` with every change of ``after`` that needs no restart."""
     merged = _merge(before, after, ())
     assert isinstance(merged, type(before))
-    return merged
+    if not (fixed := _of_commands(before)):
+        return merged
+    topics = {route.name: route.topic for route in before.routes if f"routes[{route.name}].topic" in fixed}
+    routes = [route.model_copy(update={"topic": topics.get(route.name, route.topic)}) for route in merged.routes]
+    dead_letter = merged.dead_letter.model_copy(update={"topic": before.dead_letter.topic})
+    return merged.model_copy(update={"routes": tuple(routes), "dead_letter": dead_letter})
+
+
+def _of_commands(settings: Settings) -> frozenset[str]:
+    """Kafka topics that running commands read answers from, or bury records in: those of their start."""
+    ways = {name for one in settings.commands for name in (one.answers, one.delivered_by, one.presence)}
+    return frozenset({"dead_letter.topic", *(f"routes[{name}].topic" for name in ways)} if settings.commands else ())
 
 
 def _merge(before: BaseModel, after: BaseModel, at: Path) -> BaseModel:

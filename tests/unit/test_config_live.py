@@ -111,6 +111,39 @@ def test_all_or_nothing_or_a_part(tmp_path: Path) -> None:
     assert plan_reload(now, read(tmp_path, BASE.replace('"20ms"', '"50ms"')), Wish()).waiting == ()
 
 
+def test_topics_that_commands_use_wait_for_a_restart(tmp_path: Path) -> None:
+    """Running commands read answers, and bury records, where they did at their start: answers elsewhere would be
+    lost."""
+    text = """
+[dead_letter]
+topic = "bad"
+[[routes]]
+name = "answers"
+filters = ["devices/+/res/#"]
+topic = "answers"
+device = "${topic[1]}"
+metadata_headers = ["topic", "properties", "device"]
+[[routes]]
+name = "a"
+filters = ["a/#"]
+topic = "a"
+[[commands]]
+name = "switches"
+topics = ["commands"]
+status_topic = "statuses"
+answers = "answers"
+secret = "0123456789abcdef0123456789abcdef"
+"""
+    now = read(tmp_path, text).settings
+    edits = {'topic = "bad"': 'topic = "worse"', 'topic = "answers"': 'topic = "replies"', 'topic = "a"': 'topic = "b"'}
+    for old, new in edits.items():
+        text = text.replace(old, new, 1)
+    loaded = read(tmp_path, text)
+    plan = plan_reload(now, loaded, Wish(partial=True))
+    assert [change.path for change in plan.waiting] == ["routes[answers].topic", "dead_letter.topic"]
+    assert [change.path for change in changes(now, plan.settings, loaded.provenance)] == ["routes[a].topic"]
+
+
 def test_a_part_that_does_not_go_together_is_refused(tmp_path: Path) -> None:
     """Windows that fit the new memory only with fewer sessions, which need a restart."""
     now = read(tmp_path, BASE).settings
