@@ -111,8 +111,8 @@ class Lookouts:
         if not (same(before.canary, after.canary) and same(before.routes, after.routes)):
             self._worker.metrics.canary_enabled.child().value = 0
             await self._canary.renew()
-
-        if not same(before.admin, after.admin):
+        # The consumers' login is that of [kafka], unless [admin] has one of its own.
+        if not (same(before.admin, after.admin) and same(before.kafka.sasl, after.kafka.sasl)):
             await self._consumers.renew()
 
     def facts(self) -> dict[str, object]:

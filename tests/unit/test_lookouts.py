@@ -1,9 +1,15 @@
 """What looks from a worker's places changes with the settings, also while the worker stops."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-from gateway.health.lookouts import _Seat
+import pytest
+
+from config.settings import Settings
+from gateway.base.lifecycle import Lifecycle
+from gateway.base.metrics import Metrics
+from gateway.health.lookouts import Lookouts, _Seat
 
 
 class Lookout:
@@ -53,3 +59,30 @@ async def test_another_takes_over_in_its_turn() -> None:
     await seat.renew()
     await seat.stop(0)
     assert said == ["first starts", "first stops", "second starts", "second stops"]
+
+
+async def test_consumers_are_watched_with_the_password_of_a_reload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without [admin], their login is Kafka's: with the former password each look would fail for ever."""
+
+    def settings(password: str) -> Settings:
+        sasl = {"username": "gateway", "password": password}
+        return Settings(kafka={"security": "SASL_SSL", "sasl": sasl}, admin={"watch_groups": ["readers"]})
+
+    shown: asyncio.Queue[str] = asyncio.Queue()
+
+    async def look(watch: Any) -> None:
+        shown.put_nowait(watch._settings.kafka.sasl.password.get_secret_value())
+
+    monkeypatch.setattr("gateway.admin.watch.GroupWatch.look", look)
+    monkeypatch.setattr("gateway.admin.watch._FIRST_LOOK_S", 0)
+    before = settings("former")
+    worker: Any = SimpleNamespace(settings=before, metrics=Metrics(before), mqtt=SimpleNamespace(sessions=()))
+    lookouts = Lookouts(worker, Lifecycle())
+    for one in lookouts.core:
+        await one.start()
+    assert await shown.get() == "former"
+    worker.settings = settings("present")
+    await lookouts.adopt(before)
+    assert await shown.get() == "present"
+    for one in lookouts.core:
+        await one.stop(0)
