@@ -34,10 +34,12 @@ RESERVED = {
 """The gateway's environment variables that are not settings, with their meaning."""
 
 # A Kubernetes service called "gateway…" sets these in every container; they are not misspelt settings.
+# Only a whole address tells the shortest from one: GATEWAY_HTTP_PORT=9464 lacks an underscore.
 _SERVICE_LINK = re.compile(
-    r"GATEWAY_(?:[A-Z0-9_]+_)?(?:SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)"
+    r"GATEWAY_(?:[A-Z0-9_]+_)?(?:PORT=(?:tcp|udp|sctp)://.*"
+    r"|(?:SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
+    r"=(?:(?:tcp|udp|sctp)://.*|[\d.]+|[0-9a-fA-F:]+|tcp|udp|sctp))"
 )
-_LINK_VALUE = re.compile(r"(?:tcp|udp|sctp)://.*|[\d.]+|[0-9a-fA-F:]+|tcp|udp|sctp")
 _NEAR = 0.6  # difflib's default for a likely misspelling
 _VERY_NEAR = 0.8  # where a better guess exists, or other programs' files may be
 
@@ -220,7 +222,7 @@ class EnvironmentSource(_TextSource):
                 if text:
                     path, of = known[name]
                     found.append((path, of, text, origin))
-            elif not (_SERVICE_LINK.fullmatch(name) and _LINK_VALUE.fullmatch(text)):
+            elif not _SERVICE_LINK.fullmatch(f"{name}={text}"):
                 sentence, meant = _unknown_name(name)
                 self.refuse((), sentence, origin, meant)
         self.take(found)

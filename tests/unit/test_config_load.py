@@ -203,7 +203,7 @@ def test_what_kubernetes_makes_of_a_service_named_gateway_is_left_alone() -> Non
         "GATEWAY_METRICS_PORT": "tcp://10.0.0.1:9464",
     }
     assert load(environ=links).settings == Settings()
-    assert problems(environ={"GATEWAY_HTTP_PORT": "http"}) == [
+    assert problems(environ={"GATEWAY_HTTP_PORT": "9464"}) == [
         "GATEWAY_HTTP_PORT: is no setting; did you mean GATEWAY_HTTP__PORT?"
     ]
 
