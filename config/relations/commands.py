@@ -29,7 +29,16 @@ def as_filters(topic: str) -> tuple[str, ...]:
 def _topics(settings: Settings) -> Iterator[str]:
     theirs = {topic: number for number, one in enumerate(settings.commands) for topic in one.topics}
     taken = {settings.ledger.topic: "ledger.topic", settings.dead_letter.topic: "dead_letter.topic"}
+    for number, route in enumerate(settings.routes):
+        if route.dead_letter_topic is not None:
+            taken.setdefault(route.dead_letter_topic, f"routes.{number}.dead_letter_topic")
     for number, one in enumerate(settings.commands):
+        for topic in one.topics:
+            if topic in taken:
+                yield (
+                    f"<commands.{number}.topics> has <{taken[topic]}>: the gateway's own records would be taken for "
+                    "commands, and its dead letters of them for further ones, without end; name another topic."
+                )
         if one.status_topic in theirs:
             yield (
                 f"<commands.{number}.status_topic> is also one of commands.{theirs[one.status_topic]}.topics: statuses "
@@ -126,7 +135,7 @@ def _own_routes(settings: Settings) -> Iterator[str]:
 
 REFUSED = (
     names_apart("commands", "metrics and statuses"),
-    Rule(("commands", "ledger.topic", "dead_letter.topic"), _topics),
+    Rule(("commands", "ledger.topic", "dead_letter.topic", "routes"), _topics),
     Rule(("commands", "routes"), _ways_back),
     Rule(("commands", "mqtt.protocol"), _promises),
     Rule(("commands", "routes"), _own_routes),

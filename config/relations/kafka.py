@@ -64,12 +64,13 @@ def _route_topics(settings: Settings) -> Iterator[str]:
             )
 
 
-def _compacted_dead_letters(settings: Settings) -> Iterator[str]:
+def _compacted(settings: Settings) -> Iterator[str]:
+    takes = {settings.ledger.topic: "the ledger"} | dict.fromkeys(settings.dead_letter_topics, "dead letters")
     for number, topic in enumerate(settings.kafka.topics.declare):
-        if topic.name in settings.dead_letter_topics and "compact" in (topic.cleanup_policy or ""):
+        if topic.name in takes and "compact" in (topic.cleanup_policy or ""):
             yield (
-                f'<kafka.topics.declare.{number}.cleanup_policy> for "{topic.name}", which takes dead letters: Kafka '
-                "would keep only the last one of each key; leave cleanup_policy out."
+                f'<kafka.topics.declare.{number}.cleanup_policy> for "{topic.name}", which takes {takes[topic.name]}: '
+                "Kafka would keep only the last record of each key; leave cleanup_policy out."
             )
 
 
@@ -132,7 +133,7 @@ REFUSED = (
     Rule(("kafka.topics.declare",), _declared_once),
     names_apart("routes", "metrics and dead letters"),
     Rule(("routes", "dead_letter.topic"), _route_topics),
-    Rule(("routes", "dead_letter.topic", "kafka.topics.declare"), _compacted_dead_letters),
+    Rule(("routes", "dead_letter.topic", "ledger.topic", "kafka.topics.declare"), _compacted),
     when(
         lambda s: s.ledger.topic in s.dead_letter_topics,
         "<ledger.topic> is also a topic of dead letters (dead_letter.topic, routes[].dead_letter_topic): the account "

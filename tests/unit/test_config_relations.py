@@ -153,11 +153,15 @@ CONTRADICTIONS = {
         ('ledger.topic = "gateway-dead-letters" (gateway.toml:2)', "dead_letter.topic", "told apart")),
     "dead letters compacted": Case(
         '[[kafka.topics.declare]]\nname = "bad"\ncleanup_policy = "compact"\n' + route('dead_letter_topic = "bad"'),
-        ('kafka.topics.declare[0].cleanup_policy = "compact" (gateway.toml:3)', '"bad"', "the last one of each key"),
+        ('kafka.topics.declare[0].cleanup_policy = "compact" (gateway.toml:3)', '"bad"', "the last record of each key"),
     ),
     "tombstone without key": Case(route('key = ""', 'empty_payload = "tombstone"'),
         ('routes[0].key = "" (gateway.toml:5)', 'routes[0].empty_payload = "tombstone" (gateway.toml:6)',
         "there is none")),
+    "ledger compacted": Case(
+        '[[kafka.topics.declare]]\nname = "gateway-ledger"\ncleanup_policy = "compact,delete"\n',
+        ("kafka.topics.declare[0].cleanup_policy", '"gateway-ledger"', "takes the ledger", "leave cleanup_policy out"),
+    ),
     "compaction without key": Case(
         '[[kafka.topics.declare]]\nname = "t"\ncleanup_policy = "compact,delete"\n' + route('key = ""'),
         ('routes[0].key = ""', 'routes[0].topic = "t"', "compaction"),
