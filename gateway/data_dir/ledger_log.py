@@ -59,6 +59,17 @@ def _read(path: Path) -> str | None:
         return None
 
 
+def _note_untagged(directory: Path, worker: int, routes: set[str], *, spooled: bool) -> None:
+    """Record the routes without the header ``gateway.id``. Adds those of earlier lives to ``routes`` if the spool has
+    records of them. Blocks for two fsyncs after a change."""
+    path = directory / f"worker-{worker}.untagged"
+    before = (_read(path) or "").split()
+    if spooled:
+        routes.update(before)
+    if sorted(routes) != before:
+        durable.write(path, "".join(f"{route}\n" for route in sorted(routes)))
+
+
 def _life_path(directory: Path, worker: int) -> Path:
     return directory / f"worker-{worker}.life"
 
@@ -131,13 +142,14 @@ class LedgerLog:
                 'ledger.topic = "" runs without one.'
             ) from error
 
-    async def start(self) -> None:
-        """Start a life and its ledger. Raises IdentityError."""
+    async def start(self, *, spooled: bool = False) -> None:
+        """Start a life and its ledger. ``spooled``: the spool has records of earlier lives. Raises IdentityError."""
         if not self.topic:
             return
         settings = self._settings
         now_ms = time.time_ns() // 1_000_000
         with explained(settings.data_dir):
+            _note_untagged(settings.data_dir, settings.worker, self._untagged, spooled=spooled)
             author = self._author = begin_life(settings.data_dir, settings.instance, settings.worker, now_ms)
         plan = LedgerPlan(
             self.topic,

@@ -182,7 +182,7 @@ class Worker:
 
     async def _begin_ledger(self) -> None:
         """Begin the writing of the ledger, which needs the slot."""
-        await self.ledger_log.start()
+        await self.ledger_log.start(spooled=self.spooling is not None and self.spooling.store.batches > 0)
         if self.ledger_log.follows_a_crash:
             self.lost_sessions.announce_again()
 

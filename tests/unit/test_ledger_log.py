@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,12 @@ def test_a_life_that_ends_after_the_next_has_begun_does_not_end_that_one(tmp_pat
     assert new.life != old.life
 
 
-def make_log(tmp_path: Path, kafka: FakeKafka, topic: str = "ledger") -> tuple[LedgerLog, Any]:
+def make_log(
+    tmp_path: Path, kafka: FakeKafka, topic: str = "ledger", headers: Sequence[str] = ("gateway",)
+) -> tuple[LedgerLog, Any]:
     settings = Settings(
         data_dir=tmp_path, instance="gw", ledger={"topic": topic, "interval": 1},
-        routes=[{"name": "a", "filters": ["a"], "topic": "a", "metadata_headers": ["gateway"]}],
+        routes=[{"name": "a", "filters": ["a"], "topic": "a", "metadata_headers": headers}],
     )  # fmt: skip
     producer = kafka.make_producer([topic] if topic else [])
     ledger = Ledger(lambda: 0)
@@ -73,6 +76,21 @@ def test_a_route_counts_as_tagged_while_all_of_its_records_have_been(tmp_path: P
     assert log.tagged == {"a", "d"}, "a may get messages that were queued for it"
     log.adopt(made(a=True, b=True, c=True))
     assert log.tagged == {"a", "d"}
+
+
+async def test_spooled_records_of_a_route_that_was_untagged_are_not_taken_for_somebody_elses(tmp_path: Path) -> None:
+    """The header was turned on while Kafka was away: what the spool has lacks it, in whichever life it leaves."""
+    headers: list[str] = []
+    for spooled, tagged in [(False, False), (True, False), (True, False), (False, True)]:
+        kafka = FakeKafka()
+        kafka.topic("ledger")
+        log, producer = make_log(tmp_path, kafka, headers=headers)
+        await producer.start()
+        await log.start(spooled=spooled)
+        assert ("a" in log.tagged) is tagged
+        await log.stop(time.monotonic_ns() + 5 * 10**9)
+        await producer.close(patience_s=1)
+        headers = ["gateway"]
 
 
 async def test_what_it_writes_says_whose_it_is_and_a_clean_end_is_noted(tmp_path: Path) -> None:
