@@ -36,16 +36,16 @@ def address(environ: Mapping[str, str], process: str = "gateway") -> tuple[str, 
 
 def encrypted(environ: Mapping[str, str]) -> bool:
     """Whether the port speaks TLS: `http.tls` is there, which every process of the gateway's shares."""
-    return "GATEWAY_HTTP__TLS__CERTIFICATE_FILE" in environ or "tls" in _table(environ, "http")
+    return bool(environ.get("GATEWAY_HTTP__TLS__CERTIFICATE_FILE")) or "tls" in _table(environ, "http")
 
 
 def _table(environ: Mapping[str, str], name: str) -> dict[str, Any]:
     try:
-        with Path(environ.get("GATEWAY_CONFIG", "gateway.toml")).open("rb") as file:
-            found: dict[str, Any] = tomllib.load(file).get(name, {})
-            return found
+        text = Path(environ.get("GATEWAY_CONFIG") or "gateway.toml").read_text("utf-8-sig")  # as the gateway reads it
     except FileNotFoundError:
         return {}  # everything may come from the environment
+    found: dict[str, Any] = tomllib.loads(text).get(name, {})
+    return found
 
 
 def main(arguments: list[str], environ: Mapping[str, str]) -> int:

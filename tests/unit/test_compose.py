@@ -717,6 +717,18 @@ def test_the_health_check_asks_where_the_gateway_listens(healthcheck: Any, tmp_p
     assert healthcheck.address({**named, "GATEWAY_AUTH__OPERATOR_HOST": "0.0.0.0"}, "auth") == ("127.0.0.1", 4321)
 
 
+def test_the_health_check_reads_a_file_and_variables_as_the_gateway_does(
+    healthcheck: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte order mark, as editors on Windows write it, and empty variables, as compose makes of `${UNSET:-}`."""
+    monkeypatch.chdir(tmp_path)
+    Path("gateway.toml").write_text("[http]\nport = 1234\n", "utf-8-sig")
+    empty = {"GATEWAY_CONFIG": "", "GATEWAY_HTTP__PORT": "", "GATEWAY_HTTP__TLS__CERTIFICATE_FILE": ""}
+    assert load(environ=empty).settings.http.port == 1234
+    assert healthcheck.address(empty) == ("127.0.0.1", 1234)
+    assert not healthcheck.encrypted(empty)
+
+
 def test_the_health_check_tells_healthy_from_not(
     healthcheck: Any, health_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
