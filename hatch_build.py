@@ -29,9 +29,9 @@ class CompilingHook(BuildHookInterface[Any]):
     """Adds an extension module for each of ``MODULES``, and the library they share, to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="compiled-")
         if version == "editable":
             return
-        self._folder = tempfile.TemporaryDirectory(prefix="compiled-")
         try:
             built = _compile(Path(self.root), Path(self._folder.name))
         except (Exception, SystemExit) as error:

@@ -500,6 +500,15 @@ def test_why_pip_failed_is_shown_with_the_name_of_its_log(
     assert len(shown.splitlines()) == install.LAST_LINES
 
 
+def test_an_editable_install_with_the_hook_on_compiles_nothing() -> None:
+    """As `make ready` makes one: where it failed, each set-up began anew."""
+    hook = load_script(ROOT / "hatch_build.py").CompilingHook(str(ROOT), {}, None, None, "", "wheel")
+    data: dict[str, object] = {}
+    hook.initialize("editable", data)
+    hook.finalize("editable", data, "")
+    assert data == {}
+
+
 DONE = subprocess.CompletedProcess([], 0)
 
 
