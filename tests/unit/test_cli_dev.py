@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from gateway.cli.local import dev
 from gateway.cli.main import main
 from gateway.local.embedded import dev as brokers
 from gateway.local.embedded.dev import DevBrokers, project_name
+from gateway.local.runtime.cache import cache_directory
+from gateway.local.runtime.errors import StartError
 
 FIELDS = {"kafka": "127.0.0.1:9092", "mqtt": "mqtt://127.0.0.1:1883", "websocket": "w", "pid": 7, "logs": "/l"}
 
@@ -73,6 +76,26 @@ def test_a_look_leaves_no_folder_for_each_project(cache: Path) -> None:
     assert main(["dev", "status"]) == 1
     assert main(["dev", "down"]) == 0
     assert list(cache.glob("dev*")) == []
+
+
+def test_the_server_uses_this_cache_also_where_its_path_is_relative(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in another folder, where it would download everything once more, with nobody to see that."""
+    monkeypatch.setenv("GATEWAY_CACHE", "../cache")
+    (cache / "dev-x").mkdir(parents=True)
+    given: dict[str, Any] = {}
+
+    def start(*_: object, **options: Any) -> None:
+        given.update(options)
+        raise StartError("seen")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(StartError):
+        brokers._start("x", {}, cache / "dev-x" / "server.log")
+    monkeypatch.setenv("GATEWAY_CACHE", given["env"]["GATEWAY_CACHE"])
+    monkeypatch.chdir(given["cwd"])
+    assert cache_directory().samefile(cache)
 
 
 def test_a_folder_has_one_name_however_it_is_written(tmp_path: Path) -> None:

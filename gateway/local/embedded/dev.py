@@ -188,7 +188,7 @@ def _start(name: str, description: dict[str, Any], log: Path) -> DevBrokers:
             stdout=subprocess.PIPE,
             stderr=stream,
             cwd=log.parent,  # not the caller's, which it may want to remove
-            env={**os.environ, **_python_path()},
+            env={**os.environ, **_python_path(), "GATEWAY_CACHE": str(cache_directory())},
             start_new_session=True,  # it outlives this command, its terminal and its Ctrl-C
         )
     assert process.stdout is not None
