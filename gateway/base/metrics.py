@@ -283,7 +283,7 @@ class Metrics(ProcessMetrics, LookoutMetrics, CommandMetrics, ReloadMetrics):
         "that broker: if it is frozen, restart it alone",
         unit="seconds", labels=("broker",))
     kafka_broker_up = gauge("gateway_kafka_broker_up",
-        "1 while a broker answers; 0 after five seconds without an answer.",
+        "1 while a broker that Kafka lists answers within five seconds.",
         "that broker and the network to it: gateway doctor",
         unit="brokers", labels=("broker",))
     kafka_broker_mute = gauge("gateway_kafka_broker_mute_seconds",

@@ -202,6 +202,13 @@ async def test_a_mute_broker_is_probed_named_and_forgiven(rig: Rig) -> None:
     assert rig.metric("gateway_kafka_broker_up") == {("1",): 1, ("2",): 1}
 
 
+async def test_a_broker_that_stopped_in_good_order_is_not_up_though_it_owes_nothing(rig: Rig) -> None:
+    """GatewayBrokerUnreachable fires when it has not returned for ten minutes."""
+    rig.worker.kafka.contacts.listed([(1, "k1", 9092)])
+    rig.pass_by(1)
+    assert rig.metric("gateway_kafka_broker_up") == {("1",): 1, ("2",): 0}
+
+
 async def test_a_broker_that_leads_what_waits_is_asked_before_it_owes_anything(rig: Rig) -> None:
     rig.wait_for(0, 1)
     rig.pass_by(5)
