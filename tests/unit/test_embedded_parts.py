@@ -131,6 +131,10 @@ class TestCache:
         with pytest.raises(errors.EmbeddedError, match="Set GATEWAY_CACHE to a directory you may write"):
             cache_directory()
 
+    def test_a_lock_that_cannot_be_opened_names_the_way_out(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.EmbeddedError, match="set GATEWAY_CACHE to another one"), locked(tmp_path):
+            pass
+
     def test_a_lock_is_exclusive_until_it_is_released(self, tmp_path: Path) -> None:
         with (tmp_path / "lock").open("ab") as other:
             with locked(tmp_path / "lock"), pytest.raises(BlockingIOError):

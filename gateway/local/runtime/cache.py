@@ -37,9 +37,15 @@ def locked(path: Path) -> Iterator[None]:
 
     The kernel frees the lock when its holder dies, so a crash leaves
     nothing to clean up. The file itself stays: removing it would let two processes lock two different files of one
-    name.
+    name. Raises EmbeddedError when it cannot be opened.
     """
-    with path.open("ab") as file:
+    try:
+        file = path.open("ab")
+    except OSError as error:  # another user's, as after one run with sudo
+        raise EmbeddedError(
+            f"{path} cannot be written ({error.strerror}). Make the folder yours, or set GATEWAY_CACHE to another one."
+        ) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
