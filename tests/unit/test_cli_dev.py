@@ -1,6 +1,7 @@
 """``gateway dev`` without brokers: which ports it asks for, and how it finds what an older version started."""
 
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from gateway.cli.main import main
 from gateway.local.embedded import dev as brokers
 from gateway.local.embedded.dev import DevBrokers, project_name
 from gateway.local.runtime.cache import cache_directory
-from gateway.local.runtime.errors import StartError
+from gateway.local.runtime.errors import EmbeddedError, StartError
 
 FIELDS = {"kafka": "127.0.0.1:9092", "mqtt": "mqtt://127.0.0.1:1883", "websocket": "w", "pid": 7, "logs": "/l"}
 
@@ -70,6 +71,23 @@ def test_brokers_of_the_version_that_knew_no_projects_are_named_and_can_be_stopp
         assert main(["dev", "down", "--name", ""]) == 0
     assert asked[-1] == "stop"
     assert not (cache / "dev" / "state.json").exists()
+
+
+def test_a_silent_program_at_the_port_of_a_server_that_was_killed_is_not_taken_for_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the machine: `up` and `down` failed for ever, and named a process to kill."""
+    monkeypatch.setattr(brokers, "_ANSWER_SECONDS", 0.05)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (cache / "dev-x").mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        state = {"pid": gone.pid, "port": silent.getsockname()[1], "secret": "s"}
+        (cache / "dev-x" / "state.json").write_text(json.dumps(state))
+        assert brokers.find("x") is None
+        (cache / "dev-x" / "state.json").write_text(json.dumps({**state, "pid": os.getpid()}))
+        with pytest.raises(EmbeddedError, match="did not answer"):
+            brokers.find("x")
 
 
 def test_a_look_leaves_no_folder_for_each_project(cache: Path) -> None:

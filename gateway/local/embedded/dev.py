@@ -174,6 +174,10 @@ def _ask(name: str, command: str, timeout: float) -> dict[str, Any] | None:
                 stream.read()  # to the end: after a "stop" that is the server's own
         return json.loads(line) if line else None
     except TimeoutError:
+        try:
+            os.kill(state["pid"], 0)
+        except OSError:  # it was killed, and another program has its port by now
+            return None
         raise
     except (OSError, ValueError):  # no server there, or another one, which did not know the secret
         return None
