@@ -21,6 +21,9 @@ _ASKED = _commands('answers = "answers"') + _SECRET
 REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "two commands of a name": (_ANSWERS + _commands() + _commands(status_topic="other-status"),
         ("commands[1].name", "commands[0]", "give each its own")),
+    "two commands of a group": (
+        _ANSWERS + _commands('group = "g"') + _commands('group = "g"', name="other", status_topic="other-status"),
+        ("commands[1].group", "commands[0].group", "give each its own group")),
     "statuses among commands": (_ANSWERS + _commands(status_topic="commands"),
         ("commands[0].status_topic", "commands.0.topics", "name another topic")),
     "statuses among the ledger": (_ANSWERS + _commands(status_topic="gateway-ledger"),

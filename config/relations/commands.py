@@ -51,6 +51,16 @@ def _topics(settings: Settings) -> Iterator[str]:
             )
 
 
+def _groups(settings: Settings) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for number, one in enumerate(settings.commands):
+        if one.group and first.setdefault(one.group, number) != number:
+            yield (
+                f"<commands.{number}.group> is also <commands.{first[one.group]}.group>: a worker would be one member "
+                "twice, and each would put the other out; give each its own group."
+            )
+
+
 def _ways_back(settings: Settings) -> Iterator[str]:
     routes = {route.name: (index, route) for index, route in enumerate(settings.routes)}
     for number, one in enumerate(settings.commands):
@@ -136,6 +146,7 @@ def _own_routes(settings: Settings) -> Iterator[str]:
 REFUSED = (
     names_apart("commands", "metrics and statuses"),
     Rule(("commands", "ledger.topic", "dead_letter.topic", "routes"), _topics),
+    Rule(("commands",), _groups),
     Rule(("commands", "routes"), _ways_back),
     Rule(("commands", "mqtt.protocol"), _promises),
     Rule(("commands", "routes"), _own_routes),

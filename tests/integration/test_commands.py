@@ -390,7 +390,7 @@ def test_the_status_topic_is_made_and_one_with_too_few_partitions_is_refused(
 ) -> None:
     site = Site(kafka.bootstrap, unique, partitions=4).create()
     others = Site(kafka.bootstrap, f"{unique}-few", partitions=2).create()
-    few = site.tables(name="few", prefix="few", status_topic=others.statuses)["commands"]
+    few = site.tables(name="few", prefix="few", status_topic=others.statuses, group=f"{unique}-few")["commands"]
     tables = site.tables(more=few, status_topic=f"{unique}-made", status_retention="2h")
     gateway = make_gateway(mosquitto.port, kafka.bootstrap, unique, **tables)
     gateway.start()
