@@ -155,7 +155,8 @@ linux_only = pytest.mark.skipif(not Path("/proc").exists(), reason="processes ar
 
 
 def scattered_child(log: Path) -> int:
-    wait_until(lambda: log.exists() and b"up" in log.read_bytes(), "the child's child")
+    # Its words come one by one where output is not buffered.
+    wait_until(lambda: log.exists() and b"\n" in log.read_bytes(), "the child's child")
     return int(log.read_text().split()[1])
 
 
