@@ -44,7 +44,7 @@ def gone(pid: int) -> bool:
 
 def start(argv: list[str], log: Path, **options: object) -> GuardedProcess:
     process = GuardedProcess(argv, log=log, **options)  # type: ignore[arg-type]
-    wait_for_line(process, re.compile(rb"up"), time.monotonic() + DEADLINE, "the child")
+    wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE, "the child")
     return process
 
 
@@ -277,7 +277,7 @@ class TestWaitingForALine:
         (tmp_path / "log").write_text("up\n")
         process = GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log")
         with pytest.raises(StartError, match=says):
-            wait_for_line(process, re.compile(rb"up"), time.monotonic() + DEADLINE, "The broker")
+            wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE, "The broker")
 
     def test_a_deadline_passes(self, tmp_path: Path) -> None:
         process = start(SLEEPER, tmp_path / "log")
@@ -291,7 +291,7 @@ class TestWaitingForALine:
         code = "print('java.net.BindException: Address already in use'); raise SystemExit(1)"
         process = GuardedProcess([sys.executable, "-c", code], log=log)
         with pytest.raises(StartError, match="A port it needs is taken by another program") as caught:
-            wait_for_line(process, re.compile(rb"up"), time.monotonic() + DEADLINE, "The broker")
+            wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE, "The broker")
         log.unlink()
         kept = Path(str(caught.value).rpartition("(log: ")[2].rstrip(")"))
         assert "BindException" in kept.read_text()
