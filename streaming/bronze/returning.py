@@ -24,7 +24,7 @@ def take_up(spark: SparkSession, settings: Settings, checkpoint: Folder) -> None
     is read from its beginning. Raises a StreamError if Kafka does not tell which it is."""
     gaps = DeltaTable(spark, settings.stream, "bronze_gaps")
     commits = [int(name) for name in checkpoint.names("commits") if name.isdecimal()]
-    if not commits or not gaps.exists():
+    if not commits:
         return
     plans = [
         (f"offsets/{name}", (checkpoint.read_text(f"offsets/{name}") or "").splitlines())
@@ -32,7 +32,10 @@ def take_up(spark: SparkSession, settings: Settings, checkpoint: Folder) -> None
         if name.isdecimal() and int(name) >= max(commits)  # with one that is not finished
     ]
     planned = {topic for _, lines in plans for topic in json.loads(lines[-1])}
-    gone = gaps.read().where((F.col("reason") == "gone") & F.col("topic").isin(sorted(set(topics(settings)) - planned)))
+    unplanned = sorted(set(topics(settings)) - planned)
+    if not unplanned or not gaps.exists():
+        return
+    gone = gaps.read().where((F.col("reason") == "gone") & F.col("topic").isin(unplanned))
     left: dict[str, dict[str, int]] = {}
     for row in gone.groupBy("topic", "partition").agg(F.max("first_offset").alias("offset")).collect():
         left.setdefault(row.topic, {})[str(row.partition)] = row.offset

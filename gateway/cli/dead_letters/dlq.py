@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
     replay = parsers.verb("replay", with_settings(_replay), "send dead letters through the routes again")
     replay.add_argument("places", nargs="*", metavar="[TOPIC/]PARTITION:OFFSET", help="these alone; or give a filter")
     _add_filters(replay)
-    replay.add_argument("--limit", type=positive, metavar="N", help="the N oldest of those not replayed yet")
+    replay.add_argument("--limit", type=positive, metavar="N", help="the N oldest not replayed yet (default: all)")
     flag(replay, "--all", "everything there is, without a filter")
     flag(replay, "--dry-run", "only say what each would become")
     flag(replay, "--again", "also those that were replayed before, or begun: they may be there twice")
