@@ -126,8 +126,10 @@ class Segments:
             sync_folder(self.folder)
         except OSError:
             os.close(fd)
-            with contextlib.suppress(OSError):
+            try:
                 path.unlink()
+            except OSError:
+                self.last = number  # the next segment needs another name; a start removes this file
             raise
         self._fd, self.active, self.end, self.last = fd, number, HEADER_BYTES, number
 

@@ -224,6 +224,28 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
     await spool.close()
 
 
+async def test_a_new_segment_that_the_disk_neither_syncs_nor_removes_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a disk does that the kernel mounts read-only at its first error, until an operator mounts it again."""
+
+    def refuse(*_arguments: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
+    with monkeypatch.context() as failing:
+        failing.setattr("bridge.spool.segments.os.fsync", refuse)
+        failing.setattr(Path, "unlink", refuse)
+        with pytest.raises(SpoolWriteError, match="read-only"):
+            await spool.append([batch(1)])
+    await spool.append([batch(2)])
+    await spool.close()
+    again = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
+    assert [stored.batch for stored in (await again.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(2)]
+    assert len([*(tmp_path / "s").glob("*.log")]) == 1
+    await again.close()
+
+
 async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
