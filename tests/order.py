@@ -18,13 +18,14 @@ from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
 SPARK = r"tests/(lake/|unit/test_ledger_doc\.py)"
-BUSY_CHAOS = "chaos/test_chaos_(gateway|lives|operate|reload|slow_kafka|soak|spool|workers)"
+BUSY_CHAOS = "chaos/test_chaos_(gateway|lives|operate|reload|soak|workers)"
 BUSY = rf"(tests/)?({BUSY_CHAOS}|integration/test_demo)\.py"
 BUSY_AT_ONCE = 2
-# Less than 0.4 of a processor each while they run.
+# About 0.4 of a processor each or less while they run.
 WAITING = (
-    r"(tests/)?integration/test_(auth_backends|canary|command_cli|commands|dlq|doctor_at_kafka|embedded_dev"
-    r"|kafka_adapter|kafka_group|mqtt_backpressure|mqtt_session|outward_embedded|outward_kafka|page|tail_compare)\.py"
+    r"(tests/)?(chaos/test_chaos_(slow_kafka|spool)|integration/test_(auth_backends|canary|command_cli|commands|dlq"
+    r"|doctor_at_kafka|embedded_dev|kafka_adapter|kafka_group|mqtt_backpressure|mqtt_session|outward_embedded"
+    r"|outward_kafka|page|tail_compare))\.py"
 )
 LAST = f"{BUSY}|{WAITING}"
 # Files of the same place keep their order. Of what comes last, the longest begin.
@@ -35,9 +36,9 @@ ORDER = (
     f"(?!{LAST})integration",
     "unit",
     "integration/test_demo.py",
-    "chaos/test_chaos_(operate|spool|workers)",
+    "chaos/test_chaos_(operate|workers)",
     BUSY,
-    r"integration/test_(commands|embedded_dev|outward_kafka)\.py",
+    r"chaos/test_chaos_(slow_kafka|spool)|integration/test_(commands|embedded_dev|outward_kafka)\.py",
     "",
 )
 
