@@ -1,4 +1,4 @@
-"""``gateway dev`` without brokers: which ports it asks for, and how it finds what an older version started."""
+"""``gateway dev`` without brokers: which ports it asks for, and how it finds those of other projects."""
 
 import json
 import os
@@ -32,8 +32,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def server_of_an_older_version(folder: Path) -> Iterator[list[str]]:
-    """Its state in ``folder``, and its answers, which know no project; yields what it was asked."""
+def server_of_another_project(folder: Path) -> Iterator[list[str]]:
+    """Its state in ``folder``, and its answers; yields what it was asked."""
     asked: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -45,7 +45,7 @@ def server_of_an_older_version(folder: Path) -> Iterator[list[str]]:
                     return
                 with connection, connection.makefile("rwb") as stream:
                     asked.append(json.loads(stream.readline())["command"])
-                    stream.write(json.dumps({"brokers": {**FIELDS, "failed": []}}).encode() + b"\n")
+                    stream.write(json.dumps({"brokers": {**FIELDS, "failed": [], "project": "/shop"}}).encode() + b"\n")
 
         folder.mkdir(parents=True)
         state = {"pid": 7, "port": server.getsockname()[1], "secret": "s"}
@@ -57,20 +57,20 @@ def server_of_an_older_version(folder: Path) -> Iterator[list[str]]:
         thread.join(60)
 
 
-def test_brokers_of_the_version_that_knew_no_projects_are_named_and_can_be_stopped(
+def test_brokers_of_other_projects_are_named_and_can_be_stopped(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with server_of_an_older_version(cache / "dev") as asked:
+    with server_of_another_project(cache / "dev-x") as asked:
         assert main(["dev", "status"]) == 1
         assert capsys.readouterr().out.splitlines() == [
             "not running (gateway dev up starts the brokers)",
-            "also running: brokers that an older version started (--name '')",
+            "also running: brokers of /shop (--name x)",
         ]
         assert main(["dev", "down"]) == 0
         assert "stop" not in asked, "it belongs to nobody's project"
-        assert main(["dev", "down", "--name", ""]) == 0
+        assert main(["dev", "down", "--name", "x"]) == 0
     assert asked[-1] == "stop"
-    assert not (cache / "dev" / "state.json").exists()
+    assert not (cache / "dev-x" / "state.json").exists()
 
 
 def test_a_silent_program_at_the_port_of_a_server_that_was_killed_is_not_taken_for_it(

@@ -43,8 +43,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def _name(text: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9_-]{0,40}", text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no name: at most 40 letters, digits, _ and -")
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: 1 to 40 letters, digits, _ and -")
     return text
 
 
@@ -116,13 +116,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _show_others(name: str) -> None:
     for one in others(name):
-        whose = f"of {one.project}" if one.project else "that an older version started"
-        tell(f"also running: brokers {whose} (--name {shlex.quote(one.name)})")
+        tell(f"also running: brokers of {one.project} (--name {one.name})")
 
 
 def _option(arguments: argparse.Namespace) -> str:
-    """The option ``--name`` for a command in a sentence. Brokers of an older version have an empty name."""
-    return "" if arguments.name is None else f" --name {shlex.quote(arguments.name)}"
+    """The option ``--name`` for a command in a sentence."""
+    return "" if arguments.name is None else f" --name {arguments.name}"
 
 
 def _init(brokers: DevBrokers) -> str:

@@ -47,7 +47,7 @@ class DevBrokers:
     secrets: str = ""
     """The folder with what it made: the gateway's password, the first device's secret."""
     project: str = ""
-    """The folder they were started in; "" when an older version started them."""
+    """The folder they were started in."""
     name: str = ""
     """What tells them apart from the others of this user."""
 
@@ -111,8 +111,8 @@ def find(name: str) -> DevBrokers | None:
 def others(name: str) -> list[DevBrokers]:
     """The user's running brokers of other names. Those whose server does not answer are left out."""
     found = []
-    for file in sorted(cache_directory().glob("dev*/state.json")):
-        other = file.parent.name.removeprefix("dev").removeprefix("-")
+    for file in sorted(cache_directory().glob("dev-*/state.json")):
+        other = file.parent.name.removeprefix("dev-")
         if other != name:
             with suppress(EmbeddedError):
                 found += [brokers] if (brokers := find(other)) is not None else []
@@ -144,8 +144,7 @@ def _silent(name: str, verb: str, seconds: float) -> EmbeddedError:
 
 
 def _directory(name: str) -> Path:
-    """Without a name: where versions kept the only brokers of a user that knew no projects."""
-    return cache_directory() / (f"dev-{name}" if name else "dev")
+    return cache_directory() / f"dev-{name}"
 
 
 def _state_file(name: str) -> Path:
