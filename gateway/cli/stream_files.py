@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from config.errors import ConfigError, ExitStatus, GatewayError
 from config.extras import require
 from config.numbers import bytes_text, length_text
-from gateway.cli.arguments import load_noted
+from gateway.cli.arguments import load_noted, quiet
 from gateway.cli.kafka.common import answered_yes
 from gateway.cli.table import mention, print_json, say, table
 
@@ -64,11 +64,9 @@ def _extents(settings: Settings, topics: list[str]) -> Extents:
     """The first and last offset of each partition, from Kafka. Prints which partitions could not be asked."""
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import TopicPartition
-    from gateway.base import logs
 
-    undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
     try:
-        with KafkaAdmin(settings, timeout_s=_KAFKA_TIMEOUT_S) as admin:
+        with quiet(settings.log), KafkaAdmin(settings, timeout_s=_KAFKA_TIMEOUT_S) as admin:
             places = [
                 TopicPartition(topic.name, partition.number)
                 for topic in admin.topics(topics)
@@ -78,8 +76,6 @@ def _extents(settings: Settings, topics: list[str]) -> Extents:
     except GatewayError as error:
         mention(f"Kafka was not asked how far its topics go: {error} --offline does not ask.")
         return {}
-    finally:
-        undo()
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for place in starts.values.keys() & ends.values.keys():
         found.setdefault(place.topic, {})[str(place.partition)] = starts.values[place], ends.values[place]
