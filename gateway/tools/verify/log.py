@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,8 +22,7 @@ class LedgerRow(NamedTuple):
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(NamedTuple):
     """The offsets of a partition, from ``start`` to below ``end``."""
 
     start: int
@@ -44,11 +42,6 @@ class TopicView:
     retention_ms: int | None = None
     by_size: bool = False
     known: bool = True
-
-    def spans(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        """Number, first offset and end of each partition, in order."""
-        for number, place in sorted(self.partitions.items()):
-            yield number, (place.start, place.end)
 
     def may_have_expired(self, from_ms: int, now_ms: int, slack_ms: int) -> bool:
         """Whether retention may have deleted records written since ``from_ms``."""

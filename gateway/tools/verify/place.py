@@ -183,17 +183,12 @@ class Place:
         """The result after all records of the span. ``start_now``: the first offset now, after possible retention."""
         result = self.result
         result.tagged = self._tagged
-        self._compare_and_free(comparison, start_now)
-        return result
-
-    def _compare_and_free(self, comparison: Comparison, start_now: int) -> None:
-        result, view = self.result, self._view
         if not self._tagged:
             self._note("without the header gateway.id, records of other writers cannot be told apart")
-        if view is None:
+        if self._view is None:
             result.missing = result.acknowledged
             self._note("there is no such topic or partition any more")
-            return
+            return result
         located = sum(end - first for flat in self._runs.values() for first, end in _pairs(flat))
         result.missing = self._gone
         if self._gone:
@@ -206,6 +201,7 @@ class Place:
         self._settle_unlocated()
         self._merged = None
         self._runs = {}
+        return result
 
     def _settle_located(self, comparison: Comparison, located: int, start_now: int) -> None:
         result = self.result

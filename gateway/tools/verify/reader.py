@@ -153,7 +153,7 @@ class KafkaReader:
         """The time from which the ledger topic is complete; 0 if nothing has expired."""
         view = await self._ledger_view(topic)
         horizon_ms = 0
-        for partition, (start, end) in view.spans():
+        for partition, (start, end) in view.partitions.items():
             if start > 0:
                 # Deleted records were written before the existing ones.
                 first_ms = await self._first_timestamp(topic, partition, start, end)
@@ -170,7 +170,7 @@ class KafkaReader:
     async def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
         """The ledger topic from records written at ``since_ms`` to its present end, one partition after the other.
         Raises TopicMissingError."""
-        for partition, (start, end) in (await self._ledger_view(topic)).spans():
+        for partition, (start, end) in sorted((await self._ledger_view(topic)).partitions.items()):
             first = start
             if since_ms is not None:
                 place = TopicPartition(topic, partition)
