@@ -3,7 +3,6 @@
 import argparse
 import base64
 import binascii
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from gateway.cli.records.explain_text import command_text
 from gateway.cli.table import as_data, print_json, tell
 from gateway.tools.explain import Explanation, Message, explain
 from gateway.tools.explain_command import explain_command
+from streaming.runtime.reach import require_kafka
 
 _LISTENS_S: Final = 1.0
 _PATIENCE_S: Final = 3.0  # for a Kafka that does not answer; only the partition needs it
@@ -189,12 +189,8 @@ def _partitions(arguments: argparse.Namespace, settings: Settings, notes: list[s
         nonlocal silent
         if silent:
             return None
-        if not _listens(settings):
-            silent = True
-            addresses = ", ".join(settings.kafka.bootstrap_servers)
-            notes.append(f"The partition is unknown: nothing listens at {addresses}. --partitions N says how many.")
-            return None
         try:
+            require_kafka(settings.kafka.bootstrap_servers, _LISTENS_S)  # the client would try for much longer
             with KafkaAdmin(settings, timeout_s=_PATIENCE_S) as admin:
                 found = {one.name: len(one.partitions) for one in admin.topics([topic])}
         except GatewayError as error:
@@ -206,18 +202,6 @@ def _partitions(arguments: argparse.Namespace, settings: Settings, notes: list[s
         return found.get(topic) or None
 
     return count
-
-
-def _listens(settings: Settings) -> bool:
-    """Whether one of Kafka's addresses takes a connection, since the client would try for much longer."""
-    for address in settings.kafka.bootstrap_servers:
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS_S).close()
-        except OSError:
-            continue
-        return True
-    return False
 
 
 def _document(told: Explanation) -> dict[str, Any]:
