@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bridge.intercept.loading import load_chains
 from bridge.interceptors import Chain, Chains, Drop, Stage
+from bridge.kafka.producer import KafkaProducer
 from bridge.message import NO_PROPERTIES, MessageView, Properties
 from bridge.produce.dispatch import TopicNameError
 from bridge.produce.partitions import Partitions
@@ -24,16 +25,15 @@ from bridge.record import Record
 from bridge.routing.filters import difference, matches
 from bridge.routing.router import RESERVED_FILTER, Route, Router
 from bridge.routing.topic_rule import RouteError
+from config.settings import KafkaSettings
 from gateway.base.group_plan import client_id, group_plans
 
 if TYPE_CHECKING:
-    from bridge.ports import Append, BatchBuilder, Headers, Producer
     from config.settings import Settings
-
-    _Taken = tuple[int, bytes | None, bytes | None, Headers]
 
 _DELAYED: Final = "$delayed/"
 _UNKNOWN: Final = 1  # assumed number of partitions if it is unknown
+_ROOM: Final = 1 << 30  # bytes of a batch, so that each slot has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,44 +111,6 @@ class Explanation:
     filtered: str | None = None
     stopped: str | None = None
     notes: list[str] = field(default_factory=list)
-
-
-class _Recorder:
-    """A producer that sends nothing. ``taken`` receives the records of each batch, by its builder's id."""
-
-    def __init__(self, taken: dict[int, list[_Taken]]) -> None:
-        self._taken = taken
-
-    def create_batch(self, *, compressed: bool) -> BatchBuilder:
-        del compressed
-        records: list[_Taken] = []
-        builder = _Builder(records)
-        self._taken[id(builder)] = records
-        return builder
-
-
-class _Builder:
-    """A batch that records what is put into it."""
-
-    def __init__(self, taken: list[_Taken]) -> None:
-        self._taken = taken
-        self.append: Append = self._append
-
-    def _append(self, _number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
-        self._taken.append((timestamp, key, value, headers))
-        return True
-
-    def size(self) -> int:
-        return len(self._taken)
-
-    def close(self, count: int) -> None:
-        """Does nothing: the batch is not sent."""
-
-    def record_count(self) -> int:
-        return len(self._taken)
-
-    def encode(self) -> bytes:
-        return b""
 
 
 class _Locator:
@@ -300,8 +262,8 @@ def _flags(message: Message) -> int:
 async def _dispatch(
     settings: Settings, router: Router, chains: Chains, message: Message, told: Explanation, locator: _Locator
 ) -> None:
-    """Send the message through the slow lane into slots that record it."""
-    taken: dict[int, list[_Taken]] = {}
+    """Send the message through the slow lane into batches of a producer that is not connected."""
+    producer = KafkaProducer(KafkaSettings(compression="none").model_copy(update={"batch_bytes": _ROOM}), "", ())
 
     def stop(error: BaseException) -> None:
         told.stopped = str(error)
@@ -316,9 +278,7 @@ async def _dispatch(
         failed=stop,
         observer=cast("SenderObserver", None),  # nothing is sent
     )
-    pipeline = Pipeline(
-        Partitions(), lambda: cast("Producer", _Recorder(taken)), SenderPolicy.from_settings(settings.kafka), hooks
-    )
+    pipeline = Pipeline(Partitions(), lambda: producer, SenderPolicy.from_settings(settings.kafka), hooks)
     path = pipeline.group(
         settings,
         router,
@@ -339,13 +299,11 @@ async def _dispatch(
     for slot in accumulator.slots:
         if slot.batch is None:
             continue
-        for timestamp, key, value, headers in taken[id(slot.batch.builder)]:
-            count = locator.known.get(slot.queue.topic)
-            keyless = slot.choose is not None
-            partition = None if keyless or count is None else slot.queue.partition
-            told.written.append(
-                Written(slot.queue.topic, partition, count, key, value, tuple(headers), timestamp, slot.dead_letter)
-            )
+        topic, count = slot.queue.topic, locator.known.get(slot.queue.topic)
+        partition = None if slot.choose is not None or count is None else slot.queue.partition
+        for one in producer.records(slot.batch.builder):
+            headers, at_ms = tuple(one.headers), one.timestamp_ms
+            told.written.append(Written(topic, partition, count, one.key, one.value, headers, at_ms, slot.dead_letter))
 
 
 # --- interceptors ---
