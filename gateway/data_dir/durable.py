@@ -1,7 +1,12 @@
 """Writes small files atomically: after a crash they have the old or the new content."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+
+from bridge.spool.segments import sync_folder
 
 
 def write(path: Path, text: str) -> None:
@@ -19,7 +24,7 @@ def write(path: Path, text: str) -> None:
         # empty file.
         os.fsync(descriptor)
     draft.replace(path)
-    _sync_directory(path.parent)
+    sync_folder(path.parent)
 
 
 def create(path: Path, text: str) -> None:
@@ -35,13 +40,21 @@ def remove(path: Path) -> bool:
         path.unlink()
     except FileNotFoundError:
         return False
-    _sync_directory(path.parent)
+    sync_folder(path.parent)
     return True
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+@contextlib.contextmanager
+def new_file(path: Path, mode: int) -> Iterator[TextIO]:
+    """A large file that was not there, durable at the end. After a failure there is none, since a part could be taken
+    for all of it. Raises FileExistsError, and other OSErrors."""
+    with open(path, "x", encoding="utf-8", newline="\n", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            sync_folder(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import getpass
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from gateway.base.process.running_user import running_user
 from gateway.cli.arguments import UsageError, load_noted
 from gateway.cli.parser import flag, repeated
 from gateway.cli.table import shown, table_lines
+from gateway.data_dir import durable
 
 _PASSWORD_BYTES: Final = 65_535
 
@@ -88,21 +88,13 @@ def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def new_file(name: str) -> Iterator[TextIO]:
-    """A file that was not there, for this user alone, durable at the end; - is the output. After a failure there is no
-    file, since a part of a list could be taken for all of it. Raises UsageError."""
+    """A ``durable.new_file`` for this user alone; - is the output. Raises UsageError."""
     if name == "-":
         yield sys.stdout
         return
     try:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with durable.new_file(Path(name), 0o600) as file:
+            yield file
     except OSError as error:
         raise UsageError(f"{shown(name)} cannot be written: {error.strerror}.") from error
 

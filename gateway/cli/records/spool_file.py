@@ -6,9 +6,7 @@ docs/spool.md describes the format.
 
 import base64
 import binascii
-import contextlib
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -18,9 +16,9 @@ from typing import Any, Final
 from zlib import crc32
 
 from bridge.spool.record import SpoolBatch
-from bridge.spool.segments import sync_folder
 from config.error_words import words
 from config.errors import GatewayError
+from gateway.data_dir import durable
 
 FORMAT: Final = 1
 _KIND: Final = "mqtt-kafka-gateway spool"
@@ -43,28 +41,20 @@ def write(path: Path, instance: str, batches: Iterable[SpoolBatch]) -> tuple[int
     written = messages = 0
     try:
         # As the spool's own files: payloads are not for every user of the machine.
-        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o640)) as file:
-            try:
-                head = {
-                    "kind": _KIND,
-                    "format": FORMAT,
-                    "instance": instance,
-                    "export": str(uuid.uuid4()),
-                    "created_ms": time.time_ns() // 1_000_000,
-                }
-                file.write(_line(head))
-                for batch in batches:
-                    file.write(_line(asdict(batch) | {"data": base64.b64encode(batch.data).decode()}))
-                    written += 1
-                    messages += batch.messages
-                file.write(_line({"end": True, "batches": written, "messages": messages}))
-                file.flush()
-                os.fsync(file.fileno())
-                sync_folder(path.parent)  # --remove then empties the spool
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    path.unlink()  # half an export is of no use
-                raise
+        with durable.new_file(path, 0o640) as file:
+            head = {
+                "kind": _KIND,
+                "format": FORMAT,
+                "instance": instance,
+                "export": str(uuid.uuid4()),
+                "created_ms": time.time_ns() // 1_000_000,
+            }
+            file.write(_line(head))
+            for batch in batches:
+                file.write(_line(asdict(batch) | {"data": base64.b64encode(batch.data).decode()}))
+                written += 1
+                messages += batch.messages
+            file.write(_line({"end": True, "batches": written, "messages": messages}))
     except FileExistsError:
         raise ExportFileError(f"{path} exists already; give another name, or remove it.") from None
     except OSError as error:
