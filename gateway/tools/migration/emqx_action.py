@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.wire import RESERVED_PREFIXES
 from gateway.tools.migration.emqx_words import Words, WordsError
+from gateway.tools.migration.findings import ACKS
 
 if TYPE_CHECKING:
     from gateway.tools.migration.emqx_sql import Statement
@@ -111,9 +112,8 @@ def _note_value(imported: Imported, name: str, value: str, statement: Statement)
             "EMQX writes one JSON object of everything selected, the payload in it as text. Here a record's value is "
             "the payload as it came, and what is around it stands in headers (mqtt.topic and others): consumers "
             "change.",
-            "Set the action's value to ${payload} first and move the consumers, then the bridge. Fields can be "
-            "added to "
-            "a JSON payload by the interceptor `fields`.",
+            "Set the action's value to ${payload} first and move the consumers, then the bridge. Fields can be added "
+            "to a JSON payload by the interceptor `fields`.",
         )  # fmt: skip
     else:
         imported.note(
@@ -168,31 +168,21 @@ def _put_producer(imported: Imported, name: str, parameters: dict[str, Any]) -> 
         imported.note("differs", f"{name}: compression = {compression}", f"One holds for all routes: {standing}.")
     acks = parameters.get("required_acks", "all_isr")
     if acks != "all_isr":
-        imported.note(
-            "differs", f"{name}: required_acks = {acks}",
-            "Records count as written here when all in-sync replicas have them, always: safer, and some milliseconds "
-            "slower. There is no setting for less.",
-        )  # fmt: skip
+        imported.note("differs", f"{name}: required_acks = {acks}", ACKS)
     if parameters.get("query_mode") == "sync":
         imported.note(
             "note", f"{name}: query_mode = sync",
             "The gateway never waits for one message at a time; it acknowledges to EMQX when Kafka has the record.",
         )  # fmt: skip
     if parameters.get("partitions_limit", "all_partitions") != "all_partitions":
-        imported.note(
-            "lost",
-            f"{name}: partitions_limit = {parameters['partitions_limit']}",
-            "All partitions of a topic are used here.",
-        )
+        limit = parameters["partitions_limit"]
+        imported.note("lost", f"{name}: partitions_limit = {limit}", "All partitions of a topic are used here.")
     for field in ("max_linger_time", "max_linger_bytes", "max_batch_bytes", "max_inflight",
                   "partition_count_refresh_interval", "sync_query_timeout", "max_batch_age", "max_retries",
                   "reconnect_delay"):  # fmt: skip
         if field in parameters:
-            imported.note(
-                "note",
-                f"{name}: {field}",
-                "Not taken over: batching, retries and flow follow the load here (docs/spool.md).",
-            )
+            why = "Not taken over: batching, retries and flow follow the load here (docs/spool.md)."
+            imported.note("note", f"{name}: {field}", why)
 
 
 def _put_buffer(imported: Imported, name: str, buffer: dict[str, Any]) -> None:

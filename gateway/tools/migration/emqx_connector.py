@@ -35,11 +35,8 @@ def put_connector(imported: Imported, connector: dict[str, Any]) -> None:
         )
     for field in _OURS:
         if field in connector:
-            imported.note(
-                "note",
-                f"{name}: {field}",
-                "Not taken over: kafka.request_timeout (5 s) and metadata_max_age (1 s) are ours.",
-            )
+            why = "Not taken over: kafka.request_timeout (5 s) and metadata_max_age (1 s) are ours."
+            imported.note("note", f"{name}: {field}", why)
     for field in ("socket_opts", "health_check_topic"):
         if connector.get(field):
             imported.note("note", f"{name}: {field}", "There is no such setting here, and no need of it.")
@@ -103,12 +100,8 @@ def _put_tls(imported: Imported, name: str, ssl: Any) -> bool:
         if "-----BEGIN" in str(value) or "\n" in str(value):
             file = f"/etc/gateway/kafka-{ours.removesuffix('_file')}.pem"
             imported.put(f"kafka.tls.{ours}", file)
-            imported.note(
-                "check",
-                f"{name}: ssl.{theirs}",
-                "The certificate stands in the connector itself.",
-                f"Write it into {file}.",
-            )
+            what = "The certificate stands in the connector itself."
+            imported.note("check", f"{name}: ssl.{theirs}", what, f"Write it into {file}.")
         else:
             imported.put(f"kafka.tls.{ours}", str(value))
             imported.note(

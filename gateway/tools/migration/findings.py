@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from config.errors import ExitStatus, GatewayError
 
 Severity = Literal["lost", "differs", "check", "note"]
 """``lost``: no counterpart, needs a decision; ``differs``: works differently here; ``check``: a value that only the
 user knows; ``note``: nothing to do."""
+
+
+ACKS: Final = (
+    "Records count as written here when all in-sync replicas have them, always: safer, and some milliseconds slower. "
+    "There is no setting for less."
+)
+"""The consequence of fewer acknowledgements in the source."""
 
 
 class ImportError_(GatewayError):  # noqa: N801, N818 - Python has the name without the underscore
@@ -52,14 +59,9 @@ class Imported:
     def password(self, path: str, file: str, *, masked: str = "") -> None:
         """Name a file for a secret. ``masked`` is the source's text in its place, if it is hidden."""
         self.put(f"{path}_file", file)
-        where = (
-            f"The source shows it as {masked}, so it cannot be taken over. " if masked else "Secrets are not printed. "
-        )
-        self.note(
-            "check", f"{path}", f"{where}The settings name a file that does not exist yet.", f"Write it into {file}."
-        )
+        why = f"The source shows it as {masked}, so it cannot be taken over." if masked else "Secrets are not printed."
+        self.note("check", path, f"{why} The settings name a file that does not exist yet.", f"Write it into {file}.")
 
     def comment(self, path: str, text: str) -> None:
-        self.comments.setdefault(path, []).append(
-            " ".join(text.split())
-        )  # on one line, because the next line would be a setting
+        # On one line, because the next line would be a setting.
+        self.comments.setdefault(path, []).append(" ".join(text.split()))

@@ -120,9 +120,8 @@ def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
     if ids:
         imported.note(
             "check", f"mqtt_consumer: client_id {', '.join(ids)}",
-            "Client ids are made of instance, worker and session here. A persistent session under the old id "
-            "stays at the "
-            "broker and goes on collecting.",
+            "Client ids are made of instance, worker and session here. A persistent session under the old id stays at "
+            "the broker and goes on collecting.",
             "Let Telegraf read it to its end, then end that session (docs/migration.md).",
         )  # fmt: skip
     if not all(one.get("persistent_session") for one in inputs):
@@ -132,11 +131,8 @@ def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
         )  # fmt: skip
     for one in inputs:
         for name in sorted(set(one) - _KNOWN):
-            imported.note(
-                "lost",
-                f"mqtt_consumer: {name}",
-                "There is no such setting here: metrics are not filtered or changed by it.",
-            )
+            why = "There is no such setting here: metrics are not filtered or changed by it."
+            imported.note("lost", f"mqtt_consumer: {name}", why)
 
 
 def _put_window(imported: Imported, inputs: list[dict[str, Any]]) -> None:
@@ -264,9 +260,8 @@ def _note_formats(imported: Imported, inputs: list[dict[str, Any]], output: dict
     written = str(output.get("data_format", "influx"))
     imported.note(
         "lost", f"data_format {', '.join(formats)} → {written}",
-        f"Telegraf reads payloads as {', '.join(formats)} and writes metrics as {written}, with its own names, "
-        f"tags and "
-        "timestamps. Here a record's value is the payload as the device sent it: consumers change.",
+        f"Telegraf reads payloads as {', '.join(formats)} and writes metrics as {written}, with its own names, tags "
+        "and timestamps. Here a record's value is the payload as the device sent it: consumers change.",
         "Read the payload downstream (docs/streaming.md), or make the format in an interceptor of your own.",
     )  # fmt: skip
     imported.note("note", "topic_tag", "The MQTT topic stands in the header mqtt.topic of every record.")
@@ -288,9 +283,8 @@ def _note_rest(imported: Imported, document: Mapping[str, Any]) -> None:
         if name in agent:
             imported.note(
                 "differs", f"agent: {name}",
-                "Nothing is collected for an interval here: batches follow the load, and what Kafka does not "
-                "take goes to "
-                "the spool on disk, where Telegraf drops the oldest metric of its buffer.",
+                "Nothing is collected for an interval here: batches follow the load, and what Kafka does not take "
+                "goes to the spool on disk, where Telegraf drops the oldest metric of its buffer.",
             )  # fmt: skip
     if document.get("global_tags"):
         imported.note(

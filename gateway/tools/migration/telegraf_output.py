@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.tools.migration.findings import ACKS
+
 if TYPE_CHECKING:
     from gateway.tools.migration.findings import Imported
 
@@ -98,8 +100,7 @@ def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str], where
     imported.note(
         "differs", f"outputs.kafka: {'routing_tag = ' + by_tag if by_tag else 'routing_key = ' + fixed}",
         "Telegraf chooses the partition by FNV-1a of the key, here it is murmur2, as Java's clients do: a key's "
-        "records "
-        "move to another partition.",
+        "records move to another partition.",
         "Switch over with a new topic, or let consumers read the old one to its end first (docs/migration.md).",
     )  # fmt: skip
     if not by_tag:
@@ -108,9 +109,8 @@ def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str], where
         return tags[by_tag]
     imported.note(
         "lost", f"outputs.kafka: routing_tag = {by_tag}, {where}",
-        "That tag is not known before the payload is read; `host` is the machine Telegraf runs on. The key is "
-        "the MQTT topic "
-        "instead.",
+        "That tag is not known before the payload is read; `host` is the machine Telegraf runs on. The key is the "
+        "MQTT topic instead.",
         'A level of the topic or a field of a JSON payload can be the key: "${topic[1]}", "${payload.device}".',
     )  # fmt: skip
     return "${topic}"
@@ -172,11 +172,7 @@ def put_tls(imported: Imported, plugin: str, given: dict[str, Any], table: str) 
 def _note_producer(imported: Imported, output: dict[str, Any]) -> None:
     acks = output.get("required_acks", -1)
     if acks != -1:
-        imported.note(
-            "differs", f"outputs.kafka: required_acks = {acks}",
-            "Records count as written here when all in-sync replicas have them, always: safer, and some milliseconds "
-            "slower. There is no setting for less.",
-        )  # fmt: skip
+        imported.note("differs", f"outputs.kafka: required_acks = {acks}", ACKS)
     if output.get("socks5_enabled"):
         imported.note("lost", "outputs.kafka: socks5_enabled", "Kafka is reached directly here, by no proxy.")
     if output.get("metric_name_header"):
