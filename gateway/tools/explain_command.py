@@ -18,7 +18,6 @@ from config.values.grammar import format_duration
 if TYPE_CHECKING:
     from bridge.commands.model import StatusRecord
     from bridge.commands.ports import Outgoing, Partition, Published
-    from bridge.routing.router import Route
     from config.settings import Settings
     from config.tables.commands import CommandSettings
 
@@ -161,12 +160,8 @@ def _awaited(commands: CommandSettings, router: Router, device: str, *, is_answe
 
 
 def _way(router: Router, name: str | None) -> str:
-    route = _route(router, name)
+    route = next((route for route in router.routes if route.name == name), None)
     return f"route {name!r}" if route is None else f"route {name!r} ({', '.join(route.filters)})"
-
-
-def _route(router: Router, name: str | None) -> Route | None:
-    return next((route for route in router.routes if route.name == name), None)
 
 
 def _notes(

@@ -45,7 +45,10 @@ def write_page(report: Report, path: Path) -> Path:
 
 def _body(report: Report) -> Iterator[str]:
     yield "<h1>Stream report</h1>"
-    span = "no readings" if report.begin_s is None or report.end_s is None else _span(report.begin_s, report.end_s)
+    span = "no readings"
+    if report.begin_s is not None and report.end_s is not None:
+        length = _length(report.end_s - report.begin_s)
+        span = f"Readings received from {_moment(report.begin_s)} to {_moment(report.end_s)} UTC ({length})"
     made = _moment(report.made_at_s)
     whose = "" if report.device is None else f" Only the device {report.device}."
     yield f'<p class="soft">{escape(span)}.{escape(whose)} Read from {escape(report.source)}; made {made} UTC.</p>'
@@ -197,10 +200,6 @@ def _value(value: Cell) -> str:
 
 def _moment(second: float) -> str:
     return moment(second)[:-3]
-
-
-def _span(begin_s: float, end_s: float) -> str:
-    return f"Readings received from {_moment(begin_s)} to {_moment(end_s)} UTC ({_length(end_s - begin_s)})"
 
 
 def _length(seconds: float) -> str:

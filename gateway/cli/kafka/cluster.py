@@ -112,7 +112,8 @@ def _text(view: _View) -> str:
         leads = sum(one.leader == broker.id for topic in view.topics for one in topic.partitions)
         rows.append((broker.id, broker.address, broker.rack, version.speaks if version else None, leads,
                      "controller" if broker.id == cluster.controller else "", state))  # fmt: skip
-    parts = [f"cluster {cluster.id}{_level(cluster)}\n\n",
+    level = "" if cluster.metadata_version is None else f", metadata.version {cluster.metadata_version}"
+    parts = [f"cluster {cluster.id}{level}\n\n",
              table(("BROKER", "ADDRESS", "RACK", "SPEAKS", "LEADS", "", "STATE"), rows)]  # fmt: skip
     if cluster.quorum is not None:
         parts.append(_quorum(cluster, cluster.quorum))
@@ -120,10 +121,6 @@ def _text(view: _View) -> str:
         parts.append(f"\nmetadata quorum: {severity('FAIL')}: unknown\n")
     parts += [_partitions(view.topics, view.moving), _dirs(view.dirs), _moving(view.moving)]
     return "".join(parts)
-
-
-def _level(cluster: Cluster) -> str:
-    return "" if cluster.metadata_version is None else f", metadata.version {cluster.metadata_version}"
 
 
 def _quorum(cluster: Cluster, quorum: Quorum) -> str:

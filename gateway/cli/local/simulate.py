@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from config.errors import ExitStatus
@@ -82,11 +83,12 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed: the same readings and faults (default: 1)")
     names = "; ".join(f"{name.replace('_', '-')}: {text}" for name, text in _FAULTS.items())
-    parser.add_argument("--faults", type=_faults, metavar="NAME=SHARE,…", help=f"shares from 0 to 1. {names}")
+    kind = partial(_shares, _FAULTS, "faults")
+    parser.add_argument("--faults", type=kind, metavar="NAME=SHARE,…", help=f"shares from 0 to 1. {names}")
     names = "; ".join(f"{name}: {text}" for name, text in _ANSWERS.items())
     parser.add_argument(
         "--commands",
-        type=_answers,
+        type=partial(_shares, _ANSWERS, "answers"),
         nargs="?",
         const={},
         metavar="NAME=SHARE,…",
@@ -108,15 +110,7 @@ def _length(text: str) -> float:
     return seconds
 
 
-def _faults(text: str) -> dict[str, float]:
-    return _shares(text, _FAULTS, "faults")
-
-
-def _answers(text: str) -> dict[str, float]:
-    return _shares(text, _ANSWERS, "answers")
-
-
-def _shares(text: str, names: Collection[str], what: str) -> dict[str, float]:
+def _shares(names: Collection[str], what: str, text: str) -> dict[str, float]:
     """``--faults`` or ``--answers`` (``what``): how large a part of the messages each name is for, from
     "name=0.1,other=0.02"."""
     shares = {}

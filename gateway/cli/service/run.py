@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return _run_alone(loaded, lambda: _load(arguments))
     from gateway.supervisor.prefork import fork_workers
 
-    prepared, channel = fork_workers(count, _import_worker, _import_supervisor)
+    prepared, channel = fork_workers(count, _import_worker, lambda: _import("gateway.supervisor.supervisor"))
     if channel is not None:
         return _run_member(channel, "worker")
     import asyncio
@@ -154,10 +154,6 @@ def _import_worker() -> None:
     """What a worker needs, and the supervisor does not: 14 MiB."""
     # Without prometheus_client the first scrape would hold up the event loop for it.
     _import("config.loading.transfer", "gateway.worker.worker", "gateway.supervisor.member", "prometheus_client")
-
-
-def _import_supervisor() -> None:
-    _import("gateway.supervisor.supervisor")
 
 
 def _import(*modules: str) -> None:

@@ -82,9 +82,8 @@ class Asking:
         self._mqtt = settings.mqtt
         self._login = Login(settings.mqtt, outward.mqtt)
         self._timeout_s = timeout_s
-        self._version_topic = (
-            _VERSION_TOPIC if settings.emqx.url is None else None
-        )  # otherwise EMQX's REST API has the version
+        # EMQX's REST API has the version, where it is asked.
+        self._version_topic = _VERSION_TOPIC if settings.emqx.url is None else None
         encrypted = any(parse_mqtt_address(text).encrypted for text in settings.mqtt.addresses)
         self._tls = TlsFiles(settings.mqtt.tls, "mqtt.tls") if encrypted else None
 
@@ -124,7 +123,8 @@ class Asking:
         context = TlsFiles(bare.tls, "mqtt.tls").context() if address.encrypted else None
         everything = (Subscription("#", 0),)
         own = await self._login.show(encrypted=address.encrypted)
-        anonymous, stranger = Shown(None, None, context), Shown(f"doctor-{secrets.token_hex(4)}", _guess(), context)
+        anonymous = Shown(None, None, context)
+        stranger = Shown(f"doctor-{secrets.token_hex(4)}", secrets.token_urlsafe(12), context)
         as_device = None if device is None else Shown(device.username, device.password, context)
         visits = await asyncio.gather(
             self._visit(address, own, asked) if asked and at.login is not None and at.login.welcome else _nothing(),
@@ -135,16 +135,8 @@ class Asking:
         )
         filters, nobody, guessed, by_device, versed = visits
         withheld = address.encrypted and self._mqtt.tls.certificate_file is not None
-        door = DoorFacts(
-            at.address,
-            asked,
-            filters,
-            nobody,
-            guessed,
-            by_device,
-            without_certificate=withheld,
-            broker=broker_name(versed),
-        )
+        answered = asked, filters, nobody, guessed, by_device
+        door = DoorFacts(at.address, *answered, without_certificate=withheld, broker=broker_name(versed))
         if by_device is not None and by_device.welcome:
             return replace(door, everything=by_device, everything_as="the device's user")
         if nobody is not None and nobody.welcome:
@@ -185,10 +177,6 @@ def broker_name(visit: Visit | None) -> str:
     if said is None or not _VERSION.fullmatch(said):
         return ""
     return said.decode().replace(" version ", " ")
-
-
-def _guess() -> str:
-    return secrets.token_urlsafe(12)
 
 
 async def _nothing() -> Visit | None:
