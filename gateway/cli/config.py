@@ -15,7 +15,7 @@ from config.loading.reference import reference
 from config.loading.show import as_data, as_text
 from config.numbers import bytes_text, many
 from gateway.auth_service.requirements import require_servable
-from gateway.cli.parser import Commands
+from gateway.cli.parser import Commands, choice
 from gateway.cli.table import print_json, tell
 from gateway.supervisor.cpu import worker_count
 
@@ -26,9 +26,7 @@ def add_parser(commands: Commands) -> None:
         "Check the settings, show them with their origins, print the reference. Connects to nothing.",
     )
     check = parsers.verb("check", _check, "check all settings and exit", json="")
-    check.add_argument(
-        "--for", dest="purpose", choices=("run", "stream", "auth"), default="run", help="what is to be started"
-    )
+    choice(check, "--for", ("run", "stream", "auth"), "what is to be started", dest="purpose")
     json = "print one JSON object instead of TOML"
     parsers.verb("show", _show, "print every setting with where it came from", json=json)
     parsers.verb("reference", _reference, "print the configuration reference as Markdown", json="", config="")

@@ -221,6 +221,12 @@ def flag(to: argparse._ActionsContainer, name: str, text: str) -> None:
     to.add_argument(name, action="store_true", help=text)
 
 
+def choice(to: argparse._ActionsContainer, name: str, values: Sequence[str], text: str, **more: Any) -> None:
+    """Add an option for one of some words; the first is the default, which the help ends with."""
+    default = values[0]
+    to.add_argument(name, choices=values, default=default, help=f"{text} (default: {default})", **more)
+
+
 def repeated(to: argparse._ActionsContainer, name: str, metavar: str, text: str, **more: Any) -> None:
     """Add an option that may be given several times: a list of its values."""
     to.add_argument(name, action="append", default=[], metavar=metavar, help=text, **more)

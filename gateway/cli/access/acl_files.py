@@ -12,7 +12,7 @@ from auth.rules.acl_conf_writing import write_acl_conf
 from auth.rules.files import read_rules, write_rules
 from config.errors import ExitStatus
 from gateway.cli.access.common import database, new_file, operator
-from gateway.cli.parser import Commands, flag
+from gateway.cli.parser import Commands, choice, flag
 from gateway.cli.table import print_json, shown, tell
 
 
@@ -30,7 +30,7 @@ def add_parsers(parsers: Commands) -> None:
     export.add_argument("file", metavar="FILE", help="a new file; - is the output")
     for command in (import_, export):
         text = "auto: acl.conf when the file's name ends in .conf, else json"
-        command.add_argument("--format", choices=("auto", "json", "acl.conf"), default="auto", help=text)
+        choice(command, "--format", ("auto", "json", "acl.conf"), text)
 
 
 def _is_conf(arguments: argparse.Namespace) -> bool:

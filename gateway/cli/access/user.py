@@ -26,7 +26,7 @@ from gateway.cli.access.common import (
     read_password,
 )
 from gateway.cli.arguments import UsageError
-from gateway.cli.parser import Commands, flag, repeated
+from gateway.cli.parser import Commands, choice, flag, repeated
 from gateway.cli.table import answer, print_json, shown, tell
 
 _KINDS: Final = ("username", "clientid", "common_name", "address")
@@ -73,13 +73,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def _add_kind(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--kind",
-        choices=_KINDS,
-        default="username",
-        help="what identifies the user (default: %(default)s). A common_name (of a verified client certificate) or an "
-        "address (a network) needs no password",
-    )
+    text = "what identifies the user; a common_name (of a verified client certificate) or an address (a network) needs "
+    choice(parser, "--kind", _KINDS, f"{text}no password")
 
 
 def _password(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:

@@ -14,11 +14,10 @@ from auth.store.user_hashing import hash_entries
 from config.errors import ExitStatus
 from gateway.cli.access.common import database, new_file, operator, password_cost
 from gateway.cli.arguments import UsageError
-from gateway.cli.parser import Commands, flag
+from gateway.cli.parser import Commands, choice, flag
 from gateway.cli.table import answer, mention
 
 _ALGORITHMS: Final = ("auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2")
-_EXISTING: Final = ("refuse", "keep", "overwrite")
 
 
 def add_parsers(parsers: Commands) -> None:
@@ -31,24 +30,10 @@ def add_parsers(parsers: Commands) -> None:
         "user logs in.",
     )
     import_.add_argument("file", type=Path, metavar="FILE", help="CSV, JSON, or an export")
-    import_.add_argument(
-        "--identity",
-        choices=("username", "clientid"),
-        default="username",
-        help="the meaning of EMQX's user_id (default: %(default)s)",
-    )
-    import_.add_argument(
-        "--algorithm",
-        choices=_ALGORITHMS,
-        default="auto",
-        help="the algorithm of password_hash; auto: the hash names it, as bcrypt does (default: %(default)s)",
-    )
-    import_.add_argument(
-        "--salt-position",
-        choices=("prefix", "suffix", "disable"),
-        default="prefix",
-        help="the place of the salt (default: %(default)s)",
-    )
+    choice(import_, "--identity", ("username", "clientid"), "the meaning of EMQX's user_id")
+    text = "the algorithm of password_hash; auto: the hash names it, as bcrypt does"
+    choice(import_, "--algorithm", _ALGORITHMS, text)
+    choice(import_, "--salt-position", ("prefix", "suffix", "disable"), "the place of the salt")
     import_.add_argument(
         "--pbkdf2",
         default="sha256:4096",
@@ -56,13 +41,8 @@ def add_parsers(parsers: Commands) -> None:
         help="mac_fun and iterations of EMQX's pbkdf2 (default: %(default)s)",
     )
     what = import_.add_mutually_exclusive_group()
-    what.add_argument(
-        "--existing",
-        choices=_EXISTING,
-        default="refuse",
-        help="for existing users and tenants: refuse the whole file, keep them as they are, or overwrite them "
-        "(default: %(default)s)",
-    )
+    text = "for existing users and tenants: refuse the whole file, keep them as they are, or overwrite them"
+    choice(what, "--existing", ("refuse", "keep", "overwrite"), text)
     flag(what, "--replace", "overwrite existing users, and remove all that are not in the file")
     flag(import_, "--dry-run", "say what would happen, and change nothing")
 

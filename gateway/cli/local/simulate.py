@@ -21,7 +21,7 @@ from gateway.cli.arguments import (
     run_quietly,
     topic_prefix,
 )
-from gateway.cli.parser import Commands, flag
+from gateway.cli.parser import Commands, choice, flag
 from gateway.cli.table import counted, progress, tell
 from gateway.components.outward import Outward
 from gateway.devices.commands import AnswerShares
@@ -64,19 +64,12 @@ def add_parser(commands: Commands) -> None:
     each = "messages per second of each"
     add_number(parser, "--rate", within=(0.001, 1000.0), default=1.0, metavar="R", what=each)
     parser.add_argument("--duration", type=_length, default=60.0, metavar="LENGTH", help="30s, 10m (default: 1m)")
-    parser.add_argument(
-        "--profile",
-        choices=tuple(PROFILES),
-        default="steady",
-        help="steady: evenly; burst: everything in one second of ten; night-and-day: a tenth of the rate to nearly "
-        "twice of it, a day taking four minutes",
+    evenness = (
+        "steady: evenly; burst: everything in one second of ten; night-and-day: a tenth of the rate to nearly twice of "
+        "it, a day taking four minutes"
     )
-    parser.add_argument(
-        "--type",
-        choices=("mix", "thermostat", "meter", "pump"),
-        default="mix",
-        help="kind of the devices (default: mix)",
-    )
+    choice(parser, "--profile", tuple(PROFILES), evenness)
+    choice(parser, "--type", ("mix", "thermostat", "meter", "pump"), "kind of the devices")
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=1, help="(default: 1)")
     parser.add_argument(
         "--prefix", default="devices", metavar="T", help="the topics are T/NAME/telemetry (default: devices)"

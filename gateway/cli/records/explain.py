@@ -15,7 +15,7 @@ from config.settings import Settings
 from gateway.admin.kafka import KafkaAdmin
 from gateway.cli.arguments import UsageError, load_noted, positive
 from gateway.cli.device_commands.command import the_one
-from gateway.cli.parser import Commands, flag
+from gateway.cli.parser import Commands, choice, flag
 from gateway.cli.records import explain_text
 from gateway.cli.records.explain_text import command_text
 from gateway.cli.table import as_data, print_json, tell
@@ -53,9 +53,7 @@ def add_parser(commands: Commands) -> None:
         default="",
         help="text, @FILE, or - for standard input (default: empty)",
     )
-    parser.add_argument(
-        "--encoding", choices=("text", "hex", "base64"), default="text", help="how PAYLOAD is written (default: text)"
-    )
+    choice(parser, "--encoding", ("text", "hex", "base64"), "how PAYLOAD is written")
     parser.add_argument(
         "--properties", nargs="+", action="extend", default=[], metavar="PROPERTY", help="MQTT 5 properties"
     )
