@@ -10,7 +10,7 @@ from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.intercept.expression import Expression
 from config.errors import ExitStatus
 from gateway.cli.main import main
-from gateway.cli.records.tail_selection import TailFilter, as_letter
+from gateway.cli.records.tail import TailFilter, as_letter
 from gateway.cli.records.tail_text import LinePrinter, as_json_line
 
 NOW_MS = 1_763_683_200_123

@@ -7,7 +7,6 @@ explain_text.py      an explanation for people: one section for each station of 
 spool.py             ``gateway spool``: what waits on this machine's disk for Kafka, and how to take it elsewhere
 spool_file.py        the file of ``gateway spool export``: JSON lines, one batch each
 tail.py              ``gateway tail``: the records that reach Kafka, as they arrive
-tail_selection.py    which records ``gateway tail`` shows
 tail_text.py         records as ``gateway tail`` shows them: a line each
 verify.py            ``gateway verify``: does Kafka have everything that it acknowledged to this gateway?
 verify_text.py       its verdict, as a table for people and as data
