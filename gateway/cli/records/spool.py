@@ -32,10 +32,7 @@ class SpoolCommandError(GatewayError):
 
 
 def add_parser(commands: Commands) -> None:
-    parsers = commands.group(
-        "spool",
-        "Batches that a worker keeps on disk until Kafka takes them.",
-    )
+    parsers = commands.group("spool", "Batches that a worker keeps on disk until Kafka takes them.")
     status = parsers.verb("status", _status, "the stored batches by partition")
     text = "read every batch and check it; the gateway must be stopped. Ends with status 3 when one cannot be read"
     flag(status, "--verify", text)

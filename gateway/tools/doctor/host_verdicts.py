@@ -92,10 +92,7 @@ def _judge_room(findings: Findings, settings: Settings, disk: DiskFacts, workers
     )
     if disk.free < workers * _SPARE or (disk.free_inodes is not None and disk.free_inodes < _INODES):
         what = "inodes are used up" if disk.free >= workers * _SPARE else "it is full"
-        check.fail(
-            f"{text}: {what}, and the spool cannot take anything.",
-            "Make room.",
-        )
+        check.fail(f"{text}: {what}, and the spool cannot take anything.", "Make room.")
     elif disk.free < need:
         check.warn(
             f"{text}: in a long outage of Kafka the disk is full before the spool is.",
@@ -132,10 +129,7 @@ def _judge_descriptors(findings: Findings, settings: Settings, facts: HostFacts)
     check = findings.of("descriptors", limit=limit, need=need)
     fix = "Raise it: LimitNOFILE= of the service, ulimit -n."
     if limit < need:
-        check.fail(
-            f"The limit of {whose} is {limit} file descriptors; a worker needs about {need}.",
-            fix,
-        )
+        check.fail(f"The limit of {whose} is {limit} file descriptors; a worker needs about {need}.", fix)
     elif limit < 2 * need:
         check.warn(
             f"The limit of {whose} is {limit} file descriptors; a worker needs about {need}, and more while it renews "
@@ -145,9 +139,7 @@ def _judge_descriptors(findings: Findings, settings: Settings, facts: HostFacts)
     else:
         most = max((one.descriptors for one in facts.processes if one.descriptors is not None), default=None)
         used = "" if most is None else f", {most} are open in the busiest"
-        check.ok(
-            f"The limit of {whose} is {limit:,} file descriptors; a worker needs about {need}{used}.",
-        )
+        check.ok(f"The limit of {whose} is {limit:,} file descriptors; a worker needs about {need}{used}.")
 
 
 def _judge_memory(findings: Findings, settings: Settings, facts: HostFacts, workers: int) -> None:
@@ -166,15 +158,9 @@ def _judge_memory(findings: Findings, settings: Settings, facts: HostFacts, work
         return
     text += f"; {many(workers, 'worker')} may come to need {bytes_text(need)}"
     if left < need:
-        check.fail(
-            f"{text}: the kernel will kill one under load.",
-            fix,
-        )
+        check.fail(f"{text}: the kernel will kill one under load.", fix)
     elif left < need * 1.25:
-        check.warn(
-            f"{text}: that is tight.",
-            fix,
-        )
+        check.warn(f"{text}: that is tight.", fix)
     else:
         check.ok(f"{text}.")
 
