@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +81,7 @@ class _Auditor:
             # What they hold is the state of a checkpoint that is gone; all of it is read again.
             for table in (self._seen, self._entries):
                 spark.sql(f"DELETE FROM {table.sql_name}")  # noqa: S608 (the table's name is ours)
-        self._judged_s: float | None = None
+        self._judged_s = -inf
         self._purged_s = time.monotonic()
 
     def write(self, records: DataFrame, batch: int) -> None:
@@ -93,11 +94,7 @@ class _Auditor:
             ):
                 table.append(rows.withColumn("read_at", F.lit(now)), query=writer, batch=batch)
             count = slim.count()
-        if (
-            self._judged_s is None
-            or self._settings.stream.available_now
-            or time.monotonic() - self._judged_s >= _JUDGE_EVERY_S
-        ):
+        if self._settings.stream.available_now or time.monotonic() - self._judged_s >= _JUDGE_EVERY_S:
             self._judge(records.sparkSession, batch, now)
             self._judged_s = time.monotonic()
         self._context.counts[QUERY, batch] = BatchCounts(count)
