@@ -62,7 +62,4 @@ WARNED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("commands[0].in_flight", "another order")),
 }  # fmt: skip
 
-SOUND: dict[str, str] = {
-    "commands without answers": _ANSWERS + _commands(),
-    "commands with answers": _ANSWERS + _ASKED,
-}
+SOUND: dict[str, str] = {"commands without answers": _ANSWERS + _commands(), "commands with answers": _ANSWERS + _ASKED}

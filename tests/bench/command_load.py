@@ -92,10 +92,7 @@ def paced(pipe: Connection, bootstrap: str, topic: str, pace: Pace, devices: int
 
 def _produce(producer: Producer, topic: str, seq: int, device: int, rests: list[bytes]) -> None:
     producer.produce(
-        topic,
-        payload(seq, rests[seq % _TEMPLATES]),
-        key=b"%d" % device,
-        headers=[("subject", SUBJECT.encode())],
+        topic, payload(seq, rests[seq % _TEMPLATES]), key=b"%d" % device, headers=[("subject", SUBJECT.encode())]
     )
 
 

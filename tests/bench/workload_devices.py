@@ -76,12 +76,7 @@ def _run(site: Site, directory: Path, name: str, readings: Readings) -> tuple[Fi
     }
     settings = {"kafka": {"bootstrap_servers": [site.kafka.bootstrap]}, "stream": stream}
     folder = directory / f"from-{readings.first}"
-    conf = {
-        **EVENT_LOG,
-        "spark.eventLog.dir": folder.as_uri(),
-        FLEET: json.dumps(readings),
-        f"{FLEET}.job": name,
-    }
+    conf = {**EVENT_LOG, "spark.eventLog.dir": folder.as_uri(), FLEET: json.dumps(readings), f"{FLEET}.job": name}
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     with SparkJob("fleet", folder, settings, *words) as job:
         finished = job.finish()

@@ -76,10 +76,7 @@ def _finished(site: Site, name: str, topic: str, directory: Path, rows: int) -> 
 
 def _settings(site: Site, topic: str, directory: Path, **stream: Any) -> dict[str, object]:
     folders = {"checkpoint": str(directory / "checkpoint"), "lake": {"path": str(directory / "lake")}}
-    return {
-        "kafka": {"bootstrap_servers": [site.kafka.bootstrap]},
-        "stream": {"topics": [topic], **folders, **stream},
-    }
+    return {"kafka": {"bootstrap_servers": [site.kafka.bootstrap]}, "stream": {"topics": [topic], **folders, **stream}}
 
 
 def _topic(site: Site, load: Load, count: int) -> str:

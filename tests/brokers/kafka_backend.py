@@ -117,10 +117,7 @@ class KafkaBackend:
         await asyncio.to_thread(self._allow, "kafka-cluster", permissions, ResourceType.BROKER)
 
     def _allow(
-        self,
-        name: str,
-        permissions: dict[AclOperation, AclPermissionType],
-        resource: ResourceType = ResourceType.TOPIC,
+        self, name: str, permissions: dict[AclOperation, AclPermissionType], resource: ResourceType = ResourceType.TOPIC
     ) -> None:
         """Give everybody these rights on a topic, or the cluster, and no others."""
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})

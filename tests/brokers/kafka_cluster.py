@@ -15,22 +15,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.admin import AlterPartitionReassignmentsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import (
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    TaggedFields,
-)
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    ElectionType,
-    KafkaException,
-    Message,
-)
+from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, ElectionType, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from gateway.local.embedded.kafka import KafkaCluster

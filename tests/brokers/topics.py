@@ -25,12 +25,7 @@ async def admin_client(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def create_topic(
-    bootstrap: str,
-    name: str,
-    *,
-    partitions: int = 1,
-    replication: int = -1,
-    config: Mapping[str, str] | None = None,
+    bootstrap: str, name: str, *, partitions: int = 1, replication: int = -1, config: Mapping[str, str] | None = None
 ) -> None:
     """Create a topic and wait until each partition has a leader.
 

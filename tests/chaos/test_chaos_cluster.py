@@ -389,13 +389,7 @@ def test_two_of_three_killed(case: ClusterCase, admin: ClusterAdmin) -> None:
     case.finish()
 
 
-@pytest.mark.parametrize(
-    "patience",
-    [
-        pytest.param("120s", marks=in_full_form),
-        "6s",
-    ],
-)
+@pytest.mark.parametrize("patience", [pytest.param("120s", marks=in_full_form), "6s"])
 def test_all_killed(patience: str, admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> None:
     """Within kafka.delivery_timeout the same producer goes on, and stores nothing twice; beyond it another takes over,
     and what was under way, at most the windows, may be there twice."""

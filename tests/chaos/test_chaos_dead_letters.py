@@ -130,10 +130,7 @@ def test_a_stopped_route_tries_a_few_by_itself_and_goes_on_when_they_are_good(
 
 
 def test_a_dead_letter_that_its_topic_refuses_is_none_until_kafka_has_it(
-    kafka: KafkaCluster,
-    make_mosquitto: Callable[..., Mosquitto],
-    make_gateway: MakeGateway,
-    unique: str,
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
 ) -> None:
     broker, dead = make_mosquitto(), f"{unique}-dead"
 

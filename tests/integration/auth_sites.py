@@ -169,11 +169,7 @@ class RedisSite(Site):
             admin.hset(f"mqtt_user:{self.unique}:{username}", mapping={"created": "today", **fields})
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "port": self.server.port,
-            "password": redis.PASSWORD,
-            "key": f"mqtt_user:{self.unique}:${{username}}",
-        }
+        return {"port": self.server.port, "password": redis.PASSWORD, "key": f"mqtt_user:{self.unique}:${{username}}"}
 
     def make(self, settings: dict[str, Any]) -> RedisAuthenticator:
         return RedisAuthenticator(AuthRedisSettings(**settings), self.hasher)
@@ -228,10 +224,7 @@ class LdapSearchSite(LdapSite):
 
 class LdapNameSite(LdapSite):
     def settings(self) -> dict[str, Any]:
-        return {
-            "address": f"ldap://127.0.0.1:{self.server.port}",
-            "bind_dn": f"uid=${{username}},{self.base}",
-        }
+        return {"address": f"ldap://127.0.0.1:{self.server.port}", "bind_dn": f"uid=${{username}},{self.base}"}
 
     def make(self, settings: dict[str, Any]) -> LdapAuthenticator:
         return LdapAuthenticator(AuthLdapSettings(**settings))

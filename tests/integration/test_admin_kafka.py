@@ -444,10 +444,7 @@ async def test_a_missing_right_is_named(backend: KafkaBackend) -> None:
     backend._allow(topic, operations, ResourceType.TOPIC)
     with KafkaAdmin(settings) as admin:
         assert [one.name for one in admin.topics([topic])] == [topic]
-        refusals = {
-            "configs": lambda: admin.configs("topic", [topic]),
-            "grow": lambda: admin.add_partitions(topic, 3),
-        }
+        refusals = {"configs": lambda: admin.configs("topic", [topic]), "grow": lambda: admin.add_partitions(topic, 3)}
         for name, forbidden in refusals.items():
             with pytest.raises(AdminRefusedError) as failure:
                 pytest.fail(f"{name} was allowed: {forbidden()}")

@@ -117,10 +117,7 @@ async def play_false(site: MysqlSite, first: bytes, then: bytes = b"", **changes
         while data := await reader.read(65_536):
             heard.extend(data)
 
-    async with (
-        played(serve) as port,
-        site.running(port=port, **changes) as authenticator,
-    ):
+    async with played(serve) as port, site.running(port=port, **changes) as authenticator:
         return bytes(heard), authenticator.problem
 
 

@@ -118,10 +118,7 @@ async def test_what_a_server_may_say_instead(site: RedisSite, said: bytes, cause
         writer.write(said)
         await writer.drain()
 
-    async with (
-        played(serve) as port,
-        site.running(port=port) as authenticator,
-    ):
+    async with played(serve) as port, site.running(port=port) as authenticator:
         assert not authenticator.up
         assert words in authenticator.problem
         assert cause in authenticator.failures, f"{dict(authenticator.failures)}: {authenticator.problem}"

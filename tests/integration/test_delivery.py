@@ -123,9 +123,7 @@ async def test_a_record_too_large_for_topic_and_dead_letters_alike_is_kept_in_pa
     assert b"".join(record.value or b"" for record in letters) == large
 
 
-async def test_a_freeze_beyond_the_delivery_timeout_costs_incarnations_and_loses_nothing(
-    backend: KafkaBackend,
-) -> None:
+async def test_a_freeze_beyond_the_delivery_timeout_costs_incarnations_and_loses_nothing(backend: KafkaBackend) -> None:
     topic, dead = await backend.topic(PARTITIONS), await backend.topic()
     policy = SenderPolicy(delivery_timeout_ns=3_000_000_000, settle_ns=1_000_000_000)
     stream = Stream(backend.cluster.bootstrap, [topic], dead, policy=policy)

@@ -109,12 +109,7 @@ def test_a_client_may_what_the_service_allows(broker: MqttBroker, module_service
         assert client.receive().payload == b"x"
     (path, login), (_, subscribe), (_, publish) = module_service.asked
     assert path == "/authn"
-    assert login == {
-        "username": "d1",
-        "clientid": f"c{version}",
-        "password": "d1",
-        "peerhost": "127.0.0.1",
-    }
+    assert login == {"username": "d1", "clientid": f"c{version}", "password": "d1", "peerhost": "127.0.0.1"}
     assert subscribe["topic"] == "d1/#"
     assert publish == {
         "username": "d1",

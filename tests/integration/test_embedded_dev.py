@@ -93,10 +93,7 @@ def test_each_project_has_its_own(dev: Dev) -> None:
         elsewhere = dev("status")
         assert elsewhere.returncode == 1
         other = f"also running: brokers of {first} (--name {one['name']})"
-        assert elsewhere.stdout.splitlines() == [
-            "not running (gateway dev up starts the brokers)",
-            other,
-        ]
+        assert elsewhere.stdout.splitlines() == ["not running (gateway dev up starts the brokers)", other]
         assert dev("down").stdout == f"not running\n{other}\n"
         two = dev.up("--name", "two")
         assert one["pid"] != two["pid"]

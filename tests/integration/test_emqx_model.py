@@ -102,13 +102,7 @@ async def test_a_login_asks_what_the_configuration_says(emqx: EmqxModel, server:
     assert path == "/authn"
     assert headers["authorization"] == "Bearer of-the-test"
     assert headers["content-type"] == "application/json"
-    assert body == {
-        "username": "u",
-        "clientid": "c",
-        "password": 'p"ä',
-        "peerhost": "10.0.0.1",
-        "cert_common_name": "",
-    }
+    assert body == {"username": "u", "clientid": "c", "password": 'p"ä', "peerhost": "10.0.0.1", "cert_common_name": ""}
     assert await emqx.subscribe(made, "$share/g/a/#", 1) == "allow"
     assert server.seen[1][2] == {
         "username": "u",

@@ -304,9 +304,7 @@ async def test_sequence_numbers_wrap_as_java_s_do(backend: KafkaBackend) -> None
 # --- what the broker refuses ----------------------------------------------------------------------------------------
 
 
-async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_told_as_such(
-    backend: KafkaBackend,
-) -> None:
+async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_told_as_such(backend: KafkaBackend) -> None:
     topic = await backend.topic(**{"cleanup.policy": "compact"})
     async with running(backend.producer([topic])) as producer:
         failure = await sent(producer, topic, [StoredRecord(NOW_MS, None, b"x", [])])

@@ -334,10 +334,7 @@ async def test_a_rotated_password_works_at_the_next_connection(tmp_path: Path) -
     file = tmp_path / "password"
     file.write_text("first\n")
     rules = Rules(users={"gateway": b"first"})
-    async with (
-        ScriptedBroker(rules) as broker,
-        running(broker, password=FileSecret("first", file)) as (_, (session,)),
-    ):
+    async with ScriptedBroker(rules) as broker, running(broker, password=FileSecret("first", file)) as (_, (session,)):
         rules.users = {"gateway": b"second"}
         file.write_text("second\n")
         broker.link("gateway-0-0").transport.abort()

@@ -138,10 +138,7 @@ def command_tables(**changes: object) -> dict[str, object]:
 
 
 def test_commands_reach_devices_of_the_trial_alone_and_nothing_is_left(
-    kafka: KafkaCluster,
-    make_mosquitto: Callable[..., Mosquitto],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     broker = make_mosquitto()
     file = tmp_path / "gateway.toml"

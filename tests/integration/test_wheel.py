@@ -100,12 +100,7 @@ def test_a_command_whose_extra_is_missing_says_what_to_install(site: Path, tmp_p
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("GATEWAY_CACHE", None)
     ran = subprocess.run(
-        [site / "bin" / "gateway", *command],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        [site / "bin" / "gateway", *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode > 0, f"gateway {command[0]} succeeded without its packages"
     assert "Traceback" not in ran.stderr, ran.stderr

@@ -198,10 +198,7 @@ async def test_what_was_said_is_revised_when_the_ledger_comes_late(
     write(0, {0, 1, 2, 3})
     write(0, {0, 1, 2, 3})
     first = audited()
-    assert first == {
-        topic: ("telemetry", 4, 10, 0, 6, "unaccounted"),
-        dead: ("telemetry", 0, 2, 0, 2, "unaccounted"),
-    }
+    assert first == {topic: ("telemetry", 4, 10, 0, 6, "unaccounted"), dead: ("telemetry", 0, 2, 0, 2, "unaccounted")}
     write(1, set(range(4, 12)))
     write(1, {0, 1}, dead, is_dead=True)
     second = audited()

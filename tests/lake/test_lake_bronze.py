@@ -73,11 +73,7 @@ def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
 
 
 async def test_every_record_is_kept_as_it_came_and_neither_a_repeated_batch_nor_a_new_checkpoint_makes_a_copy(
-    spark: SparkSession,
-    kafka: KafkaCluster,
-    make_topic: MakeTopic,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await make_topic(partitions=2), await make_topic(partitions=1)
     chosen = settings(tmp_path, kafka, first, second)

@@ -159,11 +159,7 @@ def tracker_file(kind_of_speed: int = FieldDescriptorProto.TYPE_DOUBLE) -> bytes
     message.field.add(name="device", number=1, type=FieldDescriptorProto.TYPE_STRING, label=one)
     message.field.add(name="seq", number=2, type=FieldDescriptorProto.TYPE_UINT64, label=one)
     message.field.add(
-        name="time",
-        number=3,
-        type=FieldDescriptorProto.TYPE_MESSAGE,
-        type_name=".google.protobuf.Timestamp",
-        label=one,
+        name="time", number=3, type=FieldDescriptorProto.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp", label=one
     )
     message.field.add(name="speed", number=4, type=kind_of_speed, label=one)
     optional(message, "altitude", 5, FieldDescriptorProto.TYPE_FLOAT)

@@ -296,11 +296,7 @@ def test_a_late_reading_opens_golds_files_of_its_time_and_its_names_alone(spark:
 
 
 @in_full_form
-@given(
-    order=st.permutations(range(24)),
-    cuts=st.sets(st.integers(1, 23), min_size=1, max_size=1),
-    repeat=st.booleans(),
-)
+@given(order=st.permutations(range(24)), cuts=st.sets(st.integers(1, 23), min_size=1, max_size=1), repeat=st.booleans())
 @hypothesis_settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )

@@ -27,10 +27,7 @@ from tests.integration.streaming_support import base_ms, messages, produce
 
 def settings(folder: Path, topic: str, kafka: KafkaSettings) -> Settings:
     stream = StreamSettings(
-        topics=(topic,),
-        available_now=True,
-        checkpoint=folder / "checkpoints",
-        lake=LakeSettings(path=folder / "lake"),
+        topics=(topic,), available_now=True, checkpoint=folder / "checkpoints", lake=LakeSettings(path=folder / "lake")
     )
     return Settings(kafka=kafka, stream=stream)
 

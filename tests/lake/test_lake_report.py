@@ -124,11 +124,7 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
         "in quarantine": ("5", True),
     }
     assert found.lateness is not None
-    assert found.lateness == {
-        **dict.fromkeys(found.lateness, 0),
-        "under 1 s": 500,
-        "1 h to 1 day": 500,
-    }
+    assert found.lateness == {**dict.fromkeys(found.lateness, 0), "under 1 s": 500, "1 h to 1 day": 500}
     (signal,) = found.signals
     assert (signal.device, signal.name, signal.unit, signal.alerts) == ("room-0", "temperature", "°C", 3)
     assert len(signal.points) <= 400

@@ -107,11 +107,7 @@ def test_the_table_is_what_plain_python_makes_of_the_records(
         bad = lake_tables.silver_quarantine(spark, chosen.stream).select("kafka_offset", "reason", "value").collect()
         return sorted((it.kafka_offset, it.reason, bytes(it.value)) for it in bad)
 
-    rejected = [
-        (26, "not_json", b'{"device":"sensor-1",'),
-        (27, "empty", b""),
-        (47, "not_an_object", b"[1,2]"),
-    ]
+    rejected = [(26, "not_json", b'{"device":"sensor-1",'), (27, "empty", b""), (47, "not_an_object", b"[1,2]")]
     assert aside() == rejected
     told = [event for event in events if isinstance(event, BatchEvent)]
     assert [(it.rows, it.quarantined) for it in told] == [(28, 2), (18, 1), (7, 0)]

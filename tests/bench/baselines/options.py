@@ -39,10 +39,7 @@ def parse(description: str | None) -> Options:
 def subscriber(options: Options, on_message: CallbackOnMessage) -> mqtt.Client:
     """An MQTT client that subscribes when it is connected, and acknowledges when it is told to."""
     client = mqtt.Client(
-        CallbackAPIVersion.VERSION2,
-        client_id=options.client_id,
-        clean_session=not options.persistent,
-        manual_ack=True,
+        CallbackAPIVersion.VERSION2, client_id=options.client_id, clean_session=not options.persistent, manual_ack=True
     )
     client.on_connect = lambda connected, *_args: connected.subscribe(options.mqtt_filter, qos=1)
     client.on_subscribe = lambda *_args: print("subscribed", flush=True)  # the harness waits for it
