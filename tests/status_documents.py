@@ -9,18 +9,11 @@ HOSTILE = "<img src=x onerror=\"document.title='taken'\"></script><script>docume
 def partitions(topic: str, number: int, brokers: int = 3) -> list[dict[str, Any]]:
     return [
         {
-            "topic": topic,
-            "partition": at,
-            "leader": at % brokers + 1,
-            "waiting": 0,
-            "waiting_bytes": 0,
-            "spooled": 0,
-            "last_ack_age_seconds": 0.4,
-            "silent_seconds": 0,
-            "health": "ok",
+            "topic": topic, "partition": at, "leader": at % brokers + 1, "waiting": 0, "waiting_bytes": 0,
+            "spooled": 0, "last_ack_age_seconds": 0.4, "silent_seconds": 0, "health": "ok",
         }
         for at in range(number)
-    ]
+    ]  # fmt: skip
 
 
 def quiet() -> dict[str, Any]:
@@ -29,36 +22,22 @@ def quiet() -> dict[str, Any]:
     for one in used[30:]:
         one.update(health="idle", last_ack_age_seconds=412.0)
     return {
-        "state": "RUNNING",
-        "since": "2026-11-20T08:15:02Z",
-        "instance": "plant-7",
-        "instance_id": "b7c2e1f0a4d94f0a9a0c5d1b7e6f2a10",
-        "worker": 0,
-        "last_shutdown": "clean",
+        "state": "RUNNING", "since": "2026-11-20T08:15:02Z", "instance": "plant-7",
+        "instance_id": "b7c2e1f0a4d94f0a9a0c5d1b7e6f2a10", "worker": 0, "last_shutdown": "clean",
         "versions": {"gateway": "0.1.0", "python": "3.11.2", "paho": "2.2.0", "aiokafka": "0.14.0", "build": "pure"},
         "kafka": {
             "cluster_id": "bXF0dC1rYWZrYS1nYXRldw",
             "incarnation": 1,
             "brokers": [
                 {
-                    "id": number,
-                    "host": f"kafka-{number}.plant.example",
-                    "port": 9092,
-                    "leads": 12,
-                    "waiting": 0,
-                    "last_ack_age_seconds": 0.3,
-                    "silent_seconds": 0,
-                    "health": "ok",
+                    "id": number, "host": f"kafka-{number}.plant.example", "port": 9092, "leads": 12, "waiting": 0,
+                    "last_ack_age_seconds": 0.3, "silent_seconds": 0, "health": "ok",
                 }
                 for number in (1, 2, 3)
             ],
         },
         "spool": {
-            "messages": 0,
-            "bytes": 0,
-            "max_bytes": 1 << 30,
-            "oldest_age_seconds": 0.0,
-            "spooling": {},
+            "messages": 0, "bytes": 0, "max_bytes": 1 << 30, "oldest_age_seconds": 0.0, "spooling": {},
             "problem": None,
         },
         "orphan_sessions": [],
@@ -72,13 +51,8 @@ def quiet() -> dict[str, Any]:
         "oldest_unacked_age_seconds": 0.012,
         "sessions": [
             {
-                "session": str(number),
-                "client_id": f"plant-7-0-{number}",
-                "connected": True,
-                "subscribed": True,
-                "unacked": 13,
-                "window": 1000,
-                "problem": None,
+                "session": str(number), "client_id": f"plant-7-0-{number}", "connected": True, "subscribed": True,
+                "unacked": 13, "window": 1000, "problem": None,
             }
             for number in range(4)
         ],
@@ -87,16 +61,8 @@ def quiet() -> dict[str, Any]:
             {"topic": "devices.status", "partitions": 12, "used": 12, "leaderless": [], "problem": None},
         ],
         "ledger": {
-            "received": 1_304_967,
-            "recovered": 0,
-            "delivered": 1_304_904,
-            "filtered": 12,
-            "dead_lettered": 0,
-            "copies": 0,
-            "in_flight": 51,
-            "returned": 0,
-            "lost": 0,
-            "imbalance": 0,
+            "received": 1_304_967, "recovered": 0, "delivered": 1_304_904, "filtered": 12, "dead_lettered": 0,
+            "copies": 0, "in_flight": 51, "returned": 0, "lost": 0, "imbalance": 0,
         },
         "partitions": used,
         "partitions_total": len(used),
@@ -109,7 +75,7 @@ def quiet() -> dict[str, Any]:
             "sent_bytes_per_second": 820_224.0,
         },
         "dead_letters": {"total": 0, "by_reason": {}, "last": []},
-    }
+    }  # fmt: skip
 
 
 def broken() -> dict[str, Any]:
@@ -217,52 +183,31 @@ def crowd(workers: int = 64, number: int = 2000) -> dict[str, Any]:
     for name in ("sessions", "ledger", "routes"):
         del members[7][name]
     return {
-        "state": "running",
-        "pid": 999,
-        "ready": False,
+        "state": "running", "pid": 999, "ready": False,
         "reasons": ["Worker 7 does not answer. It ended with status 1 and is started again in 8 s."],
-        "unacked": 51 * (workers - 1),
-        "oldest_unacked_age_seconds": 0.4,
-        "ledger": {term: count * (workers - 1) for term, count in one["ledger"].items()},
-        "routes": one["routes"],
-        "kafka": {"cluster_id": one["kafka"]["cluster_id"], "brokers": one["kafka"]["brokers"]},
-        "partitions": used,
+        "unacked": 51 * (workers - 1), "oldest_unacked_age_seconds": 0.4,
+        "ledger": {term: count * (workers - 1) for term, count in one["ledger"].items()}, "routes": one["routes"],
+        "kafka": {"cluster_id": one["kafka"]["cluster_id"], "brokers": one["kafka"]["brokers"]}, "partitions": used,
         "partitions_total": 2 * number,
         "problems": [
             {
-                "id": "worker-down",
-                "severity": "critical",
+                "id": "worker-down", "severity": "critical",
                 "text": "Worker 7 does not answer. It ended with status 1 and is started again in 8 s.",
-                "check": "Its log says why it ended.",
-                "workers": [7],
+                "check": "Its log says why it ended.", "workers": [7],
             }
         ],
-        "latency": one["latency"],
-        "rates": {name: rate * (workers - 1) for name, rate in one["rates"].items()},
-        "dead_letters": one["dead_letters"],
-        "spool": one["spool"],
-        "slots_retiring": [],
-        "workers": members,
-    }
+        "latency": one["latency"], "rates": {name: rate * (workers - 1) for name, rate in one["rates"].items()},
+        "dead_letters": one["dead_letters"], "spool": one["spool"], "slots_retiring": [], "workers": members,
+    }  # fmt: skip
 
 
 def commands(**changes: Any) -> dict[str, Any]:
     """What a worker says of its ``[[commands]]``."""
     row = {
-        "open": True,
-        "partitions": ["commands/0", "commands/1"],
-        "consumed": 1210,
-        "finished": {"expired": 3, "succeeded": 1200},
-        "waiting": 5,
-        "under_way": 2,
-        "given_up": 0,
-        "imbalance": 0,
-        "states": {"queued": 4, "sent": 2, "waiting": 1},
-        "unmatched": {"already finished": 1},
-        "oldest_seconds": 12.5,
-        "busiest": {"pump-7": 5},
-        "settle": "5s",
-        "errors": {},
+        "open": True, "partitions": ["commands/0", "commands/1"], "consumed": 1210,
+        "finished": {"expired": 3, "succeeded": 1200}, "waiting": 5, "under_way": 2, "given_up": 0, "imbalance": 0,
+        "states": {"queued": 4, "sent": 2, "waiting": 1}, "unmatched": {"already finished": 1},
+        "oldest_seconds": 12.5, "busiest": {"pump-7": 5}, "settle": "5s", "errors": {},
         **changes,
-    }
+    }  # fmt: skip
     return {"client_id": "plant-7-0-commands", "connected": True, "problem": None, "routes": {"switches": row}}

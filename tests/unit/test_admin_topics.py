@@ -68,13 +68,9 @@ def test_every_topic_that_settings_name_is_wanted() -> None:
         }
     )
     assert {one.name: one.used_by for one in wanted_topics(settings)} == {
-        "t": ("route one", "route two"),
-        "edge-made": ("route three",),
-        "gateway-dead-letters": ("dead letters",),
-        "own-dead": ("dead letters",),
-        "gateway-ledger": ("ledger",),
-        "x-1": ("declared",),
-    }
+        "t": ("route one", "route two"), "edge-made": ("route three",), "gateway-dead-letters": ("dead letters",),
+        "own-dead": ("dead letters",), "gateway-ledger": ("ledger",), "x-1": ("declared",),
+    }  # fmt: skip
     assert templated(settings) == (("four", "x-${topic[1]}"), ("five", "y-${device}"))
 
 

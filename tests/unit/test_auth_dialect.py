@@ -11,24 +11,13 @@ from gateway.auth_service.dialect import Dialect, UnreadableError, split_groups
 JSON = b"application/json"
 FORM = b"application/x-www-form-urlencoded"
 LOGIN = {
-    "username": "alice",
-    "clientid": "pump-7",
-    "password": "s3cret",
-    "peerhost": "10.1.2.3",
+    "username": "alice", "clientid": "pump-7", "password": "s3cret", "peerhost": "10.1.2.3",
     "cert_common_name": "pump-7.plant",
-}
+}  # fmt: skip
 ACCESS = {
-    "username": "alice",
-    "clientid": "pump-7",
-    "peerhost": "10.1.2.3",
-    "cert_common_name": "undefined",
-    "topic": "plant/7",
-    "action": "publish",
-    "qos": 1,
-    "retain": False,
-    "tenant": "acme",
-    "groups": "operators,pumps",
-}
+    "username": "alice", "clientid": "pump-7", "peerhost": "10.1.2.3", "cert_common_name": "undefined",
+    "topic": "plant/7", "action": "publish", "qos": 1, "retain": False, "tenant": "acme", "groups": "operators,pumps",
+}  # fmt: skip
 
 
 def login(body: object, content_type: bytes = JSON) -> LoginRequest:

@@ -51,14 +51,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
             edit.tenants.add(Tenant("closed", enabled=False))
             edit.users.add(
                 User(
-                    "username",
-                    "ada",
-                    STORED,
-                    tenant="acme",
-                    groups=frozenset({"ops", "floor"}),
+                    "username", "ada", STORED, tenant="acme", groups=frozenset({"ops", "floor"}),
                     attributes={"site": "berlin", "other": "x"},
                 )
-            )
+            )  # fmt: skip
             edit.users.add(User("username", "carl", STORED, tenant="closed"))
             edit.users.add(User("username", "root", STORED, is_superuser=True))
             edit.users.add(User("username", "gone", STORED, disabled=True))
@@ -183,13 +179,9 @@ def test_it_comes_to_the_same_as_the_service(store: Store) -> None:
             answer = await service.login(replace(request, password=SECRET))
             for action, topic, qos in itertools.product(("publish", "subscribe"), topics, (0, 1)):
                 found = await explain(
-                    settings_,
-                    store,
-                    trusting,
-                    request,
-                    access=(action, topic, qos, False),
+                    settings_, store, trusting, request, access=(action, topic, qos, False),
                     now_s=NOW,  # type: ignore[arg-type]
-                )
+                )  # fmt: skip
                 assert (found.obstacle == "") == (answer.result == "allow"), f"{request}: {found.obstacle!r}"
                 assert found.access is not None
                 access = service.authorise(AccessRequest(found.subject, action, topic, qos, retain=False))  # type: ignore[arg-type]
@@ -280,17 +272,14 @@ RULE = st.builds(
 REQUEST = st.builds(
     AccessRequest,
     subject=st.builds(
-        Subject,
-        username=st.sampled_from(["", "a", "a/b"]),
-        clientid=st.sampled_from(["", "a", "b", "+"]),
-        peerhost=st.sampled_from(["", "10.0.0.1"]),
-        groups=st.sampled_from([frozenset(), frozenset({"g"})]),
+        Subject, username=st.sampled_from(["", "a", "a/b"]), clientid=st.sampled_from(["", "a", "b", "+"]),
+        peerhost=st.sampled_from(["", "10.0.0.1"]), groups=st.sampled_from([frozenset(), frozenset({"g"})]),
     ),
     action=st.sampled_from(["publish", "subscribe"]),
     topic=TOPICS,
     qos=st.integers(0, 2),
     retain=st.booleans(),
-)
+)  # fmt: skip
 
 
 @settings(max_examples=1000, deadline=None)

@@ -24,18 +24,10 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 ALL = canaries()
 KNOWN = {
-    "mqtt.password",
-    "mqtt.token.value",
-    "mqtt.token.oauth.client_secret",
-    "mqtt.tls.key_password",
-    "mqtt.proxy.password",
-    "mqtt.websocket_headers",
-    "kafka.sasl.password",
-    "kafka.sasl.token.oauth.parameters",
-    "interceptors[0].secret",
-    "auth.shared_secret",
-    "auth.jwt.keys[0].secret",
-}
+    "mqtt.password", "mqtt.token.value", "mqtt.token.oauth.client_secret", "mqtt.tls.key_password",
+    "mqtt.proxy.password", "mqtt.websocket_headers", "kafka.sasl.password", "kafka.sasl.token.oauth.parameters",
+    "interceptors[0].secret", "auth.shared_secret", "auth.jwt.keys[0].secret",
+}  # fmt: skip
 
 
 def assert_silent(*told: object) -> None:

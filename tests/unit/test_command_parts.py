@@ -13,14 +13,7 @@ from bridge.commands.command import Command, Device
 from bridge.commands.offset_map import Mark, OffsetMap
 from bridge.commands.plan import CommandPlan
 from bridge.commands.ports import Outgoing
-from bridge.commands.reading import (
-    BadCommandError,
-    Request,
-    read_answer,
-    read_delivery,
-    read_presence,
-    read_request,
-)
+from bridge.commands.reading import BadCommandError, Request, read_answer, read_delivery, read_presence, read_request
 from bridge.commands.timers import Timers
 from bridge.commands.tokens import Signer
 from bridge.dead_letters.reading import LoggedRecord, Place

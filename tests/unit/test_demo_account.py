@@ -70,15 +70,9 @@ def test_the_worst_stage_decides() -> None:
     assert account.missing == 2
     assert account.exit_status is ExitStatus.MISSING_MESSAGES
     assert account.as_json() == {
-        "published": 7,
-        "acknowledged": 6,
-        "received": 7,
-        "kafka": 7,
-        "silver": 4,
-        "duplicates": 0,
-        "missing": 2,
+        "published": 7, "acknowledged": 6, "received": 7, "kafka": 7, "silver": 4, "duplicates": 0, "missing": 2,
         "pending": 0,
-    }
+    }  # fmt: skip
 
 
 def test_duplicates_are_those_of_the_stage_with_most() -> None:

@@ -431,12 +431,6 @@ def test_what_kafka_does_not_tell_is_skipped_and_never_judged() -> None:
     checks = cluster(AdminFacts(problems=refused), with_offsets())
     assert {check.severity for check in checks.values()} == {SKIPPED}
     told = (
-        "controller",
-        "reassignments",
-        "request_size",
-        "message_size",
-        "auto_create",
-        "log_dirs",
-        "consumer_offsets",
-    )
+        "controller", "reassignments", "request_size", "message_size", "auto_create", "log_dirs", "consumer_offsets",
+    )  # fmt: skip
     assert all("No right." in checks[name].text for name in told)

@@ -102,14 +102,9 @@ def test_colour_is_an_addition() -> None:
 def test_a_check_as_json_has_the_same_fields_always() -> None:
     check = Check(group="kafka", name="login", severity=Severity.OK, text="It does.")
     assert check.as_dict() == {
-        "group": "kafka",
-        "name": "login",
-        "about": None,
-        "severity": "ok",
-        "text": "It does.",
-        "fix": None,
+        "group": "kafka", "name": "login", "about": None, "severity": "ok", "text": "It does.", "fix": None,
         "facts": {},
-    }
+    }  # fmt: skip
 
 
 def test_settings_that_do_not_load_leave_no_ground_for_the_rest(tmp_path: Path, cli: Cli) -> None:

@@ -132,14 +132,8 @@ class TestSpark:
         found = there(java.find_java())
         wrapper = found.spark_home() / "bin" / "java"
         arguments = [
-            "-Xmx1g",
-            "--add-modules=jdk.incubator.vector",
-            "two words",
-            "",
-            "--add-modules=other",
-            "$HOME",
-            "*",
-        ]
+            "-Xmx1g", "--add-modules=jdk.incubator.vector", "two words", "", "--add-modules=other", "$HOME", "*",
+        ]  # fmt: skip
         answer = subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True)
         assert answer.stdout.split("\n")[:-1] == [a for a in arguments if a != "--add-modules=jdk.incubator.vector"]
         assert found.spark_home() == wrapper.parent.parent

@@ -123,11 +123,7 @@ def test_a_device_s_acknowledgement_is_read_as_a_delivery() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "event", "is_online"),
-    [
-        (CAME, "client.connected", True),
-        (CAME, "client.disconnected", False),
-        (SUBSCRIBED, "session.subscribed", None),
-    ],
+    [(CAME, "client.connected", True), (CAME, "client.disconnected", False), (SUBSCRIBED, "session.subscribed", None)],
 )
 @pytest.mark.parametrize("device", ["pump-7", "0", "up"])
 def test_who_comes_and_goes_is_read_as_presence(rule: str, event: str, is_online: bool | None, device: str) -> None:

@@ -202,13 +202,9 @@ async def _short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 SERVERS = {
-    "hangs up": _hang_up,
-    "resets": _reset,
-    "garbage": _garbage,
-    "answers in part": _short,
-    "says nothing": _silent,
+    "hangs up": _hang_up, "resets": _reset, "garbage": _garbage, "answers in part": _short, "says nothing": _silent,
     "absent": None,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(params=SERVERS.values(), ids=list(SERVERS))
@@ -227,12 +223,8 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
 async def test_an_http_client_says_it_in_words(port: int, scheme: str) -> None:
     fetcher = Fetcher(
         f"{scheme}://127.0.0.1:{port}/",
-        "emqx.url",
-        tls=TlsSettings(),
-        tls_setting="emqx.tls",
-        timeout_s=0.3,
-        largest=1000,
-    )
+        "emqx.url", tls=TlsSettings(), tls_setting="emqx.tls", timeout_s=0.3, largest=1000,
+    )  # fmt: skip
     with pytest.raises(FetchError) as raised:
         await fetcher.get()
     sentence = str(raised.value)

@@ -113,13 +113,9 @@ async def test_spools_add_up_and_say_whose_problem_it_is() -> None:
     first["spool"].update(messages=3, bytes=100, spooling={"t": [1, 4]}, oldest_age_seconds=2.0)
     second["spool"].update(messages=5, bytes=50, spooling={"t": [4], "u": [0]}, problem="The disk is full.")
     assert (await status(first, second))["spool"] == {
-        "messages": 8,
-        "bytes": 150,
-        "max_bytes": 2 << 30,
-        "oldest_age_seconds": 2.0,
-        "spooling": {"t": [1, 4], "u": [0]},
-        "problem": "Worker 1: The disk is full.",
-    }
+        "messages": 8, "bytes": 150, "max_bytes": 2 << 30, "oldest_age_seconds": 2.0,
+        "spooling": {"t": [1, 4], "u": [0]}, "problem": "Worker 1: The disk is full.",
+    }  # fmt: skip
     first["spool"] = second["spool"] = None
     assert (await status(first, second))["spool"] is None
 

@@ -122,12 +122,9 @@ def test_partitions_without_leader_are_named_with_the_brokers_that_are_away() ->
     partitions = tuple(partition(p.partition, None, 2) if p.leader == 2 else p for p in PARTITIONS)
     brokers = with_broker(2, away_ns=20 * S, connected=False)
     snapshot = replace(
-        WELL,
-        readiness=replace(READY, topics=topics),
-        brokers=brokers,
-        partitions=partitions,
+        WELL, readiness=replace(READY, topics=topics), brokers=brokers, partitions=partitions,
         leaderless={"orders": 20 * S},
-    )
+    )  # fmt: skip
     problem = the_one(snapshot)
     assert (problem.id, problem.severity) == ("partition-leaderless", "critical")
     assert "For 20 s no broker has led orders/1, orders/4" in problem.text
@@ -320,29 +317,21 @@ def healthy(draw: st.DrawFn) -> HealthSnapshot:
     brokers = tuple(replace(b, mute_ns=draw(MOMENTS), written_age_ns=draw(st.integers(0, 10_000 * S))) for b in BROKERS)
     partitions = tuple(
         replace(
-            p,
-            waiting=draw(st.integers(0, 10_000)),
-            silent_ns=draw(MOMENTS),
-            last_ack_age_ns=draw(st.none() | st.integers(0, 10_000 * S)),
-            spooled=draw(st.integers(0, 10)),
+            p, waiting=draw(st.integers(0, 10_000)), silent_ns=draw(MOMENTS),
+            last_ack_age_ns=draw(st.none() | st.integers(0, 10_000 * S)), spooled=draw(st.integers(0, 10)),
         )
         for p in PARTITIONS
-    )
+    )  # fmt: skip
     readiness = replace(
         READY,
         metadata_age_ns=draw(st.integers(0, 7 * S)),
         oldest_unacked_age_ns=draw(st.none() | st.integers(0, 30 * S)),
     )
     return replace(
-        WELL,
-        readiness=readiness,
-        brokers=brokers,
-        partitions=partitions,
-        in_state_ns=draw(st.integers(0, 10**15)),
-        saturated={"0": draw(st.integers(0, 59 * S))},
-        spool=draw(st.none() | st.just(SpoolView(10, 1000, 1))),
+        WELL, readiness=readiness, brokers=brokers, partitions=partitions, in_state_ns=draw(st.integers(0, 10**15)),
+        saturated={"0": draw(st.integers(0, 59 * S))}, spool=draw(st.none() | st.just(SpoolView(10, 1000, 1))),
         process=ProcessView(blocked=draw(st.integers(0, 2)), blocked_ns=2 * S, memory_bytes=50, memory_limit_bytes=100),
-    )
+    )  # fmt: skip
 
 
 @given(healthy())
@@ -385,22 +374,16 @@ def test_nothing_is_said_while_a_broker_restarts_in_good_order(
     )
     partitions = tuple(
         replace(
-            p,
-            leader=None if silent_ns and second < gap_s else others[p.partition % 2],
-            in_sync=tuple(others),
-            waiting=5,
-            silent_ns=silent_ns if second < gap_s else 0,
+            p, leader=None if silent_ns and second < gap_s else others[p.partition % 2], in_sync=tuple(others),
+            waiting=5, silent_ns=silent_ns if second < gap_s else 0,
         )
         for p in PARTITIONS
-    )
+    )  # fmt: skip
     leaderless = (1,) if silent_ns and second < gap_s else ()
     snapshot = replace(
-        WELL,
-        readiness=replace(READY, topics=(TopicView("orders", 6, leaderless=leaderless),)),
-        brokers=brokers,
-        partitions=partitions,
-        leaderless={"orders": silent_ns} if leaderless else {},
-    )
+        WELL, readiness=replace(READY, topics=(TopicView("orders", 6, leaderless=leaderless),)), brokers=brokers,
+        partitions=partitions, leaderless={"orders": silent_ns} if leaderless else {},
+    )  # fmt: skip
     assert problems(snapshot, LIMITS) == ()
 
 
@@ -459,12 +442,9 @@ def test_a_frozen_broker_is_named_with_its_partitions_within_thirty_seconds_and_
             for broker in BROKERS
         )
         snapshot = replace(
-            WELL,
-            readiness=replace(READY, topics=topics),
-            brokers=brokers,
-            partitions=tuple(partitions),
+            WELL, readiness=replace(READY, topics=topics), brokers=brokers, partitions=tuple(partitions),
             leaderless={"orders": (second - moved_s) * S} if without else {},
-        )
+        )  # fmt: skip
         found = problems(snapshot, LIMITS)
         about = [problem for problem in found if problem.subject == f"broker {frozen}"]
         assert len(about) == 1, [problem.text for problem in found]

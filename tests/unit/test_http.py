@@ -49,13 +49,9 @@ class Worker:
         self.metrics.watch_ledger(self.ledger)
         self.snapshot = GOOD
         answers = WorkerAnswers(
-            settings,
-            metrics=self.metrics,
-            lifecycle=self.lifecycle,
-            ledger=self.ledger,
-            snapshot=lambda: self.snapshot,
-            facts=lambda: {"instance_id": "17"},
-        )
+            settings, metrics=self.metrics, lifecycle=self.lifecycle, ledger=self.ledger,
+            snapshot=lambda: self.snapshot, facts=lambda: {"instance_id": "17"},
+        )  # fmt: skip
         self.server = HttpServer(settings.http, answers, page=page)
 
     async def stop(self) -> None:
@@ -154,37 +150,20 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
         document = await response.json()
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document.pop("since"))
         assert document == {
-            "state": "RUNNING",
-            "ready": True,
-            "reasons": [],
-            "unacked": 3,
-            "oldest_unacked_age_seconds": 0.25,
+            "state": "RUNNING", "ready": True, "reasons": [], "unacked": 3, "oldest_unacked_age_seconds": 0.25,
             "sessions": [
                 {
-                    "session": "0",
-                    "client_id": "plant-0-0",
-                    "connected": True,
-                    "subscribed": True,
-                    "unacked": 3,
-                    "window": 32,
-                    "problem": None,
+                    "session": "0", "client_id": "plant-0-0", "connected": True, "subscribed": True, "unacked": 3,
+                    "window": 32, "problem": None,
                 }
             ],
             "topics": [{"topic": "telemetry", "partitions": 12, "used": None, "leaderless": [], "problem": None}],
             "instance_id": "17",
             "ledger": {
-                "received": 10,
-                "recovered": 0,
-                "delivered": 6,
-                "filtered": 0,
-                "dead_lettered": 0,
-                "copies": 0,
-                "in_flight": 3,
-                "returned": 0,
-                "lost": 0,
-                "imbalance": 1,
+                "received": 10, "recovered": 0, "delivered": 6, "filtered": 0, "dead_lettered": 0, "copies": 0,
+                "in_flight": 3, "returned": 0, "lost": 0, "imbalance": 1,
             },
-        }
+        }  # fmt: skip
 
 
 async def test_other_paths_and_methods_are_refused_with_a_sentence() -> None:

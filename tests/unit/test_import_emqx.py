@@ -15,10 +15,7 @@ from gateway.tools.migration.toml_text import as_toml_text, check_text
 from tests.command_line import Cli
 
 CONNECTOR = {
-    "type": "kafka_producer",
-    "name": "main",
-    "enable": True,
-    "status": "connected",
+    "type": "kafka_producer", "name": "main", "enable": True, "status": "connected",
     "bootstrap_hosts": "kafka-1:9093, kafka-2:9093,kafka-3",
     "authentication": {"mechanism": "scram_sha_512", "username": "emqx", "password": "******"},
     "ssl": {
@@ -29,12 +26,9 @@ CONNECTOR = {
     },
     "connect_timeout": "5s",
     "socket_opts": {"nodelay": True, "sndbuf": "1024KB"},
-}
+}  # fmt: skip
 ACTION = {
-    "type": "kafka_producer",
-    "name": "telemetry",
-    "enable": True,
-    "connector": "main",
+    "type": "kafka_producer", "name": "telemetry", "enable": True, "connector": "main",
     "node_status": [{"node": "emqx@10.0.0.1", "status": "connected"}],
     "parameters": {
         "topic": "telemetry",
@@ -53,7 +47,7 @@ ACTION = {
         "query_mode": "async",
     },
     "resource_opts": {"health_check_interval": "15s"},
-}
+}  # fmt: skip
 RULE = {
     "id": "telemetry to kafka",
     "enable": True,
@@ -93,12 +87,8 @@ def test_a_rule_with_its_action_and_connector() -> None:
     assert settings["spool"]["max_bytes"] == 2 << 30
     (route,) = settings["routes"]
     assert route == {
-        "name": "telemetry-to-kafka",
-        "filters": ["devices/+/telemetry"],
-        "device": "${topic[1]}",
-        "topic": "telemetry",
-        "key": "${device}",
-        "headers": {"source": "${topic}"},
+        "name": "telemetry-to-kafka", "filters": ["devices/+/telemetry"], "device": "${topic[1]}",
+        "topic": "telemetry", "key": "${device}", "headers": {"source": "${topic}"},
         "interceptors": [
             {
                 "use": "filter",
@@ -107,7 +97,7 @@ def test_a_rule_with_its_action_and_connector() -> None:
                 "reason": "rule",
             }
         ],
-    }
+    }  # fmt: skip
     for what in ("key_dispatch", "required_acks", "buffer.mode = hybrid", "verify_none", "kafka_headers"):
         assert findings(found, what) == ["differs"], what
     for what in ("header who", "header mqtt.topic"):

@@ -81,26 +81,18 @@ def severities(found: Imported, word: str) -> list[str]:
 def test_a_whole_file() -> None:
     found, settings = imported(FILE)
     assert settings["mqtt"] == {
-        "addresses": ["mqtts://mqtt.example.com:8883"],
-        "username": "telegraf",
-        "password_file": "/run/secrets/mqtt-password",
-        "connect_timeout": "30s",
-        "keepalive": "45s",
-        "receive_maximum": 200,
-        "tls": {"ca_file": "/etc/telegraf/ca.pem"},
-    }
+        "addresses": ["mqtts://mqtt.example.com:8883"], "username": "telegraf",
+        "password_file": "/run/secrets/mqtt-password", "connect_timeout": "30s", "keepalive": "45s",
+        "receive_maximum": 200, "tls": {"ca_file": "/etc/telegraf/ca.pem"},
+    }  # fmt: skip
     assert settings["kafka"]["security"] == "SASL_SSL"
     assert settings["kafka"]["compression"] == "zstd"
     assert settings["kafka"]["sasl"]["username"] == "telegraf"
     state, alarms = settings["routes"]
     assert state == {
-        "name": "telegraf",
-        "filters": ["plants/+/machines/+/state"],
-        "topic": "machines",
-        "qos": 1,
-        "key": "${topic[3]}",
-        "headers": {"plant": "${topic[1]}", "machine": "${topic[3]}"},
-    }
+        "name": "telegraf", "filters": ["plants/+/machines/+/state"], "topic": "machines", "qos": 1,
+        "key": "${topic[3]}", "headers": {"plant": "${topic[1]}", "machine": "${topic[3]}"},
+    }  # fmt: skip
     assert alarms["key"] == "${topic}", "its topics have no machine"
     for word in (
         "measurement =",

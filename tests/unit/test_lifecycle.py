@@ -8,27 +8,14 @@ import pytest
 import structlog
 
 from config.errors import GatewayError
-from gateway.base.lifecycle import (
-    Lifecycle,
-    LifecycleError,
-    Service,
-    State,
-    StopReport,
-    StopRequest,
-    StopVerb,
-)
+from gateway.base.lifecycle import Lifecycle, LifecycleError, Service, State, StopReport, StopRequest, StopVerb
 from tests.waiting import until
 
 SECOND_NS = 1_000_000_000
 LIFE = [
-    State.NOT_RUNNING,
-    State.STARTING,
-    State.RECOVERY,
-    State.RUNNING,
-    State.PENDING_CONTROLLED_SHUTDOWN,
-    State.SHUTTING_DOWN,
-    State.NOT_RUNNING,
-]
+    State.NOT_RUNNING, State.STARTING, State.RECOVERY, State.RUNNING, State.PENDING_CONTROLLED_SHUTDOWN,
+    State.SHUTTING_DOWN, State.NOT_RUNNING,
+]  # fmt: skip
 
 
 def lifecycle_in(state: State) -> Lifecycle:
@@ -44,13 +31,9 @@ def lifecycle_in(state: State) -> Lifecycle:
 
 def test_the_states_have_kafkas_numbers() -> None:
     assert {state.name: state.value for state in State} == {
-        "NOT_RUNNING": 0,
-        "STARTING": 1,
-        "RECOVERY": 2,
-        "RUNNING": 3,
-        "PENDING_CONTROLLED_SHUTDOWN": 6,
+        "NOT_RUNNING": 0, "STARTING": 1, "RECOVERY": 2, "RUNNING": 3, "PENDING_CONTROLLED_SHUTDOWN": 6,
         "SHUTTING_DOWN": 7,
-    }
+    }  # fmt: skip
 
 
 ALLOWED = {*pairwise(LIFE), (State.STARTING, State.SHUTTING_DOWN), (State.RECOVERY, State.SHUTTING_DOWN)}
@@ -229,7 +212,7 @@ async def test_a_component_that_fails_to_start_is_stopped_with_those_before_it_a
     with pytest.raises(GatewayError, match="no broker"):
         await asyncio.wait_for(scene.run(), 60)
     assert scene.events == [
-        *("STARTING", *starts("http"), "start producer", "SHUTTING_DOWN", *stops("producer", "http"), "NOT_RUNNING"),
+        *("STARTING", *starts("http"), "start producer", "SHUTTING_DOWN", *stops("producer", "http"), "NOT_RUNNING")
     ]
 
 
@@ -240,7 +223,7 @@ async def test_a_session_that_fails_to_start_ends_its_neighbours_start_and_raise
     with pytest.raises(GatewayError, match="refused"):
         await asyncio.wait_for(scene.run(), 60)
     assert scene.events[scene.events.index("SHUTTING_DOWN") :] == [
-        *("SHUTTING_DOWN", *stops("session 0", "session 1", "producer", "http"), "NOT_RUNNING"),
+        *("SHUTTING_DOWN", *stops("session 0", "session 1", "producer", "http"), "NOT_RUNNING")
     ]
 
 

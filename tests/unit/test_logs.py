@@ -93,14 +93,9 @@ def test_a_line_off_a_terminal_is_json_with_what_people_read_first_in_front(logs
     assert list(line)[:4] == ["timestamp", "level", "event", "logger"]
     assert line.pop("timestamp").endswith("Z")
     assert line == {
-        "level": "info",
-        "event": "mqtt_connected",
-        "logger": "gateway.test",
-        "instance": "a",
-        "worker": 0,
-        "session": 2,
-        "address": "127.0.0.1:1883",
-    }
+        "level": "info", "event": "mqtt_connected", "logger": "gateway.test", "instance": "a", "worker": 0,
+        "session": 2, "address": "127.0.0.1:1883",
+    }  # fmt: skip
 
 
 def test_a_line_on_a_terminal_is_for_people_and_coloured(logs: Logs) -> None:
@@ -185,12 +180,9 @@ def test_a_librarys_message_comes_out_of_the_same_renderer(logs: Logs) -> None:
     [line] = logs.lines
     assert line.pop("timestamp")
     assert line == {
-        "level": "error",
-        "event": "library_message",
-        "logger": "aiokafka.conn",
-        "instance": "a",
+        "level": "error", "event": "library_message", "logger": "aiokafka.conn", "instance": "a",
         "message": "Unable to connect to h:9092",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["aiokafka.producer", "paho.mqtt.client", "aiohttp.access", "asyncio"])
@@ -368,14 +360,9 @@ def test_what_no_line_tells_of_is_told_when_its_interval_is_over(logs: Logs) -> 
     line = logs.lines[-1]
     assert line.pop("timestamp")
     assert line == {
-        "level": "warning",
-        "event": "lines_left_out",
-        "logger": "gateway.base.log_limits",
-        "instance": "a",
-        "of": "batch_failed",
-        "of_logger": "gateway.test",
-        "count": 3,
-    }
+        "level": "warning", "event": "lines_left_out", "logger": "gateway.base.log_limits", "instance": "a",
+        "of": "batch_failed", "of_logger": "gateway.test", "count": 3,
+    }  # fmt: skip
     assert len(logs.timers) == 1, "nothing is untold, so nobody looks again"
     look()
     assert len(logs.lines) == 2

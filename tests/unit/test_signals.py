@@ -197,10 +197,6 @@ def test_what_tests_start_can_be_interrupted_where_they_themselves_cannot() -> N
     )
     ran = subprocess.run(
         [sys.executable, "-c", ignoring],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr

@@ -311,13 +311,10 @@ async def test_the_port_speaks_for_all_and_of_those_that_do_not_answer(fleet: Fl
         spawner.of(slot).answers = {
             "/readyz": {"ready": slot == 0, "reasons": [] if slot == 0 else ["MQTT session 0 is not connected."]},
             "/status": {
-                "ready": slot == 0,
-                "unacked": 2,
-                "oldest_unacked_age_seconds": slot,
-                "ledger": ledger,
+                "ready": slot == 0, "unacked": 2, "oldest_unacked_age_seconds": slot, "ledger": ledger,
                 "routes": {"telemetry": {"received": 5}, f"of worker {slot}": {"received": 1}},
             },
-        }
+        }  # fmt: skip
     spawner.of(2).answers = None
     ready = await answers.answer("/readyz", "")
     assert ready.status == 503

@@ -121,18 +121,11 @@ def test_json_has_everything() -> None:
     )
     document = json.loads(as_json_line(letter, None))
     assert document == {
-        "topic": "telemetry",
-        "partition": 3,
-        "offset": 1042,
-        "time": "2025-11-21T00:00:00.123Z",
-        "latency_ms": None,
-        "key": None,
-        "mqtt_topic": "a",
-        "device": None,
-        "bytes": 36,
+        "topic": "telemetry", "partition": 3, "offset": 1042, "time": "2025-11-21T00:00:00.123Z", "latency_ms": None,
+        "key": None, "mqtt_topic": "a", "device": None, "bytes": 36,
         "headers": {"mqtt.topic": "a", "x": [{"base64": "/w=="}, "2"], "n": None},
         "payload": {"t": 1.5, "big": 12345678901234567890},
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,7 @@ from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
 from config.tables.commands import CommandSettings
 from gateway.cli.main import main
 from gateway.cli.trial import _text
-from gateway.tools.trial.account import (
-    CommandMoments,
-    CommandResult,
-    Moments,
-    Percentiles,
-    TrialResult,
-    percentiles,
-)
+from gateway.tools.trial.account import CommandMoments, CommandResult, Moments, Percentiles, TrialResult, percentiles
 from gateway.tools.trial.cleanup import Cleanup
 from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
 
