@@ -121,9 +121,7 @@ def test_records_that_were_deleted_are_lost_and_no_lag() -> None:
         (look_of(0, None, 1000, MEMBER), look_of(5, 10, 1000, MEMBER), 60, "behind"),  # its first commit
     ],
 )
-def test_a_consumer_that_stopped_is_told_from_one_that_is_slow(
-    before: Look | None, now: Look, age_s: float | None, state: str
-) -> None:
+def test_stopped_is_told_from_slow(before: Look | None, now: Look, age_s: float | None, state: str) -> None:
     assert lag_of(now, before, written_s_ago=age_s).partitions[0].state == state
 
 

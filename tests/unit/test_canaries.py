@@ -68,9 +68,7 @@ def given(canary: Canary, way: str, folder: Path) -> tuple[Path | None, Mapping[
 
 @pytest.mark.parametrize("way", ["file", "environment", "secret file", "secrets directory"])
 @pytest.mark.parametrize("canary", ALL, ids=str)
-def test_a_secret_is_told_by_nothing(
-    canary: Canary, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_tells_a_secret(canary: Canary, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, environ = given(canary, way, tmp_path)
     try:
         loaded = load(path, environ=environ)

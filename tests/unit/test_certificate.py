@@ -102,9 +102,7 @@ DAY = 86_400.0
 
 
 @pytest.mark.parametrize(("life_days", "margin_days"), [(1, 0.1), (10, 1), (365, 1)])
-def test_a_certificate_is_replaced_a_tenth_of_its_life_before_its_end_or_a_day(
-    life_days: float, margin_days: float
-) -> None:
+def test_a_certificate_is_replaced_a_tenth_of_its_life_or_a_day_early(life_days: float, margin_days: float) -> None:
     assert margin_s(Validity(5 * DAY, (5 + life_days) * DAY)) == pytest.approx(margin_days * DAY)
 
 
@@ -118,9 +116,7 @@ def test_a_certificate_is_replaced_a_tenth_of_its_life_before_its_end_or_a_day(
         (11.0, 30, "certificate"),  # too late, and better than never
     ],
 )
-def test_a_session_is_renewed_when_there_is_a_better_certificate(
-    now_days: float, new_ends: float, reason: str | None
-) -> None:
+def test_a_session_is_renewed_for_a_better_certificate(now_days: float, new_ends: float, reason: str | None) -> None:
     shown = Shown("gateway", certificate=Validity(0, 10 * DAY))
     assert why_renew(shown, None, Validity(0, new_ends * DAY), now_days * DAY) == reason
     assert why_renew(shown, None, None, now_days * DAY) is None

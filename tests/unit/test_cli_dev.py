@@ -96,9 +96,7 @@ def test_a_look_leaves_no_folder_for_each_project(cache: Path) -> None:
     assert list(cache.glob("dev*")) == []
 
 
-def test_the_server_uses_this_cache_also_where_its_path_is_relative(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_uses_this_cache_also_if_its_path_is_relative(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs in another folder, where it would download everything once more, with nobody to see that."""
     monkeypatch.setenv("GATEWAY_CACHE", "../cache")
     (cache / "dev-x").mkdir(parents=True)

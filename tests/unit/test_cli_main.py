@@ -174,9 +174,7 @@ def command(*arguments: str, code: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", [("config", "reference"), ("config", "show")])
-def test_whose_output_nobody_reads_ends_without_a_word_and_not_as_done(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_whose_output_nobody_reads_ends_silently_and_not_as_done(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """As in ``gateway config reference | head``: neither a traceback nor python's complaint while it ends. Status 0 of
     ``gateway dlq replay | head`` would say that all were replayed."""
     reader, writer = os.pipe()

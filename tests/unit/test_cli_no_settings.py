@@ -76,9 +76,7 @@ class NoSettings:
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS.keys() - OTHERWISE.keys()))
-def test_a_command_without_any_settings_says_so(
-    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_missing_settings_are_told(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file.csv").write_text("user_id,password,is_superuser\nx,secret,false\n")
     Path("acl.conf").write_text('{allow, all, all, ["a"]}.\n')
@@ -99,9 +97,7 @@ def test_a_command_that_needs_routes_says_where_they_were_looked_for(
     assert f"{tmp_path}. `gateway init` writes one" in said
 
 
-def test_a_single_setting_of_the_environment_is_enough_to_be_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_one_variable_is_enough_to_be_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.chdir(tmp_path)
     assert f"no gateway.toml in {tmp_path}" in " ".join(cli("routes", "list").err.split())
     monkeypatch.setenv("GATEWAY_DATA_DIR", str(tmp_path))

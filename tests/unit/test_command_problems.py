@@ -67,9 +67,7 @@ async def test_partitions_that_are_not_read_are_a_problem_that_names_the_busiest
     assert "pump-7 (2)" in problem.text
 
 
-async def test_a_refused_right_is_a_problem_for_five_minutes(
-    runner: CommandRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_right_is_told_for_five_minutes(runner: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     runner.dispatcher.refused_ns = NOW_NS
     monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 299_000_000_000)
     problem = problems(runner)["commands-not-allowed"]

@@ -79,9 +79,7 @@ def test_what_has_not_come_is_said_and_nothing_more() -> None:
     assert "pump-1 measured wrong, and Spark's alert about it had not come" in text
 
 
-def test_the_loop_is_closed_once_the_command_of_the_devices_own_alert_has_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_loop_is_closed_once_the_command_of_the_devices_alert_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alerts, "_AFTER_S", 0.0)
     rig = Rig()
 

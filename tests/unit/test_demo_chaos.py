@@ -403,9 +403,7 @@ async def test_a_run_that_is_given_up_while_kafka_is_frozen_lets_it_go_on(servic
     assert services.done[-2:] == ["thaw", "abandon plain"]
 
 
-async def test_a_gateway_that_does_not_come_back_fails_the_demo(
-    services: FakeServices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gateway_that_stays_away_fails_the_run(services: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults_module, "_BACK_S", 0.2)
     services.comes_back = False
     faults, _, _ = await begin(services, ChaosPlan(0.0, 600.0, 8.0, 604.0))

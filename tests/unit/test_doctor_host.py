@@ -307,9 +307,7 @@ def test_a_resolver_that_hangs_costs_its_time_out_and_no_more(tmp_path: Path, mo
     assert looked.status == 69
 
 
-def test_a_defect_in_one_group_leaves_the_others_their_findings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_in_one_group_leaves_others_their_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_arguments: Any) -> HostFacts:
         raise KeyError("surprise")
 

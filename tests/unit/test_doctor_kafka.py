@@ -361,9 +361,7 @@ def disk(*arguments: Any) -> dict[str, Any]:
         ("reassignments", {"reassignments": (Reassignment("t", 1, (1, 2, 4), (4,), (3,)),)}, WARN, "t/1"),
     ],
 )
-def test_one_thing_that_differs_from_a_cluster_that_is_well(
-    name: str, changes: dict[str, Any], severity: Severity, says: str
-) -> None:
+def test_what_differs_from_a_well_cluster(name: str, changes: dict[str, Any], severity: Severity, says: str) -> None:
     check = cluster(cluster_facts(**changes))[name]
     assert check.severity is severity
     assert says in check.text

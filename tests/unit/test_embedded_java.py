@@ -118,15 +118,11 @@ def test_without_pip_the_sentence_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class TestSpark:
-    def test_a_java_with_the_vector_module_is_spark_s_own(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_java_with_the_vector_module_is_sparks_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "home", "17", "jdk.incubator.vector")))
         assert there(java.find_java()).spark_home() == tmp_path / "home"
 
-    def test_without_it_the_wrapper_drops_the_flag_and_keeps_all_others(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_it_the_wrapper_drops_the_flag_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         home = make_java(tmp_path / "a 'home'", "25")
         monkeypatch.setenv("JAVA_HOME", str(home))
         found = there(java.find_java())

@@ -107,9 +107,7 @@ class TestPorts:
             ("1024 65535", range(15_000, 65_536)),
         ],
     )
-    def test_the_choice_avoids_the_kernel_s_range_where_it_can(
-        self, monkeypatch: pytest.MonkeyPatch, text: str, inside: range
-    ) -> None:
+    def test_the_kernel_s_range_is_avoided(self, monkeypatch: pytest.MonkeyPatch, text: str, inside: range) -> None:
         monkeypatch.setattr(Path, "read_text", lambda _self: text)
         assert ports._candidates() == inside
 

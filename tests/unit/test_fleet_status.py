@@ -142,9 +142,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("one", "unanswered_ns", "severity", "words"), CASES)
-def test_what_is_said_of_a_worker_s_process(
-    one: Any, unanswered_ns: int | None, severity: str | None, words: str
-) -> None:
+def test_what_is_said_of_the_process(one: Any, unanswered_ns: int | None, severity: str | None, words: str) -> None:
     found = worker_problem(one, 1000 * S, unanswered_ns)
     assert (found.severity if found else None) == severity
     assert words in (found.text if found else "")

@@ -73,9 +73,7 @@ async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monk
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
 
 
-async def test_rights_that_are_missing_stay_a_matter_of_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_rights_stay_a_matter_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GatewayError) as raised, explained(tmp_path):
         refuse(errno.EACCES)()
     assert raised.value.exit_status is ExitStatus.CONFIG

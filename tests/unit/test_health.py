@@ -273,9 +273,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("_what", "changes", "kind", "severity", "words"), CASES, ids=[case[0] for case in CASES])
-def test_what_is_wrong_is_named(
-    _what: str, changes: Mapping[str, object], kind: str, severity: str, words: str
-) -> None:
+def test_what_is_wrong_is_told(_what: str, changes: Mapping[str, object], kind: str, severity: str, words: str) -> None:
     snapshot = replace(WELL, **changes)  # type: ignore[arg-type]
     if snapshot.disconnected:
         away = replace(SESSIONS[0], connected=False, subscribed=False)
@@ -363,9 +361,7 @@ def test_nothing_is_said_in_a_stop(snapshot: HealthSnapshot, state: State, away_
 
 
 @given(st.integers(1, 3), st.integers(0, 50), st.integers(0, 4), st.booleans())
-def test_nothing_is_said_while_a_broker_restarts_in_good_order(
-    restarted: int, second: int, gap_s: int, refuses: bool
-) -> None:
+def test_nothing_is_said_of_a_broker_restarting_well(restarted: int, second: int, gap_s: int, refuses: bool) -> None:
     """It hands its partitions on, leaves, is away for up to a minute, and comes back; elections take some seconds."""
     others = [number for number in (1, 2, 3) if number != restarted]
     silent_ns = min(second, gap_s) * S

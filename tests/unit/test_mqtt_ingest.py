@@ -373,9 +373,7 @@ async def test_the_edges_of_the_remaining_length(size: int, pieces: int) -> None
 @pytest.mark.parametrize(
     ("size", "pieces", "taken"), [(2100, 1, False), (2100, 5, False), (2049, 1, False), (2048, 1, True)]
 )
-async def test_a_packet_is_refused_beyond_the_largest_size_in_one_piece_or_in_many(
-    size: int, pieces: int, taken: bool
-) -> None:
+async def test_a_packet_beyond_the_largest_size_is_refused_however_cut(size: int, pieces: int, taken: bool) -> None:
     data = v5(payload=bytes(size - len(v5(payload=bytes(1000))) + 1000))
     assert len(data) == size
     async with make_rig(mqtt={"max_packet_bytes": 2048}) as rig:

@@ -100,9 +100,7 @@ def test_a_broker_that_ends_each_connection_at_once_is_not_hammered(label: str) 
 
 @pytest.mark.parametrize("error", [PASSWORD, NO_RIGHTS])
 @pytest.mark.parametrize("sign", ["a closed port", "a lost connection", "a sibling's lost connection"])
-def test_a_refusal_within_thirty_seconds_of_a_restart_is_asked_about_every_second(
-    error: ConnectError, sign: str
-) -> None:
+def test_a_refusal_within_thirty_seconds_of_a_restart_is_tried_every_second(error: ConnectError, sign: str) -> None:
     """EMQX opens its listeners before its authenticators and rules are loaded."""
     siblings = Siblings()
     retry, sibling = make(siblings), make(siblings)

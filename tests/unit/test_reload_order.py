@@ -450,9 +450,7 @@ MASKED = {"use": "headers", "add": {"x": "y"}}
         ({"interceptors": [SCHEMA]}, {"interceptors": [SCHEMA]}, False),
     ],
 )
-def test_interceptors_stay_if_nothing_of_theirs_has_changed(
-    before: dict[str, Any], after: dict[str, Any], stays: bool
-) -> None:
+def test_interceptors_stay_if_nothing_has_changed(before: dict[str, Any], after: dict[str, Any], stays: bool) -> None:
     """A file that they name may have."""
 
     def made(route: dict[str, Any]) -> Settings:

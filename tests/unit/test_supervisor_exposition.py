@@ -53,9 +53,7 @@ def test_no_sample_is_lost_or_changed(accept: str, parse: Callable[[str], Iterab
 
 
 @BOTH
-def test_the_supervisors_own_text_is_what_prometheus_client_would_write(
-    accept: str, parse: Callable[[str], Iterable[Any]]
-) -> None:
+def test_the_own_text_is_what_prometheus_client_would_write(accept: str, parse: Callable[[str], Iterable[Any]]) -> None:
     def parsed(text: str) -> list[Any]:
         return [(one.name, one.documentation, one.type, one.samples) for one in parse(text)]
 

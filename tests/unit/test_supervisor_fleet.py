@@ -135,9 +135,7 @@ async def test_rolled_one_after_the_other(fleet: Fleet, spawner: Spawner) -> Non
     ]
 
 
-async def test_a_slot_that_is_about_to_close_does_not_get_the_changed_settings(
-    fleet: Fleet, spawner: Spawner, tmp_path: Path
-) -> None:
+async def test_a_closing_slot_does_not_get_the_changed_settings(fleet: Fleet, spawner: Spawner, tmp_path: Path) -> None:
     """Without ${worker} in the client id it would take over the session of slot 0, and end it when it retires."""
     closing = spawner.of(1), spawner.of(2)
     after = Settings(data_dir=tmp_path, mqtt=MqttSettings(client_id="plant"))

@@ -181,9 +181,7 @@ def test_what_was_done_can_be_read_when_the_next_one_has_begun(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("full", ["before", "meanwhile"])
-def test_a_report_that_cannot_be_written_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
-) -> None:
+def test_an_unwritable_report_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     """A restart that the disk had no room to report was waited for without end."""
     reports = Reports(tmp_path, "supervisor")
     reports.begin("restart")
@@ -351,9 +349,7 @@ async def test_a_step_of_a_reload_is_answered_whatever_comes_of_it(tmp_path: Pat
         assert said[3] == ("the step 'finish' failed by a defect (zero division): see its traceback in the log.", [])
 
 
-async def test_progress_is_told_in_a_start_and_in_a_step_and_at_no_other_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_progress_is_told_in_a_start_and_in_a_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "_MOVED_S", 0.001)
     async with Talk(tmp_path) as talk:
         await until(lambda: talk.said() == ["up"], "it is up")

@@ -272,9 +272,7 @@ async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_ol
     assert third.settings is OLD
 
 
-async def test_an_old_one_that_does_not_end_leaves_no_slot_without_a_worker(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_one_that_does_not_end_leaves_no_empty_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has let go, and a thread of it hangs: whoever is in its slot is looked after nevertheless."""
     monkeypatch.setattr(slot_module, "_patience_s", lambda _settings: 0.01)
     old, new, replacing = await bench.replaced()

@@ -133,9 +133,7 @@ async def test_a_worker_that_runs_on_after_the_span_is_not_silent() -> None:
 @pytest.mark.parametrize(
     ("settings", "explains"), [({"retention_ms": DAY_MS}, False), ({"by_size": True}, True), ({"known": False}, True)]
 )
-async def test_a_partition_of_the_account_that_is_empty_explains_no_hole_of_today(
-    settings: dict[str, Any], explains: bool
-) -> None:
+async def test_an_empty_ledger_partition_explains_no_hole_of_today(settings: dict[str, Any], explains: bool) -> None:
     """As a route that is gone leaves it: its keys were the only ones there."""
 
     class Reader(KafkaReader):
@@ -662,9 +660,7 @@ def unlisted(low: int, high: int, count: int, *, unlocated: int = 0, tagged: boo
         ([listed((0, 2), dead=True), listed((2, 2))], 0, "++++", {"found": 4, "dead_letter": True}),
     ],
 )
-def test_a_partition_by_its_records(
-    records: list[PartitionRecord], start: int, ours: str, expected: dict[str, int]
-) -> None:
+def test_a_partition_is_judged(records: list[PartitionRecord], start: int, ours: str, expected: dict[str, int]) -> None:
     """``ours``: + is a record of ours, o one of the open interval, - another writer's, . none."""
     topic = TopicView({0: PartitionView(start, len(ours))})
     one = Place("t", 0, topic, now_ms=0)

@@ -207,9 +207,7 @@ PARTS = (
 
 
 @pytest.mark.parametrize("make", PARTS)
-async def test_a_stop_that_is_cancelled_while_it_waits_for_its_task_ends(
-    make: Callable[[Path], Part], tmp_path: Path
-) -> None:
+async def test_a_cancelled_stop_that_waits_for_its_task_ends(make: Callable[[Path], Part], tmp_path: Path) -> None:
     start, stop = make(tmp_path)
     await start()
     await asyncio.sleep(0)
