@@ -69,6 +69,28 @@ def test_an_alias_stands_for_its_field() -> None:
     assert not passes(sql, {"temp": 2, "unit": "F"})
 
 
+def test_a_name_that_the_rule_gives_anew_hides_the_field_of_the_message() -> None:
+    """EMQX looks into what is selected before it looks into the message."""
+    assert passes('SELECT payload.in as payload FROM "a/b" WHERE payload.x = 1', {"in": {"x": 1}, "x": 2})
+    assert passes('SELECT payload.y as payload.x FROM "a/b" WHERE payload.x = 1', {"y": 1, "x": 2})
+    assert passes('SELECT payload.a as a, a.b as c FROM "a/b" WHERE c = 1', {"a": {"b": 1}})
+    for sql in (
+        'SELECT base64_decode(payload) as payload FROM "t" WHERE payload.x = 1',
+        'SELECT base64_decode(payload) as payload, json_decode(payload) as p FROM "t" WHERE p.x = 1',
+        "SELECT nth(1, tokens(topic, '/')) as topic FROM \"t\" WHERE topic = 'a'",
+        'SELECT upper(payload.x) as payload.x FROM "t" WHERE payload.x = 1',
+    ):
+        statement = parse_sql(sql)
+        assert statement.where is not None
+        with pytest.raises(WordsError, match="it is computed"):
+            Words(statement.selected, None).expression(statement.where)
+    # A field without AS keeps its place: EMQX has no ${id} then, and ${topic} is the message's.
+    words = Words(parse_sql('SELECT topic, payload.topic, payload.id FROM "t"').selected, None)
+    assert words.template("${topic}/${payload.topic}") == "${topic}/${payload.topic}"
+    with pytest.raises(WordsError):
+        words.template("${id}")
+
+
 @pytest.mark.parametrize(
     ("where", "snippet"),
     [

@@ -133,6 +133,22 @@ def test_the_envelope_and_what_is_computed_is_lost() -> None:
     assert findings(found, "upper(payload.b) as b") == ["lost", "lost"]
 
 
+@pytest.mark.parametrize(
+    ("select", "severities"),
+    [
+        ("*", []),
+        ("payload as payload, payload.a as a, upper(payload.b) as b", []),
+        ("payload.data as payload", ["lost"]),
+        ("*, schema_encode('avro', json_decode(payload)) as payload", ["lost"]),
+        ("payload.id, payload.temperature", ["lost"]),
+    ],
+)
+def test_a_payload_that_the_rule_makes_anew_is_lost(select: str, severities: list[str]) -> None:
+    """EMQX's action then writes what SELECT made of it, and the gateway what came."""
+    found, _ = imported([{**RULE, "sql": f'SELECT {select} FROM "t/#"'}, ACTION, CONNECTOR])
+    assert findings(found, "value ${.payload}") == severities
+
+
 def test_without_a_key_there_is_none_and_a_random_strategy_is_told_of() -> None:
     _, settings = imported([RULE, changed(ACTION, message={"key": "", "value": "${payload}"}), CONNECTOR])
     assert settings["routes"][0]["key"] == ""

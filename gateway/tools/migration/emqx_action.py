@@ -102,6 +102,18 @@ def _put_key(
 def _note_value(imported: Imported, name: str, value: str, statement: Statement) -> None:
     computed = [one.text for one in statement.selected if one.field is None and one.name != "*"]
     if value in _PAYLOAD:
+        made = [
+            one.text
+            for one in statement.selected
+            if one.name.split(".")[0] == "payload" and (one.field is None or one.field.path != ("payload",))
+        ]
+        if made:
+            imported.note(
+                "lost", f"{name}: value {value}, SELECT {', '.join(made)}",
+                "EMQX writes what the rule has made of the payload. Here a record's value is the payload as it came.",
+                "An interceptor of your own can make it (docs/interceptors.md), or `fields` for JSON.",
+            )  # fmt: skip
+            return
         if computed:
             imported.note("note", f"SELECT {', '.join(computed)}", f"Computed, but {name} writes the payload alone.")
         return

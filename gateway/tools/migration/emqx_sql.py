@@ -76,7 +76,8 @@ Condition = Comparison | Negation | Junction | Field
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """One of the selected fields: its name in the result, and the field that it is; None where it is computed."""
+    """One of the selected fields: its name in the result, with dots, and the field that it is; None where it is
+    computed."""
 
     name: str
     field: Field | None
@@ -189,7 +190,7 @@ class _Parser:
         self._at = standing
         if not simple:
             return Selected(alias, None, text)
-        return Selected(alias or str(field.path[-1]), field, text)
+        return Selected(alias or ".".join(map(str, field.path)), field, text)
 
     def _topic(self) -> str:
         token = self._peek()

@@ -23,6 +23,8 @@ _NAME: Final = re.compile(r"[^.*${}\[\]]+")
 _USER: Final = ("User-Property", "User-Property-Pairs")
 _DECODED: Final = re.compile(r"json_decode\(\s*payload\s*\)\s+as\s+\S+", re.IGNORECASE)
 
+_Path = tuple[str | int, ...]
+
 
 class WordsError(ValueError):
     """Something that has no word here. ``what`` it is, ``why`` not."""
@@ -39,15 +41,18 @@ class Words:
 
     def __init__(self, selected: Iterable[Selected], device: str | None) -> None:
         self._device = device
-        self._aliases: dict[str, tuple[str | int, ...]] = {}
-        self._computed: dict[str, str] = {}
+        self._aliases: dict[_Path, _Path] = {}
+        self._computed: dict[_Path, str] = {}
         for one in selected:
-            if one.field is not None:
-                self._aliases[one.name] = one.field.path
-            elif _DECODED.fullmatch(one.text):
-                self._aliases[one.name] = ("payload",)
-            elif one.name not in {"*", ""}:
-                self._computed[one.name] = one.text
+            name = tuple(one.name.split("."))
+            field = Field(("payload",), one.text) if _DECODED.fullmatch(one.text) else one.field
+            try:
+                if field is not None:
+                    self._aliases[name] = self._resolved(field)
+                    continue
+            except WordsError:
+                pass  # a field of something computed
+            self._computed[name] = one.text
 
     # --- conditions
 
@@ -107,7 +112,7 @@ class Words:
             case ("pub_props", "Response-Topic"):
                 return "response_topic"
             case (str(first), *_):
-                raise WordsError(operand.text, self._why_not(first))
+                raise WordsError(operand.text, _why_not(first))
         raise WordsError(operand.text, "it is no field of a message")
 
     def _json_path(self, operand: Field | Constant) -> str | None:
@@ -119,22 +124,16 @@ class Words:
             return None
         return _dotted(path[1:], operand.text)
 
-    def _resolved(self, field: Field) -> tuple[str | int, ...]:
-        """The path of a field, with an alias at its beginning replaced by what it stands for."""
-        first = field.path[0]
-        standing = self._aliases.get(str(first))
-        if standing is None or standing == (first,):
-            return field.path
-        return (*standing, *field.path[1:])
-
-    def _why_not(self, name: str) -> str:
-        if name in self._computed:
-            return f"it is computed: {self._computed[name]}"
-        if name in UNKNOWN:
-            return f"{UNKNOWN[name]}, which a subscriber is not told"
-        if name == "payload":
-            return "the payload as a whole is compared by no expression here"
-        return "there is no such field here"
+    def _resolved(self, field: Field) -> _Path:
+        """The path of a field, with an alias at its beginning replaced by what it stands for. Raises WordsError for a
+        computed one."""
+        for length in range(len(field.path), 0, -1):
+            name = field.path[:length]
+            if name in self._computed:
+                raise WordsError(field.text, f"it is computed: {self._computed[name]}")
+            if name in self._aliases:
+                return (*self._aliases[name], *field.path[length:])
+        return field.path
 
     # --- templates
 
@@ -169,11 +168,19 @@ class Words:
             case ("clientid",) if self._device is not None:
                 return "${device}"
             case (str(first), *_):
-                raise WordsError(text, self._why_not(first))
+                raise WordsError(text, _why_not(first))
         raise WordsError(text, "it is no field of a message")
 
 
-def _dotted(path: tuple[str | int, ...], text: str) -> str:
+def _why_not(name: str) -> str:
+    if name in UNKNOWN:
+        return f"{UNKNOWN[name]}, which a subscriber is not told"
+    if name == "payload":
+        return "the payload as a whole is compared by no expression here"
+    return "there is no such field here"
+
+
+def _dotted(path: _Path, text: str) -> str:
     steps = []
     for step in path:
         if isinstance(step, int):
