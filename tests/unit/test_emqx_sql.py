@@ -32,7 +32,14 @@ def passes(sql: str, payload: object, topic: str = "a/b", properties: Properties
         ("payload.x = 1", {"x": 1}, True),
         ("payload.x = 1", {"x": 2}, False),
         ("payload.x = 1", {}, False),
-        ("payload.x != 1", {}, True),  # in EMQX undefined is different from everything
+        ("payload.x != 1", {"x": None}, True),
+        ("payload.x != 1", {}, False),  # in EMQX what is not there compares as false, whatever the operator
+        ("not payload.x != 1", {}, True),
+        ("payload.x != payload.y", {"x": 1}, False),
+        ("pub_props.'User-Property'.none != 'north'", {}, False),
+        ("pub_props.'User-Property'.site != 'south'", {}, True),
+        ("pub_props.'Content-Type' != 'text/plain'", {}, False),
+        ("topic != 'b' and qos != 0", {}, True),
         ("payload.x <> 1", {"x": 1}, False),
         ("payload.x > 5", {"x": 6}, True),
         ("payload.x > 5", {}, False),
@@ -46,6 +53,9 @@ def passes(sql: str, payload: object, topic: str = "a/b", properties: Properties
         ("(payload.x = 1 or payload.y = 1) and payload.z = 1", {"x": 1}, False),
         ("NOT (payload.x = 1 OR payload.x = 2)", {"x": 3}, True),
         ("payload.on", {"on": True}, True),
+        ("payload.on", {"on": 1}, False),
+        ("not payload.on", {"on": False}, True),
+        ("not payload.on", {}, False),  # NOT takes booleans alone
         ("payload.on = false", {"on": False}, True),
         ("payload.x = 1 -- why\n", {"x": 1}, True),
         ("payload.x = 1", b"no json", False),

@@ -61,10 +61,12 @@ class Words:
         match condition:
             case Junction(word, parts):
                 return f" {word} ".join(self._bracketed(part) for part in parts)
+            case Negation(Field() as field):
+                return f"{self._value(field)} is False"  # in EMQX, what is no boolean is not even not true
             case Negation(inside):
                 return f"not {self._bracketed(inside)}"
             case Field():
-                return f"{self._value(condition)} == True"
+                return f"{self._value(condition)} is True"
             case Comparison("=~", left, right):
                 return self._topic_matches(left, right)
             case Comparison(operator, left, right):
@@ -76,11 +78,23 @@ class Words:
 
     def _compared(self, operator: str, left: Field | Constant, right: Field | Constant) -> str:
         text = f"{self._value(left)} {'==' if operator == '=' else operator} {self._value(right)}"
-        if operator in {"=", "!="}:
+        if operator == "=":
             return text
-        # What is not there is neither more nor less than anything.
-        guards = [f"has(json, {path!r})" for path in map(self._json_path, (left, right)) if path is not None]
-        return " and ".join([*guards, text])
+        # What is not there is neither more nor less than anything, and in EMQX not different from it either.
+        return " and ".join([*filter(None, map(self._guard, (left, right))), text])
+
+    def _guard(self, operand: Field | Constant) -> str:
+        """Whether the message has it, as an expression; empty for what each message has."""
+        if isinstance(operand, Constant):
+            return ""
+        if (path := self._json_path(operand)) is not None:
+            return f"has(json, {path!r})"
+        match self._resolved(operand):
+            case ("pub_props", user, str(name)) if user in _USER:
+                return f"has(properties, {_dotted((name,), operand.text)!r})"
+            case ("pub_props", *_):
+                return f"{self._value(operand)} != ''"
+        return ""
 
     def _topic_matches(self, left: Field | Constant, right: Field | Constant) -> str:
         if not (isinstance(left, Field) and self._resolved(left) == ("topic",) and isinstance(right, Constant)):
