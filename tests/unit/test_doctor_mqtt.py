@@ -1,7 +1,7 @@
 """Verdicts of ``gateway doctor`` over MQTT brokers and EMQX's REST API: pure functions over facts."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -258,6 +258,20 @@ def test_slow_names_and_connections_are_warnings() -> None:
 # --- EMQX ------------------------------------------------------------------------------------------
 
 
+_TABLES: Final = {"mqtt": {"username": "gw", "password": "s", "sessions": 2}}
+_GROUPED: Final = {
+    "mqtt": {
+        "sessions": 1,
+        "groups": [{"name": "bulk", "sessions": 4, "receive_maximum": 1500, "memory_bytes": 8 << 20}],
+    },
+    "routes": [
+        {"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "group": "bulk"},
+        {"name": "alarms", "filters": ["alarms/#"], "topic": "alarms"},
+    ],
+}
+"""A session of its own and four of a group, in each worker."""
+
+
 def zone(**changes: Any) -> EmqxZone:
     values: dict[str, Any] = {
         "max_inflight": 1000, "max_mqueue_len": 100_000, "shared_subscription_strategy": "hash_clientid",
@@ -266,8 +280,10 @@ def zone(**changes: Any) -> EmqxZone:
     return EmqxZone(**{**values, **changes})
 
 
-def emqx(*, runs: bool = True, rate: float | None = 1000.0, **changes: Any) -> dict[str, Check]:
-    settings = settings_of(mqtt={"username": "gw", "password": "s", "sessions": 2})
+def emqx(
+    *, runs: bool = True, rate: float | None = 1000.0, tables: dict[str, Any] = _TABLES, **changes: Any
+) -> dict[str, Check]:
+    settings = settings_of(**tables)
     ours = {name: EmqxClient(name, connected=True) for name in expected_ids(settings, 2)}
     values: dict[str, Any] = {
         "nodes": [EmqxNode("n1", "running", "5.8.9")], "zone": zone(), "clients": ours, "bans": [],
@@ -329,6 +345,19 @@ def test_drops_and_orphans_are_named_by_client_id() -> None:
     assert "1,200 messages" in checks["drops"].text
     assert checks["orphans"].facts["orphans"] == ["gateway-5-1"]
     assert "17 messages" in checks["orphans"].text
+
+
+def test_sessions_of_groups_count_too() -> None:
+    theirs = zone(shared_subscription_strategy="round_robin", max_mqueue_len=1000)
+    checks = emqx(tables=_GROUPED, zone=theirs, rate=1900.0)
+    assert "take 1500" in checks["window"].text
+    assert "for each of 10 sessions" in checks["queue"].text
+    assert checks["queue"].severity is WARN, "2,000 messages a second"
+    assert "over 10 sessions" in checks["mailbox"].text
+    assert "with 8 sessions" in checks["strategy"].text
+    findings = Findings("mqtt")
+    judge_rest(findings, settings_of(**_GROUPED), WELCOME, door(), 2)
+    assert next(check for check in findings if check.name == "window").facts["sessions"] == 10
 
 
 def test_an_api_that_cannot_be_asked() -> None:

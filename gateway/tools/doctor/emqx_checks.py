@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from config.errors import GatewayError
 from config.numbers import many, some
-from gateway.base.group_plan import client_ids
+from gateway.base.group_plan import client_ids, group_plans, session_names
 from gateway.health.emqx.api import EmqxApi
 from gateway.tools.doctor.threads import answer
 
@@ -121,7 +121,7 @@ def _judge_nodes(findings: Findings, facts: EmqxFacts) -> None:
 
 def _judge_window(findings: Findings, settings: Settings, zone: EmqxZone) -> None:
     check = findings.of("window")
-    wanted = settings.mqtt.receive_maximum
+    wanted = max(plan.settings.mqtt.receive_maximum for plan in group_plans(settings))
     if zone.max_inflight is not None and zone.max_inflight < wanted:
         check.warn(
             f"mqtt.max_inflight of EMQX is {zone.max_inflight}: it sends a session no more unacknowledged messages, "
@@ -148,7 +148,7 @@ def _judge_queue(findings: Findings, settings: Settings, zone: EmqxZone, workers
     if zone.max_mqueue_len is None:
         check.ok("EMQX queues without limit while a session is away.")
         return
-    sessions = settings.mqtt.sessions * workers
+    sessions = len(session_names(settings)) * workers
     bears = sessions * zone.max_mqueue_len / _RESTART_S
     text = (
         f"EMQX queues {zone.max_mqueue_len} messages for each of {sessions} sessions (mqtt.max_mqueue_len) and then "
@@ -166,7 +166,7 @@ def _judge_mailbox(findings: Findings, settings: Settings, zone: EmqxZone, worke
     if zone.max_mailbox is None:
         findings.of("mailbox").ok("EMQX kills no session for the length of its mailbox.")
         return
-    sessions = settings.mqtt.sessions * workers
+    sessions = len(session_names(settings)) * workers
     bears = sessions * zone.max_mailbox / _PAUSE_S
     text = (
         f"EMQX kills a session with all it holds when more than {zone.max_mailbox} messages wait for its process "
@@ -191,7 +191,7 @@ def _judge_rate(check: Verdict, text: str, rate: float | None, bears: float, adv
 
 def _judge_strategy(findings: Findings, settings: Settings, zone: EmqxZone, workers: int) -> None:
     check = findings.of("strategy")
-    sessions = settings.mqtt.sessions * workers
+    sessions = max(plan.settings.mqtt.sessions for plan in group_plans(settings)) * workers
     name = zone.shared_subscription_strategy
     if settings.mqtt.distribution != "shared" or sessions == 1:
         check.ok("A device's messages come through one session, whatever EMQX's strategy is.")

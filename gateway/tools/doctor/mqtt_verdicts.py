@@ -211,7 +211,7 @@ def _judge_window(findings: Findings, mqtt: MqttSettings, limits: dict[str, int]
         findings.of("window").skip("An MQTT 3.1.1 broker does not say how many unacknowledged messages it sends.")
         return
     granted, wanted = min(mqtt.receive_maximum, limits.get("receive_maximum", 65_535)), mqtt.receive_maximum
-    sessions = mqtt.sessions * workers
+    sessions = (mqtt.sessions + sum(group.sessions for group in mqtt.groups)) * workers
     check = findings.of("window", granted=granted, wanted=wanted, sessions=sessions)
     rate = sessions * granted / _ACKNOWLEDGED_S
     if granted < wanted:
