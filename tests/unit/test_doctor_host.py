@@ -179,6 +179,15 @@ def test_a_gateway_that_does_not_answer_is_told_from_one_that_may_not_be_asked(t
     assert running(None, tmp_path, supervisor=None, workers={})["process"].severity is SKIPPED
 
 
+def test_a_worker_that_is_started_again_just_now_is_one_of_them() -> None:
+    """Else its sessions in EMQX would be orphans."""
+    status = {"workers": [{"worker": 0, "up": False}, {"worker": 1, "up": True}]}
+    assert RunningFacts(10, {1: 12}, status).worker_count(settings_of(workers=4)) == 2
+    assert RunningFacts(10, {0: 11, 1: 12}).worker_count(settings_of(workers=4)) == 2
+    assert RunningFacts().worker_count(settings_of(workers=4)) == 4
+    assert RunningFacts(None, {0: 11}, {"ready": True}).worker_count(settings_of(workers=0)) == 1
+
+
 def test_rates_of_all_workers() -> None:
     documents = [{"rates": {"received_per_second": 100.0}}, {"rates": {"received_per_second": 50}}, {"up": False}]
     assert RunningFacts(status={"workers": documents}).rate == 150

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from config.errors import ConfigError, ExitStatus, GatewayError
-from gateway.supervisor.cpu import worker_count
 from gateway.tools.doctor import config_checks, running
 from gateway.tools.doctor.model import GROUPS, Findings, Report
 from gateway.tools.doctor.threads import Leaving, call
@@ -61,7 +60,6 @@ class _Examination:
         self._told: asyncio.Task[None] | None = None
         self._router: Router | None = None
         self._recorded: str | None = None  # the Kafka cluster of the data directory
-        self._workers = 1
         self._began = time.monotonic()
 
     async def run(self) -> Report:
@@ -74,7 +72,6 @@ class _Examination:
         self._recorded = config_checks.judge_identity(config, settings.data_dir, settings.instance)
         config_checks.own_certificates(config, settings)
         self._running = running.find(settings.data_dir)
-        self._workers = len(self._running.workers or ()) or worker_count(settings) or 1
         outward = Outward(settings)
         started = await self._start(outward)
         try:
@@ -94,6 +91,10 @@ class _Examination:
             await outward.stop(0)
         checks = [check for group, found in self._found.items() if options.wants(group) for check in found]
         return Report(tuple(checks), time.monotonic() - self._began)
+
+    @property
+    def _workers(self) -> int:
+        return self._running.worker_count(self._settings)
 
     async def _start(self, outward: Outward) -> bool:
         """Start the token sources. Returns False if no token can ever come."""

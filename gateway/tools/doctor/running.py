@@ -14,11 +14,12 @@ from config.numbers import many, some
 from gateway.base.problem import Problem
 from gateway.data_dir.directory import holder, slots_with_files
 from gateway.http.asking import address_of, ask
+from gateway.supervisor.cpu import worker_count
 from gateway.supervisor.place import find_supervisor
 from gateway.tools.doctor.threads import call
 
 if TYPE_CHECKING:
-    from config.settings import HttpSettings
+    from config.settings import HttpSettings, Settings
     from gateway.tools.doctor.model import Findings
 
 _UNAVAILABLE: Final = {
@@ -49,6 +50,11 @@ class RunningFacts:
     @property
     def runs(self) -> bool:
         return bool(self.pids)
+
+    def worker_count(self, settings: Settings) -> int:
+        """The number of workers: of the running gateway, whether each runs now or not, else by the settings."""
+        listed = (self.status or {}).get("workers")
+        return len(listed if isinstance(listed, list) else self.workers or ()) or worker_count(settings) or 1
 
     @property
     def rate(self) -> float | None:
