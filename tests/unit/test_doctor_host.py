@@ -108,12 +108,13 @@ def test_facts_of_a_machine_s_files(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/7/fd").mkdir(parents=True)
-    (root / "sys/fs/cgroup/pod").mkdir(parents=True)
+    (root / "sys/fs/cgroup/pod/inner").mkdir(parents=True)
     data.mkdir()
     mounts = ["1 0 8:1 / / rw - ext4 /dev/sda rw", f"2 1 0:9 / {data} rw,relatime shared:3 - nfs4 server:/x rw"]
     (root / "proc/self/mountinfo").write_text("\n".join(mounts) + "\n")
-    (root / "proc/self/cgroup").write_text("0::/pod\n")
-    (root / "sys/fs/cgroup/pod/memory.max").write_text("max\n")
+    (root / "proc/self/cgroup").write_text("0::/pod/inner\n")
+    (root / "sys/fs/cgroup/pod/inner/memory.max").write_text("max\n")
+    (root / "sys/fs/cgroup/pod/memory.max").write_text("1073741824\n")  # the lowest counts
     (root / "sys/fs/cgroup/memory.max").write_text("536870912\n")
     (root / "sys/fs/cgroup/memory.current").write_text("1000\n")
     (root / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       2048 kB\n")

@@ -138,13 +138,11 @@ def _kind(at: Path, root: Path) -> str:
 
 
 def _memory_limit(root: Path) -> int | None:
-    """The limit of this process's control group, or of one above it."""
-    for folder in control_groups(root, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = _number(folder / name)
-            if limit is not None and limit < 1 << 60:  # version 1 has a very large number for "none"
-                return limit
-    return None
+    """The lowest limit of this process's control group and those above it, which the kernel keeps to."""
+    names = ("memory.max", "memory.limit_in_bytes")
+    limits = [_number(folder / name) for folder in control_groups(root, "memory") for name in names]
+    # Version 1 has a very large number for "none".
+    return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
 
 def _number(file: Path) -> int | None:
