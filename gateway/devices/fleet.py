@@ -14,6 +14,8 @@ from typing import Literal
 
 from bridge.backoff import Backoff
 from bridge.waiting import end_tasks
+from config.error_words import words
+from config.errors import ConfigError
 from gateway.devices.commands import AnswerShares, Obedience
 from gateway.devices.device import DeviceConnectError, DeviceConnection, Heard, Way
 from gateway.devices.mischief import FaultShares, Mischief
@@ -427,5 +429,10 @@ def allow_a_socket_per_device() -> None:
 def _secrets(file: str) -> dict[str, str]:
     if not file:
         return {}
-    with Path(file).open(newline="") as rows:
-        return {row[0]: row[1] for row in list(csv.reader(rows))[1:]}
+    try:
+        with Path(file).open(newline="", encoding="utf-8") as rows:
+            return {row[0]: row[1] for row in list(csv.reader(rows))[1:] if row}
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {words(error)}.") from None
+    except (ValueError, IndexError, csv.Error):
+        raise ConfigError(f"{file} is no CSV in UTF-8 with a heading, and a name and a secret in each row.") from None

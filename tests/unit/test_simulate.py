@@ -10,12 +10,13 @@ import pytest
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
-from gateway.devices.fleet import FleetCounts
+from gateway.devices.fleet import Fleet, FleetCounts, FleetSettings
 from gateway.devices.mischief import CORRUPT, FaultShares, Mischief
 from gateway.devices.outbox import DeviceLedger
 from gateway.devices.physics import build_fleet
 from gateway.devices.profiles import PROFILES
 from gateway.devices.simulation import account_of
+from tests.command_line import Cli
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -116,6 +117,18 @@ def test_nobody_elses_broker_is_loaded_unasked(
 def test_too_much_and_what_cannot_be(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["simulate", *arguments]) == ExitStatus.USAGE
+
+
+@pytest.mark.parametrize("text", [b"name,secret\nd-1\n", b"name,secret\nd-1,\xff\n"])
+def test_secrets_that_are_none_are_a_sentence(text: bytes, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_bytes(text)
+    said = cli("simulate", "--secrets", str(tmp_path / "secrets"), status=ExitStatus.CONFIG).err
+    assert "a name and a secret in each row" in said
+
+
+def test_an_empty_line_among_the_secrets_is_none(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("name,secret\nd-1,s\n\n")
+    Fleet(FleetSettings("127.0.0.1", 1, devices=1, rate=1.0, seed=1, secrets_file=str(tmp_path / "secrets")))
 
 
 @pytest.mark.parametrize(
