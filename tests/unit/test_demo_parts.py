@@ -271,6 +271,10 @@ def test_a_folder_with_something_in_it_is_not_kept_into(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not an empty folder"):
         arguments.run(arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    for nowhere in ("mine", "mine/below"):
+        arguments.keep = tmp_path / nowhere
+        with pytest.raises(ConfigError, match="cannot be made a folder"):
+            arguments.run(arguments)
 
 
 def test_absent_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

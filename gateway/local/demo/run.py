@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.waiting import end_tasks
+from config.error_words import words
 from config.errors import ConfigError
 from gateway.base.process.child import Child
 from gateway.devices.outbox import DeviceLedger, ledger_from_json
@@ -90,7 +91,7 @@ class _Demo:
 
     async def run(self) -> DemoResult:
         if self._options.keep is not None:
-            _require_empty(self._options.keep)
+            _make_empty(self._options.keep)
         self._watching = watching = asyncio.create_task(self._watch())
         task = asyncio.current_task()
         assert task is not None
@@ -486,7 +487,6 @@ class _Demo:
 
     def _make_root(self) -> Path:
         if self._options.keep is not None:
-            self._options.keep.mkdir(parents=True, exist_ok=True)
             self._root = self._options.keep.resolve()
         else:
             self._root = Path(tempfile.mkdtemp(prefix="gateway-demo-"))
@@ -516,9 +516,15 @@ def _devices_detail(line: Mapping[str, Any], options: DemoOptions) -> str:
     return text
 
 
-def _require_empty(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--keep {folder}: it exists and is not an empty folder. Give one that is, or a new name.")
+def _make_empty(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(
+                f"--keep {folder}: it exists and is not an empty folder. Give one that is, or a new name."
+            )
+    except OSError as error:
+        raise ConfigError(f"--keep {folder}: it cannot be made a folder for the data: {words(error)}.") from None
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
