@@ -130,8 +130,12 @@ class TestCache:
             cache_directory()
 
     def test_a_lock_that_cannot_be_opened_names_the_way_out(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.EmbeddedError, match="set GATEWAY_CACHE to another one"), locked(tmp_path):
-            pass
+        (tmp_path / "file").touch()
+        for path in (tmp_path, tmp_path / "file" / "lock"):
+            with pytest.raises(errors.EmbeddedError, match="set GATEWAY_CACHE to another one"), locked(path):
+                pass
+        with locked(tmp_path / "new" / "lock", mode=0o700):
+            assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
     def test_a_lock_is_exclusive_until_it_is_released(self, tmp_path: Path) -> None:
         with (tmp_path / "lock").open("ab") as other:

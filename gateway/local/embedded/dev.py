@@ -77,8 +77,7 @@ def up(
     Blocks until both brokers are ready. Raises what starting them raises.
     """
     directory = _directory(name)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with locked(directory / "lock"):
+    with locked(directory / "lock", mode=0o700):
         if (running := find(name)) is not None:
             return running, False
         resolve("kafka", progress)  # here, where somebody sees the progress, not in the background

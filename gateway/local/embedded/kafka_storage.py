@@ -32,7 +32,6 @@ def format_storage(data: Path, node: int, cluster_id: str, options: Sequence[str
             _run_format(checkpoint, options)
     else:
         cache = cache_directory() / "kafka"
-        cache.mkdir(exist_ok=True)
         checkpoint = cache / f"bootstrap-{bundle_digest('kafka')}.checkpoint"
         with locked(cache / "bootstrap.lock"):
             if not checkpoint.exists():

@@ -32,14 +32,16 @@ def cache_directory() -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` (created); blocks while another process or thread has it.
+def locked(path: Path, mode: int = 0o777) -> Iterator[None]:
+    """Hold an exclusive lock on ``path`` (created, as is its folder, with that mode); blocks while another process or
+    thread has it.
 
     The kernel frees the lock when its holder dies, so a crash leaves
     nothing to clean up. The file itself stays: removing it would let two processes lock two different files of one
     name. Raises EmbeddedError when it cannot be opened.
     """
     try:
+        path.parent.mkdir(mode, exist_ok=True)
         file = path.open("ab")
     except OSError as error:  # another user's, as after one run with sudo
         raise EmbeddedError(

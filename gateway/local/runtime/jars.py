@@ -56,7 +56,6 @@ def resolve(bundle: Bundle, progress: ProgressCallback = print_progress) -> list
     if _verified(directory, bundle):
         return _paths(directory, bundle)
     root = directory.parent
-    root.mkdir(exist_ok=True)
     with locked(root / f"{directory.name}.lock"):
         if not _verified(directory, bundle):  # else: another process fetched them while we waited
             _fetch(bundle, directory, progress)

@@ -92,7 +92,6 @@ def ensure_java(progress: ProgressCallback = print_progress) -> Java:
     if java is not None:
         return java
     java_directory = cache_directory() / "java"
-    java_directory.mkdir(exist_ok=True)
     with locked(java_directory / "install.lock"):
         if (java := _wheel_java()) is None:  # else: another process installed it while we waited
             _install(java_directory, notes, progress)
