@@ -99,6 +99,7 @@ class Explanation:
     """All results in order of the message's way, with ``notes``."""
 
     message: Message
+    received_ms: int = 0  # when the gateway is taken to have received it
     before: list[str] = field(default_factory=list)  # EMQX's steps before
     deliveries: list[Delivery] = field(default_factory=list)
     routes: list[RouteView] = field(default_factory=list)
@@ -287,7 +288,7 @@ async def _dispatch(
         chains=Chains({chain.route: _listening(chain, told.steps) for chain in chains}),
     )
     accumulator, dispatcher = path.accumulator, path.dispatcher
-    dispatcher.received_ms = time.time_ns() // 1_000_000
+    dispatcher.received_ms = told.received_ms = time.time_ns() // 1_000_000
     accumulator.now_ns = time.monotonic_ns()
     dispatcher.delivery_prefix = b"delivery-id:"
     raw = b"\0" if message.properties != NO_PROPERTIES else b""

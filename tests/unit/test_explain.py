@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from bridge.interceptors import Interceptor
 from bridge.message import Properties
 from bridge.produce.partitioner import partition_for
+from bridge.record import Record
 from config.settings import Settings
 from gateway.cli.main import main
+from gateway.cli.records import explain_text
 from gateway.tools.explain import Explanation, Message, explain
 from tests.command_line import Cli
 
@@ -66,6 +69,21 @@ def test_dropped_broken_and_unplaceable_messages() -> None:
         Message("devices/d7/alarm", b"long"), lambda _topic: None,
     )  # fmt: skip
     assert dict(large.written[0].headers)["dlq.reason"] == b"too_large"
+
+
+class Stamp(Interceptor):
+    """Sets a record's timestamp."""
+
+    def on_send(self, record: Record) -> Record:
+        return record.replace(timestamp_ms=1_700_000_000_000)
+
+
+def test_a_timestamp_is_told_as_it_is_written() -> None:
+    assert "timestamp: the time of receipt;" in explain_text.text(told("devices/d7/alarm"), SETTINGS)
+    route = {**ROUTES[0], "group": "", "interceptors": [{"use": f"{__name__}:Stamp"}]}
+    settings = Settings(routes=[route])
+    found = explain(settings, Message("devices/d7/alarm"), lambda _topic: None)
+    assert "timestamp: 1700000000000 ms since 1970;" in explain_text.text(found, settings)
 
 
 def test_what_nobody_fetches_and_what_emqx_does_first() -> None:

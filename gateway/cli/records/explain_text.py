@@ -23,7 +23,7 @@ def text(told: Explanation, settings: Settings) -> str:
     _section(lines, "interceptors", _steps(told.steps))
     for number, one in enumerate(told.written, 1):
         count = f" {number} of {len(told.written)}" if len(told.written) > 1 else ""
-        _section(lines, f"dead letter{count}" if one.dead_letter else f"record{count}", _record(one, settings))
+        _section(lines, f"dead letter{count}" if one.dead_letter else f"record{count}", _record(one, told, settings))
     _section(lines, "end", _end(told))
     _section(lines, "note", told.notes)
     return "\n".join(lines) + "\n"
@@ -132,7 +132,7 @@ def _steps(steps: list[Step]) -> Iterator[str]:
             yield f"     {name}: {before} → {after}"
 
 
-def _record(one: Written, settings: Settings) -> Iterator[str]:
+def _record(one: Written, told: Explanation, settings: Settings) -> Iterator[str]:
     if one.dead_letter:
         said = dict(one.headers)
         reason, error = said.get(wire.DLQ_REASON), said.get(wire.DLQ_ERROR)
@@ -146,7 +146,8 @@ def _record(one: Written, settings: Settings) -> Iterator[str]:
         yield f"partition: {where}" if one.partition is None else f"partition: {one.partition} {where}"
     value = "null (a tombstone)" if one.value is None else f"{len(one.value)} bytes"
     yield f"value: {value}{f', {shown(one.value)}' if one.value else ''}"
-    yield f"timestamp: the time of receipt{'' if not one.headers else f'; {len(one.headers)} headers'}"
+    when = "the time of receipt" if one.timestamp_ms == told.received_ms else f"{one.timestamp_ms} ms since 1970"
+    yield f"timestamp: {when}{'' if not one.headers else f'; {len(one.headers)} headers'}"
     for name, content in one.headers:
         yield f"  {name} = {shown(content)}"
     yield f"compressed with {settings.kafka.compression}, acknowledged to EMQX when Kafka has it (acks=all)"
