@@ -208,10 +208,11 @@ def test_a_ledger_survives_its_way_between_processes() -> None:
 
 
 def test_the_settings_file_is_one_the_gateway_accepts(tmp_path: Path) -> None:
-    root = tmp_path / 'a "quoted" folder'
+    root = tmp_path / 'a "quoted" \N{ROCKET} folder\x7f'
     root.mkdir()
     file = root / "gateway.toml"
-    file.write_text(gateway_toml(root, mqtt_port=18830, bootstrap="127.0.0.1:19092", http_port=19464))
+    text = gateway_toml(root, mqtt_port=18830, bootstrap="127.0.0.1:19092", http_port=19464)
+    file.write_text(text, encoding="utf-8")
     loaded = load(file, environ={})
     require_runnable(loaded)
     settings = loaded.settings

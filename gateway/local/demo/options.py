@@ -1,10 +1,10 @@
 """What a run of the demo is asked to do, and the settings file it gives to the gateway and the Spark job."""
 
-import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from config.wording import as_toml
 from gateway.devices.physics import FAULTY_SIGNAL, UNITS
 
 TOPIC = "telemetry"
@@ -99,7 +99,7 @@ def gateway_toml(
     ``password_file``: of the gateway's user at the MQTT broker; None where it
     lets everybody in.
     """
-    text = json.dumps  # a JSON string is a TOML basic string
+    text = as_toml
     login = ""
     if password_file is not None:
         login = f'username = "gateway"\npassword_file = {text(str(password_file))}\n'

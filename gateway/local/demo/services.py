@@ -197,7 +197,8 @@ class Services:
                 http_port=http_port,
                 supervised=supervised,
                 password_file=None if self._access is None else self._access.process.gateway_password_file,
-            )
+            ),
+            encoding="utf-8",
         )
         # A worker outlives its supervisor for as long as it drains.
         self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log", {}, supervised)

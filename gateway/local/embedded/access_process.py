@@ -1,7 +1,6 @@
 """The access service on this machine, for the demo, development and tests: a real `gateway auth serve` of its own."""
 
 import csv
-import json
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from typing import Self
 
 from auth.store.first_start import FirstStart
 from config.loading.load import load
+from config.wording import as_toml
 from gateway.local.embedded.access import AccessEndpoint
 from gateway.local.runtime.errors import EmbeddedError
 from gateway.local.runtime.ports import reserve_ports
@@ -100,12 +100,13 @@ class AccessProcess(ServerProcess):
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._reservation is None:
             self._reservation = reserve_ports(2)
-        self.config.write_text(self._toml(""))
+        self.config.write_text(self._toml(""), encoding="utf-8")
         FirstStart(load(self.config, environ={}).settings, self._secrets.absolute()).run(devices)
-        self.config.write_text(self._toml(f"shared_secret_file = {json.dumps(str(self._secret_file.absolute()))}\n"))
+        secret = f"shared_secret_file = {as_toml(str(self._secret_file.absolute()))}\n"
+        self.config.write_text(self._toml(secret), encoding="utf-8")
 
     def _toml(self, secret: str) -> str:
-        text = json.dumps  # a JSON string is a TOML basic string
+        text = as_toml
         return f"""\
 # Written by `gateway demo --auth` or `gateway dev up --auth`; give it to `gateway auth … --config`.
 instance = {text(self._instance)}
