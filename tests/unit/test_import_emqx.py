@@ -316,5 +316,5 @@ def test_no_secret_of_a_connector_is_told(tmp_path: Path, capsys: pytest.Capture
 def test_text_of_a_rule_becomes_no_setting() -> None:
     """What stands in a comment ends where its line does."""
     found, _ = imported(CONNECTOR, ACTION, RULE)
-    found.comment("kafka", 'WHERE x = 1\n[http]\nhost = "0.0.0.0"')
+    found.comment("kafka", 'WHERE x = 1\x01\n[http]\nhost = "0.0.0.0"')
     assert "http" not in tomllib.loads(as_toml_text(found, "made by a test"))

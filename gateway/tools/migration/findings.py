@@ -63,5 +63,6 @@ class Imported:
         self.note("check", path, f"{why} The settings name a file that does not exist yet.", f"Write it into {file}.")
 
     def comment(self, path: str, text: str) -> None:
-        # On one line, because the next line would be a setting.
-        self.comments.setdefault(path, []).append(" ".join(text.split()))
+        # On one line, because the next line would be a setting, and without what TOML allows nowhere.
+        plain = "".join(letter if letter.isprintable() else " " for letter in text)
+        self.comments.setdefault(path, []).append(" ".join(plain.split()))
