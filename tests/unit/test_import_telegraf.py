@@ -161,6 +161,17 @@ def test_topics(output: str, topic: str, said: list[str]) -> None:
     assert severities(found, "outputs.kafka: topic_") == said
 
 
+def test_variables_stand_as_they_are_and_are_told_of() -> None:
+    """As environment variables usually give a user, and the first level of a topic."""
+    text = SHORT.format(input='  username = "${NAME}"\n  password = "${SECRET}"', output="")
+    found, settings = imported(text.replace('["a/+/b"]', '["${SITE}/+/b", "$share/g/a/+"]'))
+    assert settings["mqtt"]["username"] == "gateway"
+    assert settings["routes"][0]["filters"] == ["${SITE}/+/b", "a/+"]
+    assert severities(found, "mqtt_consumer: topics ${SITE}/+/b") == ["check"]
+    assert severities(found, "mqtt_consumer: username ${NAME}") == ["check"]
+    assert not any("SECRET" in one.what for one in found.findings)
+
+
 def test_tags_of_some_topics_only_are_no_headers_of_all() -> None:
     found, settings = imported(SHORT.format(input=PARSED, output="").replace('"a/+/b"]', '"a/#"]'))
     assert "headers" not in settings["routes"][0]

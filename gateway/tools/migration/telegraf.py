@@ -16,7 +16,7 @@ from bridge.routing.filters import split_share
 from config.values.topic_filters import covers, intersection
 from gateway.tools.migration.findings import Imported, ImportError_
 from gateway.tools.migration.routes import arranged, usable
-from gateway.tools.migration.telegraf_output import put_output, put_tls
+from gateway.tools.migration.telegraf_output import put_output, put_tls, put_username
 
 _SCHEMES: Final = {"tcp": "mqtt", "ssl": "mqtts", "tls": "mqtts"}  # other schemes have the same names
 _PASSWORD_FILE: Final = "/run/secrets/mqtt-password"  # noqa: S105 - a file's name
@@ -27,7 +27,8 @@ _KNOWN: Final = frozenset(
 )
 _SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
 _USERINFO: Final = re.compile(r"(?<=://)[^/]*@|^[^/]*@")
-_VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]\w*|@\{")
+
+_WITHIN: Final = re.compile(r"[$@]\{|.\$[A-Za-z_]")  # a variable, and no topic such as $share/…
 
 
 def import_telegraf(text: str) -> Imported:
@@ -66,6 +67,8 @@ def import_telegraf(text: str) -> Imported:
     routes = arranged(imported, routes)
     imported.settings["routes"] = routes
     _note_overlaps(imported, routes)
+    for plugin, table in (*(("mqtt_consumer", one) for one in taken), ("outputs.kafka", outputs[0])):
+        _note_variables(imported, plugin, table)
     _note_formats(imported, taken, outputs[0])
     _note_rest(imported, document)
     return imported
@@ -102,13 +105,7 @@ def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
             "Set mqtt.username, and mqtt.password_file.",
         )  # fmt: skip
     if first.get("username"):
-        if _VARIABLE.search(str(first["username"])):
-            imported.note(
-                "check", f"mqtt_consumer: username {first['username']}", "A variable or a secret store's entry.",
-                "Write the name into mqtt.username.",
-            )  # fmt: skip
-        else:
-            imported.put("mqtt.username", str(first["username"]))
+        put_username(imported, "mqtt_consumer: username", str(first["username"]), "mqtt.username")
     if first.get("password"):
         imported.password("mqtt.password", _PASSWORD_FILE)
     put_tls(imported, "mqtt_consumer", first, "mqtt")
@@ -252,6 +249,19 @@ def _note_overlaps(imported: Imported, routes: list[dict[str, Any]]) -> None:
             imported.note(
                 "differs", f"routes {first['name']} and {second['name']}",
                 "Their filters overlap: Telegraf read such a message twice, here it takes the first route.",
+            )  # fmt: skip
+
+
+def _note_variables(imported: Imported, plugin: str, table: Mapping[str, Any]) -> None:
+    """Report texts in which Telegraf puts a variable's value. Names and passwords have findings of their own."""
+    for name, value in table.items():
+        texts = [_without_login(one) for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        found = [text for text in texts if _WITHIN.search(text)]
+        if found and not name.endswith(("username", "password", "token", "pwd")):
+            imported.note(
+                "check", f"{plugin}: {name} {', '.join(found)}",
+                "Telegraf puts a variable's value there; here the text was taken as it stands.",
+                "Write the value in its place.",
             )  # fmt: skip
 
 

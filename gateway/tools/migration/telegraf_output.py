@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.tools.migration.findings import ACKS
@@ -9,6 +10,7 @@ from gateway.tools.migration.findings import ACKS
 if TYPE_CHECKING:
     from gateway.tools.migration.findings import Imported
 
+_VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]\w*|@\{")
 _CODECS: Final = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _TLS: Final = {
     "tls_ca": "ca_file", "tls_cert": "certificate_file", "tls_key": "key_file", "tls_server_name": "server_name"
@@ -138,19 +140,19 @@ def _put_login(imported: Imported, output: dict[str, Any]) -> bool:
         if output.get("sasl_extensions"):
             imported.put("kafka.sasl.extensions", {k: str(v) for k, v in output["sasl_extensions"].items()})
         return True
-    imported.put("kafka.sasl.username", _plain_name(imported, str(output.get("sasl_username", ""))))
+    put_username(imported, "outputs.kafka: sasl_username", str(output.get("sasl_username", "")), "kafka.sasl.username")
     imported.password("kafka.sasl.password", _PASSWORD_FILE)
     return True
 
 
-def _plain_name(imported: Imported, text: str) -> str:
-    if "${" in text or text.startswith(("$", "@{")) or not text:
+def put_username(imported: Imported, what: str, text: str, setting: str) -> None:
+    """Set a user name; for a variable a name in its place, since the settings take no password without one."""
+    if _VARIABLE.search(text) or not text:
         imported.note(
-            "check", f"outputs.kafka: sasl_username {text}", "A variable or a secret store's entry.",
-            "Write the name into kafka.sasl.username.",
-        )  # fmt: skip
-        return "gateway"
-    return text
+            "check", f"{what} {text}", "A variable or a secret store's entry.", f"Write the name into {setting}."
+        )
+        text = "gateway"
+    imported.put(setting, text)
 
 
 def put_tls(imported: Imported, plugin: str, given: dict[str, Any], table: str) -> bool:
