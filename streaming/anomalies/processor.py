@@ -8,12 +8,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-)
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from streaming.anomalies.detectors import MAD_TO_DEVIATION, Limits, Silence, Verdict, severity
 from streaming.anomalies.state import DeviceDetector
@@ -62,12 +57,7 @@ class Detect(StatefulProcessor):
             device.habit.heard(row.received_us, row.event_us, row.ingested_us)
         self._keep(device, ordered[-1].type)
 
-    def handleExpiredTimer(  # noqa: N802 (Spark's name)
-        self,
-        key: Any,
-        timerValues: TimerValues,  # noqa: N803 (Spark's name)
-        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803, ARG002 (Spark's name)
-    ) -> Iterator[Row]:
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
         kept = self._state.get()
         if kept is None:
             return

@@ -34,6 +34,7 @@ from streaming.lake.delta_upkeep import retried
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
 from streaming.lake.names import text
+from streaming.lake.time_ranges import millis
 from streaming.metrics import BatchCounts
 from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
@@ -106,7 +107,7 @@ class _Auditor:
         extents = self._extents(batch)
         rows = audit_transforms.judged(
             self._seen.read().where(F.col("read_at") >= F.lit(kept_from)),
-            self._entries.read().where(F.col("to_ms") >= _ms(kept_from)),
+            self._entries.read().where(F.col("to_ms") >= millis(kept_from)),
             spark.createDataFrame(extents, EXTENTS),
         )
         settled = (F.col("minute") >= F.lit(oldest)) & (
@@ -164,9 +165,5 @@ class _Auditor:
         """Lets go of what no judgement looks at any more."""
         since = f"TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'"
         spark.sql(f"DELETE FROM {self._seen.sql_name} WHERE read_at < {since}")  # noqa: S608 (names and times of our own)
-        spark.sql(f"DELETE FROM {self._entries.sql_name} WHERE to_ms < {_ms(kept_from)}")  # noqa: S608
+        spark.sql(f"DELETE FROM {self._entries.sql_name} WHERE to_ms < {millis(kept_from)}")  # noqa: S608
         self._purged_s = time.monotonic()
-
-
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)

@@ -10,12 +10,7 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-)
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 from pyspark.sql.types import DoubleType, MapType, StringType
 
 from streaming.devices.gateways import Beat, Gateway, Worker
@@ -87,20 +82,10 @@ class ShardProcessor(StatefulProcessor):
         self._gateways = handle.getMapState("gateways", "gateway string", _GATEWAY)
         self._meta = handle.getValueState("meta", _META)
 
-    def handleInputRows(  # noqa: N802 (Spark's name)
-        self,
-        key: Any,
-        rows: Iterator[Any],
-        timerValues: TimerValues,  # noqa: N803
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803 (Spark's names)
         return self._run(key[0], [one for row in rows if (one := _input(row)) is not None], timerValues)
 
-    def handleExpiredTimer(  # noqa: N802 (Spark's name)
-        self,
-        key: Any,
-        timerValues: TimerValues,  # noqa: N803
-        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803
-    ) -> Iterator[Row]:
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
         return self._run(key[0], [], timerValues)
 
     def _run(self, shard: int, inputs: list[Input], timer_values: TimerValues) -> Iterator[Row]:
@@ -222,17 +207,8 @@ def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]
 def _input(row: Any) -> Input | None:
     match row.kind:
         case "reading":
-            return Reading(
-                row.device,
-                row.type,
-                row.site,
-                row.gateway,
-                row.seq,
-                row.device_ms,
-                row.event_ms,
-                row.ms,
-                dict(row["values"]),
-            )
+            own = row.device, row.type, row.site, row.gateway, row.seq, row.device_ms, row.event_ms, row.ms
+            return Reading(*own, dict(row["values"]))
         case "clock":
             return Clock(row.gateway, row.ms)
         case "beat":

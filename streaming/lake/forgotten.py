@@ -7,7 +7,7 @@ what was to be forgotten.
 
 import hashlib
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from config.settings import StreamSettings
 from streaming.lake.lake import tables_folder
 from streaming.lake.storage import Folder
+from streaming.lake.time_ranges import millis
 
 
 class Forgotten:
@@ -28,7 +29,7 @@ class Forgotten:
         """Notes that a device is forgotten, now unless ``at`` says when."""
         moment = datetime.now(UTC) if at is None else at
         self._folder.make()
-        self._folder.write_text(f"{hashlib.sha256(device.encode()).hexdigest()}-{_ms(moment)}", "")
+        self._folder.write_text(f"{hashlib.sha256(device.encode()).hexdigest()}-{millis(moment)}", "")
 
     def moments(self) -> dict[str, int]:
         """When each was forgotten last, in milliseconds since 1970, by the SHA-256 of its name."""
@@ -43,7 +44,7 @@ class Forgotten:
 
     def let_go(self, before: datetime) -> int:
         """Removes the notes of devices that were forgotten before a moment; returns how many."""
-        old = [name for ms, _, name in self._notes() if ms < _ms(before)]
+        old = [name for ms, _, name in self._notes() if ms < millis(before)]
         for name in old:
             self._folder.delete(name)
         return len(old)
@@ -66,7 +67,3 @@ class Forgotten:
             return rows
         forgotten = F.timestamp_millis("forgotten_ms")
         return marked.where(forgotten.isNull() | (F.col("received_at") > forgotten)).drop("forgotten_ms")
-
-
-def _ms(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -21,6 +21,10 @@ def moment(at_us: int) -> datetime:
     return EPOCH + timedelta(microseconds=at_us)
 
 
+def millis(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(milliseconds=1)
+
+
 def timestamp(at_us: int) -> str:
     """The same as SQL."""
     return f"TIMESTAMP '{moment(at_us):%Y-%m-%d %H:%M:%S.%f}'"

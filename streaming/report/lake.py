@@ -314,12 +314,11 @@ def _deleted(lake: _Lake) -> None:
         )
         lake.report.absent["lost.bronze_gaps"] = why
         return
+    rows = lake.table("bronze_gaps", "lost", "seen_at")
     none_found = "bronze has met no record, in this time, that Kafka deleted before it was read."
     lake.report.absent["lost.bronze_gaps"] = none_found
-    if not DeltaTable(lake.spark, lake.stream, "bronze_gaps").exists():
+    if rows is None:
         return  # it is made with the first gap
-    rows = lake.table("bronze_gaps", "lost", "seen_at")
-    assert rows is not None
     # Of a range without an end nobody knows how much it was: one, as in the metric.
     size = F.coalesce(F.expr("last_offset - first_offset + 1"), F.lit(1))
     records, unknown = _only(rows.agg(F.sum(size), F.count_if(F.col("last_offset").isNull())))
