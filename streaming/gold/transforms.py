@@ -125,9 +125,9 @@ def rolled_up(parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Se
 
     A standard deviation out of those of the parts needs how far the parts' means are from that of the whole, squared
     and added up. Means that are far from 0 would cancel each other out beyond a double's precision, so they are
-    taken from the mean of their series here.
+    taken from the median of their series here, which one broken reading does not move.
     """
-    middle = F.mean("mean").over(Window.partitionBy(*_SERIES))
+    middle = F.median("mean").over(Window.partitionBy(*_SERIES))
     total = F.sum("readings")
     off = F.try_divide(F.sum(F.col("readings") * F.col("off")), total)
     squares = F.sum("squares") + F.sum(F.col("readings") * F.col("off") * F.col("off")) - total * off * off
@@ -143,7 +143,7 @@ def rolled_up(parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Se
         .agg(
             F.max("fresh").alias("fresh"),
             total.alias("readings"),
-            (F.max("middle") + off).alias("mean"),
+            F.try_divide(F.sum(F.col("readings") * F.col("mean")), total).alias("mean"),
             F.min("min").alias("min"),
             F.max("max").alias("max"),
             F.when(total > 1, F.sqrt(F.greatest(squares, F.lit(0.0)) / (total - 1))).alias("stddev"),

@@ -181,7 +181,8 @@ def aggregated(readings: DataFrame, windows: Sequence[WindowShape], units: Mappi
 
 
 def test_aggregates_are_those_of_plain_python(spark: SparkSession) -> None:
-    batch = readings(400, seed=1)
+    """Also of windows beside one with a broken reading, the greatest number of 32 bits."""
+    batch = [*readings(400, seed=1), Reading("d0", "pump", None, BEGIN + timedelta(hours=1), 1000, 3.4e38, None)]
     shapes = [parse_window(text) for text in WINDOWS]
     made = aggregated(rows(spark, batch), shapes, {"temperature": "°C"})
     assert made.schema.names == gold_transforms.GOLD.names
