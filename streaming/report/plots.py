@@ -40,6 +40,7 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.color": _ROLES["ink"],
+    "text.parse_math": False,  # devices choose the names
     "xtick.color": _ROLES["ink"],
     "ytick.color": _ROLES["ink"],
     "grid.color": _ROLES["faint"],

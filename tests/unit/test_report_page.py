@@ -141,6 +141,7 @@ def test_a_report_without_anything_says_so_in_every_section() -> None:
     [
         {"throughput": Bars(60.0, {"one": [(BEGIN_S, 3.0)]})},
         {"throughput": Bars(60.0, {"none": []})},
+        {"throughput": Bars(60.0, {"$\\no$": [(BEGIN_S, 3.0)], "$x$": [(BEGIN_S, 3.0)]})},
         {"quarantine": Bars(1.0, {"not_json": [(BEGIN_S, 1.0)]})},
         {"lateness": {"under 1 s": 0}},
         {"signals": [replace(full_report().signals[0], points=[], marks=[])]},
