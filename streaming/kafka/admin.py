@@ -81,9 +81,10 @@ class KafkaAdmin:
         answer = self._connected().describeTopics(names).allTopicNames().get()
         return {name: answer.get(name) for name in names}
 
-    def has_topic(self, topic: str) -> bool:
-        """Whether there is a topic that this user may see."""
-        return bool(self._connected().listTopics().names().get().contains(topic))
+    def present(self, topics: Iterable[str]) -> list[str]:
+        """Those of the topics that are there, and that this user may see."""
+        there = self._connected().listTopics().names().get()
+        return [topic for topic in topics if there.contains(topic)]
 
     def create_topic(self, topic: str, topics: TopicsSettings) -> None:
         """As ``kafka.topics`` declares it, else with its numbers of partitions and replicas."""
@@ -117,7 +118,7 @@ def ensure_topic(spark: SparkSession, settings: Settings, topic: str, setting: s
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
         with closing(KafkaAdmin(spark, settings.kafka)) as admin:
-            if admin.has_topic(topic):
+            if admin.present([topic]):
                 return
             if not settings.kafka.topics.create:
                 raise KafkaUnavailableError(

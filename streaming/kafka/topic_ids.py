@@ -44,7 +44,7 @@ def present_ids(spark: SparkSession, settings: Settings, query: str, topics: Ite
     """Kafka's ids of those of the topics that it has now. Raises a StreamError if it does not tell."""
     try:
         with closing(KafkaAdmin(spark, settings.kafka)) as admin:
-            return admin.topic_ids([topic for topic in topics if admin.has_topic(topic)])
+            return admin.topic_ids(admin.present(topics))
     except Py4JJavaError as error:
         raise explain(query, error, settings) from error
 
