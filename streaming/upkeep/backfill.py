@@ -9,24 +9,32 @@ gold's windows are computed again from all of silver. So it may be repeated, cut
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
 from streaming import lake_tables
+from streaming.bronze.tables import QUERY as BRONZE
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
 from streaming.kafka.admin import KafkaAdmin
+from streaming.kafka.failures import explain
 from streaming.kafka.options import source_options, topics
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
+from streaming.lake.storage import Folder, location
+from streaming.lake.time_ranges import millis, moment
+from streaming.progress import Offsets
+from streaming.runtime.checkpoint_log import read_progress
 from streaming.silver.job import registered_rows
 from streaming.silver.tables import SilverTables, arrivals, prepare_tables
 
@@ -37,7 +45,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     """Fills the stretch ``since_ms`` ≤ time < ``until_ms`` and prints what each day had. Returns OK, or UNJUDGED if
     Kafka was read and may have deleted records of the stretch. Raises ConfigError if it is none, or longer than
     ``max_days``."""
-    first, end = (_moment(ms) for ms in (arguments.since_ms, arguments.until_ms))
+    first, end = (moment(1000 * ms) for ms in (arguments.since_ms, arguments.until_ms))
     if first >= end:
         raise ConfigError(f"--from is {first:%Y-%m-%d %H:%M} UTC and --to is {end:%Y-%m-%d %H:%M}: nothing is between.")
     if end - first > arguments.max_days * _DAY:
@@ -49,12 +57,15 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     tables = prepare_tables(spark, settings.stream, schemas.columns)
     status = ExitStatus.OK
     for since, until in _days(first, end):
-        for source, records in records_between(spark, settings, since, until).items():
+        found, cut = records_between(spark, settings, since, until)
+        for source, records in found.items():
             told = _fill(records, settings, schemas, tables)
             print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)  # noqa: T201 (the tool's product)
-            if source == "Kafka" and (cut := _cut(spark, settings, since)):
-                status = ExitStatus.UNJUDGED
-                print(f"note: {cut}", file=sys.stderr, flush=True)  # noqa: T201 (what people read)
+        if cut:
+            status = ExitStatus.UNJUDGED
+            gone = f"{', '.join(cut[:5])}{', …' if cut[5:] else ''}. Records of this stretch may have been among them"
+            note = f"note: Kafka has deleted {gone}: what was not in bronze could not be filled."
+            print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
     if DeltaTable(spark, settings.stream, "gold").exists():
         received = lake_tables.silver(spark, settings.stream).where(_between("received_at", first, end))
         count = gold.recompute(spark, settings, received)
@@ -62,53 +73,62 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     return status
 
 
-def records_between(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> dict[str, DataFrame]:
+def records_between(
+    spark: SparkSession, settings: Settings, since: datetime, until: datetime
+) -> tuple[dict[str, DataFrame], list[str]]:
     """Kafka's records that were received in a stretch, with Kafka's columns, by where they are from: bronze, and Kafka
-    where bronze has none from before the stretch or none from after it. It may have begun or stopped within."""
+    for what bronze has not read yet, or for all where bronze has none from before the stretch: it may begin within.
+    And what Kafka may have deleted of its own, in words. Raises a StreamError if Kafka does not tell."""
+    bronze, found = DeltaTable(spark, settings.stream, BRONZE), {}
+    read: Offsets = {}
+    if bronze.exists():
+        read = read_progress(Folder(spark, location(settings.stream.checkpoint)), BRONZE).offsets  # first: the job runs
+        kept, day, at = bronze.read(), F.col("ingest_date"), F.col("timestamp")
+        within = kept.where(day.between(since.date(), until.date()) & _between("timestamp", since, until))
+        found["bronze"] = within.drop("ingest_date", "batch")
+        if kept.where((day <= since.date()) & (at < F.lit(since))).isEmpty():
+            read = {}
+    starts, cut = _unread(spark, settings, read, since)
+    if starts:
+        found["Kafka"] = _kafka(spark, settings, starts).where(_between("timestamp", since, until))
+    return found, cut
+
+
+def _unread(
+    spark: SparkSession, settings: Settings, read: Offsets, since: datetime
+) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """The offsets from which on Kafka may have records since a moment that were not ``read``; and in words what it may
+    have deleted of them."""
     try:
-        kept = lake_tables.bronze(spark, settings.stream)
-    except ConfigError:
-        return {"Kafka": _kafka(spark, settings, since, until)}
-    day, at = F.col("ingest_date"), F.col("timestamp")
-    within = kept.where(day.between(since.date(), until.date()) & _between("timestamp", since, until))
-    found = {"bronze": within.drop("ingest_date", "batch")}
-    around = [(day <= since.date()) & (at < F.lit(since)), (day >= until.date()) & (at >= F.lit(until))]
-    if any(kept.where(beyond).isEmpty() for beyond in around):
-        found["Kafka"] = _kafka(spark, settings, since, until)
-    return found
+        with closing(KafkaAdmin(spark, settings.kafka)) as admin:
+            places = admin.partitions(topics(settings))
+            begins, ends = admin.earliest(places), admin.latest(places)
+            firsts = admin.since(places, millis(since))
+    except Py4JJavaError as error:
+        raise explain("backfill", error, settings) from error
+    starts: dict[str, dict[str, int]] = {}
+    cut = []
+    for (topic, partition), first in firsts.items():
+        begin, end = begins[topic, partition], ends[topic, partition]
+        known = read.get(topic, {}).get(str(partition), 0)
+        if begin > known and begin in (first, end):
+            cut.append(f"{topic}/{partition} before offset {begin}")
+        start = max(first, known if known <= end else 0)  # beyond the end it is of another topic of that name
+        if first >= 0 and start < end:
+            starts.setdefault(topic, {})[str(partition)] = start
+    return starts, cut
 
 
-def _kafka(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> DataFrame:
-    names = topics(settings)
+def _kafka(spark: SparkSession, settings: Settings, starts: Offsets) -> DataFrame:
+    """To the end: what waited in a gateway's spool is behind what came later, and for how long nobody knows."""
     options = {
         **source_options(settings.kafka),
-        "subscribe": ",".join(names),
+        "assign": json.dumps({topic: [int(partition) for partition in of] for topic, of in starts.items()}),
+        "startingOffsets": json.dumps(starts),
         "includeHeaders": "true",
-        "startingTimestamp": _ms(since),
-        "endingTimestamp": _ms(until + _DAY),  # what waited in a gateway's spool is behind what came later
-        "startingOffsetsByTimestampStrategy": "latest",  # a partition with nothing after that has nothing to give
         "failOnDataLoss": "false",  # what Kafka has deleted since cannot be had from it
     }
-    records = spark.read.format("kafka").options(**options).load()
-    return records.where(_between("timestamp", since, until))  # times within a partition need not grow
-
-
-def _cut(spark: SparkSession, settings: Settings, since: datetime) -> str | None:
-    """What Kafka may have deleted of the records since a moment, in words; None if nothing."""
-    with closing(KafkaAdmin(spark, settings.kafka)) as admin:
-        places = admin.partitions(topics(settings))
-        begins, ends, found = admin.earliest(places), admin.latest(places), admin.since(places, int(_ms(since)))
-    cut = [
-        f"{topic}/{partition} before offset {begin}"
-        for (topic, partition), begin in begins.items()
-        if begin > 0 and begin in (found[topic, partition], ends[topic, partition])
-    ]
-    if not cut:
-        return None
-    return (
-        f"Kafka has deleted {', '.join(cut[:5])}{', …' if cut[5:] else ''}. Records of this stretch may have been among"
-        " them: what was not in bronze could not be filled."
-    )
+    return spark.read.format("kafka").options(**options).load()
 
 
 def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables: SilverTables) -> str:
@@ -134,11 +154,3 @@ def _days(first: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]
 def _between(column: str, since: datetime, until: datetime) -> Column:
     # The column itself is compared: by a function of it no file would be passed over.
     return (F.col(column) >= F.lit(since)) & (F.col(column) < F.lit(until))
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def _ms(moment: datetime) -> str:
-    return str(round(moment.timestamp() * 1000))

@@ -46,14 +46,18 @@ def told(first: datetime, end: datetime, max_days: int = 7) -> argparse.Namespac
 
 def settings_for(folder: Path, **more: Any) -> Settings:
     lake, windows = LakeSettings(path=folder / "lake"), GoldSettings(windows=("1h tumbling",))
-    stream = StreamSettings(lake=lake, gold=windows, **more.pop("stream", {}))
+    stream = StreamSettings(lake=lake, gold=windows, checkpoint=folder / "checkpoints", **more.pop("stream", {}))
     return Settings(stream=stream, **more)
 
 
-def write_bronze(spark: SparkSession, settings: Settings, count: int) -> None:
+def of_kafka(kafka: KafkaCluster, topic: str) -> dict[str, Any]:
+    return {"stream": {"topics": (topic,)}, "kafka": KafkaSettings(bootstrap_servers=(kafka.bootstrap,))}
+
+
+def write_bronze(spark: SparkSession, settings: Settings, received: list[datetime]) -> None:
     rows = [
         (None, payload(number, at), 0, number, at, 0, [("mqtt.topic", b"x")], at.date(), "t", 0)
-        for number, at in enumerate(moments(count))
+        for number, at in enumerate(received)
     ]
     table = spark.createDataFrame(rows, BRONZE).coalesce(1)
     writer = table.write.format("delta").partitionBy("ingest_date", "topic")
@@ -61,11 +65,11 @@ def write_bronze(spark: SparkSession, settings: Settings, count: int) -> None:
 
 
 @pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
-def test_what_is_missing_is_filled_once(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def test_what_is_missing_is_filled_once(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = settings_for(tmp_path)
-    write_bronze(spark, settings, 24)  # 22:00 to 01:50; 9 and 19 are broken
+    settings = settings_for(tmp_path, **of_kafka(kafka, await make_topic(partitions=1)))
+    write_bronze(spark, settings, moments(24))  # 22:00 to 01:50; 9 and 19 are broken
     stretch = told(FIRST + timedelta(minutes=30), FIRST + timedelta(hours=3))  # 3 to 17
     assert backfill.run(spark, settings, stretch) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -97,21 +101,20 @@ async def test_without_bronze_it_comes_from_kafka(
 ) -> None:
     topic = await make_topic(partitions=2)
     # Of one day, at whatever hour the test runs: each day is filled, and told, by itself.
-    base = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    base = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=4)
     places = [base + timedelta(minutes=number) for number in range(8)]
-    # Partition 1 has nothing behind the stretch's beginning.
+    # Partition 1 has nothing behind the stretch's beginning; the others waited in a spool for three days.
     batch = [Message(payload(number, at), ms(at), int(number < 2)) for number, at in enumerate(places)]
-    produce(kafka.bootstrap, topic, batch)
-    settings = settings_for(
-        tmp_path, stream={"topics": (topic,)}, kafka=KafkaSettings(bootstrap_servers=(kafka.bootstrap,))
-    )
+    later = base + timedelta(days=3)
+    produce(kafka.bootstrap, topic, [Message(payload(20, later), ms(later), 0), *batch])
+    settings = settings_for(tmp_path, **of_kafka(kafka, topic))
     for new in (4, 0):
         assert backfill.run(spark, settings, told(places[3], places[7])) == 0
         said = capsys.readouterr().out
         assert "from Kafka: 4 readings" in said
         assert f"{new} of them new in silver" in said
 
-    write_bronze(spark, settings, 2)  # of long ago: it stopped before the stretch, which Kafka has
+    write_bronze(spark, settings, moments(2))  # of long ago: it stopped before the stretch, which Kafka has
     produce(kafka.bootstrap, topic, [Message(payload(number, places[5]), ms(places[5]), 0) for number in (8, 10)])
     Forgotten(spark, settings.stream).add("d2")  # whose are 5 and 8; Kafka has them still
     assert backfill.run(spark, settings, told(places[3], places[7])) == 0
@@ -125,13 +128,37 @@ async def test_without_bronze_it_comes_from_kafka(
     assert backfill.run(spark, settings, told(places[5], places[7])) == 0, "its first record is from before the stretch"
 
 
-def test_files_of_another_time_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
-    settings = settings_for(tmp_path)
-    write_bronze(spark, settings, 12)  # all of one day
+async def test_what_bronze_has_not_read_of_one_partition_comes_from_kafka(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = await make_topic(partitions=2)
+    settings = settings_for(tmp_path, **of_kafka(kafka, topic))
+    base = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=4)
+    places = [base + timedelta(minutes=number) for number in range(4)]
+    batch = [Message(payload(number, at), ms(at), 0) for number, at in enumerate(places)]
+    produce(kafka.bootstrap, topic, [*batch, Message(payload(5, places[1]), ms(places[1]), 1)])
+    write_bronze(spark, settings, places)
+    for kind in ("offsets", "commits"):
+        (tmp_path / "checkpoints" / "bronze" / kind).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "bronze" / "commits" / "0").write_text("v1\n{}")
+    for read, told_of_kafka in ((0, ["from Kafka: 1 readings, 1 of them new"]), (1, [])):
+        offsets = json.dumps({topic: {"0": 4, "1": read}})
+        (tmp_path / "checkpoints" / "bronze" / "offsets" / "0").write_text(f"v1\n{{}}\n{offsets}")
+        assert backfill.run(spark, settings, told(places[1], places[3])) == 0
+        from_bronze, *more = capsys.readouterr().out.splitlines()
+        assert "from bronze: 2 readings" in from_bronze
+        assert [text in line for text, line in zip(told_of_kafka, more, strict=True)] == [True] * len(told_of_kafka)
+
+
+async def test_files_of_another_time_are_passed_over(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path
+) -> None:
+    settings = settings_for(tmp_path, **of_kafka(kafka, await make_topic(partitions=1)))
+    write_bronze(spark, settings, moments(12))  # all of one day
     bronze = f"{settings.stream.lake.path}/bronze"
     later = lake_tables.bronze(spark, settings.stream).withColumn("timestamp", F.expr("timestamp + INTERVAL 6 HOURS"))
     later.write.format("delta").mode("append").save(bronze)
-    found = backfill.records_between(spark, settings, moments(2)[1], FIRST + timedelta(minutes=30))
+    found, _ = backfill.records_between(spark, settings, moments(2)[1], FIRST + timedelta(minutes=30))
     assert {source: len(records.inputFiles()) for source, records in found.items()} == {"bronze": 1}
 
 
