@@ -25,8 +25,9 @@ _LOOK_S: Final = 0.5
 """For longer than it takes :func:`holder` to look."""
 
 
-def hold(checkpoint_url: str, query: str) -> None:
-    """Takes the lock of a query's checkpoint for this process. Raises ConfigError if another process has it."""
+def hold(checkpoint_url: str, query: str, *, shared: bool = False) -> None:
+    """Takes the lock of a query's checkpoint for this process; ``shared``: beside others that share it. Raises
+    ConfigError if another process has it."""
     if not is_local(checkpoint_url):
         return
     path = _path(checkpoint_url, query)
@@ -43,24 +44,24 @@ def hold(checkpoint_url: str, query: str) -> None:
                 f"The checkpoint {checkpoint_url}/{query} cannot be written ({words(error)}): is stream.checkpoint a"
                 " folder that this user may write to?"
             ) from error
-        if not _take(lock):
+        if not _take(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
             owner = _read(lock)
             os.close(lock)
             raise ConfigError(
-                f"The checkpoint {checkpoint_url}/{query} is in use by {owner}: two processes of one job would write"
-                " the same batches. Stop that one first, or give this one a stream.checkpoint and tables of its own."
+                f"{checkpoint_url}/{query} is in use by {owner}: both would write the same batches, or one what the"
+                " other deletes. Stop that one first, or give this one a stream.checkpoint and tables of its own."
             )
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         _held[str(path)] = lock
 
 
-def _take(lock: int) -> bool:
+def _take(lock: int, kind: int) -> bool:
     """Whether the lock could be taken. :func:`holder` has it for an instant; that is waited out."""
     deadline_s = time.monotonic() + _LOOK_S
     while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline_s:
                 return False

@@ -34,6 +34,7 @@ from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
 from streaming.lake.time_ranges import millis, moment
 from streaming.progress import Offsets
+from streaming.runtime import job_lock
 from streaming.runtime.checkpoint_log import read_progress
 from streaming.silver.job import registered_rows
 from streaming.silver.tables import SilverTables, arrivals, prepare_tables
@@ -53,6 +54,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             f"From {first:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC is more than --max-days {arguments.max_days}:"
             " was it meant? Give a larger number, or a shorter stretch."
         )
+    job_lock.hold(location(settings.stream.checkpoint), "forget", shared=True)
     schemas = load_device_schemas(settings.stream.silver.schemas)
     tables = prepare_tables(spark, settings.stream, schemas.columns)
     status = ExitStatus.OK

@@ -70,6 +70,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         return _forget(spark, settings, arguments)
     url = location(settings.stream.checkpoint).rstrip("/")
     running = _require_stopped(url, everything=bool(arguments.now))
+    job_lock.hold(url, "forget")
     job_lock.hold(url, gold.QUERY)
     # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
     Forgotten(spark, settings.stream).add(arguments.device)
@@ -79,6 +80,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         status = _forget(spark, settings, arguments)
     finally:
         job_lock.let_go(url, gold.QUERY)
+        job_lock.let_go(url, "forget")
     _tell_rest(settings, status, now=bool(arguments.now))
     return status
 
@@ -90,11 +92,15 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
     # What names no device is counts of gateways. Silver is the last: the others are found by it.
     tables = [it for it in layers(spark, settings.stream) if of_device(it.read().columns, "") is not None]
+    failed = False
     for table in sorted(tables, key=lambda it: it.name == "silver"):
+        if failed and table.name == "silver":
+            _line(table.name, "KEPT", "?")  # or the next run could not find what is left in the others
+            break
         try:
             removed, left = (work.count(table), 0) if dry_run else work.remove(table, now=bool(arguments.now))
         except Exception as error:  # noqa: BLE001 (the other tables are still to be done)
-            status = ExitStatus.INCOMPLETE
+            status, failed = ExitStatus.INCOMPLETE, not dry_run
             _line(table.name, "FAILED", "?")
             _say(f"error: {table.name} may still have rows of {device}: {cause(str(error))}.", to_stderr=True)
             continue

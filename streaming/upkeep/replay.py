@@ -18,6 +18,8 @@ from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.held import held
 from streaming.lake.lake import DeltaTable
+from streaming.lake.storage import location
+from streaming.runtime import job_lock
 from streaming.silver.job import registered_rows
 from streaming.silver.rows import REJECT, WAS
 from streaming.silver.tables import arrivals, prepare_tables
@@ -32,6 +34,8 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     quarantine.
     """
     stream = settings.stream
+    if not arguments.dry_run:
+        job_lock.hold(location(stream.checkpoint), "forget", shared=True)
     records = _records(selected(lake_tables.silver_quarantine(spark, stream), arguments))
     schemas = load_device_schemas(stream.silver.schemas)
     with held(registered_rows(records, settings, schemas)) as kept:

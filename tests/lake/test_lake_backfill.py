@@ -1,6 +1,7 @@
 """A stretch of time filled from bronze and from Kafka: what is missing comes, what is there stays, again and again."""
 
 import argparse
+import fcntl
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -168,3 +169,8 @@ def test_a_stretch_that_is_none_or_too_long_is_refused(spark: SparkSession, tmp_
         backfill.run(spark, settings, told(FIRST, FIRST))
     with pytest.raises(ConfigError, match="--max-days 7"):
         backfill.run(spark, settings, told(FIRST, FIRST + timedelta(days=8)))
+    (tmp_path / "checkpoints").mkdir()
+    with (tmp_path / "checkpoints" / "forget.lock").open("a") as forget:
+        fcntl.flock(forget, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="in use by"):
+            backfill.run(spark, settings, told(FIRST, FIRST + timedelta(days=1)))

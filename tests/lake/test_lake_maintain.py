@@ -1,6 +1,7 @@
 """``gateway stream maintain`` and ``gateway stream forget``: what they change, and what they must not."""
 
 import argparse
+import fcntl
 import hashlib
 import re
 import time
@@ -200,14 +201,25 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
 ) -> None:
     chosen = settings(tmp_path)
     write_bronze(spark, chosen, [[record(0, TODAY, device="d")]])
+    silver = DeltaTable(spark, chosen.stream, "silver")
+    silver.create(silver_schema([]), PARTITIONS)
+    silver.append(silver_rows(spark, [("d", 0)]), query="test", batch=0)
+    delete = DeltaUpkeep.delete
 
-    def full(*_: object) -> int:
-        raise OSError("No space left on device")
+    def full(upkeep: DeltaUpkeep, condition: str) -> int:
+        if "headers" in condition:  # bronze's
+            raise OSError("No space left on device")
+        return delete(upkeep, condition)
 
     monkeypatch.setattr(DeltaUpkeep, "delete", full)
     assert forget.run(spark, chosen, told(device="d")) == ExitStatus.INCOMPLETE
     assert "bronze may still have rows of d: No space left on device" in capsys.readouterr().err
     assert Forgotten(spark, chosen.stream).moments(), "the note comes before the rows go"
+    assert silver.read().count() == 1, "by it the rest is found"
+    with (tmp_path / "checkpoints" / "forget.lock").open("a") as backfill:
+        fcntl.flock(backfill, fcntl.LOCK_SH)
+        with pytest.raises(ConfigError, match="in use by"):
+            forget.run(spark, chosen, told(device="d"))
     monkeypatch.setattr(job_lock, "holder", lambda _url, job: "process 17 on edge" if job == "gold" else None)
     with pytest.raises(ConfigError, match="The job gold runs"):
         forget.run(spark, chosen, told(device="d"))
