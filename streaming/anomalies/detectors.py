@@ -29,7 +29,7 @@ What is learned does not depend on ``threshold``.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import copysign, nan, sqrt
+from math import copysign, inf, nan, sqrt
 from typing import Final, Literal, NamedTuple
 
 MAD_TO_DEVIATION: Final = 1.4826
@@ -174,8 +174,14 @@ class SignalModel:
         self.newest_us = max(self.newest_us, when_us)
         fade = min(1 / _MEMORY, passed_us / _WEEK_US)
         self.readings += 1
+        learned = value
+        if self.readings == 3:  # one of the first may be a power-on value, or broken: the two count that are closest
+            low, middle, high = sorted((self.means[slot], self.last, value))
+            self.counts = bytearray(SLOTS)
+            self.counts[slot], self.means[slot] = 1, middle
+            learned = low if middle - low < high - middle else high
         expected = self.means[slot]
-        off = value - expected
+        off = learned - expected
         deviation = max(sqrt(self.variance), self.min_scale or limits.scale_share * abs(expected))
         is_stuck = self._count_repeats(value)
         verdict = None
@@ -189,7 +195,8 @@ class SignalModel:
             verdict = Verdict(kind, max(single, together), expected, deviation)
             if abs(self.off_run) >= limits.warm_up and when_us - self.run_from_us >= _DAY_US:
                 off -= self._move()
-        if self.runs < _RUNS or self.repeats <= max(_QUIET, self.longest):  # else no news: it would narrow the spread
+        # What only repeats is no news: it would narrow the spread.
+        if self.readings > 2 and (self.runs < _RUNS or self.repeats <= max(_QUIET, self.longest)):
             self._learn(off, deviation, fade, passed_us)
         return verdict
 
@@ -200,11 +207,9 @@ class SignalModel:
         if (hours // 24 + 3) % 7 >= 5:  # 1970 began on a Thursday
             slot += 24
         counts, means = self.counts, self.means
-        if self.readings == 1:  # the first is not believed: a sensor may begin with its power-on value
-            counts[self.slot] = 0
         if not counts[slot]:
             known = slot - 24 if slot >= 24 and counts[slot - 24] else self.slot
-            means[slot] = means[known] if self.readings > 1 else value
+            means[slot] = means[known] if self.readings else value
             counts[slot] = 1
         self.slot = slot
         return slot
@@ -243,9 +248,11 @@ class SignalModel:
         return "outlier" if single >= threshold else "level"
 
     def _learn(self, off: float, deviation: float, fade: float, passed_us: int) -> None:
-        if deviation and self.readings > 2:
+        if deviation:
             most = (_CLIP if self.readings > _FIRST else _MOST) * deviation
             off = min(max(off, -most), most)
+        elif off * off == inf:
+            return
         if abs(self.off_run) < _RUN:
             self.variance += max(1 / (self.readings + 1), fade) * (off * off - self.variance)
         weight = _DAY_WEIGHT * min(passed_us / _HOUR_US, 1.0)

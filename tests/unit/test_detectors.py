@@ -258,10 +258,14 @@ def test_a_power_on_value_at_the_very_first_hides_nothing_later() -> None:
     assert kinds([85.0, *noise(1500), 25.0]) == {1501: "outlier"}
 
 
-@pytest.mark.parametrize("at", range(3, 10))
+@pytest.mark.parametrize("at", range(1, 10))
 def test_nor_does_a_broken_one_soon_after(at: int) -> None:
     for broken in (-127.0, 1e160):
         assert kinds([*noise(at), broken, *noise(1500), 25.0]) == {at + 1501: "outlier"}
+
+
+def test_what_has_no_square_is_found_and_hides_no_change_of_a_signal_that_was_always_zero() -> None:
+    assert kinds([0.0] * 90 + [1e160] + [0.0] * 90 + [1.0]) == {90: "outlier", 181: "outlier"}
 
 
 def test_what_is_learned_does_not_depend_on_the_threshold() -> None:
