@@ -49,6 +49,8 @@ AUDIT_PARTITIONS: Final = ("minute_date",)
 _ENTRY: Final = ("gateway", "worker", "life", "number", "route", "topic", "partition", "dead_letter")
 _ROW: Final = ("gateway", "route", "topic", "partition", "minute")
 _COUNTS: Final = ("matched", "missing", "unaccounted", "expired", "open")
+_SLACK_MS: Final = 3_600_000
+"""A gateway's clock can be put back between a record and its entry."""
 _PIECE: Final = 1 << 16
 """Offsets that runs are cut at, to be compared piece by piece instead of each with each."""
 
@@ -148,7 +150,7 @@ def _runs(ledger: DataFrame) -> DataFrame:
                 "size": F.when(listed, F.get("run", F.lit(1))).otherwise(F.col("records") - F.col("unlocated")),
             }
         )
-        .select(*_ENTRY, "tagged", "from_ms", "begins", "end", "size")
+        .select(*_ENTRY, "tagged", "from_ms", "to_ms", "begins", "end", "size")
     )
 
 
@@ -161,6 +163,8 @@ def _pairs(runs: DataFrame, pieces: DataFrame) -> DataFrame:
         F.col("first").alias("p_first"), F.col("end").alias("p_end"), _buckets("first", "end").alias("bucket"),
     )  # fmt: skip
     of_us = (F.col("tag") == F.col("gateway")) | (~F.col("tagged") & F.col("tag").isNull())
+    # What came later than the entry has the offset of another topic, which was deleted and made anew.
+    of_us &= F.unix_millis("minute") <= F.col("to_ms") + F.lit(_SLACK_MS)
     begin = F.col("bucket") * F.lit(_PIECE)
     return (
         ours.join(theirs, ["topic", "partition", "bucket"])

@@ -108,6 +108,18 @@ def test_without_the_header_offsets_are_looked_up_all_the_same(spark: SparkSessi
     assert found == {"g1": (3, 2, 1, "missing"), "g2": (2, 1, 1, "missing")}
 
 
+def test_a_record_is_not_in_an_entry_of_long_before(spark: SparkSession) -> None:
+    """The topic was deleted and made anew since: its offsets began anew."""
+    later = BEGIN + timedelta(hours=2)
+    rows = audit_transforms.judged(
+        spark.createDataFrame([("t", 0, "g1", None, later, 20, 1, later)], SEEN),
+        spark.createDataFrame([(*entry("g1", 0, {20}).values(), later)], ENTRIES),
+        spark.createDataFrame([("t", 0, 0, 100, 100)], EXTENTS),
+    )
+    found = [(row["acknowledged"], row["present"], row["state"]) for row in rows.orderBy("minute").collect()]
+    assert found == [(1, 0, "missing"), (0, 1, "unaccounted")]
+
+
 @pytest.fixture
 def auditor(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit._Auditor:
     """Of a topic of which it has read two records, three minutes before they were acknowledged by the gateway's clock,
