@@ -76,13 +76,12 @@ class EmqxModel:
     ``now`` gives the time in Unix seconds, so that a test can let a cache entry or a login grow old.
     """
 
-    def __init__(self, conf: AuthConf, *, now: Callable[[], float] = time.time, seed: int | None = None) -> None:
+    def __init__(self, conf: AuthConf, *, now: Callable[[], float] = time.time) -> None:
         self.conf = conf
         self._now = now
-        self._authentication = [(one, HttpPool(one, seed=seed)) for one in conf.authentication]
+        self._authentication = [(one, HttpPool(one)) for one in conf.authentication]
         self._sources: list[tuple[Any, HttpPool | tuple[Rule, ...]]] = [
-            (one, parse_acl_conf(one.read_text()) if isinstance(one, Path) else HttpPool(one, seed=seed))
-            for one in conf.sources
+            (one, parse_acl_conf(one.read_text()) if isinstance(one, Path) else HttpPool(one)) for one in conf.sources
         ]
 
     async def __aenter__(self) -> Self:
@@ -111,18 +110,13 @@ class EmqxModel:
         username: str | None = None,
         clientid: str = "",
         password: str | bytes | None = None,
-        *,
-        enhanced: bool = False,
         **more: Any,
     ) -> Connection | Refused:
-        """What comes of a CONNECT. ``more`` are further fields of :class:`Client`; ``enhanced``: it names an
-        authentication method of MQTT 5, which the HTTP authenticator passes over."""
+        """What comes of a CONNECT. ``more`` are further fields of :class:`Client`."""
         client = Client(username=username, clientid=clientid, **more)
         if not self._authentication:
             return Connection(client)  # no authenticator: everybody
         for conf, pool in self._authentication:
-            if enhanced:
-                continue
             body = _render_body(conf.body, {**_client_values(client), "password": _text(password)}, _AUTHN_NAMES)
             if body is None:
                 continue

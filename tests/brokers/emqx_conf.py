@@ -3,11 +3,12 @@ authentication and authorisation sections mean."""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+_DEPLOYED = Path(__file__).resolve().parents[2] / "deploy" / "emqx"
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t\r\n]+|(?:\#|//)[^\n]*)"""
     r"""|(?P<string>"(?:[^"\\\n]|\\.)*")"""
@@ -231,6 +232,19 @@ def read_auth_conf(values: Mapping[str, Any], find: Callable[[str], Path] = Path
         cache_ttl_s=parse_duration(cache.get("ttl", "1m")),
         listeners_without_authentication=tuple(open_listeners),
     )
+
+
+def deployed(secrets: Path, port: int, **changes: Any) -> AuthConf:
+    """What deploy/emqx says, with the files of secrets of that folder, and the service at this port."""
+
+    def find(name: str) -> Path:
+        return _DEPLOYED / "acl.conf" if name.endswith("acl.conf") else secrets / Path(name).name
+
+    def at(one: Any) -> Any:
+        return one if isinstance(one, Path) else replace(one, host="127.0.0.1", port=port, **changes)
+
+    conf = read_auth_conf(read_hocon(_DEPLOYED / "emqx.conf", find), find)
+    return replace(conf, authentication=tuple(map(at, conf.authentication)), sources=tuple(map(at, conf.sources)))
 
 
 def _source(raw: Mapping[str, Any], find: Callable[[str], Path]) -> HttpConf | Path:

@@ -40,16 +40,15 @@ class _Request:
 class HttpPool:
     """The connections to one HTTP backend; opened when first used. Use it on one event loop, and close it."""
 
-    def __init__(self, conf: HttpConf, *, seed: int | None = None) -> None:
+    def __init__(self, conf: HttpConf) -> None:
         self._conf = conf
-        self._random = random.Random(seed)
         self._workers = [_Worker(conf) for _ in range(conf.pool_size)]
         self.requests = 0
 
     async def post(self, body: bytes) -> Answer:
         """The answer, or RequestFailed. EMQX picks any of its connections, busy ones too."""
         conf = self._conf
-        worker = self._random.choice(self._workers)
+        worker = random.choice(self._workers)
         head = {
             "host": f"{conf.host}:{conf.port}",
             "user-agent": "gun/2.1.0",

@@ -1,7 +1,7 @@
 """EMQX 5.8's REST API, answering from the scripted broker's real state.
 
 Paths, field names, codes and the order of checks are those of ``emqx_dashboard`` and of ``emqx_mgmt_api_clients``,
-``_nodes``, ``_cluster``, ``_configs``, ``_metrics``, ``_stats``, ``_subscriptions`` and ``_banned``. EMQX refreshes a
+``_nodes``, ``_configs``, ``_metrics``, ``_stats``, ``_subscriptions`` and ``_banned``. EMQX refreshes a
 client's figures up to 15 s late (its ``idle_timeout``); this one tells them as they are.
 """
 
@@ -89,7 +89,6 @@ class EmqxRest:
             "/api/v5/subscriptions": self._all_subscriptions,
         }.items():
             application.router.add_get(path, handler)
-        application.router.add_delete("/api/v5/cluster/{node}/force_leave", self._force_leave)
         self._released.clear()
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -239,13 +238,6 @@ class EmqxRest:
             "live_connections": sum(link.node is node for link in self.broker.links),
             "otp_release": "26.2.5.2-1/14.2.5.2",
         }
-
-    async def _force_leave(self, request: web.Request) -> web.Response:
-        for node in self.broker.nodes:
-            if node.name == request.match_info["node"] and not node.running:
-                self.broker.force_leave(node)
-                return web.Response(status=204)
-        return _error(404, "NOT_FOUND", "node_not_found")
 
     async def _stats(self, _request: web.Request) -> web.Response:
         """With ``aggregate=true``. Shared subscriptions are in a table that every node has whole, the dead with it."""

@@ -69,7 +69,6 @@ class ScriptedBroker:
         self._turns: dict[tuple[str, str], int] = {}
         self._tls = tls
         self._host = host
-        self._timers: set[asyncio.TimerHandle] = set()  # nodes that leave
         self._watch: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -94,8 +93,6 @@ class ScriptedBroker:
         with it. ``keep_sessions``: they live on, as at a broker that writes them to a disk."""
         if self._watch is not None:
             self._watch.cancel()
-        for timer in self._timers:
-            timer.cancel()
         for node in self.nodes:
             await self._close(node)
         await self.empty.wait()
@@ -129,13 +126,9 @@ class ScriptedBroker:
         await self._close(node)
 
     def force_leave(self, node: Node) -> None:
-        """Take a node out of the cluster, as by REST."""
-
-        def leave() -> None:
-            self.nodes.remove(node)
-            self._bury(node)
-
-        self._later(self.rules.force_leave_s, leave)
+        """Take a node out of the cluster."""
+        self.nodes.remove(node)
+        self._bury(node)
 
     async def _close(self, node: Node) -> None:
         server, node.server = node.server, None
@@ -154,14 +147,6 @@ class ScriptedBroker:
         for members in list(self.groups.values()):
             for session in [session for session in members if session.dead and session.node is node]:
                 self._leave(session)
-
-    def _later(self, delay_s: float, function: Callable[[], object]) -> None:
-        def run() -> None:
-            self._timers.discard(timer)
-            function()
-
-        timer = asyncio.get_running_loop().call_later(delay_s, run)
-        self._timers.add(timer)
 
     # --- what a test does to sessions ---
 

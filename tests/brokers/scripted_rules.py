@@ -27,7 +27,6 @@ class Rules:
     slow_start: bool = False  # one message until the first acknowledgement of a connection, as HiveMQ CE does
     forgets_members: bool = False  # sends nothing until a connection's second SUBSCRIBE, as HiveMQ CE may do
     max_mailbox: int | None = 1000  # messages that wait for a session's process, which is killed beyond; None: no limit
-    force_leave_s: float = 0.0  # until a node that was taken out is out; EMQX takes some 15 s
     send_timeout_s: float = 15.0  # EMQX's, of a connection that takes nothing
     strategy: Literal["round_robin", "hash_clientid"] = "round_robin"
     shared: bool = True  # SharedSubscriptionAvailable

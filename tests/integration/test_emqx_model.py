@@ -11,24 +11,19 @@ from typing import Any
 import pytest
 
 from auth.store.first_start import emqx_files
-from tests.brokers.emqx_auth import Connection, EmqxModel, Refused
-from tests.brokers.emqx_conf import AuthConf, HoconError, read_auth_conf, read_hocon
+from tests.brokers.emqx_auth import Connection, EmqxModel
+from tests.brokers.emqx_conf import HoconError, deployed
 from tests.servers.playing import PlayedServer
 
-ROOT = Path(__file__).resolve().parents[2]
 JSON = "application/json; charset=utf-8"
 
 
 class Scripted:
-    """Answers each request with what ``answers`` says for its path: (status, content type, body), or a delay first."""
+    """Answers each request with what ``answers`` says for its path: (status, content type, body)."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, str | None, bytes]] = {}
-        self.delay_s = 0.0
-        self.drop = 0  # connections to close instead of answering
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
-        self.connections = 0
-        self.busiest = 0  # requests of one connection that were there at once
         self._server = PlayedServer(self._serve)
 
     async def start(self) -> int:
@@ -42,7 +37,6 @@ class Scripted:
         self.answers[path] = (status, content_type, data)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             path = head.split(" ")[1]
@@ -50,11 +44,6 @@ class Scripted:
             headers = {name: value for name, _, value in lines}
             body = await reader.readexactly(int(headers["content-length"]))
             self.seen.append((path, headers, json.loads(body)))
-            if self.drop:
-                self.drop -= 1
-                return
-            await asyncio.sleep(self.delay_s)
-            self.busiest = max(self.busiest, reader._buffer.count(b"POST ") + 1)  # type: ignore[attr-defined]
             status, content_type, data = self.answers[path]
             extra = "" if content_type is None else f"content-type: {content_type}\r\n"
             length = "" if status == 204 else f"content-length: {len(data)}\r\n"
@@ -68,28 +57,18 @@ async def server() -> AsyncIterator[Scripted]:
     await scripted.stop()
 
 
-def configuration(tmp_path: Path) -> AuthConf:
-    """deploy/emqx/emqx.conf as it is, with secrets of the test."""
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """EMQX's files of secrets."""
     for file, text in emqx_files("of-the-test", "of-the-test", "of-the-test").items():
         (tmp_path / file).write_text(text)
-
-    def find(name: str) -> Path:
-        return ROOT / "deploy/emqx/acl.conf" if name.endswith("acl.conf") else tmp_path / Path(name).name
-
-    return read_auth_conf(read_hocon(ROOT / "deploy/emqx/emqx.conf", find), find)
-
-
-def pointed_at(conf: AuthConf, port: int, **changes: Any) -> AuthConf:
-    def at(one: Any) -> Any:
-        return one if isinstance(one, Path) else replace(one, host="127.0.0.1", port=port, **changes)
-
-    return replace(conf, authentication=tuple(map(at, conf.authentication)), sources=tuple(map(at, conf.sources)))
+    return tmp_path
 
 
 @pytest.fixture
-async def emqx(server: Scripted, tmp_path: Path) -> AsyncIterator[EmqxModel]:
-    port = await server.start()
-    async with EmqxModel(pointed_at(configuration(tmp_path), port, request_timeout_s=1.0)) as model:
+async def emqx(server: Scripted, secrets: Path) -> AsyncIterator[EmqxModel]:
+    # How long an answer takes is not what this is about, and a late one would be asked for again.
+    async with EmqxModel(deployed(secrets, await server.start(), request_timeout_s=60.0)) as model:
         yield model
 
 
@@ -197,14 +176,12 @@ async def test_rules_of_the_login_come_first_and_superusers_are_not_judged(emqx:
     assert root.decided_by == "superuser"
 
 
-async def test_an_answer_is_cached_for_its_connection(server: Scripted, tmp_path: Path) -> None:
+async def test_an_answer_is_cached_for_its_connection(server: Scripted, secrets: Path) -> None:
     clock = [1000.0]
-    port = await server.start()
+    conf = deployed(secrets, await server.start(), request_timeout_s=60.0)
     server.says("/authn", {"result": "allow"})
     server.says("/authz", {"result": "allow"})
-    # How long an answer takes is not what this is about, and a late one would be asked for again.
-    patient = pointed_at(configuration(tmp_path), port, request_timeout_s=60.0, connect_timeout_s=60.0)
-    async with EmqxModel(patient, now=lambda: clock[0]) as emqx:
+    async with EmqxModel(conf, now=lambda: clock[0]) as emqx:
         made = await emqx.connect("u", "c", "p")
         assert isinstance(made, Connection)
         for _ in range(3):
@@ -221,58 +198,6 @@ async def test_an_answer_is_cached_for_its_connection(server: Scripted, tmp_path
         assert await emqx.publish(made, "t/31") == "deny"
 
 
-async def test_a_dead_a_late_and_a_frozen_service_let_nobody_in(server: Scripted, tmp_path: Path) -> None:
-    conf = configuration(tmp_path)
-    port = await server.start()
-    server.says("/authn", {"result": "allow"})
-    async with EmqxModel(pointed_at(conf, port, request_timeout_s=1.5)) as emqx:
-        server.delay_s = 2.0  # a next question may wait behind this one, on the same connection: for half a second
-        assert await emqx.connect("u", "c", "p") == Refused("not_authorized")
-        server.delay_s = 0.0
-        assert isinstance(await emqx.connect("u", "c", "p"), Connection)
-        server.drop = 2  # a broken connection is tried again, twice
-        assert isinstance(await emqx.connect("u", "c", "p"), Connection)
-        server.drop = 3
-        assert await emqx.connect("u", "c", "p") == Refused("not_authorized")
-    await server.stop()
-    async with EmqxModel(pointed_at(conf, port, request_timeout_s=0.2)) as emqx:
-        assert await emqx.connect("u", "c", "p") == Refused("not_authorized")
-
-
-@pytest.mark.parametrize(("pipelining", "busiest"), [(1, 1), (4, 4)])
-async def test_a_connection_carries_as_many_requests_as_told(
-    server: Scripted, tmp_path: Path, pipelining: int, busiest: int
-) -> None:
-    port = await server.start()
-    server.says("/authn", {"result": "allow"})
-    server.delay_s = 0.02
-    conf = pointed_at(configuration(tmp_path), port, pool_size=2, pipelining=pipelining)
-    async with EmqxModel(conf, seed=1) as emqx:
-        made = await asyncio.gather(*(emqx.connect(f"u{n}", f"c{n}", "p") for n in range(30)))
-    assert all(isinstance(one, Connection) for one in made)
-    assert server.connections == 2
-    assert server.busiest == busiest
-
-
-async def test_emqx_asks_nobody_about_what_is_no_unicode(emqx: EmqxModel, server: Scripted) -> None:
-    assert await emqx.connect("u", "c", b"\xff\xfe") == Refused("not_authorized")
-    assert await emqx.connect("u", "c", "p", enhanced=True) == Refused("not_authorized")
-    assert server.seen == []
-
-
-async def test_without_an_authenticator_everybody_gets_in() -> None:
-    async with EmqxModel(AuthConf()) as emqx:
-        made = await emqx.connect()
-        assert isinstance(made, Connection)
-        assert await emqx.publish(made, "anything") == "allow"
-
-
 def test_a_missing_secret_stops_emqx(tmp_path: Path) -> None:
     with pytest.raises(HoconError, match="is not there"):
-        read_hocon(ROOT / "deploy/emqx/emqx.conf", lambda name: tmp_path / Path(name).name)
-
-
-def test_two_objects_in_a_list_need_their_comma(tmp_path: Path) -> None:
-    (tmp_path / "a.conf").write_text("a = [{b = 1}\n{c = 2}]\n")
-    with pytest.raises(HoconError, match="comma"):
-        read_hocon(tmp_path / "a.conf")
+        deployed(tmp_path, 1)

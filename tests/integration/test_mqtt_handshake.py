@@ -17,7 +17,6 @@ from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.session import Session
 from tests.brokers import packets
 from tests.brokers.data_path import MemoryPath, settings_for
-from tests.brokers.packets import Message
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
 from tests.servers.playing import played
@@ -95,13 +94,6 @@ async def test_in_3_1_1_the_clean_flag_says_it(persistent: bool) -> None:
         assert connect.clean is not persistent
 
 
-async def test_credentials_are_shown() -> None:
-    rules = Rules(users={"gateway": b"secret"})
-    async with ScriptedBroker(rules) as broker, session(broker, username="gateway", password="secret") as (_, made):
-        await made.start()
-        assert broker.connects[0].username == "gateway"
-
-
 async def test_the_subscription_is_shared_and_keeps_the_retain_flag() -> None:
     routes = [
         {"name": "a", "filters": ["devices/+/up"], "topic": "telemetry", "qos": 1},
@@ -129,17 +121,6 @@ async def test_the_window_is_what_the_broker_says_of_it() -> None:
     async with ScriptedBroker(Rules(max_inflight=17)) as broker, session(broker) as (path, made):
         await made.start()
         assert path.metrics.mqtt_receive_window.child("0").value == 17
-
-
-async def test_a_retained_message_is_marked_as_such() -> None:
-    async with ScriptedBroker() as broker, session(broker, distribution="partitioned") as (path, made):
-        broker.publish(Message("devices/old", b"kept", 1, retain=True))
-        await made.start()
-        broker.publish(Message("devices/new", b"live", 1, retain=True))
-        broker.publish(Message("devices/new", b"plain", 1))
-        await until(lambda: len(path.log) == 3, "three messages")
-        retained = {stored.record.value: dict(stored.record.headers).get("mqtt.retain") for stored in path.log}
-        assert retained == {b"kept": b"1", b"live": b"1", b"plain": None}
 
 
 # --- refused at CONNECT ---
@@ -344,11 +325,12 @@ async def test_a_dead_port_is_explained_and_tried_again(free_ports: Any) -> None
         assert text == f"mqtt://127.0.0.1:{port} refused the connection. Is the broker running, and is this its port?"
 
 
-async def test_a_stop_while_the_broker_does_not_answer_is_immediate() -> None:
-    async with ScriptedBroker(Rules(answers_connect=False)) as broker, MemoryPath(settings_for(broker)) as path:
+@pytest.mark.parametrize("silent", ["answers_connect", "answers_subscribe"])
+async def test_a_stop_while_the_broker_does_not_answer_is_immediate(silent: str) -> None:
+    async with ScriptedBroker(Rules(**{silent: False})) as broker, MemoryPath(settings_for(broker)) as path:
         made = path.session(client_id="x")
         starting = asyncio.create_task(made.start())
-        await until(lambda: len(broker.connects) == 1, "CONNECT came")
+        await until(lambda: broker.connects if silent == "answers_connect" else broker.subscribes, "it asks")
         began = time.monotonic()
         await made.stop(time.monotonic_ns() + 10**10)
         starting.cancel()
