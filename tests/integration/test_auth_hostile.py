@@ -80,6 +80,9 @@ def test_hostile_names_are_nobody(served: AuthServe) -> None:
             question = {"username": "nobody", "clientid": "c", "password": "x", field: name}
             answer = served.ask("/authn", question)
             assert (answer.status, answer.data) == (200, {"result": "deny"}), f"{what} as {field}"
+    for name in ("ADA", "ada ", "ada\0", ""):
+        assert served.login(name, "right") == {"result": "deny"}, f"{name!r} is taken for ada"
+    assert served.login("ada", "") == {"result": "deny"}
 
 
 def test_hostile_client_ids_give_no_rights(served: AuthServe) -> None:

