@@ -7,7 +7,7 @@ from bridge.commands.model import StatusRecord
 from bridge.commands.ports import Outgoing
 from config.settings import Settings
 from config.tables.commands import CommandSettings
-from gateway.base.moments import moment
+from gateway.base.moments import moment, moment_ms
 from gateway.tools.explain import Delivery, Explanation, RouteView, Step, Written, shown
 from gateway.tools.explain_command import CommandExplanation
 
@@ -146,7 +146,7 @@ def _record(one: Written, told: Explanation, settings: Settings) -> Iterator[str
         yield f"partition: {where}" if one.partition is None else f"partition: {one.partition} {where}"
     value = "null (a tombstone)" if one.value is None else f"{len(one.value)} bytes"
     yield f"value: {value}{f', {shown(one.value)}' if one.value else ''}"
-    when = "the time of receipt" if one.timestamp_ms == told.received_ms else f"{one.timestamp_ms} ms since 1970"
+    when = "the time of receipt" if one.timestamp_ms == told.received_ms else moment_ms(one.timestamp_ms)
     yield f"timestamp: {when}{'' if not one.headers else f'; {len(one.headers)} headers'}"
     for name, content in one.headers:
         yield f"  {name} = {shown(content)}"
