@@ -95,7 +95,7 @@ def _understood(as_what: str) -> Iterator[None]:
         yield
     except KeyError as error:
         raise ImportError_(f"The source lacks a field that belongs there: {error.args[0]!r}.") from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         lines = traceback.extract_tb(error.__traceback__)
         raise ImportError_(
             f"The source's fields are not as {as_what}: one is of another kind (found in {lines[-1].name}). Compare "

@@ -246,7 +246,9 @@ def test_a_password_within_an_address_is_not_told(tmp_path: Path, cli: Cli) -> N
         assert "kanarie" not in said
 
 
-@pytest.mark.parametrize("text", ["servers = 5", 'servers = ["a"]\nqos = "kanarie"', 'servers = ["a"]\ntopics = 5'])
+@pytest.mark.parametrize(
+    "text", ["servers = 5", *(f'servers = ["a"]\n{more}' for more in ('qos = "kanarie"', "qos = inf", "topics = 5"))]
+)
 def test_a_field_of_another_kind_is_a_sentence(text: str, tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "telegraf.conf"
     file.write_text(f'[[inputs.mqtt_consumer]]\n{text}\n[[outputs.kafka]]\nbrokers = ["k:9092"]\n')
