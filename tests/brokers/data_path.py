@@ -299,5 +299,16 @@ def settings_for(*brokers: HasPort, mqtt: dict[str, Any] | None = None, **tables
     return make_settings(mqtt={"addresses": addresses, **soon, **(mqtt or {})}, **tables)
 
 
+@contextlib.asynccontextmanager
+async def one_session(
+    *brokers: HasPort, start: bool = True, **tables: Any
+) -> AsyncIterator[tuple[MemoryPath, Session]]:
+    """A session ``gateway-0-0`` of these brokers on a path of its own, as :meth:`MemoryPath.running` has it."""
+    async with MemoryPath(settings_for(*brokers, **tables)) as path:
+        session = path.session(client_id="gateway-0-0")
+        async with path.running(session, start=start):
+            yield path, session
+
+
 def _ns(length: Any) -> int:
     return round(length.total_seconds() * 1e9)

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.brokers.data_path import MemoryPath, settings_for
+from tests.brokers.data_path import one_session
 from tests.brokers.packets import Message
 from tests.brokers.raw import RawClient
 from tests.brokers.scripted import ScriptedBroker
@@ -24,8 +24,7 @@ async def test_connected_and_disconnected_come_to_their_route_alone() -> None:
     all messages, although first, takes none of them, neither at the broker nor here."""
     async with (
         ScriptedBroker(Rules(sys_events=True)) as broker,
-        MemoryPath(settings_for(broker, routes=[EVERYTHING, PRESENCE])) as path,
-        path.running(path.session(client_id="gw-0-0")),
+        one_session(broker, routes=[EVERYTHING, PRESENCE]) as (path, _),
     ):
         subscribed = [text for text, _ in broker.subscribes[-1].filters]
         assert subscribed == ["$share/gateway/#", "$share/gateway/$SYS/brokers/+/clients/#"]

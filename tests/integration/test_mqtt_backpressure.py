@@ -1,28 +1,14 @@
 """What must never stop: the window's places are freed on every way out, and pings go on whatever waits."""
 
-import contextlib
 import time
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from gateway.mqtt.session import Session
-from tests.brokers.data_path import MemoryPath, settings_for
+from tests.brokers.data_path import one_session
 from tests.brokers.packets import Message
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
 from tests.waiting import until
-
-
-@contextlib.asynccontextmanager
-async def running(broker: ScriptedBroker, **tables: Any) -> AsyncIterator[tuple[MemoryPath, Session]]:
-    """A started session on a path of its own; stopped at the end, the account checked."""
-    async with MemoryPath(settings_for(broker, **tables)) as path:
-        session = path.session(client_id="gateway-0-0")
-        async with path.running(session):
-            yield path, session
-
 
 WAYS_OUT = {
     "stored": Message("devices/oslo/x", b'{"id": "a"}'),
@@ -46,7 +32,10 @@ async def test_every_way_out_frees_its_place_in_the_window(qos: int) -> None:
     rounds = 60  # nearly two windows of each kind
     async with (
         ScriptedBroker() as broker,
-        running(broker, routes=routes, kafka={"max_record_bytes": 10_000, "batch_bytes": 10_000}) as (path, session),
+        one_session(broker, routes=routes, kafka={"max_record_bytes": 10_000, "batch_bytes": 10_000}) as (
+            path,
+            session,
+        ),
     ):
         for text in ("old/#", "gateways/#"):  # as left over from earlier settings
             broker.session("gateway-0-0").filters[text] = qos
@@ -70,7 +59,7 @@ async def test_pings_go_on_while_kafka_takes_nothing(qos: int) -> None:
     routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": qos}]
     async with (
         ScriptedBroker(Rules(queue=10_000)) as broker,
-        running(broker, routes=routes, flow={"memory_bytes": 1 << 20}, mqtt={"keepalive": "2s"}) as (path, session),
+        one_session(broker, routes=routes, flow={"memory_bytes": 1 << 20}, mqtt={"keepalive": "2s"}) as (path, session),
     ):
         path.producer.holding = True
         for number in range(3000):

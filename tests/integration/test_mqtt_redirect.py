@@ -1,30 +1,25 @@
 """A broker that says "use another server": followed where that makes sense, said where not, and never in a circle."""
 
-import contextlib
 import time
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from gateway.mqtt.session import Session
 from tests.brokers import packets
-from tests.brokers.data_path import MemoryPath, settings_for
+from tests.brokers.data_path import MemoryPath, one_session
 from tests.brokers.packets import Type
 from tests.brokers.scripted import ScriptedBroker, publish
 from tests.brokers.scripted_rules import Rules
 from tests.waiting import until
 
 
-@contextlib.asynccontextmanager
-async def running(
+def running(
     *brokers: ScriptedBroker, start: bool = True, **mqtt: Any
-) -> AsyncIterator[tuple[MemoryPath, Session]]:
-    """A session that knows these brokers, started; stopped at the end, the account checked."""
-    async with MemoryPath(settings_for(*brokers, mqtt=mqtt)) as path:
-        session = path.session(client_id="gateway-0-0")
-        async with path.running(session, start=start):
-            yield path, session
+) -> AbstractAsyncContextManager[tuple[MemoryPath, Session]]:
+    """A session that knows these brokers."""
+    return one_session(*brokers, start=start, mqtt=mqtt)
 
 
 def reference(*brokers: ScriptedBroker) -> bytes:

@@ -16,7 +16,7 @@ from gateway.mqtt.reasons import SHORT_LIVED
 from gateway.mqtt.session import Session
 from tests.brokers import packets
 from tests.brokers.client import Client
-from tests.brokers.data_path import MemoryPath, settings_for
+from tests.brokers.data_path import MemoryPath, one_session, settings_for
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.packets import Message, Type
 from tests.brokers.raw import RawClient
@@ -177,24 +177,22 @@ async def test_a_mosquitto_that_is_killed_and_comes_back_from_its_snapshot_loses
     """The session is present, its packet ids begin again, and the old exchanges are unfinished here."""
     broker = make_mosquitto(persistence=True)
     routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": 2}]
-    async with MemoryPath(settings_for(broker, routes=routes)) as path:
-        session = path.session(client_id="gateway-0-0")
-        async with path.running(session):
-            broker.save()
-            path.producer.holding = True
-            await asyncio.to_thread(_publish, broker, range(50))
-            await until(lambda: path.ledger.received == 50, "50 received, none answered")
-            broker.kill()
-            await until(lambda: not session.subscribed, "the end is noticed")
-            broker.start()
-            await until(lambda: session.subscribed, "it is back")
-            assert path.metrics.mqtt_session_present.child("0").value == 1
-            await asyncio.to_thread(_publish, broker, range(50, 100))
-            await until(lambda: path.ledger.received == 100, "50 new ones with the same ids")
-            path.producer.release()
-            await until(lambda: not missing(path, 100), "all 100 in Kafka")
-            await until(lambda: path.ledger.in_flight() == 0, "everything is acknowledged")
-            assert (path.ledger.copies, path.ledger.filtered) == (0, 0)
+    async with one_session(broker, routes=routes) as (path, session):
+        broker.save()
+        path.producer.holding = True
+        await asyncio.to_thread(_publish, broker, range(50))
+        await until(lambda: path.ledger.received == 50, "50 received, none answered")
+        broker.kill()
+        await until(lambda: not session.subscribed, "the end is noticed")
+        broker.start()
+        await until(lambda: session.subscribed, "it is back")
+        assert path.metrics.mqtt_session_present.child("0").value == 1
+        await asyncio.to_thread(_publish, broker, range(50, 100))
+        await until(lambda: path.ledger.received == 100, "50 new ones with the same ids")
+        path.producer.release()
+        await until(lambda: not missing(path, 100), "all 100 in Kafka")
+        await until(lambda: path.ledger.in_flight() == 0, "everything is acknowledged")
+        assert (path.ledger.copies, path.ledger.filtered) == (0, 0)
 
 
 def _publish(broker: Mosquitto, numbers: range) -> None:
