@@ -3,7 +3,6 @@
 from config.errors import ExitStatus
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import Gateway, account
 from tests.chaos.operate_case import Site

@@ -22,7 +22,6 @@ from tests.brokers.raw import RawClient
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
 from tests.brokers.topics import consumer_groups
-from tests.chaos.fixtures import *  # noqa: F403
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.threaded import ThreadedBroker
 from tests.waiting import until, wait_until

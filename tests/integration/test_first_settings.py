@@ -11,7 +11,6 @@ from gateway.cli.main import main
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.mosquitto import Mosquitto
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import Gateway
 

@@ -13,7 +13,6 @@ from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.client import Client
 from tests.brokers.kafka_backend import read_topic
 from tests.brokers.mosquitto import Mosquitto
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import run_to_end
 from tests.waiting import wait_until

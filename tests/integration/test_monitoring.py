@@ -24,7 +24,6 @@ from streaming.progress import BatchEvent
 from tests.auth_process import auth_serve
 from tests.batch_reports import batch_report
 from tests.brokers.client import Client
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.monitoring import PROMETHEUS, RULE_FILES, dashboard_module, known_series, rules, selections
 from tests.prometheus import Prometheus

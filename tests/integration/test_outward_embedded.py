@@ -12,7 +12,6 @@ from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from tests.auth_process import auth_serve
 from tests.brokers.client import Client
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import payload, read_topic, settle_account
 from tests.servers.identity_provider import IdentityProvider

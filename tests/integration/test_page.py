@@ -21,7 +21,6 @@ from tests import status_documents
 from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
 from tests.browser import PHONE, WIDE, Browser, contrast, luminance
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.waiting import wait_until
 

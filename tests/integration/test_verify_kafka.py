@@ -22,7 +22,6 @@ from tests.brokers.topics import (
     produce,
     topic_names,
 )
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import Gateway, run_to_end
 from tests.chaos.threaded import ThreadedBroker
