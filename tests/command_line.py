@@ -43,7 +43,10 @@ class Cli:
         from gateway.cli.main import main  # this module is imported for every test, the command line for few
 
         self._capsys.readouterr()
-        ended = main([str(word) for word in words])
+        try:
+            ended: object = main([str(word) for word in words])
+        except SystemExit as exited:
+            ended = exited.code
         said = Said(*self._capsys.readouterr())
         assert ended == status, said
         return said

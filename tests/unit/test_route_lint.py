@@ -15,7 +15,7 @@ from bridge.routing.router import Router
 from config.errors import ConfigError
 from config.settings import Settings
 from config.values.topic_filters import intersection
-from gateway.cli.main import main
+from tests.command_line import Cli
 from tests.unit.test_filters import FILTERS, TOPICS, matched
 
 patient = settings(deadline=None)
@@ -120,19 +120,20 @@ def test_groups_that_fetch_the_same_and_routes_that_are_as_they_should_be() -> N
     assert not found({"filters": ["a/+/alarm"]}, {"filters": ["a/+/+"]})
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text('[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "a"\nkey = ""\n')
-    assert main(["routes", "lint", "--config", str(file)]) == 0
-    assert "no-key" in capsys.readouterr().out
-    assert main(["routes", "lint", "--strict", "--json", "--config", str(file)]) == 1
-    assert json.loads(capsys.readouterr().out)["findings"][0]["id"] == "no-key"
-    assert main(["routes", "list", "--config", str(file)]) == 0
-    assert "mqtt.sessions" in capsys.readouterr().out
+    assert "no-key" in cli("routes", "lint", "--config", str(file)).out
+    assert (
+        json.loads(cli("routes", "lint", "--strict", "--json", "--config", str(file), status=1).out)["findings"][0][
+            "id"
+        ]
+        == "no-key"
+    )
+    assert "mqtt.sessions" in cli("routes", "list", "--config", str(file)).out
     with file.open("a") as out:
         out.write('[[routes]]\nname = "b"\nfilters = ["a/b"]\ntopic = "b"\n')
-    assert main(["routes", "lint", "--config", str(file)]) == 1
-    assert "FAIL" in capsys.readouterr().out
+    assert "FAIL" in cli("routes", "lint", "--config", str(file), status=1).out
 
 
 # --- which routes hold their messages when others take over

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from config.errors import ExitStatus
-from gateway.cli.main import main
 from gateway.devices.fleet import Fleet, FleetCounts, FleetSettings
 from gateway.devices.mischief import CORRUPT, FaultShares, Mischief
 from gateway.devices.outbox import DeviceLedger
@@ -95,13 +94,13 @@ def test_a_fleet_of_one_type() -> None:
     assert len({device.device for device in build_fleet(20, 1, only="pump")}) == 20
 
 
-def test_nobody_elses_broker_is_loaded_unasked(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nobody_elses_broker_is_loaded_unasked(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert main(["simulate", "--mqtt", "mqtt://192.0.2.1", "--devices", "50", "--rate", "2"]) == ExitStatus.USAGE
-    assert "50 devices will publish 100 messages a second to mqtt://192.0.2.1:1883" in capsys.readouterr().err
+    assert (
+        "50 devices will publish 100 messages a second to mqtt://192.0.2.1:1883"
+        in cli("simulate", "--mqtt", "mqtt://192.0.2.1", "--devices", "50", "--rate", "2", status=ExitStatus.USAGE).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,9 +113,9 @@ def test_nobody_elses_broker_is_loaded_unasked(
         ["--secrets", "absent"],
     ],
 )
-def test_too_much_and_what_cannot_be(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_too_much_is_refused(cli: Cli, arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["simulate", *arguments]) == ExitStatus.USAGE
+    cli("simulate", *arguments, status=ExitStatus.USAGE)
 
 
 @pytest.mark.parametrize("text", [b"name,secret\nd-1\n", b"name,secret\nd-1,\xff\n"])
@@ -134,7 +133,5 @@ def test_an_empty_line_among_the_secrets_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--faults", "gravity=1"], ["--faults", "corrupt=2"], ["--devices", "0"], ["--duration", "0s"]]
 )
-def test_arguments_out_of_bounds(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["simulate", *arguments])
-    assert ended.value.code == ExitStatus.USAGE
+def test_arguments_out_of_bounds(cli: Cli, arguments: list[str]) -> None:
+    cli("simulate", *arguments, status=ExitStatus.USAGE)

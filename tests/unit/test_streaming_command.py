@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from config.errors import ConfigError
+from config.errors import ConfigError, ExitStatus
 from config.settings import LogSettings, Settings, StreamSettings
 from gateway.cli.main import main
 from streaming import options
@@ -23,6 +23,7 @@ from streaming.run import stages
 from streaming.runtime.class_data import ClassData
 from streaming.runtime.session import RECORD_CLASSES, class_data, class_data_conf, session_conf
 from streaming.silver.schema import FIXED, QUARANTINE
+from tests.command_line import Cli
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -108,7 +109,7 @@ def test_the_command_becomes_the_process_of_a_job_or_a_tool(
 
 
 def test_bad_settings_are_told_before_anything_is_fetched(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path
 ) -> None:
     def resolve(_bundle: str) -> list[Path]:
         pytest.fail("jars were fetched")
@@ -116,8 +117,7 @@ def test_bad_settings_are_told_before_anything_is_fetched(
     monkeypatch.setattr("gateway.local.runtime.jars.resolve", resolve)
     file = tmp_path / "gateway.toml"
     file.write_text("[stream]\nwindoe = 3\n")
-    assert main(["stream", "silver", "--config", str(file)]) == 78
-    assert "windoe" in capsys.readouterr().err
+    assert "windoe" in cli("stream", "silver", "--config", str(file), status=78).err
 
 
 def conf(settings: Settings | None = None, extra: dict[str, str] | None = None, **changes: Any) -> dict[str, str]:
@@ -314,9 +314,5 @@ def test_the_page_tells_of_every_column_reason_and_event() -> None:
         (("backfill", "--from", "2026-11-20", "--to", "2026-11-21", "--max-days", "two"), "'two' is no whole number"),
     ],
 )
-def test_words_that_a_tool_cannot_use_are_told(
-    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["stream", *words])
-    assert says in " ".join(capsys.readouterr().err.split())
+def test_words_that_a_tool_cannot_use_are_told(words: tuple[str, ...], says: str, cli: Cli) -> None:
+    assert says in " ".join(cli("stream", *words, status=ExitStatus.USAGE).err.split())

@@ -11,11 +11,11 @@ from bridge.dead_letters.reading import LoggedRecord, Place
 from config.errors import ExitStatus
 from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
 from config.tables.commands import CommandSettings
-from gateway.cli.main import main
 from gateway.cli.trial import _text
 from gateway.tools.trial.account import CommandMoments, CommandResult, Moments, Percentiles, TrialResult, percentiles
 from gateway.tools.trial.cleanup import Cleanup
 from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
+from tests.command_line import Cli
 
 
 async def test_what_was_made_last_goes_first_and_failures_are_named() -> None:
@@ -290,13 +290,11 @@ def test_sessions_with_filters_of_their_own_get_one_each() -> None:
         for more in ("-n 5000000 --size 1000000", "--prefix a/#", "--prefix $SYS", "--publisher-username x")
     ],
 )
-def test_arguments_that_cannot_be(arguments: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_arguments_that_cannot_be(cli: Cli, arguments: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["trial", *arguments.split()]) == ExitStatus.USAGE
+    cli("trial", *arguments.split(), status=ExitStatus.USAGE)
 
 
 @pytest.mark.parametrize("arguments", ["-n 0", "--size 31", "--qos 3", "--timeout nan", "-n 1.5"])
-def test_silly_sizes_are_refused(arguments: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["trial", *arguments.split()])
-    assert ended.value.code == ExitStatus.USAGE
+def test_silly_sizes_are_refused(cli: Cli, arguments: str) -> None:
+    cli("trial", *arguments.split(), status=ExitStatus.USAGE)
