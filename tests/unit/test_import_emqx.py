@@ -19,13 +19,10 @@ CONNECTOR = {
     "bootstrap_hosts": "kafka-1:9093, kafka-2:9093,kafka-3",
     "authentication": {"mechanism": "scram_sha_512", "username": "emqx", "password": "******"},
     "ssl": {
-        "enable": True,
-        "verify": "verify_none",
-        "cacertfile": "data/certs/connectors/kafka_producer:main/cacert",
+        "enable": True, "verify": "verify_none", "cacertfile": "data/certs/connectors/kafka_producer:main/cacert",
         "server_name_indication": "auto",
     },
-    "connect_timeout": "5s",
-    "socket_opts": {"nodelay": True, "sndbuf": "1024KB"},
+    "connect_timeout": "5s", "socket_opts": {"nodelay": True, "sndbuf": "1024KB"},
 }  # fmt: skip
 ACTION = {
     "type": "kafka_producer", "name": "telemetry", "enable": True, "connector": "main",
@@ -33,17 +30,13 @@ ACTION = {
     "parameters": {
         "topic": "telemetry",
         "message": {"key": "${.clientid}", "value": "${.payload}", "timestamp": "${.timestamp}"},
-        "compression": "snappy",
-        "partition_strategy": "key_dispatch",
-        "required_acks": "leader_only",
+        "compression": "snappy", "partition_strategy": "key_dispatch", "required_acks": "leader_only",
         "kafka_headers": "${.pub_props}",
         "kafka_ext_headers": [
-            {"kafka_ext_header_key": "source", "kafka_ext_header_value": "${topic}"},
-            {"kafka_ext_header_key": "who", "kafka_ext_header_value": "${username}"},
-            {"kafka_ext_header_key": "mqtt.topic", "kafka_ext_header_value": "${topic}"},
+            {"kafka_ext_header_key": key, "kafka_ext_header_value": value}
+            for key, value in (("source", "${topic}"), ("who", "${username}"), ("mqtt.topic", "${topic}"))
         ],
-        "max_inflight": 10,
-        "buffer": {"mode": "hybrid", "per_partition_limit": "2GB", "segment_bytes": "100MB"},
+        "max_inflight": 10, "buffer": {"mode": "hybrid", "per_partition_limit": "2GB", "segment_bytes": "100MB"},
         "query_mode": "async",
     },
     "resource_opts": {"health_check_interval": "15s"},
@@ -80,22 +73,16 @@ def test_a_rule_with_its_action_and_connector() -> None:
     assert settings["kafka"]["security"] == "SASL_SSL"
     assert settings["kafka"]["compression"] == "snappy"
     assert settings["kafka"]["sasl"] == {
-        "mechanism": "SCRAM-SHA-512",
-        "username": "emqx",
-        "password_file": "/run/secrets/kafka-password",
-    }
+        "mechanism": "SCRAM-SHA-512", "username": "emqx", "password_file": "/run/secrets/kafka-password",
+    }  # fmt: skip
     assert settings["spool"]["max_bytes"] == 2 << 30
     (route,) = settings["routes"]
     assert route == {
-        "name": "telemetry-to-kafka", "filters": ["devices/+/telemetry"], "device": "${topic[1]}",
-        "topic": "telemetry", "key": "${device}", "headers": {"source": "${topic}"},
+        "name": "telemetry-to-kafka", "filters": ["devices/+/telemetry"], "device": "${topic[1]}", "topic": "telemetry",
+        "key": "${device}", "headers": {"source": "${topic}"},
         "interceptors": [
-            {
-                "use": "filter",
-                "expression": "has(json, 'temperature') and get(json, 'temperature') > 20",
-                "on_error": "drop",
-                "reason": "rule",
-            }
+            {"use": "filter", "expression": "has(json, 'temperature') and get(json, 'temperature') > 20",
+             "on_error": "drop", "reason": "rule"}
         ],
     }  # fmt: skip
     for what in ("key_dispatch", "required_acks", "buffer.mode = hybrid", "verify_none", "kafka_headers"):
@@ -202,18 +189,12 @@ def test_a_connector_that_was_not_given_is_asked_for() -> None:
         ({"kerberos_principal": "k", "kerberos_keytab_file": "f"}, "PLAINTEXT"),
         ({"mechanism": "plain", "username": "u", "password": "hunter2"}, "SASL_PLAINTEXT"),
         (
-            {
-                "mechanism": "oauth",
-                "grant_type": "client_credentials",
-                "endpoint_uri": "https://idp.example.com/token",
-                "client_id": "c",
-                "client_secret": "hunter2",
-                "extensions": {"logicalCluster": "lkc-1"},
-            },
+            {"mechanism": "oauth", "grant_type": "client_credentials", "endpoint_uri": "https://idp.example.com/token",
+             "client_id": "c", "client_secret": "hunter2", "extensions": {"logicalCluster": "lkc-1"}},
             "SASL_PLAINTEXT",
         ),
     ],
-)
+)  # fmt: skip
 def test_logins(authentication: Any, security: str) -> None:
     connector = {**CONNECTOR, "authentication": authentication, "ssl": {"enable": False}}
     found, settings = imported([RULE, ACTION, connector])
@@ -226,18 +207,12 @@ def test_logins(authentication: Any, security: str) -> None:
 
 def test_a_bridge_of_5_0_is_action_and_connector_in_one() -> None:
     bridge = {
-        "type": "kafka",
-        "name": "old",
-        "enable": True,
-        "local_topic": "t/#",
-        "bootstrap_hosts": "k:9092",
+        "type": "kafka", "name": "old", "enable": True, "local_topic": "t/#", "bootstrap_hosts": "k:9092",
         "authentication": "none",
         "kafka": {
-            "topic": "old",
-            "message": {"key": "${payload.id}", "value": "${payload}"},
-            "buffer": {"mode": "memory"},
+            "topic": "old", "message": {"key": "${payload.id}", "value": "${payload}"}, "buffer": {"mode": "memory"},
         },
-    }
+    }  # fmt: skip
     _, settings = imported([bridge])
     assert settings["kafka"]["bootstrap_servers"] == ["k:9092"]
     assert settings["routes"] == [{"name": "old", "filters": ["t/#"], "topic": "old", "key": "${payload.id}"}]

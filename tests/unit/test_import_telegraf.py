@@ -95,13 +95,9 @@ def test_a_whole_file() -> None:
     }  # fmt: skip
     assert alarms["key"] == "${topic}", "its topics have no machine"
     for word in (
-        "measurement =",
-        "name_override",
-        "json_v2 → json",
-        "processors.rename",
-        "global_tags",
+        "measurement =", "name_override", "json_v2 → json", "processors.rename", "global_tags",
         "routing_tag = machine, for plants/+/alarms",
-    ):
+    ):  # fmt: skip
         assert severities(found, word) == ["lost"], word
     for word in ("max_undelivered_messages", "required_acks = 1", "agent: flush_interval", "producer_timestamp"):
         assert severities(found, word) == ["differs"], word
@@ -259,9 +255,7 @@ def test_a_field_of_another_kind_is_a_sentence(text: str, tmp_path: Path, cli: C
 
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path, cli: Cli) -> None:
     missing = tmp_path / "telegraf.conf"
-    assert (
-        f"{missing} cannot be read: No such file or directory."
-        in cli("import", "telegraf", str(missing), status=ExitStatus.CONFIG).err
-    )
+    said = cli("import", "telegraf", str(missing), status=ExitStatus.CONFIG).err
+    assert f"{missing} cannot be read: No such file or directory." in said
     missing.write_bytes(b"\xff\xfe")
     assert "no text in UTF-8" in cli("import", "telegraf", str(missing), status=ExitStatus.CONFIG).err

@@ -22,13 +22,9 @@ from pydantic import SecretBytes, SecretStr
 from config.settings import LogSettings
 from gateway.base.log_limits import FLOOD_INTERVAL_NS, FLOOD_LINES, REPEAT_INTERVAL_NS, RepeatLimiter
 from gateway.base.logs import configure, finish, redact
+from tests.terminal import Terminal
 
 MASK = "**********"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Logs:
@@ -485,14 +481,9 @@ def test_every_line_is_written_or_counted_once(steps: list[tuple[str, int, bool]
                 assert beyond - first >= 10, "more than two intervals' worth within one"
 
 
-def test_a_name_from_outside_does_not_write_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    undo = configure(LogSettings(format="console"))
-    try:
-        structlog.stdlib.get_logger("test").warning("odd", topic="a\x1b[2Jb", other="\x9b2J")
-    finally:
-        undo()
-    said = "".join(capsys.readouterr())
-    assert r"a\x1b[2Jb" in said
-    assert r"\x9b2J" in said
-    assert "\x1b[2J" not in said
-    assert "\x9b" not in said
+def test_a_name_from_outside_does_not_write_on_the_terminal(logs: Logs) -> None:
+    logs.configure(form="console").warning("odd", topic="a\x1b[2Jb", other="\x9b2J")
+    assert r"a\x1b[2Jb" in logs.text
+    assert r"\x9b2J" in logs.text
+    assert "\x1b[2J" not in logs.text
+    assert "\x9b" not in logs.text

@@ -12,61 +12,38 @@ from gateway.data_dir.session_registry import SessionRecord
 from gateway.mqtt.orphans import Orphans, plan_sessions
 
 HERE, THERE = ("mqtt://here:1883", "mqtt://also-here:1883"), ("mqtt://there:1883",)
-NOBODY: frozenset[str] = frozenset()
 
 
 def record(name: str, *filters: str, addresses: tuple[str, ...] = HERE) -> SessionRecord:
     return SessionRecord(name, name[-1], filters or ("a/#",), "5", addresses)
 
 
-def test_a_first_life_records_what_it_wants() -> None:
-    wanted = [record("p-0"), record("p-1")]
-    plan = plan_sessions([], wanted, persistent=True, elsewhere=NOBODY)
-    assert plan.record == tuple(wanted)
-    assert (plan.forget, plan.orphans, plan.left_behind) == ((), (), ())
+P0, P1, OLD = record("p-0"), record("p-1"), record("old-0")
+BEFORE, AFTER = record("p-0", "a/#", "b/#"), record("p-0", "b/#", "c/#")
+AWAY, ONE_NODE_MORE = record("p-0", addresses=THERE), replace(P0, addresses=HERE[:1])
+# What is recorded and wanted, and what is then recorded, forgotten, an orphan, and left behind.
+PLANS = {
+    "a first life records what it wants": ([], [P0, P1], [P0, P1], [], [], []),
+    "what the settings no longer have is an orphan": ([P0, P1, OLD], [P0], [P0], [], [P1, OLD], []),
+    # A crash between SUBSCRIBE and UNSUBSCRIBE must not make the next life forget what the broker still has.
+    "filters of before stay until they are left": ([BEFORE], [AFTER], [record("p-0", "b/#", "c/#", "a/#")], [], [], []),
+    "what another slot has is forgotten here": ([record("p-2")], [P0], [P0], ["p-2"], [], []),
+    "the same id at another broker is left behind": ([AWAY], [P0], [P0], [], [], [AWAY]),
+    "one node more is the same broker": ([ONE_NODE_MORE], [P0], [P0], [], [], []),
+    "a worker that retires has orphans alone": ([P0, P1], [], [], [], [P0, P1], []),
+}
 
 
-def test_what_the_settings_no_longer_have_is_an_orphan() -> None:
-    recorded = [record("p-0"), record("p-1"), record("old-0")]
-    plan = plan_sessions(recorded, [record("p-0")], persistent=True, elsewhere=NOBODY)
-    assert plan.record == (record("p-0"),)
-    assert plan.orphans == (record("p-1"), record("old-0"))
-
-
-def test_filters_of_before_stay_on_record_until_they_are_left() -> None:
-    """A crash between SUBSCRIBE and UNSUBSCRIBE must not make the next life forget what the broker still has."""
-    plan = plan_sessions(
-        [record("p-0", "a/#", "b/#")], [record("p-0", "b/#", "c/#")], persistent=True, elsewhere=NOBODY
-    )
-    assert plan.record == (record("p-0", "b/#", "c/#", "a/#"),)
-    assert not plan.orphans
-
-
-def test_what_another_slot_has_is_forgotten_here() -> None:
-    plan = plan_sessions([record("p-1")], [record("p-0")], persistent=True, elsewhere={"p-1"})
-    assert (plan.orphans, plan.forget) == ((), ("p-1",))
-
-
-def test_the_same_id_at_another_broker_is_left_behind_and_said() -> None:
-    old = record("p-0", addresses=THERE)
-    plan = plan_sessions([old], [record("p-0")], persistent=True, elsewhere=NOBODY)
-    assert plan.left_behind == (old,)
-    assert plan.record == (record("p-0"),)
-    one_node_more = replace(record("p-0"), addresses=HERE[:1])
-    plan = plan_sessions([one_node_more], [record("p-0")], persistent=True, elsewhere=NOBODY)
-    assert not plan.left_behind
+@pytest.mark.parametrize("case", PLANS)
+def test_what_becomes_of_recorded_sessions(case: str) -> None:
+    recorded, wanted, *expected = PLANS[case]
+    plan = plan_sessions(recorded, wanted, persistent=True, elsewhere={"p-2"})
+    assert [list(plan.record), list(plan.forget), list(plan.orphans), list(plan.left_behind)] == expected
 
 
 def test_without_persistence_the_own_ones_end_by_themselves_and_the_others_are_fetched() -> None:
-    recorded = [record("p-0"), record("old-0")]
-    plan = plan_sessions(recorded, [record("p-0")], persistent=False, elsewhere=NOBODY)
-    assert (plan.record, plan.forget, plan.orphans) == ((), ("p-0",), (record("old-0"),))
-
-
-def test_a_worker_that_retires_has_orphans_alone() -> None:
-    plan = plan_sessions([record("p-0"), record("p-1")], [], persistent=True, elsewhere=NOBODY)
-    assert plan.orphans == (record("p-0"), record("p-1"))
-    assert not plan.record
+    plan = plan_sessions([P0, OLD], [P0], persistent=False, elsewhere=frozenset())
+    assert (plan.record, plan.forget, plan.orphans) == ((), ("p-0",), (OLD,))
 
 
 @pytest.mark.parametrize(("client_id", "ends"), [("plant", ["old-1"]), ("plant-${worker}", ["old-1", "plant-1"])])

@@ -10,24 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import RouteSettings, Settings
-from gateway.base.lifecycle import State
 from gateway.base.metrics import Metrics
 from gateway.base.problem import Problem
 from gateway.base.process.machine_facts import CpuWaits
-from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
 from gateway.base.vitals import LATENCIES, Vitals, quantile
 from gateway.health import pace
 from gateway.health.measured import PRESSURE, STARVED
-from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, CpuView, HealthLimits, HealthSnapshot
+from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, CpuView
 from gateway.health.pace import Pace, above
 from gateway.health.pace_verdicts import BURNS, OBJECTIVE, SHARE
 from gateway.health.verdicts import problems
 from tests.monitoring import rules
-
-S = 1_000_000_000
-LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))
-SESSION = SessionView("0", connected=True, subscribed=True, client_id="gw-0-0", window=1000)
-WELL = HealthSnapshot(ReadinessSnapshot(State.RUNNING, (SESSION,), S, (TopicView("orders", 6),), None))
+from tests.unit.test_health_counts import LIMITS, WELL, S
 
 
 class Rig:

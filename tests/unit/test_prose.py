@@ -17,14 +17,10 @@ import pytest
 from config.prose import fitted, lines_of
 from gateway.cli.main import main
 from tests.command_line import GATEWAY, own_environment
+from tests.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 LONG = "No gateway of instance 'plant' runs with data_dir " + "/var/lib/" + "x" * 70 + ". Check --config and more."
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path as FilePath
 from typing import Self
+from unittest.mock import Mock
 
 import structlog
 
@@ -32,6 +33,7 @@ RETRY_S = 300
 LIMIT = DeadLetterLimit(1e6, 0.4, 60 * SECOND, 5, RETRY_S * SECOND)
 MADE = {"topic": "site-${topic[1]}", "allowed_topics": "site-[a-z]+"}
 FAST = {"name": "fast", "filters": ["fast/#"], "topic": "t"}
+POISON = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
 BAD, GOOD = b"devices/NOT-ALLOWED", b"devices/oslo"
 
 
@@ -184,8 +186,7 @@ async def test_with_fewer_held_than_a_trial_takes_those_that_arrive_are_tried_to
 @manual_time
 async def test_a_fast_route_stopped_by_what_kafka_refuses_leaves_the_fast_lane_and_comes_back() -> None:
     kafka = FakeKafka()
-    poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
-    kafka.topic("fast", reject=lambda records: poison if any(b"bad" in (r.value or b"") for r in records) else None)
+    kafka.topic("fast", reject=lambda records: POISON if any(b"bad" in (r.value or b"") for r in records) else None)
     async with make(kafka, routes=({"topic": "fast"},)) as site:
         await site.taken(b"devices/1", *[b"bad %d" % n for n in range(5)])
         assert len(kafka.topics[DEAD_LETTERS].records()) == 5
@@ -205,8 +206,7 @@ async def test_a_fast_route_stopped_by_what_kafka_refuses_leaves_the_fast_lane_a
 @manual_time
 async def test_a_trial_that_kafka_refuses_is_no_success() -> None:
     kafka = FakeKafka()
-    poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
-    kafka.topic("fast", reject=lambda records: poison if any(b"bad" in (r.value or b"") for r in records) else None)
+    kafka.topic("fast", reject=lambda records: POISON if any(b"bad" in (r.value or b"") for r in records) else None)
     async with make(kafka, routes=({"topic": "fast"},)) as site:
         await site.taken(b"devices/1", *[b"bad %d" % n for n in range(5)])
         await site.taken(b"devices/1", *numbers(9), b"bad", *numbers(9))
@@ -385,36 +385,21 @@ async def test_a_message_that_comes_as_a_trial_begins_waits_behind_those_held() 
         assert path.topic.values() == [b"1", b"2", b"3"]
 
 
-class RecordingGate:
-    """What a dispatcher was told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.passed = False
-
-    def stop(self, _route: str) -> None:
-        self.told.append("stop")
-
-    def admit(self, _route: str, count: int) -> None:
-        self.told.append(f"admit {count}")
-
-    def tried(self, _route: str) -> bool:
-        return self.passed
-
-    def release(self, _route: str) -> None:
-        self.told.append("release")
+def told(gate: Mock) -> list[str]:
+    """What a dispatcher was told of the route."""
+    return [" ".join((name, *map(str, words[1:]))) for name, words, _ in gate.method_calls if name != "tried"]
 
 
 def test_a_route_whose_messages_come_two_ways_is_stopped_on_both() -> None:
     """As where a session of earlier settings brings some of them."""
     now_ns = 1
     stops = RouteStops(LIMIT, lambda: now_ns, lambda _error: None)
-    gates = [RecordingGate(), RecordingGate(), RecordingGate()]
+    gates = [Mock(**{"tried.return_value": False}) for _ in range(3)]
     taken = [30, 0]
     stops.watch("route", gates[0], lambda: taken[0])
     stops.watch("route", gates[1], lambda: taken[1])
     for _ in range(5):
-        stops.made("route", DeadLetterReason.INVALID_RECORD, PoisonedError("no", DeadLetterReason.INVALID_RECORD))
+        stops.made("route", DeadLetterReason.INVALID_RECORD, POISON)
         assert not stops.stopped
         taken[1] += 1
         now_ns += 1
@@ -424,30 +409,25 @@ def test_a_route_whose_messages_come_two_ways_is_stopped_on_both() -> None:
     stops.tick()
     for _ in range(5):
         taken[1] += 1
-        stops.made("route", DeadLetterReason.INVALID_RECORD, PoisonedError("no", DeadLetterReason.INVALID_RECORD))
+        stops.made("route", DeadLetterReason.INVALID_RECORD, POISON)
     assert stops.stopped
     stops.watch("route", gates[2], lambda: 0)
-    assert [gate.told for gate in gates] == [["stop"]] * 3
+    assert [told(gate) for gate in gates] == [["stop"]] * 3
     now_ns += RETRY_S * SECOND
     stops.tick()
     stops.tick()
-    assert [gate.told for gate in gates] == [["stop", f"admit {TRIAL_MESSAGES}"]] * 3
-    gates[1].passed = True  # nothing comes through the others
+    assert [told(gate) for gate in gates] == [["stop", f"admit {TRIAL_MESSAGES}"]] * 3
+    gates[1].tried.return_value = True  # nothing comes through the others
     stops.tick()
     assert not stops.stopped
-    assert [gate.told[2:] for gate in gates] == [["release"]] * 3
+    assert [told(gate)[2:] for gate in gates] == [["release"]] * 3
 
 
 async def test_the_sessions_of_earlier_settings_take_no_routes_ceiling_from_its_own(tmp_path: FilePath) -> None:
+    routes = [{"name": "a", "filters": ["a/#"], "topic": "t"}]
+    routes.append({"name": "b", "filters": ["b/#"], "topic": "t", "group": "alarms"})
     settings = Settings.model_validate(
-        {
-            "data_dir": tmp_path,
-            "mqtt": {"groups": [{"name": "alarms"}]},
-            "routes": [
-                {"name": "a", "filters": ["a/#"], "topic": "t"},
-                {"name": "b", "filters": ["b/#"], "topic": "t", "group": "alarms"},
-            ],
-        }
+        {"data_dir": tmp_path, "mqtt": {"groups": [{"name": "alarms"}]}, "routes": routes}
     )
     worker = Worker(settings, StopRequest())
     record = SessionRecord("client", "9", ("$share/g/a/#",), "5", ("mqtt://127.0.0.1:1",))

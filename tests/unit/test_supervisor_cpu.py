@@ -8,6 +8,7 @@ import pytest
 from config.settings import MqttSettings, Settings
 from gateway.supervisor import cpu
 from gateway.supervisor.cpu import available_cpus, cgroup_cpus, parse_cpu_max, worker_count
+from tests.unit.test_machine_facts import write
 
 
 @pytest.mark.parametrize(
@@ -28,14 +29,6 @@ def test_a_quota(text: str, cpus: list[float]) -> None:
 def test_what_is_no_quota(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_cpu_max(text)
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 GROUPS = {

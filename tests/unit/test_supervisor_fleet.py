@@ -128,6 +128,17 @@ async def fleet(spawner: Spawner, tmp_path: Path) -> AsyncIterator[Fleet]:
     await fleet.stop(StopVerb.RESTART)
 
 
+@pytest.fixture
+async def watched(fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    """Another one in its place, not started, which looks at once whether a worker answers."""
+    await fleet.stop(StopVerb.RESTART)
+    monkeypatch.setattr(fleet_module, "_PING_S", 0.01)
+    spawner.history.clear()
+    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
+    yield watched
+    await watched.stop(StopVerb.RESTART)
+
+
 async def test_rolled_one_after_the_other(fleet: Fleet, spawner: Spawner) -> None:
     assert await fleet.roll(fleet.settings) is None
     assert spawner.history == [
@@ -232,66 +243,46 @@ async def test_what_cannot_be_drained_is_tried_again_until_it_is(
     await until(lambda: not fleet.retiring, "it is done")
 
 
-async def test_a_worker_that_does_not_answer_for_long_is_killed_and_comes_back(
-    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await fleet.stop(StopVerb.RESTART)
-    monkeypatch.setattr(fleet_module, "_PING_S", 0.01)
-    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
+async def test_a_worker_that_does_not_answer_for_long_is_killed_and_returns(watched: Fleet, spawner: Spawner) -> None:
     watched.start(2)
     await until(lambda: sum("ready" in worker.marks for worker in spawner) == 2, "two are ready")
     spawner.of(0).answers = None
     spawner.history.clear()
     await until(lambda: "0 started as worker" in spawner.history, "another is started")
     assert spawner.history[:2] == ["0 killed", "0 started as worker"]
-    await watched.stop(StopVerb.RESTART)
 
 
 @pytest.mark.parametrize("marks", [[], ["up"], ["up", "warm"]])
 async def test_a_worker_that_hangs_before_it_is_ready_is_killed_and_comes_back(
-    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch, marks: list[str]
+    watched: Fleet, spawner: Spawner, marks: list[str]
 ) -> None:
     """While it loads, in its start, and while it waits for the slot."""
-    await fleet.stop(StopVerb.RESTART)
-    monkeypatch.setattr(fleet_module, "_PING_S", 0.01)
     spawner.hangs_at = marks
-    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
-    spawner.history.clear()
     watched.start(1)
     await until(lambda: "0 goes" in spawner.history, "another is started, and gets on")
     assert spawner.history == ["0 started as worker", "0 killed", "0 started as worker", "0 goes"]
     assert watched.slots[0].restarts == 1
-    await watched.stop(StopVerb.RESTART)
 
 
-async def test_a_watch_that_breaks_ends_the_gateway(
-    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_watch_that_breaks_ends_the_gateway(watched: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it nobody would notice a worker that hangs."""
-    monkeypatch.setattr(fleet_module, "_PING_S", 0.0)
     monkeypatch.setattr(ObedientWorker, "responds", None)
-    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
     watched.start(1)
     await until(watched.failed.done, "the defect is known")
     assert isinstance(watched.failed.exception(), TypeError)
-    await watched.stop(StopVerb.RESTART)
 
 
 async def test_a_worker_that_hangs_while_it_ends_a_slot_is_killed_and_another_goes_on(
-    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+    watched: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await fleet.stop(StopVerb.RESTART)
-    monkeypatch.setattr(fleet_module, "_PING_S", 0.01)
     monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
     monkeypatch.setattr(fleet_module, "slots", lambda _directory: {1})
-    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
     watched.start(1)
     await until(lambda: any(worker.role == "retiring" for worker in spawner), "the orphaned slot has a worker")
     (hung,) = [worker for worker in spawner if worker.role == "retiring"]
     hung.answers = None
     await until(lambda: any(worker.role == "retiring" and worker is not hung for worker in spawner), "another")
     assert hung.status == -signal.SIGKILL
-    await watched.stop(StopVerb.RESTART)
 
 
 async def test_a_stop_says_what_remained(fleet: Fleet, spawner: Spawner) -> None:

@@ -7,17 +7,15 @@ from gateway.base.group_plan import client_ids
 from gateway.health.emqx.model import EmqxClient
 from gateway.tools.verify.before import Before, as_sentence, look_before, workers_of
 
+EMQX = EmqxSettings.model_validate({"url": "http://127.0.0.1:9", "api_key": "k", "api_secret": "s"})
 NOON = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
 
 def session(number: int, dropped: int = 0, too_large: int = 0) -> EmqxClient:
     return EmqxClient(
-        f"gw-0-{number}",
-        connected=True,
-        session_ms=NOON + number * 1000,
-        mqueue_dropped=dropped,
+        f"gw-0-{number}", connected=True, session_ms=NOON + number * 1000, mqueue_dropped=dropped,
         dropped_too_large=too_large,
-    )
+    )  # fmt: skip
 
 
 def test_a_problem_that_asks_ends_with_its_question_mark() -> None:
@@ -45,8 +43,7 @@ async def test_sessions_that_emqx_does_not_know_are_not_vouched_for(monkeypatch:
         return {"gw-0-1": session(1)}
 
     monkeypatch.setattr("gateway.health.emqx.api.EmqxApi.clients", clients)
-    emqx = EmqxSettings.model_validate({"url": "http://127.0.0.1:9", "api_key": "k", "api_secret": "s"})
-    before = await look_before(Settings(instance="gw", mqtt=MqttSettings(sessions=3), emqx=emqx), [0])
+    before = await look_before(Settings(instance="gw", mqtt=MqttSettings(sessions=3), emqx=EMQX), [0])
     assert as_sentence(before).endswith("for our 1 session since 2026-01-01T12:00:01Z; it knows nothing of 2 others.")
     assert before.as_dict()["unknown_sessions"] == 2
 
@@ -78,7 +75,6 @@ def test_client_ids_of_another_worker() -> None:
 
 async def test_an_emqx_that_is_away_is_said_and_ends_nothing() -> None:
     assert (await look_before(Settings(), [0])).problem == "emqx.url is not set"
-    emqx = EmqxSettings.model_validate({"url": "http://127.0.0.1:9", "api_key": "k", "api_secret": "s"})
-    before = await look_before(Settings(emqx=emqx), [0])
+    before = await look_before(Settings(emqx=EMQX), [0])
     assert before.problem is not None
     assert as_sentence(before).startswith("Before the gateway: not looked at: emqx.url: http://127.0.0.1:9")
