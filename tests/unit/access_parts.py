@@ -1,7 +1,7 @@
 """What the access service is made of in tests: a clock that stands still, a hasher that counts, users in memory."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,8 @@ from auth.logins.chain import Chain
 from auth.model import Allow, Ban, Deny, Ignore, LoginAnswer, LoginRequest, Rule, Subject, Tenant, Verdict
 from auth.names import ban_name
 from auth.service import AccessService
+from auth.store.edit import Editor
+from auth.store.records import User
 from auth.store.store import Store
 from config.tables.auth import AuthSettings
 
@@ -28,6 +30,18 @@ def opened_store(path: Path) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def edited(store: Store, *changes: Callable[[Editor], object]) -> bool:
+    """Make changes as another process would; whether the store has seen them."""
+    with store.edit("test") as edit:
+        for change in changes:
+            change(edit)
+    return store.refresh()
+
+
+def add_users(store: Store, *users: User) -> None:
+    edited(store, *(lambda edit, user=user: edit.users.add(user) for user in users))
 
 
 class ManualClock:
@@ -81,13 +95,6 @@ class FakeHasher:
         await self._slow()
         self.burns += 1
 
-    async def hash(self, password: str) -> str:
-        await self._slow()
-        return f"slow:{password}"
-
-    def outdated(self, stored: str) -> bool:
-        return False
-
 
 @dataclass
 class FakeAuthenticator:
@@ -124,10 +131,8 @@ class FakeAuthenticator:
         if verdict is None:
             return Ignore(self.name)
         stored = self.passwords.get(request.username)
-        if stored is not None:
-            assert self.hasher is not None
-            if not await self.hasher.verify(stored, request.password):
-                return Deny(self.name, "bad_password", request.username, hashed=True)
+        if stored is not None and not await self.hasher.verify(stored, request.password):
+            return Deny(self.name, "bad_password", request.username, hashed=True)
         return verdict
 
     async def close(self) -> None:
@@ -219,7 +224,7 @@ class Service:
         return answer if answer is not None else await self.access.login(request)
 
 
-def make_service(*sources: FakeAuthenticator, store: Any = None, rules: Sequence[Rule] = (), **tables: Any) -> Service:
+def make_service(*sources: FakeAuthenticator, rules: Sequence[Rule] = (), **tables: Any) -> Service:
     """A service of these authenticators, or of one that knows ada with the password "right"."""
     settings = access_settings(**tables)
     hasher = FakeHasher()
@@ -228,8 +233,7 @@ def make_service(*sources: FakeAuthenticator, store: Any = None, rules: Sequence
         sources[0].add("ada", "right")
     for one in sources:
         one.hasher = hasher
-    clock = ManualClock()
-    store = store if store is not None else FakeStore()
+    clock, store = ManualClock(), FakeStore()
     if rules:
         store.change(*rules)
     chain = Chain(sources, hasher, settings)

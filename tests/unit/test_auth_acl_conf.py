@@ -68,106 +68,94 @@ def test_what_stands_behind_everything_is_never_reached() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("who", "expected"),
-    [
-        ("all", [ALL]),
-        ('{user, "u"}', [(("username", "u"),)]),
-        ('{username, <<"u">>}', [(("username", "u"),)]),
-        ('{client, <<"é"/utf8>>}', [(("clientid", "é"),)]),
-        ('{clientid, {re, "^a\\\\.b$"}}', [(("clientid", "a.b"),)]),
-        ('{ipaddr, "10.0.0.0/8"}', [(("address", "10.0.0.0/8"),)]),
-        ('{ipaddrs, ["10.0.0.1", "::1"]}', [(("address", "10.0.0.1"),), (("address", "::1"),)]),
-        ('{client_attr, "site", "north"}', [(("attribute", "site=north"),)]),
-        ('{client_attr, <<"site">>, {re, "^x=y$"}}', [(("attribute", "site=x=y"),)]),
-        ('{\'and\', [{user, "u"}, {client, "c"}]}', [(("username", "u"), ("clientid", "c"))]),
-        ("{'and', [all, {client, \"c\"}]}", [(("clientid", "c"),)]),
-        ("{'and', [all, all]}", [ALL]),
-        ("{'or', [{user, \"u\"}, all]}", [(("username", "u"),), ALL]),
-        (
-            '{\'and\', [{\'or\', [{user, "u"}, {user, "v"}]}, {ipaddrs, ["1.1.1.1", "2.2.2.2"]}]}',
-            [
-                (("username", "u"), ("address", "1.1.1.1")),
-                (("username", "u"), ("address", "2.2.2.2")),
-                (("username", "v"), ("address", "1.1.1.1")),
-                (("username", "v"), ("address", "2.2.2.2")),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("who", "expected"), [
+    ("all", [ALL]),
+    ('{user, "u"}', [(("username", "u"),)]),
+    ('{username, <<"u">>}', [(("username", "u"),)]),
+    ('{client, <<"é"/utf8>>}', [(("clientid", "é"),)]),
+    ('{clientid, {re, "^a\\\\.b$"}}', [(("clientid", "a.b"),)]),
+    ('{ipaddr, "10.0.0.0/8"}', [(("address", "10.0.0.0/8"),)]),
+    ('{ipaddrs, ["10.0.0.1", "::1"]}', [(("address", "10.0.0.1"),), (("address", "::1"),)]),
+    ('{client_attr, "site", "north"}', [(("attribute", "site=north"),)]),
+    ('{client_attr, <<"site">>, {re, "^x=y$"}}', [(("attribute", "site=x=y"),)]),
+    ('{\'and\', [{user, "u"}, {client, "c"}]}', [(("username", "u"), ("clientid", "c"))]),
+    ("{'and', [all, {client, \"c\"}]}", [(("clientid", "c"),)]),
+    ("{'and', [all, all]}", [ALL]),
+    ("{'or', [{user, \"u\"}, all]}", [(("username", "u"),), ALL]),
+    (
+        '{\'and\', [{\'or\', [{user, "u"}, {user, "v"}]}, {ipaddrs, ["1.1.1.1", "2.2.2.2"]}]}',
+        [
+            (("username", "u"), ("address", "1.1.1.1")),
+            (("username", "u"), ("address", "2.2.2.2")),
+            (("username", "v"), ("address", "1.1.1.1")),
+            (("username", "v"), ("address", "2.2.2.2")),
+        ],
+    ),
+])  # fmt: skip
 def test_whom_a_rule_concerns(who: str, expected: list[Any]) -> None:
     assert rules(f'{{allow, {who}, all, ["t"]}}.') == [("allow", one, "t") for one in expected]
 
 
-@pytest.mark.parametrize(
-    ("action", "actions", "qos", "retain"),
-    [
-        ("publish", PUBLISH, set(), None),
-        ("subscribe", SUBSCRIBE, set(), None),
-        ("all", BOTH, set(), None),
-        ("pubsub", BOTH, set(), None),
-        ("{publish, []}", PUBLISH, set(), None),
-        ("{publish, [{qos, 1}, {retain, true}]}", PUBLISH, {1}, True),
-        ("{all, [{qos, [0, 1]}, {retain, false}]}", BOTH, {0, 1}, False),
-        ("{all, [{qos, 0}, {qos, 2}, {retain, all}]}", BOTH, {0, 2}, None),
-        ("{subscribe, [{qos, [0, 1, 2]}, {retain, true}]}", SUBSCRIBE, set(), None),
-    ],
-)
+@pytest.mark.parametrize(("action", "actions", "qos", "retain"), [
+    ("publish", PUBLISH, set(), None),
+    ("subscribe", SUBSCRIBE, set(), None),
+    ("all", BOTH, set(), None),
+    ("pubsub", BOTH, set(), None),
+    ("{publish, []}", PUBLISH, set(), None),
+    ("{publish, [{qos, 1}, {retain, true}]}", PUBLISH, {1}, True),
+    ("{all, [{qos, [0, 1]}, {retain, false}]}", BOTH, {0, 1}, False),
+    ("{all, [{qos, 0}, {qos, 2}, {retain, all}]}", BOTH, {0, 2}, None),
+    ("{subscribe, [{qos, [0, 1, 2]}, {retain, true}]}", SUBSCRIBE, set(), None),
+])  # fmt: skip
 def test_actions(action: str, actions: Any, qos: set[int], retain: bool | None) -> None:
     (rule,) = read_acl_conf(f'{{deny, all, {action}, ["t"]}}.').rules
     assert (rule.actions, rule.qos, rule.retain) == (actions, qos, retain)
 
 
-@pytest.mark.parametrize(
-    ("topic", "text", "eq"),
-    [
-        ('"a/#"', "a/#", False),
-        ('{eq, "a/#"}', "a/#", True),
-        ('"eq a/#"', "a/#", True),
-        ('{eq, "a/${clientid}"}', "a/${$}{clientid}", True),
-        ('"a/${clientid}/${username}"', "a/${clientid}/${username}", False),
-        ('"a/${.clientid}"', "a/${clientid}", False),
-        ('"${cn}/${client_attrs.site}"', "${cert_common_name}/${client_attrs.site}", False),
-        ('"c/%c/u/%u/%cx"', "c/${clientid}/u/${username}/%cx", False),
-        ('"${$}{x}"', "${$}{x}", False),
-        ('"a" "/b"', "a/b", False),
-    ],
-)
+@pytest.mark.parametrize(("topic", "text", "eq"), [
+    ('"a/#"', "a/#", False),
+    ('{eq, "a/#"}', "a/#", True),
+    ('"eq a/#"', "a/#", True),
+    ('{eq, "a/${clientid}"}', "a/${$}{clientid}", True),
+    ('"a/${clientid}/${username}"', "a/${clientid}/${username}", False),
+    ('"a/${.clientid}"', "a/${clientid}", False),
+    ('"${cn}/${client_attrs.site}"', "${cert_common_name}/${client_attrs.site}", False),
+    ('"c/%c/u/%u/%cx"', "c/${clientid}/u/${username}/%cx", False),
+    ('"${$}{x}"', "${$}{x}", False),
+    ('"a" "/b"', "a/b", False),
+])  # fmt: skip
 def test_topics(topic: str, text: str, eq: bool) -> None:
     (rule,) = read_acl_conf(f"{{allow, all, all, [{topic}]}}.").rules
     assert (rule.topic, rule.eq) == (text, eq)
 
 
-@pytest.mark.parametrize(
-    ("term", "reason"),
-    [
-        ('{allow, {zone, "z"}, all, ["t"]}', "nothing here can ask about {zone"),
-        ('{allow, {security_profile, hardened}, all, ["t"]}', "nothing here can ask about"),
-        ('{allow, {username, {re, "^dev"}}, all, ["t"]}', "may match several"),
-        ('{allow, {username, admin}, all, ["t"]}', "is a text or"),
-        ('{allow, {username, ""}, all, ["t"]}', "cannot be empty"),
-        ("{allow, {'and', []}, all, [\"t\"]}", "nothing here can ask about"),
-        ("{allow, {'or', [{user, 5}]}, all, [\"t\"]}", "is a text or"),
-        ('{allow, everybody, all, ["t"]}', "whom a rule concerns"),
-        ('{allow, "all", all, ["t"]}', "whom a rule concerns"),
-        ('{allow, {ipaddr, "10.0.0.0/99"}, all, ["t"]}', "neither an address nor a network"),
-        ('{allow, all, write, ["t"]}', "a rule's action"),
-        ('{allow, all, {publish, [{qos, 3}]}, ["t"]}', "the qos"),
-        ('{allow, all, {publish, [{qos, []}]}, ["t"]}', "the qos"),
-        ('{allow, all, {publish, [{retain, "true"}]}, ["t"]}', "an option"),
-        ('{allow, all, {publish, [qos]}, ["t"]}', "an option"),
-        ('{allow, all, {publish, [{payload, 1}]}, ["t"]}', "an option"),
-        ("{allow, all, all, all}", "a list of texts"),
-        ("{allow, all, all, [t]}", "a topic is a text"),
-        ('{allow, all, all, ["a/#/b"]}', '"#" stands alone in the last level'),
-        ('{allow, all, all, ["t/${zone}"]}', "is no placeholder"),
-        ('{allow, all, all, ["$share/g/t"]}', "is taken off"),
-        ("{allow}", "a rule is"),
-        ("{permit, all}", "a rule is"),
-        ("allow", "a rule is"),
-        ('{allow, "all"}', "a rule is"),
-    ],
-)
+@pytest.mark.parametrize(("term", "reason"), [
+    ('{allow, {zone, "z"}, all, ["t"]}', "nothing here can ask about {zone"),
+    ('{allow, {security_profile, hardened}, all, ["t"]}', "nothing here can ask about"),
+    ('{allow, {username, {re, "^dev"}}, all, ["t"]}', "may match several"),
+    ('{allow, {username, admin}, all, ["t"]}', "is a text or"),
+    ('{allow, {username, ""}, all, ["t"]}', "cannot be empty"),
+    ("{allow, {'and', []}, all, [\"t\"]}", "nothing here can ask about"),
+    ("{allow, {'or', [{user, 5}]}, all, [\"t\"]}", "is a text or"),
+    ('{allow, everybody, all, ["t"]}', "whom a rule concerns"),
+    ('{allow, "all", all, ["t"]}', "whom a rule concerns"),
+    ('{allow, {ipaddr, "10.0.0.0/99"}, all, ["t"]}', "neither an address nor a network"),
+    ('{allow, all, write, ["t"]}', "a rule's action"),
+    ('{allow, all, {publish, [{qos, 3}]}, ["t"]}', "the qos"),
+    ('{allow, all, {publish, [{qos, []}]}, ["t"]}', "the qos"),
+    ('{allow, all, {publish, [{retain, "true"}]}, ["t"]}', "an option"),
+    ('{allow, all, {publish, [qos]}, ["t"]}', "an option"),
+    ('{allow, all, {publish, [{payload, 1}]}, ["t"]}', "an option"),
+    ("{allow, all, all, all}", "a list of texts"),
+    ("{allow, all, all, [t]}", "a topic is a text"),
+    ('{allow, all, all, ["a/#/b"]}', '"#" stands alone in the last level'),
+    ('{allow, all, all, ["t/${zone}"]}', "is no placeholder"),
+    ('{allow, all, all, ["$share/g/t"]}', "is taken off"),
+    ("{allow}", "a rule is"),
+    ("{permit, all}", "a rule is"),
+    ("allow", "a rule is"),
+    ('{allow, "all"}', "a rule is"),
+])  # fmt: skip
 def test_what_rules_cannot_say_is_listed_with_its_line(term: str, reason: str) -> None:
     found = read_acl_conf(f'{{deny, all, all, ["before"]}}.\n\n% here\n{term}.\n{{allow, all, all, ["after"]}}.')
     assert [rule.topic for rule in found.rules] == ["before", "after"]
@@ -199,29 +187,24 @@ class TestTerms:
             (3, ("a", "B c", 't"x\\\n\xe9AA ', "b", -12, [], (), [1, [2]])),
             (3, "x_1@h"),
         ]
-        term = parse_terms(text)[0].term
-        assert isinstance(term, tuple)
-        assert [isinstance(one, Atom) for one in term[:4]] == [True, True, False, False]
+        assert [isinstance(one, Atom) for one in parse_terms(text)[0].term[:4]] == [True, True, False, False]
 
-    @pytest.mark.parametrize(
-        ("text", "fault"),
-        [
-            ("{allow, all}", "line 1: the file ends where the '.' that ends a term should be"),
-            ("\n\n{allow, all", "line 3: the file ends where ',' or '}' should be"),
-            ("{allow,\nall]}.", "line 2: ']' where ',' or '}' should be"),
-            ("{allow,,}.", "line 1: ',' where a term should be"),
-            ("{a, }.", "line 1: '}' where a term should be"),
-            ('\n{a, "open}.', "line 2: '\"open}.' is not part of an Erlang term"),
-            ("{a} {b}.", "line 1: '{' where the '.' that ends a term should be"),
-            ("Allow.", "line 1: 'Allow.' is not part"),
-            ("{a, <<1>>}.", "line 1: a binary that is not a text"),
-            ('"\\x{110000}".', "is no character"),
-            ('"\\x{d800}".', "is no character"),
-            ("123456789012345678901.", "where a term should be"),
-            ("[" * 100 + "]" * 100 + ".", f"more than {DEEPEST} levels"),
-            ("fun() -> ok end.", "is not part of an Erlang term"),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "fault"), [
+        ("{allow, all}", "line 1: the file ends where the '.' that ends a term should be"),
+        ("\n\n{allow, all", "line 3: the file ends where ',' or '}' should be"),
+        ("{allow,\nall]}.", "line 2: ']' where ',' or '}' should be"),
+        ("{allow,,}.", "line 1: ',' where a term should be"),
+        ("{a, }.", "line 1: '}' where a term should be"),
+        ('\n{a, "open}.', "line 2: '\"open}.' is not part of an Erlang term"),
+        ("{a} {b}.", "line 1: '{' where the '.' that ends a term should be"),
+        ("Allow.", "line 1: 'Allow.' is not part"),
+        ("{a, <<1>>}.", "line 1: a binary that is not a text"),
+        ('"\\x{110000}".', "is no character"),
+        ('"\\x{d800}".', "is no character"),
+        ("123456789012345678901.", "where a term should be"),
+        ("[" * 100 + "]" * 100 + ".", f"more than {DEEPEST} levels"),
+        ("fun() -> ok end.", "is not part of an Erlang term"),
+    ])  # fmt: skip
     def test_what_is_no_term_is_refused_with_its_line(self, text: str, fault: str) -> None:
         with pytest.raises(ImportFormatError) as caught:
             parse_terms(text)

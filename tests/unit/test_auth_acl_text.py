@@ -20,22 +20,10 @@ FLEET = (
     Rule("allow", "sites/${client_attrs.site}/#", who=(("group", "pumps"),), qos=frozenset({0, 1})),
 )
 
-_LEVELS = st.sampled_from(
-    [
-        "a",
-        "b",
-        "+",
-        "",
-        "$SYS",
-        "%s%",
-        "${username}",
-        "${clientid}",
-        "${tenant}",
-        "${client_attrs.site}",
-        "x${username}",
-        "${$}{a}",
-    ]
-)
+_LEVELS = st.sampled_from([
+    "a", "b", "+", "", "$SYS", "%s%", "${username}", "${clientid}", "${tenant}", "${client_attrs.site}",
+    "x${username}", "${$}{a}",
+])  # fmt: skip
 _TOPICS = st.builds(
     lambda levels, rest: "/".join([*levels, "#"]) if rest else "/".join(levels),
     st.lists(_LEVELS, min_size=1, max_size=4),
@@ -56,13 +44,10 @@ _VALUES = st.sampled_from(
     ["", "a", "b", "dev-1", "dev-2", "+", "#", "a/b", "$SYS", "${clientid}", 'q"\\', "é", "x" * 300]
 )
 _SUBJECTS = st.builds(
-    Subject,
-    username=_VALUES,
-    clientid=_VALUES,
-    tenant=st.sampled_from(["", "t", "a", "dev-1"]),
+    Subject, username=_VALUES, clientid=_VALUES, tenant=st.sampled_from(["", "t", "a", "dev-1"]),
     groups=st.sampled_from([frozenset(), frozenset({"g"})]),
     attributes=st.builds(lambda site: {"site": site} if site else {}, _VALUES),
-)
+)  # fmt: skip
 
 
 def afresh(rules: tuple[Rule, ...], subject: Subject, limit: int) -> tuple[str, int]:

@@ -15,22 +15,10 @@ from gateway.http.connection import Connection
 from gateway.http.http1 import Head, Request
 
 _KEYS = ["username", "clientid", "password", "peerhost", "topic", "action", "qos", "retain", "groups", "attr_site", "x"]
-_TEXTS = st.text(max_size=30) | st.sampled_from(
-    [
-        "publish",
-        "subscribe",
-        "undefined",
-        "",
-        "#",
-        "+",
-        "../",
-        "${clientid}",
-        "\0",
-        "\ud800",
-        "' OR 1=1 --",
-        "*)(uid=*))",
-    ]
-)
+_TEXTS = st.text(max_size=30) | st.sampled_from([
+    "publish", "subscribe", "undefined", "", "#", "+", "../", "${clientid}", "\0", "\ud800", "' OR 1=1 --",
+    "*)(uid=*))",
+])  # fmt: skip
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
@@ -73,7 +61,6 @@ def test_any_body_is_answered_in_words_that_emqx_knows(target: bytes, content_ty
     head = Head(b"POST", target, len(body or b""), True, content_type, b"", {})
     with structlog.testing.capture_logs() as lines:
         answer = SERVER.respond(cast("Connection", object()), Request(head, body))
-    assert isinstance(answer, bytes)
     first, _, rest = answer.partition(b"\r\n")
     assert first == b"HTTP/1.1 200 OK"
     fields, _, sent = rest.partition(b"\r\n\r\n")

@@ -31,16 +31,13 @@ class TestDigest:
         value = getattr(REQUEST, field)
         assert digest(REQUEST) != digest(replace(REQUEST, **{field: f"{value[:-1]}x"}))
 
-    @pytest.mark.parametrize(
-        "other",
-        [
-            LoginRequest("a", "dac1", "secret", "10.0.0.1", "cn"),
-            LoginRequest("adac", "1", "secret", "10.0.0.1", "cn"),
-            LoginRequest("ada", "c", "1secret", "10.0.0.1", "cn"),
-            LoginRequest("ada", "c1", "secret10", ".0.0.1", "cn"),
-            LoginRequest("ada", "c1", "secret", "10.0.0.", "1cn"),
-        ],
-    )
+    @pytest.mark.parametrize("other", [
+        LoginRequest("a", "dac1", "secret", "10.0.0.1", "cn"),
+        LoginRequest("adac", "1", "secret", "10.0.0.1", "cn"),
+        LoginRequest("ada", "c", "1secret", "10.0.0.1", "cn"),
+        LoginRequest("ada", "c1", "secret10", ".0.0.1", "cn"),
+        LoginRequest("ada", "c1", "secret", "10.0.0.", "1cn"),
+    ])  # fmt: skip
     def test_the_same_texts_split_elsewhere_make_another(self, other: LoginRequest) -> None:
         digest = LoginDigest()
         assert digest(REQUEST) != digest(other)
@@ -118,34 +115,18 @@ class TestDecisionCache:
         assert cache.get(key, (1, 2)) is None
         assert cache.get(key, (1, 1)) is None, "it came back with a version that is over"
 
-    @pytest.mark.parametrize(
-        "other",
-        [
-            {"topic": "b"},
-            {"action": "subscribe"},
-            {"qos": 1},
-            {"retain": True},
-            {"clientid": "c"},
-            {"peerhost": "10.0.0.1"},
-            {"cert_common_name": "n"},
-            {"tenant": "t"},
-            {"groups": frozenset({"g"})},
-            {"attributes": {"a": "1"}},
-        ],
-    )
+    @pytest.mark.parametrize("other", [
+        {"topic": "b"}, {"action": "subscribe"}, {"qos": 1}, {"retain": True}, {"clientid": "c"},
+        {"peerhost": "10.0.0.1"}, {"cert_common_name": "n"}, {"tenant": "t"}, {"groups": frozenset({"g"})},
+        {"attributes": {"a": "1"}},
+    ])  # fmt: skip
     def test_each_field_that_a_decision_depends_on_is_in_the_key(self, other: dict[str, Any]) -> None:
         assert DecisionCache.key(self.request()) != DecisionCache.key(self.request(**other))
 
-    @pytest.mark.parametrize(
-        "large",
-        [
-            {"cert_common_name": "n" * 300},
-            {"tenant": "t" * 300},
-            {"clientid": "c" * 300},
-            {"topic": "a" * 300},
-            {"groups": frozenset(map(str, range(20)))},
-        ],
-    )
+    @pytest.mark.parametrize("large", [
+        {"cert_common_name": "n" * 300}, {"tenant": "t" * 300}, {"clientid": "c" * 300}, {"topic": "a" * 300},
+        {"groups": frozenset(map(str, range(20)))},
+    ])  # fmt: skip
     def test_what_is_large_is_not_remembered(self, large: dict[str, Any]) -> None:
         assert DecisionCache.key(self.request(**large)) is None
 

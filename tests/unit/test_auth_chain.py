@@ -57,16 +57,13 @@ async def test_without_anybody_to_ask_the_answer_is_deny() -> None:
     assert not hasher.argon2  # nobody was asked: nothing could be told apart
 
 
-@pytest.mark.parametrize(
-    ("request_", "result"),
-    [
-        (LoginRequest(clientid="c"), "allow"),
-        (LoginRequest(clientid="c", peerhost="10.0.0.1"), "allow"),
-        (LoginRequest(clientid="c", username="u"), "deny"),
-        (LoginRequest(clientid="c", password="p"), "deny"),
-        (LoginRequest(clientid="c", cert_common_name="n"), "deny"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "result"), [
+    (LoginRequest(clientid="c"), "allow"),
+    (LoginRequest(clientid="c", peerhost="10.0.0.1"), "allow"),
+    (LoginRequest(clientid="c", username="u"), "deny"),
+    (LoginRequest(clientid="c", password="p"), "deny"),
+    (LoginRequest(clientid="c", cert_common_name="n"), "deny"),
+])  # fmt: skip
 async def test_anonymous_is_who_shows_nothing_at_all(request_: LoginRequest, result: str) -> None:
     chain, _ = chain_of(knowing("mysql"), anonymous=True)
     assert (await chain.ask(request_)).result == result
@@ -86,14 +83,11 @@ class TestBackendDown:
         assert outcome.degraded
         assert not next_.asked
 
-    @pytest.mark.parametrize(
-        ("username", "password", "result", "reason"),
-        [
-            ("ada", "right", "allow", "verified"),
-            ("ada", "wrong", "deny", "bad_password"),
-            ("nobody", "right", "ignore", "backend_down"),
-        ],
-    )
+    @pytest.mark.parametrize(("username", "password", "result", "reason"), [
+        ("ada", "right", "allow", "verified"),
+        ("ada", "wrong", "deny", "bad_password"),
+        ("nobody", "right", "ignore", "backend_down"),
+    ])  # fmt: skip
     async def test_ignore_lets_the_rest_decide_and_denies_nobody_as_unknown(
         self, username: str, password: str, result: str, reason: str
     ) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,11 @@ from auth.backends.database import DatabaseAuthenticator
 from auth.errors import BackendDownError
 from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
-from auth.store.edit import Editor
 from auth.store.records import User
 from auth.store.store import Store
 from config.tables.auth import AuthDatabaseSettings, AuthHashingSettings, AuthSettings
 from tests.kinds import is_a, there
-from tests.unit.access_parts import opened_store
+from tests.unit.access_parts import add_users, edited, opened_store
 
 COST = passwords.Argon2Cost(8, 1)
 HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
@@ -43,24 +42,13 @@ async def database(store: Store) -> AsyncIterator[DatabaseAuthenticator]:
     hasher.close()
 
 
-def edited(store: Store, *changes: Callable[[Editor], object]) -> None:
-    with store.edit("test") as edit:
-        for change in changes:
-            change(edit)
-    store.refresh()
-
-
-def add(store: Store, *users: User) -> None:
-    edited(store, *(lambda edit, user=user: edit.users.add(user) for user in users))
-
-
 def change(store: Store, kind: Any, identity: str, **fields: Any) -> None:
     edited(store, lambda edit: edit.users.change(kind, identity, **fields))
 
 
 async def test_a_right_password_brings_what_the_user_is(store: Store, database: DatabaseAuthenticator) -> None:
     edited(store, lambda edit: edit.tenants.add(Tenant("acme", attributes={"plan": "small", "site": "hq"})))
-    add(
+    add_users(
         store,
         User("username", "ann", SECRET, "acme", frozenset({"ops"}), {"site": "berlin"}, True, expires_at_s=NOW + 1),
     )
@@ -71,8 +59,8 @@ async def test_a_right_password_brings_what_the_user_is(store: Store, database: 
 
 
 async def test_a_wrong_password_has_cost_a_hash(store: Store, database: DatabaseAuthenticator) -> None:
-    key = next(iter(store.device_keys().values()))
-    add(store, User("username", "ann", SECRET), User("clientid", "d1", passwords.hash_device_secret("secret", key)))
+    stored = passwords.hash_device_secret("secret", next(iter(store.device_keys().values())))
+    add_users(store, User("username", "ann", SECRET), User("clientid", "d1", stored))
     for request in (LoginRequest("ann", "", "wrong"), LoginRequest("", "d1", "wrong"), LoginRequest("ann", "", "")):
         verdict = is_a(Deny, await database.authenticate(request))
         assert (verdict.reason, verdict.hashed) == ("bad_password", True)
@@ -81,14 +69,14 @@ async def test_a_wrong_password_has_cost_a_hash(store: Store, database: Database
 async def test_a_device_secret_needs_no_thread(store: Store, database: DatabaseAuthenticator) -> None:
     key = next(iter(store.device_keys().values()))
     secret = passwords.generate_secret()
-    add(store, User("clientid", "d1", passwords.hash_device_secret(secret, key)))
+    add_users(store, User("clientid", "d1", passwords.hash_device_secret(secret, key)))
     assert isinstance(database.at_once(LoginRequest("", "d1", secret)), Allow)
     assert database.at_once(LoginRequest("", "d1", "wrong")) is None
     assert isinstance(database.at_once(LoginRequest("", "d2", secret)), Ignore)
 
 
 async def test_the_first_identity_that_names_a_user_decides(store: Store, database: DatabaseAuthenticator) -> None:
-    add(store, User("username", "x", SECRET), User("clientid", "c", disabled=True), User("common_name", "cn"))
+    add_users(store, User("username", "x", SECRET), User("clientid", "c", disabled=True), User("common_name", "cn"))
     assert isinstance(await database.authenticate(LoginRequest("x", "c", "secret")), Allow)
     assert isinstance(await database.authenticate(LoginRequest("y", "c", "secret", cert_common_name="cn")), Deny)
     assert isinstance(await database.authenticate(LoginRequest("y", "d", "secret", cert_common_name="cn")), Allow)
@@ -96,7 +84,7 @@ async def test_the_first_identity_that_names_a_user_decides(store: Store, databa
 
 
 async def test_only_configured_identities_are_asked(store: Store) -> None:
-    add(store, User("common_name", "cn"), User("address", "10.0.0.0/8"))
+    add_users(store, User("common_name", "cn"), User("address", "10.0.0.0/8"))
     hasher = Hasher(HASHING)
     settings = AuthSettings(database=AuthDatabaseSettings(identities=("username",)))
     one = DatabaseAuthenticator(settings, store, hasher)
@@ -105,43 +93,36 @@ async def test_only_configured_identities_are_asked(store: Store) -> None:
 
 
 async def test_an_address_suffices(store: Store, database: DatabaseAuthenticator) -> None:
-    add(store, User("address", "10.0.0.0/8", groups=frozenset({"plant"})))
+    add_users(store, User("address", "10.0.0.0/8", groups=frozenset({"plant"})))
     verdict = is_a(Allow, database.at_once(LoginRequest("whoever", "x", "whatever", "10.1.1.1")))
     assert (verdict.user, verdict.groups) == ("10.0.0.0/8", {"plant"})
 
 
-@pytest.mark.parametrize(
-    ("fields", "password", "reason"),
-    [
-        ({"disabled": True}, "secret", "disabled"),
-        ({"expires_at_s": NOW}, "secret", "expired"),
-        ({"password": ""}, "secret", "bad_password"),
-        ({"password": ""}, "", "bad_password"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "password", "reason"), [
+    ({"disabled": True}, "secret", "disabled"),
+    ({"expires_at_s": NOW}, "secret", "expired"),
+    ({"password": ""}, "secret", "bad_password"),
+    ({"password": ""}, "", "bad_password"),
+])  # fmt: skip
 async def test_who_is_not_let_in_with_what_would_be_the_right_password(
     store: Store, database: DatabaseAuthenticator, fields: dict[str, Any], password: str, reason: str
 ) -> None:
-    add(store, User("username", "ann", SECRET))
+    add_users(store, User("username", "ann", SECRET))
     change(store, "username", "ann", **fields)
     verdict = is_a(Deny, await database.authenticate(LoginRequest("ann", "", password)))
     assert (verdict.reason, verdict.user) == (reason, "ann")
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
-        bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode(),
-        passwords.salted_text(
-            hashlib.sha256(b"saltsecret").hexdigest(), salt="salt", algorithm="sha256", salt_position="prefix"
-        ),
-    ],
-    ids=["bcrypt", "sha256"],
-)
+@pytest.mark.parametrize("stored", [
+    bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode(),
+    passwords.salted_text(
+        hashlib.sha256(b"saltsecret").hexdigest(), salt="salt", algorithm="sha256", salt_position="prefix"
+    ),
+], ids=["bcrypt", "sha256"])  # fmt: skip
 async def test_a_hash_of_another_kind_is_renewed_at_a_login(
     store: Store, database: DatabaseAuthenticator, stored: str
 ) -> None:
-    add(store, User("username", "ann", stored))
+    add_users(store, User("username", "ann", stored))
     stamp = database.stamp(LoginRequest("ann"))
     assert isinstance(await database.authenticate(LoginRequest("ann", "", "wrong")), Deny)
     assert not database._rehashes
@@ -155,14 +136,14 @@ async def test_a_hash_of_another_kind_is_renewed_at_a_login(
 
 
 async def test_what_bcrypt_did_not_look_at_is_not_hashed_anew(store: Store, database: DatabaseAuthenticator) -> None:
-    add(store, User("username", "ann", bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode()))
+    add_users(store, User("username", "ann", bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode()))
     assert isinstance(await database.authenticate(LoginRequest("ann", "", "x" * 72 + "an attacker's own")), Allow)
     assert not database._rehashes
 
 
 async def test_a_stamp_moves_with_its_own_user_and_tenant_alone(store: Store, database: DatabaseAuthenticator) -> None:
     edited(store, lambda edit: edit.tenants.add(Tenant("acme")))
-    add(store, User("username", "ann", SECRET, "acme"), User("username", "bob", SECRET))
+    add_users(store, User("username", "ann", SECRET, "acme"), User("username", "bob", SECRET))
     request = LoginRequest("ann", "c", "secret")
     verdict = is_a(Allow, await database.authenticate(request))
     assert database.stamp(request) == verdict.version
@@ -182,7 +163,7 @@ async def test_a_removed_user_is_not_taken_for_another_of_the_same_import(
     store: Store, database: DatabaseAuthenticator, other: User
 ) -> None:
     """Both have the same revision, and the login finds the second once the first is gone."""
-    add(store, User("username", "ann", SECRET), other)
+    add_users(store, User("username", "ann", SECRET), other)
     request = LoginRequest("ann", "c", "secret", "10.0.0.1")
     verdict = is_a(Allow, await database.authenticate(request))
     edited(store, lambda edit: edit.users.remove("username", "ann"))
@@ -193,7 +174,7 @@ async def test_a_key_that_comes_with_an_import_is_known_at_once(
     store: Store, database: DatabaseAuthenticator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = next(iter(store.device_keys().values()))
-    add(store, User("clientid", "d0", passwords.hash_device_secret("secret", own)))
+    add_users(store, User("clientid", "d0", passwords.hash_device_secret("secret", own)))
     assert isinstance(database.at_once(LoginRequest("", "d0", "secret")), Allow)
     monkeypatch.setattr("auth.store.store._LOOK_NS", 1 << 60)  # the store has not looked at the file since
     key = b"q" * 32
@@ -205,7 +186,7 @@ async def test_a_key_that_comes_with_an_import_is_known_at_once(
 
 
 async def test_a_secret_whose_key_is_lost_refuses_its_user_alone(store: Store, database: DatabaseAuthenticator) -> None:
-    add(store, User("clientid", "d1", passwords.hash_device_secret("secret", b"z" * 32)))
+    add_users(store, User("clientid", "d1", passwords.hash_device_secret("secret", b"z" * 32)))
     verdict = is_a(Deny, await database.authenticate(LoginRequest("", "d1", "secret")))
     assert verdict.reason == "refused"
     assert "is missing here" in verdict.detail

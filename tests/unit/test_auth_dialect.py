@@ -37,10 +37,9 @@ def test_a_form_is_read_as_well() -> None:
     assert login(urlencode(given).encode(), FORM + b"; charset=utf-8") == LoginRequest(**given)
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    [b"", b"application/json; charset=latin-1", b"application/json;charset=UTF-16", b"text/plain", b"\xff\xfe", b";;;"],
-)
+@pytest.mark.parametrize("content_type", [
+    b"", b"application/json; charset=latin-1", b"application/json;charset=UTF-16", b"text/plain", b"\xff\xfe", b";;;",
+])  # fmt: skip
 def test_whatever_a_json_body_is_called_it_is_utf8(content_type: bytes) -> None:
     given = {**LOGIN, "username": "jürgen 泵"}
     body = json.dumps(given, ensure_ascii=False).encode()
@@ -55,12 +54,9 @@ def test_absent_values_are_empty_text(absent: str | None) -> None:
 
 def test_an_access_as_emqx_sends_it() -> None:
     assert access(ACCESS) == AccessRequest(
-        Subject("alice", "pump-7", "10.1.2.3", "", "acme", frozenset({"operators", "pumps"})),
-        "publish",
-        "plant/7",
-        1,
-        retain=False,
-    )
+        Subject("alice", "pump-7", "10.1.2.3", "", "acme", frozenset({"operators", "pumps"})), "publish", "plant/7",
+        1, retain=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "qos"), [(0, 0), ("2", 2), (1, 1), ("", 0), (None, 0), ("undefined", 0)])
@@ -68,10 +64,9 @@ def test_qos_comes_as_number_or_text(given: object, qos: int) -> None:
     assert access({**ACCESS, "qos": given}).qos == qos
 
 
-@pytest.mark.parametrize(
-    ("given", "retain"),
-    [(True, True), ("true", True), ("1", True), (1, True), (False, False), ("false", False), (0, False), ("", False)],
-)
+@pytest.mark.parametrize(("given", "retain"), [
+    (True, True), ("true", True), ("1", True), (1, True), (False, False), ("false", False), (0, False), ("", False),
+])  # fmt: skip
 def test_retain_comes_as_boolean_number_or_text(given: object, retain: bool) -> None:
     assert access({**ACCESS, "retain": given}).retain is retain
 
@@ -86,68 +81,35 @@ def test_a_topic_may_be_called_undefined() -> None:
     assert access({**ACCESS, "topic": "undefined"}).topic == "undefined"
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"topic": ""}, "topic"),
-        ({"topic": None}, "topic"),
-        ({"topic": 7}, "topic"),
-        ({"action": "undefined"}, "action"),
-        ({"action": ["publish"]}, "action"),
-        ({"action": "PUBLISH"}, "action"),
-        ({"qos": 3}, "qos"),
-        ({"qos": [1]}, "qos"),
-        ({"qos": "1.0"}, "qos"),
-        ({"retain": {}}, "retain"),
-        ({"retain": 2}, "retain"),
-        ({"username": 7}, "username"),
-        ({"groups": ["a"]}, "groups"),
-    ],
-)
+@pytest.mark.parametrize(("change", "why"), [
+    ({"topic": ""}, "topic"), ({"topic": None}, "topic"), ({"topic": 7}, "topic"),
+    ({"action": "undefined"}, "action"), ({"action": ["publish"]}, "action"), ({"action": "PUBLISH"}, "action"),
+    ({"qos": 3}, "qos"), ({"qos": [1]}, "qos"), ({"qos": "1.0"}, "qos"), ({"retain": {}}, "retain"),
+    ({"retain": 2}, "retain"), ({"username": 7}, "username"), ({"groups": ["a"]}, "groups"),
+])  # fmt: skip
 def test_an_access_with_a_value_that_cannot_be_is_no_question(change: dict[str, object], why: str) -> None:
     with pytest.raises(UnreadableError, match=why):
         access({**ACCESS, **change})
 
 
-@pytest.mark.parametrize(
-    ("content_type", "body", "why"),
-    [
-        (JSON, b"", "not JSON"),
-        (JSON, b"null", "no JSON object"),
-        (JSON, b"[]", "no JSON object"),
-        (JSON, b'"text"', "no JSON object"),
-        (JSON, b'{"username": "a"', "not JSON"),
-        (JSON, b'{"username": "a"} {}', "not JSON"),
-        (JSON, b'{"username": "a", "username": "b"}', "twice"),
-        (JSON, b'{"username": "a\x00"}', "not JSON"),  # JSON wants control characters escaped
-        (JSON, b'{"username": "a\\u0000"}', "NUL"),
-        (JSON, b'{"password": "a\\u0000b"}', "NUL"),
-        (JSON, b'{"username": "\\ud800"}', "surrogate"),
-        (JSON, b'{"username": "\\udc00\\ud800"}', "surrogate"),
-        (JSON, b'{"username": "\xff"}', "UTF-8"),
-        (JSON, b'{"username": "\xed\xa0\x80"}', "UTF-8"),  # a surrogate written as three bytes
-        (JSON, b"\xff\xfe{\x00}\x00", "UTF-8"),
-        (JSON, b'{"username": NaN}', "not JSON"),
-        (JSON, b'{"username": -Infinity}', "not JSON"),
-        (JSON, b'{"username": ' + b"9" * 100_000 + b"}", "not JSON"),
-        (JSON, b'{"username": 1e999}', "username"),
-        (JSON, b'{"username": true}', "username"),
-        (JSON, b'{"username": {"a": 1}}', "username"),
-        (JSON, b"[" * 500_000, "nested"),
-        (JSON, b'{"a":' * 200_000, "nested"),
-        (JSON, b'{"username": "' + b"x" * 65_536 + b'"}', "longer"),
-        (JSON, b'{"username": "' + "é".encode() * 32_768 + b'"}', "longer"),
-        (JSON, None, "larger"),
-        (FORM, b"username", "form"),
-        (FORM, b"username=a&username=b", "twice"),
-        (FORM, b"username=%00", "NUL"),
-        (FORM, b"username=%ff", "form"),
-        (FORM, b"username=%ed%a0%80", "form"),
-        (FORM, b"&".join(b"a%d=1" % number for number in range(200)), "form"),
-        (FORM, b"username=" + b"x" * 65_536, "longer"),
-        (FORM, b"\xff=1", "UTF-8"),
-    ],
-)
+@pytest.mark.parametrize(("content_type", "body", "why"), [
+    *((JSON, body, "no JSON object") for body in (b"null", b"[]", b'"text"')),
+    *((JSON, body, "not JSON") for body in (b"", b'{"username": "a"', b'{"username": "a"} {}')),
+    *((JSON, b'{"username": %b}' % value, "not JSON") for value in (b"NaN", b"-Infinity", b"9" * 100_000)),
+    (JSON, b'{"username": "a\x00"}', "not JSON"),  # JSON wants control characters escaped
+    *((JSON, body, "NUL") for body in (b'{"username": "a\\u0000"}', b'{"password": "a\\u0000b"}')),
+    *((JSON, b'{"username": "%b"}' % value, "surrogate") for value in (b"\\ud800", b"\\udc00\\ud800")),
+    (JSON, b'{"username": "\xed\xa0\x80"}', "UTF-8"),  # a surrogate written as three bytes
+    (JSON, b'{"username": "\xff"}', "UTF-8"), (JSON, b"\xff\xfe{\x00}\x00", "UTF-8"),
+    *((JSON, b'{"username": %b}' % value, "username") for value in (b"1e999", b"true", b'{"a": 1}')),
+    (JSON, b"[" * 500_000, "nested"), (JSON, b'{"a":' * 200_000, "nested"),
+    *((JSON, b'{"username": "%b"}' % value, "longer") for value in (b"x" * 65_536, "é".encode() * 32_768)),
+    (JSON, b'{"username": "a", "username": "b"}', "twice"), (JSON, None, "larger"),
+    (FORM, b"username=a&username=b", "twice"), (FORM, b"username=%00", "NUL"),
+    *((FORM, body, "form") for body in (b"username", b"username=%ff", b"username=%ed%a0%80")),
+    (FORM, b"&".join(b"a%d=1" % number for number in range(200)), "form"),
+    (FORM, b"username=" + b"x" * 65_536, "longer"), (FORM, b"\xff=1", "UTF-8"),
+])  # fmt: skip
 def test_a_body_that_is_no_question_says_why(content_type: bytes, body: bytes | None, why: str) -> None:
     with pytest.raises(UnreadableError, match=why):
         Dialect().login(content_type, body)

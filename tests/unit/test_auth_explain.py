@@ -89,7 +89,6 @@ def text_of(explanation: Explanation) -> str:
 
 def test_the_rule_that_decides_and_why_those_before_it_do_not(store: Store) -> None:
     found = ask(store, LoginRequest("ada", "press-7"), ("publish", "plant/berlin/x", 0, False))
-    assert found.access is not None
     assert found.access.decision.allowed
     assert [one.why_not for one in found.access.judgements] == [
         "it is about subscribing alone",
@@ -111,16 +110,13 @@ def test_a_right_password_is_checked_when_it_is_there(store: Store) -> None:
     assert "wrong" not in repr(wrong).replace("wrong, or", "")
 
 
-@pytest.mark.parametrize(
-    ("username", "clientid", "obstacle"),
-    [
-        ("ada", "bad", "The client id bad is banned: flooded the plant."),
-        ("nobody", "c", "No authenticator of auth.chain knows it."),
-        ("gone", "c", "The user is disabled."),
-        ("carl", "c", "The user's tenant is disabled."),
-        ("ada", "c", ""),
-    ],
-)
+@pytest.mark.parametrize(("username", "clientid", "obstacle"), [
+    ("ada", "bad", "The client id bad is banned: flooded the plant."),
+    ("nobody", "c", "No authenticator of auth.chain knows it."),
+    ("gone", "c", "The user is disabled."),
+    ("carl", "c", "The user's tenant is disabled."),
+    ("ada", "c", ""),
+])  # fmt: skip
 def test_what_stands_in_the_way(store: Store, username: str, clientid: str, obstacle: str) -> None:
     found = ask(store, LoginRequest(username, clientid))
     assert found.obstacle == obstacle
@@ -155,7 +151,6 @@ def test_what_emqx_is_told_is_what_the_service_answers(store: Store) -> None:
             await service.close()
             hasher.close()
 
-    assert found.told is not None
     assert json.loads(found.told.body(found.expire_at_s)) == json.loads(asyncio.run(answer()))
     assert json.loads(as_json(found))["answer"]["client_attrs"] == {
         "site": "berlin",
@@ -183,7 +178,6 @@ def test_it_comes_to_the_same_as_the_service(store: Store) -> None:
                     now_s=NOW,  # type: ignore[arg-type]
                 )  # fmt: skip
                 assert (found.obstacle == "") == (answer.result == "allow"), f"{request}: {found.obstacle!r}"
-                assert found.access is not None
                 access = service.authorise(AccessRequest(found.subject, action, topic, qos, retain=False))  # type: ignore[arg-type]
                 if access.reason in {"rule", "no_rule"}:
                     assert found.access.decision.allowed == (access.result == "allow"), f"{request} {action} {topic}"
@@ -206,7 +200,6 @@ def test_a_superuser_is_said_to_be_one(store: Store) -> None:
 def test_who_is_in_no_source_can_be_tried_with_what_is_known_of_it(store: Store) -> None:
     known = Allow(source="", groups=frozenset({"ops"}), attributes={"site": "berlin"})
     found = ask(store, LoginRequest("new", "c"), ("publish", "plant/berlin/x", 0, False), known=known)
-    assert found.access is not None
     assert found.access.decision.allowed
     assert found.obstacle
 
@@ -230,25 +223,19 @@ def test_hostile_names_do_not_reach_the_terminal(store: Store) -> None:
     assert "\x9b" not in as_json(found)
 
 
-@pytest.mark.parametrize(
-    ("rule", "action", "why"),
-    [
-        (Rule("allow", "#", qos=frozenset({1, 2})), "publish", "it is about QoS 1 and 2 alone"),
-        (Rule("allow", "#", retain=True), "publish", "it is about retained messages alone"),
-        (Rule("allow", "#", who=(("group", "x"),)), "publish", "not in the group x"),
-        (Rule("allow", "#", who=(("address", "10.0.0.0/8"),)), "publish", "the address is not in 10.0.0.0/8"),
-        (Rule("allow", "#", who=(("all", ""), ("clientid", "d"))), "publish", "the client id is not d"),
-        (Rule("allow", "#", who=()), "publish", "it concerns nobody"),
-        (Rule("allow", "a/+", eq=True), "subscribe", "it is about the topic a/+ literally"),
-        (Rule("allow", "a/b"), "subscribe", "a/b does not cover all of a/#"),
-        (Rule("deny", "b/#"), "subscribe", "b/# has no topic in common with it"),
-        (
-            Rule("allow", "a/${username}"),
-            "publish",
-            "${username} has no value, or one with +, # or / in it, and then matches nothing",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rule", "action", "why"), [
+    (Rule("allow", "#", qos=frozenset({1, 2})), "publish", "it is about QoS 1 and 2 alone"),
+    (Rule("allow", "#", retain=True), "publish", "it is about retained messages alone"),
+    (Rule("allow", "#", who=(("group", "x"),)), "publish", "not in the group x"),
+    (Rule("allow", "#", who=(("address", "10.0.0.0/8"),)), "publish", "the address is not in 10.0.0.0/8"),
+    (Rule("allow", "#", who=(("all", ""), ("clientid", "d"))), "publish", "the client id is not d"),
+    (Rule("allow", "#", who=()), "publish", "it concerns nobody"),
+    (Rule("allow", "a/+", eq=True), "subscribe", "it is about the topic a/+ literally"),
+    (Rule("allow", "a/b"), "subscribe", "a/b does not cover all of a/#"),
+    (Rule("deny", "b/#"), "subscribe", "b/# has no topic in common with it"),
+    (Rule("allow", "a/${username}"), "publish",
+        "${username} has no value, or one with +, # or / in it, and then matches nothing"),
+])  # fmt: skip
 def test_why_a_rule_does_not_match(rule: Rule, action: Any, why: str) -> None:
     topic = "a/#" if action == "subscribe" else "a/c"
     request = AccessRequest(Subject(username="", clientid="c", peerhost="192.0.2.1"), action, topic)
@@ -327,15 +314,12 @@ class TestCommand:
         assert json.loads(out)["login"]["password_checked"] is True
         assert json.loads(out)["login"]["allowed"] is True
 
-    @pytest.mark.parametrize(
-        ("arguments", "says"),
-        [
-            ([], "say which client"),
-            (["--username", "ada", "--topic", "a"], "go together"),
-            (["--username", "ada", "--password-file", "none"], "none cannot be read"),
-            (["--username", "ada", "--attribute", "site"], "NAME=VALUE"),
-        ],
-    )
+    @pytest.mark.parametrize(("arguments", "says"), [
+        ([], "say which client"),
+        (["--username", "ada", "--topic", "a"], "go together"),
+        (["--username", "ada", "--password-file", "none"], "none cannot be read"),
+        (["--username", "ada", "--attribute", "site"], "NAME=VALUE"),
+    ])  # fmt: skip
     def test_arguments_that_make_no_question(
         self, config: str, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
     ) -> None:

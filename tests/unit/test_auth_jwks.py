@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.jwt.jwks import MOST_KEYS, Schedule, parse_key_set
@@ -30,56 +30,29 @@ def test_a_key_is_for_the_algorithm_that_it_names(name: str) -> None:
     assert (key.algorithms, key.key_id) == ({name}, f"kid-{name}")
 
 
-@pytest.mark.parametrize(
-    ("name", "algorithms"),
-    [
-        ("RS256", {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
-        ("ES256", {"ES256"}),
-        ("ES384", {"ES384"}),
-        ("EdDSA", {"EdDSA"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "algorithms"), [
+    ("RS256", {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}), ("ES256", {"ES256"}), ("ES384", {"ES384"}),
+    ("EdDSA", {"EdDSA"}),
+])  # fmt: skip
 def test_a_key_that_names_none_is_for_what_its_kind_can_do(name: str, algorithms: set[str]) -> None:
     [key] = parse_key_set(body(changed(name, alg=None, use=None))).keys
     assert key.algorithms == algorithms
 
 
-@pytest.mark.parametrize(
-    ("jwk", "says"),
-    [
-        ({"kty": "oct", "k": "c2VjcmV0", "kid": "x"}, "shared secret"),
-        ({"kty": "oct", "k": "c2VjcmV0", "alg": "HS256"}, "shared secret"),
-        (changed(alg="HS256"), "its alg is not one"),
-        (changed(alg="RS256"), "its alg is not one"),
-        (changed(alg="none"), "its alg is not one"),
-        (changed(alg=5), "its alg is not one"),
-        (changed("RS256", alg="ES256"), "its alg is not one"),
-        (changed(use="enc"), 'use is not "sig"'),
-        (changed(use=None, key_ops=["encrypt"]), 'no "verify"'),
-        (changed(key_ops=["sign"]), 'no "verify"'),
-        (changed(key_ops="verify"), 'no "verify"'),
-        (changed(kid=5), "kid is no text"),
-        (changed(kty="XX"), "kty is unknown"),
-        (changed(kty=None), "kty is unknown"),
-        (changed(kty=["EC"]), "kty is unknown"),
-        (changed(kty="RSA"), "its numbers"),
-        (changed(x="AAAA"), "its numbers"),
-        (changed(y=KEYS["ES384"].jwk()["y"]), "its numbers"),
-        (changed(x=KEYS["ES256"].jwk()["y"]), "its numbers"),
-        (changed(x=5), "its numbers"),
-        (changed(x="ä"), "its numbers"),
-        (changed(crv="secp256k1"), "its "),
-        (changed(crv="P-192"), "its numbers"),
-        (changed("EdDSA", crv="X25519"), "its "),
-        (changed("RS256", e="AA"), "its numbers"),
-        (changed("RS256", n="AQAB"), "its "),
-        (changed("RS256", n=None), "its numbers"),
-        (make_key("RS256", bits=1024).jwk(), "has 1024 bits"),
-        (changed("RS256", n="_" * 1400), "bits"),
-        ("kid", "no object"),
-        (None, "no object"),
-    ],
-)
+@pytest.mark.parametrize(("jwk", "says"), [
+    *(({"kty": "oct", "k": "c2VjcmV0", **more}, "shared secret") for more in ({"kid": "x"}, {"alg": "HS256"})),
+    *((changed(alg=alg), "its alg is not one") for alg in ("HS256", "RS256", "none", 5)),
+    (changed("RS256", alg="ES256"), "its alg is not one"), (changed(use="enc"), 'use is not "sig"'),
+    (changed(use=None, key_ops=["encrypt"]), 'no "verify"'),
+    *((changed(key_ops=operations), 'no "verify"') for operations in (["sign"], "verify")),
+    (changed(kid=5), "kid is no text"), *((changed(kty=kind), "kty is unknown") for kind in ("XX", None, ["EC"])),
+    *((changed(x=x), "its numbers") for x in ("AAAA", KEYS["ES256"].jwk()["y"], 5, "ä")),
+    (changed(kty="RSA"), "its numbers"), (changed(y=KEYS["ES384"].jwk()["y"]), "its numbers"),
+    (changed(crv="P-192"), "its numbers"), (changed(crv="secp256k1"), "its "), (changed("EdDSA", crv="X25519"), "its "),
+    (changed("RS256", e="AA"), "its numbers"), (changed("RS256", n=None), "its numbers"),
+    (changed("RS256", n="AQAB"), "its "), (changed("RS256", n="_" * 1400), "bits"),
+    (make_key("RS256", bits=1024).jwk(), "has 1024 bits"), ("kid", "no object"), (None, "no object"),
+])  # fmt: skip
 def test_a_key_that_cannot_be_used_is_left_out_and_the_others_taken(jwk: Any, says: str) -> None:
     found = parse_key_set(body(jwk, KEYS["EdDSA"].jwk()))
     assert [key.key_id for key in found.keys] == ["kid-EdDSA"]
@@ -106,20 +79,12 @@ def test_an_empty_set_is_a_set() -> None:
     assert parse_key_set(body()).keys == ()
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"", "no JSON"),
-        (b"<html>", "no JSON"),
-        (b"[]", "no object"),
-        (b"{}", 'no list "keys"'),
-        (b'{"keys": {}}', 'no list "keys"'),
-        (b'{"keys": [], "keys": []}', "twice"),
-        (b'{"keys": ' + b"[" * 100_000, "nested"),
-        (b"\xff", "no text"),
-        (body(*[{}] * (MOST_KEYS + 1)), f"more than {MOST_KEYS}"),
-    ],
-)
+@pytest.mark.parametrize(("data", "says"), [
+    (b"", "no JSON"), (b"<html>", "no JSON"), (b"[]", "no object"), (b"{}", 'no list "keys"'),
+    (b'{"keys": {}}', 'no list "keys"'), (b'{"keys": [], "keys": []}', "twice"),
+    (b'{"keys": ' + b"[" * 100_000, "nested"), (b"\xff", "no text"),
+    (body(*[{}] * (MOST_KEYS + 1)), f"more than {MOST_KEYS}"),
+])  # fmt: skip
 def test_what_is_no_set_is_refused(data: bytes, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_key_set(data)
@@ -137,7 +102,6 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["kty", "n", "e", "crv", "x", "y", "alg", "use", "key_ops", "kid"])
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(KEYS)), st.dictionaries(NAMES, JSON, max_size=3))
 def test_any_key_is_taken_or_left_out(name: str, members: dict[str, Any]) -> None:
     found = parse_key_set(body(KEYS[name].jwk() | members))
@@ -147,8 +111,6 @@ def test_any_key_is_taken_or_left_out(name: str, members: dict[str, Any]) -> Non
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
-
-
 def schedule(refresh_s: int = 300, keep_s: int = 3600) -> Schedule:
     return Schedule(refresh_s * S, keep_s * S, rng=random.Random(7))
 
@@ -204,7 +166,6 @@ def test_asking_does_not_put_a_fetch_off() -> None:
     assert plan.due_ns() <= 10 * S
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["ask", "works", "fails"]), st.integers(1, 20 * S)), max_size=60))
 def test_however_much_is_asked_fetches_keep_their_distance(events: list[tuple[str, int]]) -> None:
     """No two fetches within ten seconds, unless the one before failed: then within the backoff's."""

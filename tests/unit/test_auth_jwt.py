@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -27,9 +27,9 @@ from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, RSA_ALGORITHMS, hand_made, key, key_file, login, pem, segment, token
 
 HS256 = {"alg": "HS256", "typ": "JWT"}
+
+
 # --- what is let in ---------------------------------------------------------------------------------------------------
-
-
 async def test_a_good_token_lets_its_bearer_in_until_it_expires() -> None:
     verdict = await login(token())
     assert verdict == Allow(source="jwt k", user="dev-1", expires_at_s=NOW_S + 300)
@@ -101,8 +101,7 @@ async def test_keys_are_tried_in_order_and_the_first_that_lets_in_decides(tmp_pa
     first = key(name="first", public_key_file=key_file(tmp_path), algorithms=("RS256",))
     second, third = key(name="second", audience="b"), key(name="third", audience="c")
     keys = (first, second, third)
-    verdict = is_a(Allow, await login(token({"aud": "c"}), *keys))
-    assert verdict.source == "jwt third"
+    assert is_a(Allow, await login(token({"aud": "c"}), *keys)).source == "jwt third"
     assert is_a(Deny, await login(token({"aud": "d"}), *keys)).source == "jwt second"
 
 
@@ -132,7 +131,6 @@ async def test_claims_whose_names_are_turned_off_are_not_read() -> None:
     claims = {"tenant": 5, "groups": 5, "acl": 5}
     verdict = is_a(Allow, await login(token(claims), tenant_claim="", groups_claim="", acl_claim=""))
     verdict = await login(token({**claims, "t": "acme", "g": ["x"]}), tenant_claim="t", groups_claim="g", acl_claim="a")
-    assert isinstance(verdict, Allow)
     assert (verdict.tenant, verdict.groups) == ("acme", {"x"})
 
 
@@ -141,7 +139,6 @@ async def test_the_rules_of_an_acl_claim_come_with_the_login() -> None:
     assert [(rule.permission, rule.topic) for rule in verdict.rules] == [("deny", "a"), ("deny", "b")]
     assert not verdict.closed
     verdict = await login(token({"acl": {"sub": ["a/#"]}}))
-    assert isinstance(verdict, Allow)
     assert [rule.topic for rule in verdict.rules] == ["a/#"]
     assert verdict.closed
 
@@ -152,8 +149,6 @@ async def test_an_acl_claim_that_holds_no_rules_refuses_the_login(acl: object) -
 
 
 # --- what is left to the next in the chain ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "text", ["", "hunter2", "a.b", "a.b.c", "..", "a.b.c.d.e", "ä.b.c", "eyJ9.e30.", " ", "\x00.\x00.\x00"]
 )
@@ -198,9 +193,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 async def test_a_forged_token_is_no_token(name: str) -> None:
-    verdict = await login(UNREADABLE[name])
-    assert isinstance(verdict, Ignore), verdict
-    assert "dev-1" not in verdict.reason
+    assert "dev-1" not in is_a(Ignore, await login(UNREADABLE[name])).reason
 
 
 async def test_a_public_key_is_no_secret(tmp_path: Path) -> None:
@@ -218,11 +211,8 @@ async def test_a_public_key_is_no_secret(tmp_path: Path) -> None:
 async def test_keys_in_the_header_are_not_looked_at(tmp_path: Path) -> None:
     forger = make_key("ES256")
     headers = {
-        "jwk": forger.jwk(),
-        "x5c": ["MIIB"],
-        "x5t": "abc",
-        **dict.fromkeys(("jku", "x5u"), "http://127.0.0.1:1/"),
-    }
+        "jwk": forger.jwk(), "x5c": ["MIIB"], "x5t": "abc", **dict.fromkeys(("jku", "x5u"), "http://127.0.0.1:1/"),
+    }  # fmt: skip
     wanted = key(public_key_file=key_file(tmp_path, "ES256"), algorithms=("ES256",))
     assert isinstance(await login(token(secret=forger.private, algorithm="ES256", **headers), wanted), Ignore)
     honest = token(secret=PAIRS["ES256"].private, algorithm="ES256", **headers)
@@ -239,13 +229,11 @@ async def test_a_signature_of_any_shape_is_only_wrong(algorithm: str, raw: bytes
     assert isinstance(await login(text, key(algorithms=(algorithm,), **source)), Ignore)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_gets_a_verdict(text: str) -> None:
     assert isinstance(asyncio.run(login(text)), Ignore)
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=0), st.sampled_from("AZaz09-_.=!\x00é"))
 def test_a_token_with_one_character_changed_is_not_let_in_as_another(at: int, character: str) -> None:
     """Except where the change is in bits of the last character that belong to no byte."""
@@ -259,57 +247,27 @@ def test_a_token_with_one_character_changed_is_not_let_in_as_another(at: int, ch
 
 
 # --- what is refused: a right signature, and claims that are not ------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("claims", "says"),
-    [
-        ({"exp": None}, "never expires"),
-        ({"exp": NOW_S}, "has expired"),
-        ({"exp": NOW_S - 1}, "has expired"),
-        ({"exp": 0}, "has expired"),
-        ({"exp": -5}, "has expired"),
-        ({"exp": str(NOW_S - 1)}, "has expired"),
-        ({"exp": "soon"}, "exp is no moment"),
-        ({"exp": "1e12"}, "exp is no moment"),
-        ({"exp": "٣" * 10}, "exp is no moment"),
-        ({"exp": True}, "exp is no moment"),
-        ({"exp": [NOW_S + 300]}, "exp is no moment"),
-        ({"exp": (NOW_S + 300) * 1000}, "milliseconds?"),
-        ({"exp": 10**29}, "exp is no moment"),
-        ({"exp": 1e300}, "exp is no moment"),
-        ({"nbf": NOW_S + 1}, "not valid yet"),
-        ({"nbf": str(NOW_S + 1)}, "not valid yet"),
-        ({"nbf": "x"}, "nbf is no moment"),
-        ({"iat": NOW_S + 61}, "issued in the future"),
-        ({"iat": {}}, "iat is no moment"),
-        ({"tenant": 5}, "tenant is no name"),
-        ({"tenant": "a\nb"}, "tenant is no name"),
-        ({"groups": "a,b"}, "groups is no list"),
-        ({"groups": ["a,b"]}, "groups is no list"),
-        ({"groups": [5]}, "groups is no list"),
-        ({"groups": ["g"] * 257}, "groups is no list"),
-        ({"client_attrs": ["a"]}, "client_attrs is no object"),
-    ],
-)
+@pytest.mark.parametrize(("claims", "says"), [
+    ({"exp": None}, "never expires"), ({"exp": (NOW_S + 300) * 1000}, "milliseconds?"),
+    *(({"exp": exp}, "has expired") for exp in (NOW_S, NOW_S - 1, 0, -5, str(NOW_S - 1))),
+    *(({"exp": exp}, "exp is no moment") for exp in ("soon", "1e12", "٣" * 10, True, [NOW_S + 300], 10**29, 1e300)),
+    *(({"nbf": nbf}, "not valid yet") for nbf in (NOW_S + 1, str(NOW_S + 1))), ({"nbf": "x"}, "nbf is no moment"),
+    ({"iat": NOW_S + 61}, "issued in the future"), ({"iat": {}}, "iat is no moment"),
+    *(({"tenant": tenant}, "tenant is no name") for tenant in (5, "a\nb")),
+    *(({"groups": groups}, "groups is no list") for groups in ("a,b", ["a,b"], [5], ["g"] * 257)),
+    ({"client_attrs": ["a"]}, "client_attrs is no object"),
+])  # fmt: skip
 async def test_a_wrong_claim_refuses(claims: dict[str, Any], says: str) -> None:
     verdict = is_a(Deny, await login(token(claims)))
     assert says in verdict.detail
     assert (verdict.source, verdict.user) == ("jwt k", "dev-1")
 
 
-@pytest.mark.parametrize(
-    ("claims", "ends"),
-    [
-        ({"exp": NOW_S + 1}, NOW_S + 1),
-        ({"exp": NOW_S + 1.9}, NOW_S + 1),
-        ({"exp": str(NOW_S + 60)}, NOW_S + 60),
-        ({"exp": f"{NOW_S + 60}.5"}, NOW_S + 60),
-        ({"nbf": NOW_S}, NOW_S + 300),
-        ({"iat": NOW_S + 60}, NOW_S + 300),
-        ({"iat": str(NOW_S)}, NOW_S + 300),
-    ],
-)
+@pytest.mark.parametrize(("claims", "ends"), [
+    ({"exp": NOW_S + 1}, NOW_S + 1), ({"exp": NOW_S + 1.9}, NOW_S + 1), ({"exp": str(NOW_S + 60)}, NOW_S + 60),
+    ({"exp": f"{NOW_S + 60}.5"}, NOW_S + 60), ({"nbf": NOW_S}, NOW_S + 300), ({"iat": NOW_S + 60}, NOW_S + 300),
+    ({"iat": str(NOW_S)}, NOW_S + 300),
+])  # fmt: skip
 async def test_moments_are_numbers_or_numeric_texts(claims: dict[str, Any], ends: int) -> None:
     assert is_a(Allow, await login(token(claims))).expires_at_s == ends
 
@@ -338,45 +296,28 @@ async def test_a_token_that_is_good_for_too_long_is_refused() -> None:
     assert "lifetime_max" in is_a(Deny, await login(token({"exp": NOW_S + 301}), lifetime_max=limit)).detail
 
 
-@pytest.mark.parametrize(
-    ("claims", "allowed"),
-    [
-        ({"iss": "us", "aud": "mqtt"}, True),
-        ({"iss": "us", "aud": ["x", "mqtt"]}, True),
-        ({"iss": "us", "aud": ["x"]}, False),
-        ({"iss": "us", "aud": []}, False),
-        ({"iss": "us", "aud": "MQTT"}, False),
-        ({"iss": "us", "aud": {"mqtt": 1}}, False),
-        ({"iss": "us"}, False),
-        ({"iss": "them", "aud": "mqtt"}, False),
-        ({"iss": ["us"], "aud": "mqtt"}, False),
-        ({"aud": "mqtt"}, False),
-    ],
-)
+@pytest.mark.parametrize(("claims", "allowed"), [
+    ({"iss": "us", "aud": "mqtt"}, True), ({"iss": "us", "aud": ["x", "mqtt"]}, True),
+    ({"iss": "us", "aud": ["x"]}, False), ({"iss": "us", "aud": []}, False), ({"iss": "us", "aud": "MQTT"}, False),
+    ({"iss": "us", "aud": {"mqtt": 1}}, False), ({"iss": "us"}, False), ({"iss": "them", "aud": "mqtt"}, False),
+    ({"iss": ["us"], "aud": "mqtt"}, False), ({"aud": "mqtt"}, False),
+])  # fmt: skip
 async def test_issuer_and_audience(claims: dict[str, Any], *, allowed: bool) -> None:
     verdict = await login(hand_made(HS256, CLAIMS | claims), key(issuer="us", audience="mqtt"))
     assert isinstance(verdict, Allow if allowed else Deny)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "claims", "allowed"),
-    [
-        ({"sub": "${clientid}"}, {"sub": "dev-1"}, True),
-        ({"sub": "${clientid}"}, {"sub": "dev-2"}, False),
-        ({"sub": "${clientid}"}, {"sub": None}, False),
-        ({"sub": "${clientid}"}, {"sub": ["dev-1"]}, False),
-        ({"sub": "${clientid}"}, {"sub": "${clientid}"}, False),
-        ({"sub": "device:${clientid}/${username}"}, {"sub": "device:dev-1/user-1"}, True),
-        ({"aud": "${username}"}, {"aud": ["x", "user-1"]}, True),
-        ({"role": "device", "sub": "${clientid}"}, {"role": "device"}, True),
-        ({"role": "device", "sub": "${clientid}"}, {"role": "admin"}, False),
-        ({"version": "2"}, {"version": 2}, True),
-        ({"version": "2"}, {"version": 2.0}, False),
-        ({"managed": "true"}, {"managed": True}, True),
-        ({"managed": "True"}, {"managed": True}, False),
-        ({"note": "Zürich"}, {"note": "Zürich"}, True),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "claims", "allowed"), [
+    ({"sub": "${clientid}"}, {"sub": "dev-1"}, True),
+    *(({"sub": "${clientid}"}, {"sub": subject}, False) for subject in ("dev-2", None, ["dev-1"], "${clientid}")),
+    ({"sub": "device:${clientid}/${username}"}, {"sub": "device:dev-1/user-1"}, True),
+    ({"aud": "${username}"}, {"aud": ["x", "user-1"]}, True),
+    ({"role": "device", "sub": "${clientid}"}, {"role": "device"}, True),
+    ({"role": "device", "sub": "${clientid}"}, {"role": "admin"}, False),
+    ({"version": "2"}, {"version": 2}, True), ({"version": "2"}, {"version": 2.0}, False),
+    ({"managed": "true"}, {"managed": True}, True), ({"managed": "True"}, {"managed": True}, False),
+    ({"note": "Zürich"}, {"note": "Zürich"}, True),
+])  # fmt: skip
 async def test_claims_that_are_wanted(wanted: dict[str, str], claims: dict[str, Any], *, allowed: bool) -> None:
     verdict = await login(token(claims), key(claims=wanted))
     assert isinstance(verdict, Allow if allowed else Deny)
@@ -418,9 +359,8 @@ PAYLOADS = {
 @pytest.mark.parametrize("name", PAYLOADS)
 async def test_claims_that_cannot_be_read_refuse(name: str) -> None:
     began = time.process_time()
-    verdict = await login(hand_made(HS256, PAYLOADS[name]))
+    verdict = is_a(Deny, await login(hand_made(HS256, PAYLOADS[name])))
     assert time.process_time() - began < 0.2, "it cost too much"
-    assert isinstance(verdict, Deny)
     assert "cannot be read" in verdict.detail
 
 
@@ -454,7 +394,6 @@ async def test_texts_with_brackets_are_not_deep() -> None:
     assert isinstance(await login(token({"note": "[{" * 100 + '\\"[', "list": [[["]"]]]})), Allow)
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -21,70 +21,64 @@ from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, SECRET, key, key_file, pem, token
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    file = key_file(tmp_path, "ES256")
-    old, new = PAIRS["ES256"].private, make_key("ES256").private
-    authenticator = JwtAuthenticator(
-        AuthJwtSettings(keys=(key(public_key_file=file, algorithms=("ES256",)),)),
-        clock=lambda: NOW_S,
-        monotonic_ns=clock,
-    )
+@pytest.mark.parametrize("kind", ["public_key_file", "secret"])
+async def test_a_key_in_a_file_is_read_again_when_it_changes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, now_ns = tmp_path / "key", 0
+    if kind == "secret":
+        algorithm, source, old, new = "HS256", {kind: FileSecret(SECRET, file)}, SECRET, SECRET[::-1]
+        unusable = [b"short", b"", b"-----BEGIN PUBLIC KEY-----\n" + b"A" * 60]
+    else:
+        algorithm, source, old, new = "ES256", {kind: file}, PAIRS["ES256"].private, make_key("ES256").private
+        unusable = [b"", b"rubbish", pem(PAIRS["RS256"].private), pem(PAIRS["ES384"].private)]
+    old_file, new_file = (f"{one}\n".encode() if kind == "secret" else pem(one) for one in (old, new))
+    file.write_bytes(old_file)
+    settings = AuthJwtSettings(keys=(key(algorithms=(algorithm,), **source),))
+    authenticator = JwtAuthenticator(settings, clock=lambda: NOW_S, monotonic_ns=lambda: now_ns)
     await authenticator.start()
 
-    async def lets_in(private: Any) -> bool:
-        text = token(secret=private, algorithm="ES256")
+    async def lets_in(secret: Any) -> bool:
+        text = token(secret=secret, algorithm=algorithm)
         return isinstance(await authenticator.authenticate(LoginRequest(password=text)), Allow)
 
     def replace(content: bytes) -> None:
-        beside = tmp_path / "new.pem"
-        beside.write_bytes(content)
-        os.replace(beside, file)  # noqa: PTH105
+        (tmp_path / "new").write_bytes(content)
+        os.replace(tmp_path / "new", file)  # noqa: PTH105
 
     assert await lets_in(old)
-    replace(pem(new))
+    replace(new_file)
     assert await lets_in(old), "it is looked at once a second, not for every login"
-    clock.now_ns += 1_000_000_000
+    now_ns += 1_000_000_000
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
         assert await lets_in(old)
-    clock.now_ns += 1_000_000_000
+    now_ns += 1_000_000_000
     assert await lets_in(new)
     assert not await lets_in(old)
-    for bad in (b"", b"rubbish", pem(PAIRS["RS256"].private), pem(PAIRS["ES384"].private)):
+    for bad in unusable:
         replace(bad)
-        clock.now_ns += 1_000_000_000
+        now_ns += 1_000_000_000
         assert await lets_in(new), f"a bad file took the good key away: {bad[:40]!r}"
     file.unlink()
-    clock.now_ns += 1_000_000_000
+    now_ns += 1_000_000_000
     assert await lets_in(new)
-    replace(pem(old))
-    clock.now_ns += 1_000_000_000
+    replace(old_file)
+    now_ns += 1_000_000_000
     assert await lets_in(old)
     await authenticator.close()
 
 
-@pytest.mark.parametrize(
-    ("content", "algorithms", "says"),
-    [
-        (None, ("RS256",), "no such file"),
-        (b"", ("RS256",), "no public key in PEM"),
-        (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", ("RS256",), "no public key in PEM"),
-        ("rsa1024", ("RS256",), "has 1024 bits"),
-        ("private", ("ES256",), "private key"),
-        ("ES256", ("RS256",), "is for ES256, but algorithms is RS256"),
-        ("ES384", ("ES256",), "is for ES384"),
-        ("secp256k1", ("ES256",), "kind that signs no tokens"),
-    ],
-)
+@pytest.mark.parametrize(("content", "algorithms", "says"), [
+    (None, ("RS256",), "no such file"),
+    (b"", ("RS256",), "no public key in PEM"),
+    (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", ("RS256",), "no public key in PEM"),
+    ("rsa1024", ("RS256",), "has 1024 bits"),
+    ("private", ("ES256",), "private key"),
+    ("ES256", ("RS256",), "is for ES256, but algorithms is RS256"),
+    ("ES384", ("ES256",), "is for ES384"),
+    ("secp256k1", ("ES256",), "kind that signs no tokens"),
+])  # fmt: skip
 async def test_a_key_file_that_cannot_be_used_ends_the_start(
     content: bytes | str | None, algorithms: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
@@ -106,36 +100,6 @@ async def test_a_key_file_that_cannot_be_used_ends_the_start(
         await authenticator.start()
     assert str(failure.value).startswith(f'auth.jwt.keys "k".public_key_file {file} cannot be used: ')
     assert says in str(failure.value)
-
-
-async def test_a_secret_in_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    clock = Clock()
-    file = tmp_path / "secret"
-    file.write_text(SECRET)
-    authenticator = JwtAuthenticator(
-        AuthJwtSettings(keys=(key(secret=FileSecret(SECRET, file)),)), clock=lambda: NOW_S, monotonic_ns=clock
-    )
-    await authenticator.start()
-
-    async def lets_in(secret: str) -> bool:
-        return isinstance(await authenticator.authenticate(LoginRequest(password=token(secret=secret))), Allow)
-
-    new = SECRET[::-1]
-    file.write_text(new + "\n")
-    assert await lets_in(SECRET), "it is looked at once a second, not for every login"
-    clock.now_ns += 1_000_000_000
-    assert await lets_in(new)
-    assert not await lets_in(SECRET)
-    for bad in ("short", "", "-----BEGIN PUBLIC KEY-----\n" + "A" * 60):
-        file.write_text(bad)
-        clock.now_ns += 1_000_000_000
-        assert await lets_in(new), f"a bad file took the good secret away: {bad}"
-    file.unlink()
-    clock.now_ns += 1_000_000_000
-    assert await lets_in(new)
-    file.write_text(SECRET)
-    clock.now_ns += 1_000_000_000
-    assert await lets_in(SECRET)
 
 
 async def test_a_secret_that_is_none_ends_the_start() -> None:
@@ -163,5 +127,4 @@ def test_both_edwards_curves_are_known() -> None:
 
 def test_nothing_of_a_key_shows() -> None:
     authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(),)))
-    shown = repr(vars(authenticator)) + repr([vars(one.source) for one in authenticator._keys])
-    assert SECRET not in shown
+    assert SECRET not in repr(vars(authenticator)) + repr([vars(one.source) for one in authenticator._keys])

@@ -50,12 +50,9 @@ class Fake(RemoteAuthenticator[Link, str]):
         connect: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(
-            "fake",
-            "The fake server",
-            pool_size=pool_size,
-            timeout=timedelta(seconds=TIMEOUT_S),
+            "fake", "The fake server", pool_size=pool_size, timeout=timedelta(seconds=TIMEOUT_S),
             clock=lambda: round(asyncio.get_running_loop().time() * 1e9),
-        )
+        )  # fmt: skip
         self.links: list[Link] = []
         self.probes = 0
         self.answer = answer or self.at_once

@@ -59,47 +59,41 @@ def test_a_list_is_put_in_the_order_in_which_emqx_asks(page: bool) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        ("{", "this is no JSON"),
-        ("[" * 100_000, "nested too deep"),
-        ("5", "a file of rules is"),
-        ("{}", "a file of rules is"),
-        ("[[]]", "a file of rules is"),
-        ('{"data": 5}', "a file of rules is"),
-        ('{"data": [], "meta": {"count": 200, "hasnext": true}}', "this is one page of several"),
-        ('{"rules": {}}', "rules: it is a list, not a JSON object"),
-        ('{"username": "", "rules": []}', "username: it is a text with at least one character"),
-        ('{"rules": [5]}', "rules[0]: a rule is a JSON object, not 5"),
-        ('[{"rules": []}, {"rules": [{"action": "all"}]}]', "[1].rules[0]: the permission"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topic": "a/#/b"}]}', "rules[0]: the filter 'a/#/b'"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topic": "${x}"}]}', "rules[0]: ${x} is no placeholder"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": [5]}]}', "a list of conditions"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": ["x"]}]}', "nothing that rules"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": []}]}', "who is empty"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": ["group="]}]}', "cannot be empty"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "eq": 1}]}', "eq is true or false"),
-        ('{"rules": [{"permission": "allow", "action": "all", "topics": ["a"], "eq": true}]}', "'topics' is no part"),
-        ('{"rules": [{"permission": "allow", "action": "all", "eq": true}]}', "the topic of a rule is a text"),
-        ('{"rules": [{"permission": "allow", "action": "sub", "topic": "a", "eq": true, "retain": true}]}', "alone"),
-    ],
-)
+@pytest.mark.parametrize(("content", "fault"), [
+    ("{", "this is no JSON"),
+    ("[" * 100_000, "nested too deep"),
+    ("5", "a file of rules is"),
+    ("{}", "a file of rules is"),
+    ("[[]]", "a file of rules is"),
+    ('{"data": 5}', "a file of rules is"),
+    ('{"data": [], "meta": {"count": 200, "hasnext": true}}', "this is one page of several"),
+    ('{"rules": {}}', "rules: it is a list, not a JSON object"),
+    ('{"username": "", "rules": []}', "username: it is a text with at least one character"),
+    ('{"rules": [5]}', "rules[0]: a rule is a JSON object, not 5"),
+    ('[{"rules": []}, {"rules": [{"action": "all"}]}]', "[1].rules[0]: the permission"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "a/#/b"}]}', "rules[0]: the filter 'a/#/b'"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "${x}"}]}', "rules[0]: ${x} is no placeholder"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": [5]}]}', "a list of conditions"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": ["x"]}]}', "nothing that rules"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": []}]}', "who is empty"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": ["group="]}]}', "cannot be empty"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "eq": 1}]}', "eq is true or false"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topics": ["a"], "eq": true}]}', "'topics' is no part"),
+    ('{"rules": [{"permission": "allow", "action": "all", "eq": true}]}', "the topic of a rule is a text"),
+    ('{"rules": [{"permission": "allow", "action": "sub", "topic": "a", "eq": true, "retain": true}]}', "alone"),
+])  # fmt: skip
 def test_a_file_that_is_wrong_names_the_place(content: str, fault: str) -> None:
     with pytest.raises(ImportFormatError) as caught:
         read_rules(content)
     assert fault in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "condition"),
-    [
-        ("all", ("all", "")),
-        ("group=sensors", ("group", "sensors")),
-        ("attribute=site=a=b", ("attribute", "site=a=b")),
-        ("address=10.0.0.0/8", ("address", "10.0.0.0/8")),
-    ],
-)
+@pytest.mark.parametrize(("text", "condition"), [
+    ("all", ("all", "")),
+    ("group=sensors", ("group", "sensors")),
+    ("attribute=site=a=b", ("attribute", "site=a=b")),
+    ("address=10.0.0.0/8", ("address", "10.0.0.0/8")),
+])  # fmt: skip
 def test_conditions_are_written_as_they_are_read(text: str, condition: Any) -> None:
     assert condition_of(text) == condition
     assert condition_text(*condition) == text
@@ -107,11 +101,8 @@ def test_conditions_are_written_as_they_are_read(text: str, condition: Any) -> N
 
 def test_short_names_of_conditions() -> None:
     assert [condition_of(text)[0] for text in ("user=a", "client=a", "cn=a", "ip=::1")] == [
-        "username",
-        "clientid",
-        "common_name",
-        "address",
-    ]
+        "username", "clientid", "common_name", "address",
+    ]  # fmt: skip
     with pytest.raises(RuleFormatError, match="nothing that rules can ask about"):
         condition_of("sensors")
 

@@ -28,25 +28,22 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (failure(sqlite3.SQLITE_BUSY), "is locked"),
-        (failure(sqlite3.SQLITE_BUSY_SNAPSHOT), "is locked"),
-        (failure(sqlite3.SQLITE_LOCKED), "is locked"),
-        (failure(sqlite3.SQLITE_CORRUPT), "is damaged"),
-        (failure(sqlite3.SQLITE_CORRUPT_INDEX), "is damaged"),
-        (failure(sqlite3.SQLITE_NOTADB), "is damaged"),
-        (failure(sqlite3.SQLITE_FULL), "the disk is full"),
-        (failure(sqlite3.SQLITE_READONLY), "read-only"),
-        (failure(sqlite3.SQLITE_READONLY_DIRECTORY), "read-only"),
-        (failure(sqlite3.SQLITE_CANTOPEN), "belongs to the user"),
-        (failure(sqlite3.SQLITE_IOERR_READ), "Look at the disk"),
-        (failure(sqlite3.SQLITE_MISUSE), "words of the library"),
-        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
-        (FileNotFoundError(errno.ENOENT, "No such file"), "there is no such file"),
-    ],
-)
+@pytest.mark.parametrize(("error", "said"), [
+    (failure(sqlite3.SQLITE_BUSY), "is locked"),
+    (failure(sqlite3.SQLITE_BUSY_SNAPSHOT), "is locked"),
+    (failure(sqlite3.SQLITE_LOCKED), "is locked"),
+    (failure(sqlite3.SQLITE_CORRUPT), "is damaged"),
+    (failure(sqlite3.SQLITE_CORRUPT_INDEX), "is damaged"),
+    (failure(sqlite3.SQLITE_NOTADB), "is damaged"),
+    (failure(sqlite3.SQLITE_FULL), "the disk is full"),
+    (failure(sqlite3.SQLITE_READONLY), "read-only"),
+    (failure(sqlite3.SQLITE_READONLY_DIRECTORY), "read-only"),
+    (failure(sqlite3.SQLITE_CANTOPEN), "belongs to the user"),
+    (failure(sqlite3.SQLITE_IOERR_READ), "Look at the disk"),
+    (failure(sqlite3.SQLITE_MISUSE), "words of the library"),
+    (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+    (FileNotFoundError(errno.ENOENT, "No such file"), "there is no such file"),
+])  # fmt: skip
 def test_each_failure_is_a_sentence_with_the_file(path: Path, error: Exception, said: str) -> None:
     sentence = store_file.explain(path, error)
     assert sentence.startswith(str(path))
@@ -86,7 +83,6 @@ class TestMigration:
             db.commit()
         with opened_store(path) as store:
             found = store.find_ban("", "dev1", "", 0)
-            assert found is not None
             assert (found.value, found.reason) == ("Dev1", "stolen")
             assert [ban.value for ban in store.bans(now_s=0)] == ["10.0.0.0/8", "Dev1"]
 

@@ -11,15 +11,12 @@ from tests.bench.auth_store import Asked, build
 from tests.unit.access_parts import opened_store
 
 
-@pytest.mark.parametrize(
-    ("statement", "values"),
-    [
-        (store_module._USER, ("username", "x")),
-        (store_module._RULES, ("username", "x")),
-        (store_module._BAN, ("username", "x", 0)),
-        (store_module._TENANT, ("x",)),
-    ],
-)
+@pytest.mark.parametrize(("statement", "values"), [
+    (store_module._USER, ("username", "x")),
+    (store_module._RULES, ("username", "x")),
+    (store_module._BAN, ("username", "x", 0)),
+    (store_module._TENANT, ("x",)),
+])  # fmt: skip
 def test_each_question_is_answered_by_an_index(tmp_path: Path, statement: str, values: tuple[object, ...]) -> None:
     with opened_store(tmp_path / "auth.sqlite3"), sqlite3.connect(tmp_path / "auth.sqlite3") as db:
         plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth import passwords
@@ -66,15 +66,9 @@ class TestEmqxCsv:
         (ann,) = read(text).entries
         assert ann.user.password == stored
         assert replace(ann.user, password="") == User(
-            "username",
-            "ann",
-            "",
-            "acme",
-            frozenset({"a", "b"}),
-            {"site": "berlin"},
-            disabled=True,
+            "username", "ann", "", "acme", frozenset({"a", "b"}), {"site": "berlin"}, disabled=True,
             expires_at_s=1_801_353_600,
-        )
+        )  # fmt: skip
 
     def test_a_byte_order_mark_and_blank_lines_are_no_matter(self) -> None:
         assert len(read(b"\xef\xbb\xbfuser_id,password\n\na,b\n\n").entries) == 1
@@ -122,7 +116,6 @@ class TestEmqxJson:
 
 
 class TestExport:
-    @settings(deadline=None)
     @given(
         users=st.lists(
             st.builds(
@@ -144,17 +137,14 @@ class TestExport:
         ),
         tenants=st.lists(
             st.builds(
-                Tenant,
-                name=st.sampled_from(["acme", "b", "c"]),
-                enabled=st.booleans(),
-                logins_per_second=st.none() | st.integers(0, 1 << 50),
-                users_max=st.none() | st.integers(0, 1 << 50),
+                Tenant, name=st.sampled_from(["acme", "b", "c"]), enabled=st.booleans(),
+                logins_per_second=st.none() | st.integers(0, 1 << 50), users_max=st.none() | st.integers(0, 1 << 50),
                 attributes=st.dictionaries(ATTRIBUTE, VALUE, max_size=2),
             ),
             max_size=3,
             unique_by=lambda tenant: tenant.name,
         ),
-    )
+    )  # fmt: skip
     def test_all_of_it_comes_back(self, users: list[User], tenants: list[Tenant]) -> None:
         keys = {passwords.device_key_id(b"k" * 32): b"k" * 32}
         file = read("".join(f"{line}\n" for line in export_lines(keys, tenants, users)))
@@ -166,59 +156,51 @@ class TestExport:
         assert read('{"username": "ann", "password": "x"}').entries[0].plain == "x"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("user_id,passwort\nann,hunter2\n", "line 1, column 2: its name is none"),
-        ("hunter2,ann\nhunter2,bob\n", "line 1, column 1"),
-        ("user_id,password\nann\n", "line 2: 1 fields stand under 2 columns"),
-        ("user_id,password\nann,hunter2\nbob,hunter2,x\n", "line 3: 3 fields"),
-        ("user_id,password\n,hunter2\n", "line 2, column user_id"),
-        ("user_id,username,password\na,b,hunter2\n", "line 2, column username"),
-        ("user_id,password_hash\nann,hunter2\n", "line 2, column password_hash"),
-        ("user_id,password,password_hash\nann,hunter2,hunter2\n", "not both"),
-        ("user_id,password,is_superuser\nann,hunter2,maybe\n", "column is_superuser"),
-        ("user_id,password\nann,hunter2\nann,hunter2\n", "line 3, column username: the same user is on line 2"),
-        ("user_id,password,password\nann,hunter2,x\n", "line 1: a column is there twice"),
-        ('user_id,password\nann,"hunter2\n', "no CSV"),
-        ("user_id,password\na\0b,hunter2\n", "null"),
-        ("user_id,password,expires_at\na,hunter2,tomorrow\n", "column expires_at"),
-        ("user_id,password,expires_at\na,hunter2,30d\n", "column expires_at"),
-        ("user_id,password,attributes\na,hunter2,hunter2\n", "column attributes"),
-        ("user_id,password,tenant\na,hunter2,x/y\n", "column tenant"),
-        ("address,password\n10.0.0.1,hunter2\n", "has no password"),
-        ("address\nplanet mars\n", "column address"),
-        (
-            '[\n{"user_id": "a", "password": "hunter2"},\n{"user_id": 5, "password": "hunter2"}]',
-            "line 3, column user_id",
-        ),
-        ('[{"user_id": "a", "password": "hunter2"},', "line 1"),
-        ('[{"user_id": "a"} {"user_id": "b"}]', "comma"),
-        ('[{"user_id": "a"}] x', "behind the end"),
-        ('[{"user_id": "a", "user_id": "b"}]', "column user_id: it is there twice"),
-        ('[{"user_id": "a"},{"user_id": "a"}]', "the same user is on line 1"),
-        ("[5]", "is a JSON object"),
-        ("[" * 100_000, "line 1"),
-        ('[{"user_id": "a", "expires_at": ' + "9" * 5000 + "}]", "line 1"),
-        ('[{"user_id": "\\ud800"}]', "column user_id"),
-        ('[{"user_id": "a", "password": "hunter2\\ud800"}]', "column password"),
-        ('[{"user_id": "a", "attributes": {"x": 5}}]', "column attributes"),
-        ('[{"user_id": "a", "groups": "x", "is_superuser": 1}]', "column is_superuser"),
-        ('[{"user_id": "a", "password": ""}]', "column password"),
-        ('{"format": "something else"}', "no file of users"),
-        ('{"format": "mqtt-kafka-gateway users", "version": 99}', "version 1 alone"),
-        ('{"format": "mqtt-kafka-gateway users", "version": 1, "device_keys": {"00000000": "hunter2"}}', "damaged"),
-        (
-            f'{{"format": "mqtt-kafka-gateway users", "version": 1, "device_keys": {{"00000000": "{"ab" * 32}"}}}}',
-            "not the",
-        ),
-        ('{"format": "mqtt-kafka-gateway users", "version": 1, "x": 1}', "column x"),
-        ('{"username": "a"} {"username": "b"}', "more than one"),
-        ('\n\n{"username": "a", "tenant": {"name": "x"}}', "line 3, column tenant"),
-        ('{"tenant": {"name": "x", "color": "red"}}', "tenant.color"),
-        ('{"tenant": {"name": "x", "users_max": "5"}}', "tenant.users_max"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("user_id,passwort\nann,hunter2\n", "line 1, column 2: its name is none"),
+    ("hunter2,ann\nhunter2,bob\n", "line 1, column 1"),
+    ("user_id,password\nann\n", "line 2: 1 fields stand under 2 columns"),
+    ("user_id,password\nann,hunter2\nbob,hunter2,x\n", "line 3: 3 fields"),
+    ("user_id,password\n,hunter2\n", "line 2, column user_id"),
+    ("user_id,username,password\na,b,hunter2\n", "line 2, column username"),
+    ("user_id,password_hash\nann,hunter2\n", "line 2, column password_hash"),
+    ("user_id,password,password_hash\nann,hunter2,hunter2\n", "not both"),
+    ("user_id,password,is_superuser\nann,hunter2,maybe\n", "column is_superuser"),
+    ("user_id,password\nann,hunter2\nann,hunter2\n", "line 3, column username: the same user is on line 2"),
+    ("user_id,password,password\nann,hunter2,x\n", "line 1: a column is there twice"),
+    ('user_id,password\nann,"hunter2\n', "no CSV"),
+    ("user_id,password\na\0b,hunter2\n", "null"),
+    ("user_id,password,expires_at\na,hunter2,tomorrow\n", "column expires_at"),
+    ("user_id,password,expires_at\na,hunter2,30d\n", "column expires_at"),
+    ("user_id,password,attributes\na,hunter2,hunter2\n", "column attributes"),
+    ("user_id,password,tenant\na,hunter2,x/y\n", "column tenant"),
+    ("address,password\n10.0.0.1,hunter2\n", "has no password"),
+    ("address\nplanet mars\n", "column address"),
+    ('[\n{"user_id": "a", "password": "hunter2"},\n{"user_id": 5, "password": "hunter2"}]', "line 3, column user_id"),
+    ('[{"user_id": "a", "password": "hunter2"},', "line 1"),
+    ('[{"user_id": "a"} {"user_id": "b"}]', "comma"),
+    ('[{"user_id": "a"}] x', "behind the end"),
+    ('[{"user_id": "a", "user_id": "b"}]', "column user_id: it is there twice"),
+    ('[{"user_id": "a"},{"user_id": "a"}]', "the same user is on line 1"),
+    ("[5]", "is a JSON object"),
+    ("[" * 100_000, "line 1"),
+    ('[{"user_id": "a", "expires_at": ' + "9" * 5000 + "}]", "line 1"),
+    ('[{"user_id": "\\ud800"}]', "column user_id"),
+    ('[{"user_id": "a", "password": "hunter2\\ud800"}]', "column password"),
+    ('[{"user_id": "a", "attributes": {"x": 5}}]', "column attributes"),
+    ('[{"user_id": "a", "groups": "x", "is_superuser": 1}]', "column is_superuser"),
+    ('[{"user_id": "a", "password": ""}]', "column password"),
+    ('{"format": "something else"}', "no file of users"),
+    ('{"format": "mqtt-kafka-gateway users", "version": 99}', "version 1 alone"),
+    ('{"format": "mqtt-kafka-gateway users", "version": 1, "device_keys": {"00000000": "hunter2"}}', "damaged"),
+    (f'{{"format": "mqtt-kafka-gateway users", "version": 1, "device_keys": {{"00000000": "{"ab" * 32}"}}}}',
+        "not the"),
+    ('{"format": "mqtt-kafka-gateway users", "version": 1, "x": 1}', "column x"),
+    ('{"username": "a"} {"username": "b"}', "more than one"),
+    ('\n\n{"username": "a", "tenant": {"name": "x"}}', "line 3, column tenant"),
+    ('{"tenant": {"name": "x", "color": "red"}}', "tenant.color"),
+    ('{"tenant": {"name": "x", "users_max": "5"}}', "tenant.users_max"),
+])  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place_and_without_the_password(text: str, said: str) -> None:
     message = fails(text)
     assert said in message
@@ -226,7 +208,6 @@ def test_what_is_wrong_is_said_with_its_place_and_without_the_password(text: str
     assert "hunter2" not in message
 
 
-@settings(deadline=None)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for prefix in (b"", b"user_id,password\n", b"[", b"{"):

@@ -35,12 +35,9 @@ def test_what_takes_long_is_said_at_once_and_then_how_far_it_is(monkeypatch: pyt
     seconds = itertools.count()
     hash_entries(entries(20), CHEAP, said.append, clock=lambda: float(next(seconds)))
     assert said == [
-        "18 readable passwords are hashed with argon2id: about 9 s.",
-        "5 of 18 passwords are hashed",
-        "9 of 18 passwords are hashed",
-        "14 of 18 passwords are hashed",
-        "18 of 18 passwords are hashed",
-    ]
+        "18 readable passwords are hashed with argon2id: about 9 s.", "5 of 18 passwords are hashed",
+        "9 of 18 passwords are hashed", "14 of 18 passwords are hashed", "18 of 18 passwords are hashed",
+    ]  # fmt: skip
 
 
 def test_an_interrupt_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,15 +32,12 @@ def _write(file: Path, ends: dt.datetime, *, large: bool = False, begins: dt.dat
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize(
-    "ends",
-    [
-        dt.datetime(2020, 3, 1, tzinfo=dt.UTC),
-        dt.datetime(2049, 12, 31, 23, 59, 59, tzinfo=dt.UTC),  # the last that is written with two digits
-        dt.datetime(2050, 1, 1, tzinfo=dt.UTC),
-        dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC),  # "no well-defined end" (RFC 5280, 4.1.2.5)
-    ],
-)
+@pytest.mark.parametrize("ends", [
+    dt.datetime(2020, 3, 1, tzinfo=dt.UTC),
+    dt.datetime(2049, 12, 31, 23, 59, 59, tzinfo=dt.UTC),  # the last that is written with two digits
+    dt.datetime(2050, 1, 1, tzinfo=dt.UTC),
+    dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC),  # "no well-defined end" (RFC 5280, 4.1.2.5)
+])  # fmt: skip
 def test_its_times_are_read(tmp_path: Path, ends: dt.datetime, large: bool) -> None:
     file = tmp_path / "client.crt"
     _write(file, ends, large=large)
@@ -86,12 +83,9 @@ def test_what_is_no_certificate_is_said_so(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "bad.pem"
     head, tail = "-----BEGIN CERTIFICATE-----\n", "\n-----END CERTIFICATE-----\n"
     texts = {
-        "empty": "",
-        "key alone": issued.key.read_text(),
-        "cut": head + pem.splitlines()[1] + tail,
-        "not base64": head + "!!!" + tail,
-        "other DER": head + "BAAA" + tail,
-    }
+        "empty": "", "key alone": issued.key.read_text(), "cut": head + pem.splitlines()[1] + tail,
+        "not base64": head + "!!!" + tail, "other DER": head + "BAAA" + tail,
+    }  # fmt: skip
     if damage in texts:
         file.write_text(texts[damage])
     with pytest.raises(ValueError, match=r"bad\.pem"):
@@ -106,16 +100,13 @@ def test_a_certificate_is_replaced_a_tenth_of_its_life_or_a_day_early(life_days:
     assert margin_s(Validity(5 * DAY, (5 + life_days) * DAY)) == pytest.approx(margin_days * DAY)
 
 
-@pytest.mark.parametrize(
-    ("now_days", "new_ends", "reason"),
-    [
-        (8.9, 30, None),  # there is time
-        (9.0, 30, "certificate"),
-        (9.0, 10, None),  # the file still has the old one
-        (9.0, 9.5, None),  # an older one
-        (11.0, 30, "certificate"),  # too late, and better than never
-    ],
-)
+@pytest.mark.parametrize(("now_days", "new_ends", "reason"), [
+    (8.9, 30, None),  # there is time
+    (9.0, 30, "certificate"),
+    (9.0, 10, None),  # the file still has the old one
+    (9.0, 9.5, None),  # an older one
+    (11.0, 30, "certificate"),  # too late, and better than never
+])  # fmt: skip
 def test_a_session_is_renewed_for_a_better_certificate(now_days: float, new_ends: float, reason: str | None) -> None:
     shown = Shown("gateway", certificate=Validity(0, 10 * DAY))
     assert why_renew(shown, None, Validity(0, new_ends * DAY), now_days * DAY) == reason

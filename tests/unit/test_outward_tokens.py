@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 from structlog.testing import capture_logs
@@ -49,9 +49,6 @@ def clock() -> Clock:
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
-
-
-@settings(deadline=None)
 @given(st.floats(0.1, 0.95), st.integers(5 * S, 10**7 * S), st.integers(0, 4 * S), st.integers())
 def test_a_token_is_renewed_after_its_share_of_life_and_before_its_end(
     share: float, life_ns: int, answer_ns: int, seed: int
@@ -116,21 +113,10 @@ def test_a_file_is_looked_at_every_five_seconds_and_when_asked() -> None:
 
 
 # --- what a token is --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("abc", None),
-        (token(), None),
-        ("", "empty"),
-        ("a b", "other characters"),
-        ("a\nb", "other characters"),
-        ("a\x01auth=x", "other characters"),
-        ("é", "other characters"),
-        ("x" * 65_536, "more than 65535"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), [
+    ("abc", None), (token(), None), ("", "empty"), ("a b", "other characters"), ("a\nb", "other characters"),
+    ("a\x01auth=x", "other characters"), ("é", "other characters"), ("x" * 65_536, "more than 65535"),
+])  # fmt: skip
 def test_what_can_be_a_token(text: str, problem: str | None) -> None:
     found = problem_of_token(text)
     assert (found is None) if problem is None else (found is not None and problem in found)
@@ -144,8 +130,6 @@ def test_the_end_of_a_jwt_is_read_without_its_key() -> None:
 
 
 # --- the keeper -------------------------------------------------------------------------------------------------------
-
-
 class Finder:
     """What a keeper asks: gives what it is told to, and can be held."""
 
@@ -331,8 +315,6 @@ def test_no_repr_shows_a_token() -> None:
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
-
-
 async def reading(clock: Clock, file: Path) -> FileToken:
     source = FileToken(file, "mqtt.token.file", monotonic_ns=clock, clock=clock.wall_s)
     await source.start()
@@ -364,18 +346,15 @@ async def test_a_token_in_a_file_is_followed(clock: Clock, tmp_path: Path) -> No
         await source.close()
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "no such file or directory. Has the program that writes it"),
-        (b"", "holds no token: it is empty"),
-        (b"\n", "holds no token: it is empty"),
-        (b"two words", "holds no token: it holds spaces"),
-        (b"\xff", "it is no text"),
-        (b"x" * 70_000, "more than 65535"),
-        (token({"exp": NOW_S - 5}).encode(), "has expired"),
-    ],
-)
+@pytest.mark.parametrize(("content", "says"), [
+    (None, "no such file or directory. Has the program that writes it"),
+    (b"", "holds no token: it is empty"),
+    (b"\n", "holds no token: it is empty"),
+    (b"two words", "holds no token: it holds spaces"),
+    (b"\xff", "it is no text"),
+    (b"x" * 70_000, "more than 65535"),
+    (token({"exp": NOW_S - 5}).encode(), "has expired"),
+])  # fmt: skip
 async def test_what_is_no_token_yet_is_told_and_looked_at_again(
     content: bytes | None, says: str, clock: Clock, tmp_path: Path
 ) -> None:

@@ -48,7 +48,6 @@ def test_the_end_of_a_process_gives_its_lock_back(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
         assert process_lock.holder(path) == str(child.pid)
         child.kill()
