@@ -85,5 +85,4 @@ def test_a_config_error_tells_one_problem_in_a_line_and_several_in_a_list() -> N
 
 
 def test_a_config_error_survives_the_way_between_processes() -> None:
-    copy = pickle.loads(pickle.dumps(ConfigError("a", "b")))
-    assert copy.problems == ("a", "b")
+    assert pickle.loads(pickle.dumps(ConfigError("a", "b"))).problems == ("a", "b")

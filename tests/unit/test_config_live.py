@@ -52,24 +52,21 @@ def differences(tmp_path: Path, *edits: tuple[str, str]) -> list[Change]:
     return changes(before, after.settings, after.provenance)
 
 
-@pytest.mark.parametrize(
-    ("edit", "path", "before", "after", "effect"),
-    [
-        (('linger_max = "20ms"', 'linger_max = "50ms"'), "flow.linger_max", '"20ms"', '"50ms"', "live"),
-        (('topic = "a"', 'topic = "a"\nkey = ""'), "routes[a].key", '"${topic}"', '""', "live"),
-        (('name = "b"', 'name = "c"'), "routes[b]", "there", None, "live"),
-        (('password = "hunter2"', 'password = "other"'), "mqtt.password", "********", "********", "live"),
-        (('password = "hunter2"\n', ""), "mqtt.password", "********", None, "live"),
-        (('password = "swordfish"', 'password = "eel"'), "kafka.sasl.password", "********", "********", "live"),
-        (("[flow]", '[log]\nlevel = "debug"\n[flow]'), "log.level", '"info"', '"debug"', "live"),
-        (('"plant-7"', '"plant-8"'), "instance", '"plant-7"', '"plant-8"', "restart"),
-        (("[mqtt]", "[mqtt]\nsessions = 2"), "mqtt.sessions", "4", "2", "restart"),
-        (("[flow]", '[spool]\nafter = "2s"\n[flow]'), "spool.after", '"1s"', '"2s"', "live"),
-        (("[flow]", '[spool]\nafter = "0s"\n[flow]'), "spool.after", '"1s"', '"0s"', "restart"),
-        (("[flow]", '[stream]\nmaster = "local[4]"\n[flow]'), "stream.master", '"local[2]"', '"local[4]"', "other"),
-        (("[flow]", "[kafka.topics]\npartitions = 4\n[flow]"), "kafka.topics.partitions", None, "4", "live"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("edit", "path", "before", "after", "effect"), [
+    (('linger_max = "20ms"', 'linger_max = "50ms"'), "flow.linger_max", '"20ms"', '"50ms"', "live"),
+    (('topic = "a"', 'topic = "a"\nkey = ""'), "routes[a].key", '"${topic}"', '""', "live"),
+    (('name = "b"', 'name = "c"'), "routes[b]", "there", None, "live"),
+    (('password = "hunter2"', 'password = "other"'), "mqtt.password", "********", "********", "live"),
+    (('password = "hunter2"\n', ""), "mqtt.password", "********", None, "live"),
+    (('password = "swordfish"', 'password = "eel"'), "kafka.sasl.password", "********", "********", "live"),
+    (("[flow]", '[log]\nlevel = "debug"\n[flow]'), "log.level", '"info"', '"debug"', "live"),
+    (('"plant-7"', '"plant-8"'), "instance", '"plant-7"', '"plant-8"', "restart"),
+    (("[mqtt]", "[mqtt]\nsessions = 2"), "mqtt.sessions", "4", "2", "restart"),
+    (("[flow]", '[spool]\nafter = "2s"\n[flow]'), "spool.after", '"1s"', '"2s"', "live"),
+    (("[flow]", '[spool]\nafter = "0s"\n[flow]'), "spool.after", '"1s"', '"0s"', "restart"),
+    (("[flow]", '[stream]\nmaster = "local[4]"\n[flow]'), "stream.master", '"local[2]"', '"local[4]"', "other"),
+    (("[flow]", "[kafka.topics]\npartitions = 4\n[flow]"), "kafka.topics.partitions", None, "4", "live"),
+])  # fmt: skip
 def test_a_difference(
     tmp_path: Path, edit: tuple[str, str], path: str, before: str | None, after: str | None, effect: str
 ) -> None:

@@ -57,8 +57,6 @@ def test_settings_made_directly_read_no_environment(monkeypatch: pytest.MonkeyPa
 
 
 # --- precedence ---
-
-
 def test_each_source_wins_over_the_weaker_ones(tmp_path: Path) -> None:
     """Every source sets its own setting and all stronger ones', so each value shows who won."""
     names = ["session_expiry", "keepalive", "connect_timeout", "stable_after", "reconnect_max"]
@@ -72,19 +70,12 @@ def test_each_source_wins_over_the_weaker_ones(tmp_path: Path) -> None:
     mqtt = loaded.settings.mqtt
     assert [getattr(mqtt, name).total_seconds() for name in names] == [3600, 101, 102, 103, 104]
     assert [str(loaded.origin(f"mqtt.{name}")) for name in names] == [
-        "default",
-        "gateway.toml:2",
-        str(secrets / "mqtt__connect_timeout"),
-        "GATEWAY_MQTT__STABLE_AFTER",
+        "default", "gateway.toml:2", str(secrets / "mqtt__connect_timeout"), "GATEWAY_MQTT__STABLE_AFTER",
         "command line",
-    ]
+    ]  # fmt: skip
     assert [loaded.origin(f"mqtt.{name}").source for name in names] == [
-        "default",
-        "file",
-        "secrets directory",
-        "environment",
-        "override",
-    ]
+        "default", "file", "secrets directory", "environment", "override",
+    ]  # fmt: skip
 
 
 def test_the_file_is_the_one_given_then_the_one_in_the_environment_then_the_one_that_is_there() -> None:
@@ -145,23 +136,18 @@ def test_a_stronger_source_may_take_a_table_away() -> None:
 
 
 # --- the environment ---
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "path", "value"),
-    [
-        ("GATEWAY_INSTANCE", "plant-1", "instance", "plant-1"),
-        ("GATEWAY_MQTT__PERSISTENT", "false", "mqtt.persistent", False),
-        ("GATEWAY_MQTT__RECONNECT_JITTER", "0.5", "mqtt.reconnect_jitter", 0.5),
-        ("GATEWAY_MQTT__KEEPALIVE", "1m30s", "mqtt.keepalive", timedelta(seconds=90)),
-        ("GATEWAY_FLOW__MEMORY_BYTES", "64MiB", "flow.memory_bytes", 64 << 20),
-        ("GATEWAY_MQTT__TLS__MINIMUM_VERSION", "1.2", "mqtt.tls.minimum_version", "1.2"),
-        ("GATEWAY_STREAM__TOPICS", "a, b,", "stream.topics", ("a", "b")),
-        ("GATEWAY_STREAM__TOPICS", '["a","b"]', "stream.topics", ("a", "b")),
-        ("GATEWAY_STREAM__MAX_OFFSETS_PER_TRIGGER", "7", "stream.max_offsets_per_trigger", 7),
-        ("GATEWAY_STREAM__CHECKPOINT", "/x", "stream.checkpoint", Path("/x")),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "path", "value"), [
+    ("GATEWAY_INSTANCE", "plant-1", "instance", "plant-1"),
+    ("GATEWAY_MQTT__PERSISTENT", "false", "mqtt.persistent", False),
+    ("GATEWAY_MQTT__RECONNECT_JITTER", "0.5", "mqtt.reconnect_jitter", 0.5),
+    ("GATEWAY_MQTT__KEEPALIVE", "1m30s", "mqtt.keepalive", timedelta(seconds=90)),
+    ("GATEWAY_FLOW__MEMORY_BYTES", "64MiB", "flow.memory_bytes", 64 << 20),
+    ("GATEWAY_MQTT__TLS__MINIMUM_VERSION", "1.2", "mqtt.tls.minimum_version", "1.2"),
+    ("GATEWAY_STREAM__TOPICS", "a, b,", "stream.topics", ("a", "b")),
+    ("GATEWAY_STREAM__TOPICS", '["a","b"]', "stream.topics", ("a", "b")),
+    ("GATEWAY_STREAM__MAX_OFFSETS_PER_TRIGGER", "7", "stream.max_offsets_per_trigger", 7),
+    ("GATEWAY_STREAM__CHECKPOINT", "/x", "stream.checkpoint", Path("/x")),
+])  # fmt: skip
 def test_a_variable_gives_any_kind_of_value(name: str, text: str, path: str, value: object) -> None:
     mqtts = {"GATEWAY_MQTT__ADDRESSES": "mqtts://localhost"} if "TLS" in name else {}
     loaded = load(environ={name: text, **mqtts})
@@ -178,49 +164,37 @@ def test_a_single_name_wins_over_its_table_given_as_json() -> None:
     assert (http.host, http.port) == ("::1", 1)
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"GATEWAY_INSTANCE": "", "GATEWAY_CONFIG": "", "GATEWAY_SECRETS_DIR": ""},
-        {"PATH": "/bin", "GATEWAYS": "3", "API_GATEWAY_MQTT": "x"},
-    ],
-    ids=["set to nothing", "of others"],
-)
+@pytest.mark.parametrize("environ", [
+    {"GATEWAY_INSTANCE": "", "GATEWAY_CONFIG": "", "GATEWAY_SECRETS_DIR": ""},
+    {"PATH": "/bin", "GATEWAYS": "3", "API_GATEWAY_MQTT": "x"},
+], ids=["set to nothing", "of others"])  # fmt: skip
 def test_variables_that_give_nothing_are_left_alone(environ: dict[str, str]) -> None:
     assert load(environ=environ).settings == Settings()
 
 
 def test_what_kubernetes_makes_of_a_service_named_gateway_is_left_alone() -> None:
     links = {
-        "GATEWAY_SERVICE_HOST": "10.0.0.1",
-        "GATEWAY_SERVICE_PORT": "9464",
-        "GATEWAY_SERVICE_PORT_METRICS": "9464",
-        "GATEWAY_PORT": "tcp://10.0.0.1:9464",
-        "GATEWAY_PORT_9464_TCP": "tcp://10.0.0.1:9464",
-        "GATEWAY_PORT_9464_TCP_PROTO": "tcp",
-        "GATEWAY_PORT_9464_TCP_PORT": "9464",
-        "GATEWAY_PORT_9464_TCP_ADDR": "10.0.0.1",
-        "GATEWAY_METRICS_PORT": "tcp://10.0.0.1:9464",
-    }
+        "GATEWAY_SERVICE_HOST": "10.0.0.1", "GATEWAY_SERVICE_PORT": "9464", "GATEWAY_SERVICE_PORT_METRICS": "9464",
+        "GATEWAY_PORT": "tcp://10.0.0.1:9464", "GATEWAY_PORT_9464_TCP": "tcp://10.0.0.1:9464",
+        "GATEWAY_PORT_9464_TCP_PROTO": "tcp", "GATEWAY_PORT_9464_TCP_PORT": "9464",
+        "GATEWAY_PORT_9464_TCP_ADDR": "10.0.0.1", "GATEWAY_METRICS_PORT": "tcp://10.0.0.1:9464",
+    }  # fmt: skip
     assert load(environ=links).settings == Settings()
     assert problems(environ={"GATEWAY_HTTP_PORT": "9464"}) == [
         "GATEWAY_HTTP_PORT: is no setting; did you mean GATEWAY_HTTP__PORT?"
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("GATEWAY_MQTT__SESIONS", "did you mean GATEWAY_MQTT__SESSIONS?"),
-        ("GATEWAY_MQTT_SESSIONS", "did you mean GATEWAY_MQTT__SESSIONS?"),
-        ("gateway_mqtt__sessions", "did you mean GATEWAY_MQTT__SESSIONS?"),
-        ("GATEWAY_MQTT__PASWORD_FILE", "did you mean GATEWAY_MQTT__PASSWORD_FILE?"),
-        ("GATEWAY_CONFG", "did you mean GATEWAY_CONFIG?"),
-        ("GATEWAY_ROUTES__0__TOPIC", "give all of routes at once, as JSON in GATEWAY_ROUTES"),
-        ("GATEWAY_MQTT__ADDRESSES__0", "give all of mqtt.addresses at once, as JSON in GATEWAY_MQTT__ADDRESSES"),
-        ("GATEWAY_XYZZY_PLUGH_QUUX", "`gateway config reference` lists all names"),
-    ],
-)
+@pytest.mark.parametrize(("name", "hint"), [
+    ("GATEWAY_MQTT__SESIONS", "did you mean GATEWAY_MQTT__SESSIONS?"),
+    ("GATEWAY_MQTT_SESSIONS", "did you mean GATEWAY_MQTT__SESSIONS?"),
+    ("gateway_mqtt__sessions", "did you mean GATEWAY_MQTT__SESSIONS?"),
+    ("GATEWAY_MQTT__PASWORD_FILE", "did you mean GATEWAY_MQTT__PASSWORD_FILE?"),
+    ("GATEWAY_CONFG", "did you mean GATEWAY_CONFIG?"),
+    ("GATEWAY_ROUTES__0__TOPIC", "give all of routes at once, as JSON in GATEWAY_ROUTES"),
+    ("GATEWAY_MQTT__ADDRESSES__0", "give all of mqtt.addresses at once, as JSON in GATEWAY_MQTT__ADDRESSES"),
+    ("GATEWAY_XYZZY_PLUGH_QUUX", "`gateway config reference` lists all names"),
+])  # fmt: skip
 def test_a_misspelt_variable_is_refused_with_the_nearest_name(name: str, hint: str) -> None:
     assert problems(environ={name: "hunter2"}) == [f"{name}: is no setting; {hint}"]
 
@@ -236,23 +210,18 @@ def test_a_setting_of_earlier_versions_is_refused_with_what_takes_its_place(path
     assert problem.endswith(REMOVED[path])
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("{", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 2"),
-        ("[{]", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 3"),
-        ('{"name": "a"}', "must be a list, in brackets"),
-        ('"x"', "must be a list, in brackets"),
-        ("[" * 100_000, "must be JSON, nested less deeply"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("{", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 2"),
+    ("[{]", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 3"),
+    ('{"name": "a"}', "must be a list, in brackets"),
+    ('"x"', "must be a list, in brackets"),
+    ("[" * 100_000, "must be JSON, nested less deeply"),
+])  # fmt: skip
 def test_broken_json_is_told_by_its_place(text: str, sentence: str) -> None:
     assert problems(environ={"GATEWAY_ROUTES": text}) == [f"routes (GATEWAY_ROUTES): {sentence}"]
 
 
 # --- secrets ---
-
-
 @pytest.mark.parametrize("source", ["toml", "environment", "json"])
 def test_a_secret_may_come_from_a_file(source: str, tmp_path: Path) -> None:
     secret = tmp_path / "pw"
@@ -265,7 +234,6 @@ def test_a_secret_may_come_from_a_file(source: str, tmp_path: Path) -> None:
     else:
         environ |= {"GATEWAY_MQTT": json.dumps({"password_file": str(secret)})}
     loaded = load(environ=environ)
-    assert loaded.settings.mqtt.password is not None
     assert loaded.settings.mqtt.password.get_secret_value() == " pass word "  # the line end alone is the editor's
     place = {"toml": "gateway.toml:2", "environment": "GATEWAY_MQTT__PASSWORD_FILE", "json": "GATEWAY_MQTT"}[source]
     assert str(loaded.origin("mqtt.password")) == f"secret file {secret}, named by {place}"
@@ -281,9 +249,7 @@ def test_a_secrets_directory_holds_a_file_for_each(tmp_path: Path) -> None:
     (tmp_path / "worker").write_text("somebody else's")
     environ = {"GATEWAY_SECRETS_DIR": str(tmp_path), "GATEWAY_KAFKA__SECURITY": "SASL_SSL"}
     settings = load(environ=environ).settings
-    assert settings.mqtt.password is not None
     assert settings.mqtt.password.get_secret_value() == "one"
-    assert settings.kafka.sasl is not None
     assert settings.kafka.sasl.password.get_secret_value() == "two"
     assert settings.kafka.sasl.username == "gateway"
 
@@ -309,16 +275,10 @@ def test_a_secrets_directory_that_was_named_must_be_there() -> None:
     assert problem == "GATEWAY_SECRETS_DIR: the folder /no/such/folder cannot be read: No such file or directory"
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (None, "No such file or directory"),
-        (b"", "is empty"),
-        (b"\n", "is empty"),
-        (b"\xff\xfe", "is not UTF-8 text"),
-        (b"x" * 65_537, "larger than 64 KiB"),
-    ],
-)
+@pytest.mark.parametrize(("content", "reason"), [
+    (None, "No such file or directory"), (b"", "is empty"), (b"\n", "is empty"), (b"\xff\xfe", "is not UTF-8 text"),
+    (b"x" * 65_537, "larger than 64 KiB"),
+])  # fmt: skip
 def test_an_unusable_secret_file_is_told_without_its_name(content: bytes | None, reason: str, tmp_path: Path) -> None:
     """The name may be the password itself, written to the wrong setting."""
     secret = tmp_path / "hunter2"
@@ -344,13 +304,10 @@ def test_a_secret_is_not_given_twice_by_one_source() -> None:
 def test_a_secret_file_that_a_stronger_source_makes_moot_is_not_read() -> None:
     written('[mqtt]\nusername = "u"\npassword_file = "/no/such/file"')
     password = load(environ={"GATEWAY_MQTT__PASSWORD": "right"}).settings.mqtt.password
-    assert password is not None
     assert password.get_secret_value() == "right"
 
 
 # --- mistakes ---
-
-
 def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
     text = """\
         instance = "plant 1"
@@ -423,35 +380,29 @@ def test_a_list_with_something_wrong_in_it_is_not_said_to_be_empty() -> None:
     assert problem.startswith("mqtt.addresses[0] ")
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("sessions = 4", 'did you mean "mqtt.sessions"?'),
-        ("[mqtt]\ncompression = 1", 'did you mean "kafka.compression"?'),
-        ("[http]\nxyzzy = 1", "[http] knows host, port, token, tls, overdue_after, token_file"),
-        ("[mqt]", 'did you mean "mqtt"?'),
-        ("[mqtt]\npasswordfile = 1", 'did you mean "mqtt.password_file"?'),
-        (ROUTE + "filter = 1", 'did you mean "routes[0].filters"?'),
-        # Its consequence is not told: kafka.security wants kafka.sasl.
-        ('[kafka]\nsecurity = "SASL_SSL"\n[kafka.sassl]\nusername = "u"', 'did you mean "kafka.sasl"?'),
-    ],
-)
+@pytest.mark.parametrize(("text", "hint"), [
+    ("sessions = 4", 'did you mean "mqtt.sessions"?'),
+    ("[mqtt]\ncompression = 1", 'did you mean "kafka.compression"?'),
+    ("[http]\nxyzzy = 1", "[http] knows host, port, token, tls, overdue_after, token_file"),
+    ("[mqt]", 'did you mean "mqtt"?'),
+    ("[mqtt]\npasswordfile = 1", 'did you mean "mqtt.password_file"?'),
+    (ROUTE + "filter = 1", 'did you mean "routes[0].filters"?'),
+    # Its consequence is not told: kafka.security wants kafka.sasl.
+    ('[kafka]\nsecurity = "SASL_SSL"\n[kafka.sassl]\nusername = "u"', 'did you mean "kafka.sasl"?'),
+])  # fmt: skip
 def test_an_unknown_key_is_refused_with_the_nearest_one(text: str, hint: str) -> None:
     (problem,) = problems(text)
     assert problem.endswith(f"is no setting; {hint}")
     assert "(gateway.toml:" in problem
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"a = \n", "is not valid TOML: Invalid value (at line 1, column 5)"),
-        (b"a = 1\na = 2\n", "is not valid TOML: Cannot overwrite a value (at line 2, column 6)"),
-        (b"a = 1" + b"0" * 5000, "is not valid TOML: Exceeds the limit"),
-        (b"a = " + b"[" * 100_000, "is not valid TOML: "),
-        (b"\xff", "is not UTF-8 text at byte 0; TOML files are"),
-    ],
-)
+@pytest.mark.parametrize(("content", "sentence"), [
+    (b"a = \n", "is not valid TOML: Invalid value (at line 1, column 5)"),
+    (b"a = 1\na = 2\n", "is not valid TOML: Cannot overwrite a value (at line 2, column 6)"),
+    (b"a = 1" + b"0" * 5000, "is not valid TOML: Exceeds the limit"),
+    (b"a = " + b"[" * 100_000, "is not valid TOML: "),
+    (b"\xff", "is not UTF-8 text at byte 0; TOML files are"),
+])  # fmt: skip
 def test_a_file_that_is_no_toml_is_told_once(content: bytes, sentence: str) -> None:
     Path("gateway.toml").write_bytes(content)
     (problem,) = problems()
@@ -463,28 +414,25 @@ def test_a_byte_order_mark_is_no_mistake() -> None:
     assert load(environ={}).settings.instance == "a"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("mqtt = 1", "mqtt (gateway.toml:1): must be a table of settings"),
-        ('[mqtt]\ntls = "x"', "mqtt.tls (gateway.toml:2): must be a table of settings"),
-        ("[routes]\nname = 1", "routes (gateway.toml:1): must be a list, in brackets"),
-        ("routes = [1]", "routes[0] (gateway.toml:1): must be a table of settings"),
-        ('[mqtt]\naddresses = "mqtt://a"', 'mqtt.addresses = "mqtt://a" (gateway.toml:2): must be a list'),
-        ("[mqtt]\naddresses = []", "mqtt.addresses (gateway.toml:2): must not be empty"),
-        ("[mqtt]\nsessions = true",
-            "mqtt.sessions = true (gateway.toml:2): a whole number is wanted, not true or false"),
-        ("[mqtt]\nsessions = 1.5", "mqtt.sessions = 1.5 (gateway.toml:2): must be a whole number"),
-        ("[mqtt]\nkeepalive = 1.5", "mqtt.keepalive = 1.5 (gateway.toml:2): MQTT carries this in whole seconds"),
-        ("[mqtt]\npassword = 5", "mqtt.password (gateway.toml:2): must be a text in quotes"),
-        ("[mqtt]\npassword_file = 5", "mqtt.password_file (gateway.toml:2): must be the path of a file"),
-        ("[mqtt.proxy]", "mqtt.proxy.host (gateway.toml:1): is required here and not given"),
-        ("[kafka.topics]\nreplication = 0",
-            "kafka.topics.replication = 0 (gateway.toml:2): replication is -1 (the broker's"),
-        (ROUTE + 'allowed_topics = "("',
-            'routes[0].allowed_topics = "(" (gateway.toml:5): no regular expression: missing )'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("mqtt = 1", "mqtt (gateway.toml:1): must be a table of settings"),
+    ('[mqtt]\ntls = "x"', "mqtt.tls (gateway.toml:2): must be a table of settings"),
+    ("[routes]\nname = 1", "routes (gateway.toml:1): must be a list, in brackets"),
+    ("routes = [1]", "routes[0] (gateway.toml:1): must be a table of settings"),
+    ('[mqtt]\naddresses = "mqtt://a"', 'mqtt.addresses = "mqtt://a" (gateway.toml:2): must be a list'),
+    ("[mqtt]\naddresses = []", "mqtt.addresses (gateway.toml:2): must not be empty"),
+    ("[mqtt]\nsessions = true",
+        "mqtt.sessions = true (gateway.toml:2): a whole number is wanted, not true or false"),
+    ("[mqtt]\nsessions = 1.5", "mqtt.sessions = 1.5 (gateway.toml:2): must be a whole number"),
+    ("[mqtt]\nkeepalive = 1.5", "mqtt.keepalive = 1.5 (gateway.toml:2): MQTT carries this in whole seconds"),
+    ("[mqtt]\npassword = 5", "mqtt.password (gateway.toml:2): must be a text in quotes"),
+    ("[mqtt]\npassword_file = 5", "mqtt.password_file (gateway.toml:2): must be the path of a file"),
+    ("[mqtt.proxy]", "mqtt.proxy.host (gateway.toml:1): is required here and not given"),
+    ("[kafka.topics]\nreplication = 0",
+        "kafka.topics.replication = 0 (gateway.toml:2): replication is -1 (the broker's"),
+    (ROUTE + 'allowed_topics = "("',
+        'routes[0].allowed_topics = "(" (gateway.toml:5): no regular expression: missing )'),
+])  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_told_in_our_words(text: str, sentence: str) -> None:
     assert problems(text)[0].startswith(sentence)
 
@@ -498,8 +446,6 @@ def test_overrides_may_be_nested_or_dotted_and_are_checked_alike() -> None:
 
 
 # --- what a start needs beyond this ---
-
-
 def loaded_from(text: str) -> Loaded:
     return load(written(text), environ={})
 

@@ -22,45 +22,42 @@ def test_a_valid_filter_passes(text: str) -> None:
     assert check_mqtt_filter(text) == text
 
 
-@pytest.mark.parametrize(
-    ("read", "text", "word"),
-    [
-        (check_mqtt_filter, "", "empty"),
-        (check_mqtt_filter, "a/#/b", "last level"),
-        (check_mqtt_filter, "a#", "last level"),
-        (check_mqtt_filter, "#/", "last level"),
-        (check_mqtt_filter, "a/b+", "stands alone"),
-        (check_mqtt_filter, "a/+b/c", "stands alone"),
-        (check_mqtt_filter, "a\x00b", "NUL"),
-        (check_mqtt_filter, "a" * 65_536, "65,535"),
-        (check_mqtt_filter, "$share/group/a", "mqtt.share_group"),
-        (check_mqtt_filter, "$queue/a", "mqtt.share_group"),
-        (check_mqtt_filter, "$exclusive/a", "exclusive"),
-        *((check_kafka_topic, name, "1 to 249") for name in ("", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n")),
-        (check_kafka_topic, "${topic}", "1 to 249"),
-        (check_kafka_topic, "__consumer_offsets", "Kafka's own"),
-        *((placeholders, text, "placeholder") for text in ("${a", "x${", "${a}${b", "${}")),
-        (parse_mqtt_address, "broker:1883", "starts with its scheme"),
-        (parse_mqtt_address, "mqqt://broker", 'did you mean "mqtt://"'),
-        (parse_mqtt_address, "ssl://broker", 'did you mean "mqtts://"'),
-        (parse_mqtt_address, "gopher://broker", "one of mqtt, mqtts, ws and wss$"),
-        (parse_mqtt_address, "mqtt://", "host is missing"),
-        (parse_mqtt_address, "mqtt://:1883", "host is missing"),
-        *((parse_mqtt_address, f"mqtt://a:{port}", "1 to 65535") for port in ("0", "65536", "", "x")),
-        (parse_mqtt_address, "mqtt://::1", "brackets"),
-        (parse_mqtt_address, "mqtt://[::1", "brackets"),
-        (parse_mqtt_address, "mqtt://[abc]", "no IPv6"),
-        (parse_mqtt_address, "mqtt://a b", "neither a host name"),
-        (parse_mqtt_address, "mqtt://-a", "neither a host name"),
-        (parse_mqtt_address, "ws://a/mqtt", "websocket_path"),
-        (parse_mqtt_address, "mqtt://user:secret@a", "mqtt.password"),
-        (parse_kafka_address, "kafka://a:9092", "no scheme"),
-        (parse_kafka_address, "a", "names its port"),
-        (parse_kafka_address, "a:", "1 to 65535"),
-        (parse_kafka_address, "u:secret@a:1", "kafka.sasl"),
-        (parse_kafka_address, ":9", "missing"),
-    ],
-)
+@pytest.mark.parametrize(("read", "text", "word"), [
+    (check_mqtt_filter, "", "empty"),
+    (check_mqtt_filter, "a/#/b", "last level"),
+    (check_mqtt_filter, "a#", "last level"),
+    (check_mqtt_filter, "#/", "last level"),
+    (check_mqtt_filter, "a/b+", "stands alone"),
+    (check_mqtt_filter, "a/+b/c", "stands alone"),
+    (check_mqtt_filter, "a\x00b", "NUL"),
+    (check_mqtt_filter, "a" * 65_536, "65,535"),
+    (check_mqtt_filter, "$share/group/a", "mqtt.share_group"),
+    (check_mqtt_filter, "$queue/a", "mqtt.share_group"),
+    (check_mqtt_filter, "$exclusive/a", "exclusive"),
+    *((check_kafka_topic, name, "1 to 249") for name in ("", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n")),
+    (check_kafka_topic, "${topic}", "1 to 249"),
+    (check_kafka_topic, "__consumer_offsets", "Kafka's own"),
+    *((placeholders, text, "placeholder") for text in ("${a", "x${", "${a}${b", "${}")),
+    (parse_mqtt_address, "broker:1883", "starts with its scheme"),
+    (parse_mqtt_address, "mqqt://broker", 'did you mean "mqtt://"'),
+    (parse_mqtt_address, "ssl://broker", 'did you mean "mqtts://"'),
+    (parse_mqtt_address, "gopher://broker", "one of mqtt, mqtts, ws and wss$"),
+    (parse_mqtt_address, "mqtt://", "host is missing"),
+    (parse_mqtt_address, "mqtt://:1883", "host is missing"),
+    *((parse_mqtt_address, f"mqtt://a:{port}", "1 to 65535") for port in ("0", "65536", "", "x")),
+    (parse_mqtt_address, "mqtt://::1", "brackets"),
+    (parse_mqtt_address, "mqtt://[::1", "brackets"),
+    (parse_mqtt_address, "mqtt://[abc]", "no IPv6"),
+    (parse_mqtt_address, "mqtt://a b", "neither a host name"),
+    (parse_mqtt_address, "mqtt://-a", "neither a host name"),
+    (parse_mqtt_address, "ws://a/mqtt", "websocket_path"),
+    (parse_mqtt_address, "mqtt://user:secret@a", "mqtt.password"),
+    (parse_kafka_address, "kafka://a:9092", "no scheme"),
+    (parse_kafka_address, "a", "names its port"),
+    (parse_kafka_address, "a:", "1 to 65535"),
+    (parse_kafka_address, "u:secret@a:1", "kafka.sasl"),
+    (parse_kafka_address, ":9", "missing"),
+])  # fmt: skip
 def test_what_breaks_a_rule_is_refused_with_the_rule_and_no_secret_is_repeated(
     read: Callable[[str], object], text: str, word: str
 ) -> None:
@@ -91,17 +88,14 @@ def test_placeholders_are_listed_in_order() -> None:
     assert placeholders("${a}-x-${b[1]}$") == ["a", "b[1]"]
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("mqtt://broker", ("mqtt", "broker", 1883)),
-        ("MQTTS://broker.example.:8884/", ("mqtts", "broker.example.", 8884)),
-        ("ws://10.0.0.1", ("ws", "10.0.0.1", 8083)),
-        ("wss://[::1]", ("wss", "::1", 8084)),
-        ("mqtt://[fe80::1]:1", ("mqtt", "fe80::1", 1)),
-        ("mqtt://under_score:65535", ("mqtt", "under_score", 65535)),
-    ],
-)
+@pytest.mark.parametrize(("text", "parts"), [
+    ("mqtt://broker", ("mqtt", "broker", 1883)),
+    ("MQTTS://broker.example.:8884/", ("mqtts", "broker.example.", 8884)),
+    ("ws://10.0.0.1", ("ws", "10.0.0.1", 8083)),
+    ("wss://[::1]", ("wss", "::1", 8084)),
+    ("mqtt://[fe80::1]:1", ("mqtt", "fe80::1", 1)),
+    ("mqtt://under_score:65535", ("mqtt", "under_score", 65535)),
+])  # fmt: skip
 def test_an_mqtt_address_has_its_parts(text: str, parts: tuple[str, str, int]) -> None:
     address = parse_mqtt_address(text)
     assert (address.scheme, address.host, address.port) == parts

@@ -79,8 +79,7 @@ CONTRADICTIONS = {
         ('mqtt.tls.key_file = "k" (gateway.toml:4)', "mqtt.tls.certificate_file", "identifies nobody")),
     "mqtt key password without certificate": Case(
         '[mqtt]\naddresses = ["wss://a"]\n[mqtt.tls]\nkey_password = "hunter2"',
-        ("mqtt.tls.key_password (gateway.toml:4)", "mqtt.tls.certificate_file", "identifies nobody"),
-    ),
+        ("mqtt.tls.key_password (gateway.toml:4)", "mqtt.tls.certificate_file", "identifies nobody")),
     "password without user": Case('[mqtt]\npassword = "hunter2"',
         ("mqtt.password (gateway.toml:2)", "mqtt.username", "anonymous client")),
     "proxy password without user": Case('[mqtt.proxy]\nhost = "p"\nport = 1\npassword = "hunter2"',
@@ -92,21 +91,14 @@ CONTRADICTIONS = {
         ("mqtt.status.topic", "${session} is unknown here", "${instance}")),
     "partitioned with too few filters": Case(
         '[mqtt]\ndistribution = "partitioned"\n' + route(filters='["a/#", "a/b", "+/c", "d"]'),
-        (
-            'mqtt.distribution = "partitioned" (gateway.toml:2)',
-            "only 2",
-            "mqtt.sessions = 4 (default)",
-            "split the filters",
-        ),
-    ),
+        ('mqtt.distribution = "partitioned" (gateway.toml:2)', "only 2", "mqtt.sessions = 4 (default)",
+        "split the filters")),
     "partitioned with workers": Case(
         'workers = 0\nworker = 1\n[mqtt]\nsessions = 1\ndistribution = "partitioned"\n' + route(),
-        ('mqtt.distribution = "partitioned"', "worker = 1", "every message"),
-    ),
+        ('mqtt.distribution = "partitioned"', "worker = 1", "every message")),
     "partitioned with a supervisor's workers": Case(
         'workers = 2\n[mqtt]\nsessions = 1\ndistribution = "partitioned"\n' + route(),
-        ('mqtt.distribution = "partitioned"', "workers = 2", "every message"),
-    ),
+        ('mqtt.distribution = "partitioned"', "workers = 2", "every message")),
     "security wants a user": Case('[kafka]\nsecurity = "SASL_SSL"',
         ('kafka.security = "SASL_SSL" (gateway.toml:2)', "kafka.sasl", "refuse")),
     "user without security": Case(SASL, ("kafka.sasl (gateway.toml:1)", 'kafka.security = "PLAINTEXT" (default)',
@@ -133,8 +125,7 @@ CONTRADICTIONS = {
         "close the connection")),
     "declared partitions beyond a request": Case(
         '[kafka]\nmax_request_bytes = "16MiB"\n[[kafka.topics.declare]]\nname = "t"\npartitions = 60\n' + route(),
-        ("72 partitions", "18MiB", "kafka.max_request_bytes = 16MiB"),
-    ),
+        ("72 partitions", "18MiB", "kafka.max_request_bytes = 16MiB")),
     "memory beyond a request": Case('[kafka]\nmax_request_bytes = "16MiB"\n' + route(topic="${topic[1]}"),
         ("1212 partitions", "flow.memory_bytes = 32MiB", "requests of 32MiB", "kafka.max_request_bytes = 16MiB")),
     "a topic declared twice": Case(2 * '[[kafka.topics.declare]]\nname = "t"\n',
@@ -158,30 +149,23 @@ CONTRADICTIONS = {
     "tombstone without key": Case(route('key = ""', 'empty_payload = "tombstone"'),
         ('routes[0].key = "" (gateway.toml:5)', 'routes[0].empty_payload = "tombstone" (gateway.toml:6)',
         "there is none")),
-    "ledger compacted": Case(
-        '[[kafka.topics.declare]]\nname = "gateway-ledger"\ncleanup_policy = "compact,delete"\n',
-        ("kafka.topics.declare[0].cleanup_policy", '"gateway-ledger"', "takes the ledger", "leave cleanup_policy out"),
-    ),
+    "ledger compacted": Case('[[kafka.topics.declare]]\nname = "gateway-ledger"\ncleanup_policy = "compact,delete"\n',
+        ("kafka.topics.declare[0].cleanup_policy", '"gateway-ledger"', "takes the ledger", "leave cleanup_policy out")),
     "compaction without key": Case(
         '[[kafka.topics.declare]]\nname = "t"\ncleanup_policy = "compact,delete"\n' + route('key = ""'),
-        ('routes[0].key = ""', 'routes[0].topic = "t"', "compaction"),
-    ),
+        ('routes[0].key = ""', 'routes[0].topic = "t"', "compaction")),
     "windows beyond memory": Case("[mqtt]\nsessions = 32\n[flow]\nexpected_packet_bytes = 1049",
         ("mqtt.sessions = 32 (gateway.toml:2) times mqtt.receive_maximum = 1000 (default) times",
         "flow.expected_packet_bytes = 1049 (gateway.toml:4) make 33568000, more than",
         "flow.memory_bytes = 32MiB (default)", "before the windows are full")),
     "groups' windows beyond their memory": Case(
         '[[mqtt.groups]]\nname = "alarms"\nsessions = 5\n' + route('group = "alarms"') + OTHER,
-        ("mqtt.groups[0].memory_bytes = 4MiB (default)", '"alarms"', "pause all the time"),
-    ),
+        ("mqtt.groups[0].memory_bytes = 4MiB (default)", '"alarms"', "pause all the time")),
     "groups that keep most of the memory": Case(
         '[[mqtt.groups]]\nname = "alarms"\nmemory_bytes = "17MiB"\n' + route('group = "alarms"') + OTHER,
-        ("17MiB", "more than half of flow.memory_bytes = 32MiB (default)"),
-    ),
+        ("17MiB", "more than half of flow.memory_bytes = 32MiB (default)")),
     "a group nobody has made": Case(
-        '[[mqtt.groups]]\nname = "alarms"\n'
-        + route('group = "alarms"')
-        + OTHER
+        '[[mqtt.groups]]\nname = "alarms"\n' + route('group = "alarms"') + OTHER
         + route('group = "alarm"', name="third", filters='["c/#"]'),
         ('routes[2].group = "alarm" (gateway.toml:', 'Perhaps "alarms" is meant.'),
     ),
@@ -189,22 +173,19 @@ CONTRADICTIONS = {
         ('mqtt.groups (gateway.toml) has "alarms"', "no route has group")),
     "two groups of one name": Case(
         '[[mqtt.groups]]\nname = "a"\n[[mqtt.groups]]\nname = "a"\n' + route('group = "a"') + OTHER,
-        ('mqtt.groups[1].name = "a" (gateway.toml:4)', "mqtt.groups[0] (gateway.toml:1)", "give each its own"),
-    ),
+        ('mqtt.groups[1].name = "a" (gateway.toml:4)', "mqtt.groups[0] (gateway.toml:1)", "give each its own")),
     "no route for the first sessions": Case('[[mqtt.groups]]\nname = "a"\n' + route('group = "a"'),
         ("mqtt.sessions", "without a group")),
     "partitioned groups with too few filters": Case(
         '[mqtt]\nsessions = 1\ndistribution = "partitioned"\n[[mqtt.groups]]\nname = "a"\nsessions = 2\n'
-        + route('group = "a"')
-        + OTHER,
+        + route('group = "a"') + OTHER,
         ('mqtt.distribution = "partitioned"', 'of group "a"', "only 1", "2 sessions"),
     ),
     "packets beyond memory": Case('[mqtt]\nmax_packet_bytes = "16MiB"', ("mqtt.sessions = 4 (default)",
         "mqtt.max_packet_bytes = 16MiB", "flow.memory_bytes = 32MiB", "all reading would stop")),
     "expected beyond the largest packet": Case(
         '[mqtt]\nmax_packet_bytes = "1KiB"\n[flow]\nexpected_packet_bytes = 1025',
-        ("flow.expected_packet_bytes = 1025", "mqtt.max_packet_bytes = 1KiB", "refused"),
-    ),
+        ("flow.expected_packet_bytes = 1025", "mqtt.max_packet_bytes = 1KiB", "refused")),
     "batch beyond memory": Case('[mqtt]\nsessions = 1\n[flow]\nmemory_bytes = "1MiB"\n[kafka]\nbatch_bytes = 1048577',
         ("kafka.batch_bytes = 1048577", "flow.memory_bytes = 1MiB", "ever be full")),
     "pacing beyond linger": Case('[flow]\nread_pacing_max = "30ms"',
@@ -285,8 +266,7 @@ DOUBTS = {
         ("routes[0].name", "mqtt.protocol", "always missing")),
     "readable sasl password": Case(
         '[kafka]\nsecurity = "SASL_PLAINTEXT"\nbootstrap_servers = ["k:1"]\n' + SASL + 'mechanism = "PLAIN"',
-        ('kafka.sasl.mechanism = "PLAIN"', 'kafka.security = "SASL_PLAINTEXT"', "readable", "k:1", "SCRAM"),
-    ),
+        ('kafka.sasl.mechanism = "PLAIN"', 'kafka.security = "SASL_PLAINTEXT"', "readable", "k:1", "SCRAM")),
     "unverified kafka": Case('[kafka]\nsecurity = "SSL"\n[kafka.tls]\nverify = false',
         ("kafka.tls.verify = false", "pretend", "kafka.tls.ca_file")),
     "spool after the producer is given up": Case('[spool]\nafter = "2m"\n[http]\noverdue_after = "3m"',
@@ -317,11 +297,8 @@ SOUND = {
     "a small spool that is off": "[spool]\nenabled = false",
     "one session needs no ${session}": '[mqtt]\nsessions = 1\nclient_id = "gw"',
     "a session that is not kept may end at once": "[mqtt]\npersistent = false\nsession_expiry = 0",
-    "as many disjoint filters as sessions": '[mqtt]\ndistribution = "partitioned"\n'
-    + route(filters='["a", "b", "c", "d"]'),
-    "password to this machine": (
-        '[mqtt]\naddresses = ["mqtt://localhost", "ws://[::1]"]\nusername = "u"\npassword = "x"'
-    ),
+    "as many disjoint filters as sessions": '[mqtt]\ndistribution = "partitioned"\n' + route(filters=str([*"abcd"])),
+    "password to this machine": '[mqtt]\naddresses = ["ws://[::1]", "mqtt://localhost"]\nusername = "u"\npassword="x"',
     "a tls table of defaults says nothing": '[mqtt.tls]\nverify = true\n[kafka.tls]\nminimum_version = "1.2"',
     "password over tls": ('[mqtt]\naddresses = ["mqtts://broker", "wss://broker"]\nusername = "u"\npassword = "x"'),
     "scram in the open": '[kafka]\nsecurity = "SASL_PLAINTEXT"\nbootstrap_servers = ["k:1"]\n' + SASL,
@@ -337,25 +314,19 @@ SOUND = {
     ),
     "a secret in base64": jwt_key('secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="', "secret_base64 = true"),
 }
-CONTRADICTIONS |= {name: Case(*case) for name, case in credential_cases.REFUSED.items()}
-DOUBTS |= {name: Case(*case) for name, case in credential_cases.WARNED.items()}
-CONTRADICTIONS |= {name: Case(*case) for name, case in operate_cases.REFUSED.items()}
-DOUBTS |= {name: Case(*case) for name, case in operate_cases.WARNED.items()}
-SOUND |= operate_cases.SOUND
-CONTRADICTIONS |= {name: Case(*case) for name, case in command_cases.REFUSED.items()}
-DOUBTS |= {name: Case(*case) for name, case in command_cases.WARNED.items()}
-SOUND |= command_cases.SOUND
+for cases in (credential_cases, operate_cases, command_cases):
+    CONTRADICTIONS |= {name: Case(*case) for name, case in cases.REFUSED.items()}
+    DOUBTS |= {name: Case(*case) for name, case in cases.WARNED.items()}
+SOUND |= operate_cases.SOUND | command_cases.SOUND
 CONTRADICTIONS |= {
     "auth for all machines without a secret": Case('[auth]\nhost = "0.0.0.0"',
         ('auth.host = "0.0.0.0" (gateway.toml:2)', "auth.shared_secret", "auth.tls.client_ca_file", "try passwords")),
     "auth for all machines with TLS that asks for no certificate": Case(
         '[auth]\nhost = "10.0.0.1"\n[auth.tls]\ncertificate_file = "c"',
-        ('auth.host = "10.0.0.1"', "neither auth.shared_secret nor auth.tls.client_ca_file"),
-    ),
+        ('auth.host = "10.0.0.1"', "neither auth.shared_secret nor auth.tls.client_ca_file")),
     "auth for all machines with a secret that can be guessed": Case(
         '[auth]\nhost = "auth.plant"\nshared_secret = "hunter2"',
-        ("auth.shared_secret (gateway.toml:3)", "fewer than 16", "auth.host", "guessed"),
-    ),
+        ("auth.shared_secret (gateway.toml:3)", "fewer than 16", "auth.host", "guessed")),
     "a shared secret that no header can carry": Case('[auth]\nshared_secret = "hunter2 with spaces and more"',
         ("auth.shared_secret (gateway.toml:2)", "header")),
     "an empty shared secret": Case('[auth]\nshared_secret = ""', ("auth.shared_secret (gateway.toml:2)", "empty")),
@@ -378,12 +349,10 @@ DOUBTS |= {
     "a short shared secret": Case('[auth]\nshared_secret = "hunter2"', ("auth.shared_secret", "fewer than 16")),
     "a server of users on another machine without TLS": Case(
         '[auth]\nchain = ["postgresql"]\n[auth.postgresql]\nhost = "db"',
-        ('auth.postgresql.host = "db" (gateway.toml:4)', "no auth.postgresql.tls", "add the table"),
-    ),
+        ('auth.postgresql.host = "db" (gateway.toml:4)', "no auth.postgresql.tls", "add the table")),
     "a directory on another machine without TLS": Case(
         '[auth]\nchain = ["ldap"]\n[auth.ldap]\naddress = "ldap://ldap.plant:389"',
-        ('auth.ldap.address = "ldap://ldap.plant:389"', "no auth.ldap.tls", "StartTLS"),
-    ),
+        ('auth.ldap.address = "ldap://ldap.plant:389"', "no auth.ldap.tls", "StartTLS")),
     "anonymous clients": Case("[auth]\nanonymous = true", ("auth.anonymous = true", "rights of rules for")),
     "left to EMQX while a backend is down": Case('[auth]\nbackend_down = "ignore"',
         ('auth.backend_down = "ignore"', "no_match is deny")),
@@ -490,20 +459,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_contradiction_is_refused_with_both_settings_and_the_consequence(name: str, file: Path) -> None:
-    case = CONTRADICTIONS[name]
-    file.write_text(case.text)
+    file.write_text(CONTRADICTIONS[name].text)
     with pytest.raises(ConfigError) as caught:
         load(environ={})
-    case.check(caught.value.problems)
+    CONTRADICTIONS[name].check(caught.value.problems)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", DOUBTS)
 def test_what_is_doubtful_is_told_but_not_refused(name: str, file: Path) -> None:
-    case = DOUBTS[name]
-    file.write_text(case.text)
+    file.write_text(DOUBTS[name].text)
     loaded = load(environ={})
-    case.check(loaded.warnings)
+    DOUBTS[name].check(loaded.warnings)
     assert "hunter2" not in str(loaded.warnings)
 
 

@@ -66,17 +66,14 @@ def test_a_file_or_variable_that_is_rejected_tells_no_secret(
     assert_silent(caught.value)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Settings(mqtt={"password": [SECRET]}),
-        lambda: Settings(mqtt={"pasword": SECRET}),
-        lambda: MqttSettings(password=[SECRET]),
-        lambda: MqttSettings(addresses=(f"mqtt://u:{SECRET}@b",)),
-        lambda: KafkaSettings(sasl=SECRET),
-        lambda: SaslSettings(password=[SECRET]),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: Settings(mqtt={"password": [SECRET]}),
+    lambda: Settings(mqtt={"pasword": SECRET}),
+    lambda: MqttSettings(password=[SECRET]),
+    lambda: MqttSettings(addresses=(f"mqtt://u:{SECRET}@b",)),
+    lambda: KafkaSettings(sasl=SECRET),
+    lambda: SaslSettings(password=[SECRET]),
+])  # fmt: skip
 def test_the_models_themselves_tell_no_secret(make: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         make()

@@ -125,11 +125,8 @@ def test_the_same_for_programs(tmp_path: Path) -> None:
     by_path = {one["path"]: one for one in data["settings"]}
     assert data["file"] == "gateway.toml"
     assert by_path["mqtt.keepalive"] == {
-        "path": "mqtt.keepalive",
-        "value": "1m30s",
-        "source": "file",
-        "place": "gateway.toml:7",
-    }
+        "path": "mqtt.keepalive", "value": "1m30s", "source": "file", "place": "gateway.toml:7",
+    }  # fmt: skip
     assert by_path["mqtt.password"]["value"] is None
     assert (by_path["mqtt.password"]["secret"], by_path["mqtt.password"]["given"]) == (True, True)
     assert by_path["mqtt.tls.key_password"]["given"] is False

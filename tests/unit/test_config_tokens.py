@@ -53,24 +53,21 @@ def test_each_source_alone_is_sound(side: str, token: str) -> None:
 PARAMETERS = "{}.oauth.parameters (gateway.toml:"
 
 
-@pytest.mark.parametrize(
-    ("token", "begins", "says"),
-    [
-        ("renew_at = 0.5", "{} (gateway.toml:", ["none of value, file and oauth"]),
-        (f'value = "{SECRET}"\nfile = "token"', "{}.value ", ["and {}.file ", "only one can be the token"]),
-        (f'file = "token"\noauth:{OAUTH}', "{}.file ", ["and {}.oauth ", "only one can be the token"]),
-        (f'value = "{SECRET}"\noauth:{OAUTH}', "{}.value ", ["and {}.oauth ", "only one can be the token"]),
-        ('oauth:token_url = "https://idp/token"\nclient_id = "gateway"', "",
-            ["neither {}.oauth.client_secret nor {}.oauth.tls.certificate_file"]),
-        (f'oauth:{OAUTH}tls.key_file = "k.pem"', "{}.oauth.tls.key_file ", ["without {}.oauth.tls.certificate_file"]),
-        (f'oauth:{OAUTH}tls.key_password = "hunter2"', "{}.oauth.tls.key_password ",
-            ["without {}.oauth.tls.certificate_file"]),
-        (f'oauth:{OAUTH}parameters = {{scope = "hunter2"}}', PARAMETERS, ['has "scope"', "write it to {}.oauth.scope"]),
-        (f'oauth:{OAUTH}parameters = {{client_secret = "hunter2"}}', PARAMETERS,
-            ['has "client_secret"', "write it to {}.oauth.client_secret"]),
-        (f'oauth:{OAUTH}parameters = {{grant_type = "hunter2"}}', PARAMETERS, ['has "grant_type"', "remove it"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("token", "begins", "says"), [
+    ("renew_at = 0.5", "{} (gateway.toml:", ["none of value, file and oauth"]),
+    (f'value = "{SECRET}"\nfile = "token"', "{}.value ", ["and {}.file ", "only one can be the token"]),
+    (f'file = "token"\noauth:{OAUTH}', "{}.file ", ["and {}.oauth ", "only one can be the token"]),
+    (f'value = "{SECRET}"\noauth:{OAUTH}', "{}.value ", ["and {}.oauth ", "only one can be the token"]),
+    ('oauth:token_url = "https://idp/token"\nclient_id = "gateway"', "",
+        ["neither {}.oauth.client_secret nor {}.oauth.tls.certificate_file"]),
+    (f'oauth:{OAUTH}tls.key_file = "k.pem"', "{}.oauth.tls.key_file ", ["without {}.oauth.tls.certificate_file"]),
+    (f'oauth:{OAUTH}tls.key_password = "hunter2"', "{}.oauth.tls.key_password ",
+        ["without {}.oauth.tls.certificate_file"]),
+    (f'oauth:{OAUTH}parameters = {{scope = "hunter2"}}', PARAMETERS, ['has "scope"', "write it to {}.oauth.scope"]),
+    (f'oauth:{OAUTH}parameters = {{client_secret = "hunter2"}}', PARAMETERS,
+        ['has "client_secret"', "write it to {}.oauth.client_secret"]),
+    (f'oauth:{OAUTH}parameters = {{grant_type = "hunter2"}}', PARAMETERS, ['has "grant_type"', "remove it"]),
+])  # fmt: skip
 def test_what_cannot_be_is_refused_with_its_settings(side: str, token: str, begins: str, says: list[str]) -> None:
     said = refused(side, token)
     assert said.startswith(begins.format(side))
@@ -97,39 +94,33 @@ def test_an_identity_provider_that_is_not_verified_is_warned_of(side: str) -> No
     assert f"{side}.oauth.tls.ca_file" in warning
 
 
-@pytest.mark.parametrize(
-    ("url", "host"),
-    [
-        ("https://idp.example/oauth2/token?api=1", "idp.example"),
-        ("HTTPS://idp.example", "idp.example"),
-        ("http://127.0.0.1:8080/jwks", "127.0.0.1"),
-        ("https://[::1]:8443/jwks", "::1"),
-        ("https://idp.example/a%20b", "idp.example"),
-    ],
-)
+@pytest.mark.parametrize(("url", "host"), [
+    ("https://idp.example/oauth2/token?api=1", "idp.example"),
+    ("HTTPS://idp.example", "idp.example"),
+    ("http://127.0.0.1:8080/jwks", "127.0.0.1"),
+    ("https://[::1]:8443/jwks", "::1"),
+    ("https://idp.example/a%20b", "idp.example"),
+])  # fmt: skip
 def test_what_is_a_url(url: str, host: str) -> None:
     assert parse_http_url(url) == host
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("idp.example/token", "starts with its scheme"),
-        ("ftp://idp.example", "starts with its scheme"),
-        ("file:///etc/passwd", "starts with its scheme"),
-        ("https://", "host is missing"),
-        ("https:///token", "host is missing"),
-        ("https://user:hunter2@idp/token", "no user name or password"),
-        ("https://idp/token#hunter2", '"#" part'),
-        ("https://idp/to ken", "no spaces"),
-        ("https://idp/token\r\nX: y", "no spaces"),
-        ("https://idp/tökén", "beyond ASCII"),
-        ("https://idp:0/token", "a port is"),
-        ("https://idp:99999/token", "a port is"),
-        ("https://i_d-/token", "neither a host name"),
-        ("https://[::1/token", "no IPv6 address"),
-    ],
-)
+@pytest.mark.parametrize(("url", "says"), [
+    ("idp.example/token", "starts with its scheme"),
+    ("ftp://idp.example", "starts with its scheme"),
+    ("file:///etc/passwd", "starts with its scheme"),
+    ("https://", "host is missing"),
+    ("https:///token", "host is missing"),
+    ("https://user:hunter2@idp/token", "no user name or password"),
+    ("https://idp/token#hunter2", '"#" part'),
+    ("https://idp/to ken", "no spaces"),
+    ("https://idp/token\r\nX: y", "no spaces"),
+    ("https://idp/tökén", "beyond ASCII"),
+    ("https://idp:0/token", "a port is"),
+    ("https://idp:99999/token", "a port is"),
+    ("https://i_d-/token", "neither a host name"),
+    ("https://[::1/token", "no IPv6 address"),
+])  # fmt: skip
 def test_what_is_no_url(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as failure:
         parse_http_url(url)

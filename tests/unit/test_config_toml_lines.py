@@ -48,27 +48,16 @@ def test_keys_tables_and_items_stand_on_their_lines() -> None:
     found = line_numbers(text)
     at = {path: lines[number - 1].strip() for path, number in found.items()}
     assert at == {
-        ("top",): "top = 1  # and [one] behind",
-        ("text",): 'text = """',
-        ("quotes",): 'quotes = """a""b"""""',
-        ("literal",): "literal = '''",
-        ("array",): "array = [",
-        ("dotted", "quoted.part"): "dotted . \"quoted.part\" = 'a\\b'",
-        ("mqtt", "tls"): "[mqtt.tls]",
-        ("mqtt", "tls", "ca_file"): 'ca_file="x"',
-        ("routes", 0): "[[ routes ]]  # first",
-        ("routes", 0, "name"): 'name = "a"',
-        ("routes", 0, "headers"): "[routes.headers]",
-        ("routes", 0, "headers", "x"): 'x = "y"',
-        ("routes", 1): "[[routes]]",
-        ("routes", 1, "name"): 'name = "b"',
-        ("routes", 1, "inner", 0): "[[routes.inner]]",
-        ("routes", 1, "inner", 0, "z"): "z = 1",
-        ("routes", 1, "inner", 1): "[[routes.inner]]",
-        ("routes", 1, "inner", 1, "z"): "z = 2",
-        ("odd é",): '["odd \\u00e9"]',
-        ("odd é", "last"): "last = true",
-    }
+        ("top",): "top = 1  # and [one] behind", ("text",): 'text = """', ("quotes",): 'quotes = """a""b"""""',
+        ("literal",): "literal = '''", ("array",): "array = [",
+        ("dotted", "quoted.part"): "dotted . \"quoted.part\" = 'a\\b'", ("mqtt", "tls"): "[mqtt.tls]",
+        ("mqtt", "tls", "ca_file"): 'ca_file="x"', ("routes", 0): "[[ routes ]]  # first",
+        ("routes", 0, "name"): 'name = "a"', ("routes", 0, "headers"): "[routes.headers]",
+        ("routes", 0, "headers", "x"): 'x = "y"', ("routes", 1): "[[routes]]", ("routes", 1, "name"): 'name = "b"',
+        ("routes", 1, "inner", 0): "[[routes.inner]]", ("routes", 1, "inner", 0, "z"): "z = 1",
+        ("routes", 1, "inner", 1): "[[routes.inner]]", ("routes", 1, "inner", 1, "z"): "z = 2",
+        ("odd é",): '["odd \\u00e9"]', ("odd é", "last"): "last = true",
+    }  # fmt: skip
 
 
 def test_line_ends_of_windows_count_once() -> None:

@@ -93,7 +93,6 @@ def test_its_legs_are_those_there_are() -> None:
 
 
 # --- commands.conf --------------------------------------------------------------------------------
-
 RULES = read_hocon(ROOT / "deploy/emqx/commands.conf")["rule_engine"]["rules"]
 DELIVERED, CAME, SUBSCRIBED = "gateway_command_acked", "gateway_presence", "gateway_subscribed"
 
@@ -117,14 +116,12 @@ def republished(rule: str, **values: str) -> LoggedRecord:
 def test_a_device_s_acknowledgement_is_read_as_a_delivery() -> None:
     record = republished(DELIVERED, token="abc.def", clientid="pump-7", timestamp="1795600000000")
     delivery = read_delivery(record)
-    assert delivery is not None
     assert (delivery.token, delivery.device) == ("abc.def", "pump-7")
 
 
-@pytest.mark.parametrize(
-    ("rule", "event", "is_online"),
-    [(CAME, "client.connected", True), (CAME, "client.disconnected", False), (SUBSCRIBED, "session.subscribed", None)],
-)
+@pytest.mark.parametrize(("rule", "event", "is_online"), [
+    (CAME, "client.connected", True), (CAME, "client.disconnected", False), (SUBSCRIBED, "session.subscribed", None),
+])  # fmt: skip
 @pytest.mark.parametrize("device", ["pump-7", "0", "up"])
 def test_who_comes_and_goes_is_read_as_presence(rule: str, event: str, is_online: bool | None, device: str) -> None:
     """Also of a device whose name is a word for it."""

@@ -26,48 +26,45 @@ def passes(sql: str, payload: object, topic: str = "a/b", properties: Properties
         return False
 
 
-@pytest.mark.parametrize(
-    ("where", "payload", "expected"),
-    [
-        ("payload.x = 1", {"x": 1}, True),
-        ("payload.x = 1", {"x": 2}, False),
-        ("payload.x = 1", {}, False),
-        ("payload.x != 1", {"x": None}, True),
-        ("payload.x != 1", {}, False),  # in EMQX what is not there compares as false, whatever the operator
-        ("not payload.x != 1", {}, True),
-        ("payload.x != payload.y", {"x": 1}, False),
-        ("pub_props.'User-Property'.none != 'north'", {}, False),
-        ("pub_props.'User-Property'.site != 'south'", {}, True),
-        ("pub_props.'Content-Type' != 'text/plain'", {}, False),
-        ("topic != 'b' and qos != 0", {}, True),
-        ("payload.x <> 1", {"x": 1}, False),
-        ("payload.x > 5", {"x": 6}, True),
-        ("payload.x > 5", {}, False),
-        ("not payload.x > 5", {}, True),
-        ("payload.x >= 5.5", {"x": 5.5}, True),
-        ("5 < payload.x", {"x": 6}, True),
-        ("payload.x > -1.5e1", {"x": -10}, True),
-        ("payload.a.b = 'it''s'", {"a": {"b": "it's"}}, True),
-        ("payload.a[1].b = 'x'", {"a": [{"b": "x"}]}, True),  # EMQX counts from 1
-        ("payload.x = 1 or payload.y = 1 and payload.z = 1", {"x": 1}, True),  # AND binds closer
-        ("(payload.x = 1 or payload.y = 1) and payload.z = 1", {"x": 1}, False),
-        ("NOT (payload.x = 1 OR payload.x = 2)", {"x": 3}, True),
-        ("payload.on", {"on": True}, True),
-        ("payload.on", {"on": 1}, False),
-        ("not payload.on", {"on": False}, True),
-        ("not payload.on", {}, False),  # NOT takes booleans alone
-        ("payload.on = false", {"on": False}, True),
-        ("payload.x = 1 -- why\n", {"x": 1}, True),
-        ("payload.x = 1", b"no json", False),
-        ("payload.x > 5", {"x": "text"}, False),
-        ("qos = 1 and topic = 'a/b'", {}, True),
-        ("topic =~ 'a/+'", {}, True),
-        ("topic =~ 'b/#'", {}, False),
-        ("pub_props.'User-Property'.site = 'north'", {}, True),
-        ("pub_props.'User-Property'.none = 'north'", {}, False),
-        ("retain = false and timestamp > 1600000000000", {}, True),
-    ],
-)
+@pytest.mark.parametrize(("where", "payload", "expected"), [
+    ("payload.x = 1", {"x": 1}, True),
+    ("payload.x = 1", {"x": 2}, False),
+    ("payload.x = 1", {}, False),
+    ("payload.x != 1", {"x": None}, True),
+    ("payload.x != 1", {}, False),  # in EMQX what is not there compares as false, whatever the operator
+    ("not payload.x != 1", {}, True),
+    ("payload.x != payload.y", {"x": 1}, False),
+    ("pub_props.'User-Property'.none != 'north'", {}, False),
+    ("pub_props.'User-Property'.site != 'south'", {}, True),
+    ("pub_props.'Content-Type' != 'text/plain'", {}, False),
+    ("topic != 'b' and qos != 0", {}, True),
+    ("payload.x <> 1", {"x": 1}, False),
+    ("payload.x > 5", {"x": 6}, True),
+    ("payload.x > 5", {}, False),
+    ("not payload.x > 5", {}, True),
+    ("payload.x >= 5.5", {"x": 5.5}, True),
+    ("5 < payload.x", {"x": 6}, True),
+    ("payload.x > -1.5e1", {"x": -10}, True),
+    ("payload.a.b = 'it''s'", {"a": {"b": "it's"}}, True),
+    ("payload.a[1].b = 'x'", {"a": [{"b": "x"}]}, True),  # EMQX counts from 1
+    ("payload.x = 1 or payload.y = 1 and payload.z = 1", {"x": 1}, True),  # AND binds closer
+    ("(payload.x = 1 or payload.y = 1) and payload.z = 1", {"x": 1}, False),
+    ("NOT (payload.x = 1 OR payload.x = 2)", {"x": 3}, True),
+    ("payload.on", {"on": True}, True),
+    ("payload.on", {"on": 1}, False),
+    ("not payload.on", {"on": False}, True),
+    ("not payload.on", {}, False),  # NOT takes booleans alone
+    ("payload.on = false", {"on": False}, True),
+    ("payload.x = 1 -- why\n", {"x": 1}, True),
+    ("payload.x = 1", b"no json", False),
+    ("payload.x > 5", {"x": "text"}, False),
+    ("qos = 1 and topic = 'a/b'", {}, True),
+    ("topic =~ 'a/+'", {}, True),
+    ("topic =~ 'b/#'", {}, False),
+    ("pub_props.'User-Property'.site = 'north'", {}, True),
+    ("pub_props.'User-Property'.none = 'north'", {}, False),
+    ("retain = false and timestamp > 1600000000000", {}, True),
+])  # fmt: skip
 def test_a_condition_lets_through_what_emqx_does(where: str, payload: object, expected: bool) -> None:
     properties = Properties(user=(("site", "north"),))
     assert passes(f'SELECT * FROM "a/b" WHERE {where}', payload, properties=properties) is expected
@@ -101,22 +98,19 @@ def test_a_name_that_the_rule_gives_anew_hides_the_field_of_the_message() -> Non
         words.template("${id}")
 
 
-@pytest.mark.parametrize(
-    ("where", "snippet"),
-    [
-        ("upper(payload.x) = 'A'", "upper(payload.x) = 'A'"),
-        ("payload.x + 1 > 2", "payload.x + 1 > 2"),
-        ("payload.x = 1 and is_null(payload.y)", "is_null(payload.y)"),
-        ("payload.x > 1 + 1", "payload.x > 1 + 1"),
-        ("payload.a[-1] = 1", "-1] = 1"),
-        ("case when true then true end", "case when true then true end"),
-        ("payload.x = 1 payload.y", "payload.y"),
-        ("payload.x in (1, 2)", "in (1, 2)"),
-        ("(payload.x = 1", "(the end)"),
-        ("1", "1"),
-        ("(" * 60 + "payload.x" + ")" * 60, "("),
-    ],
-)
+@pytest.mark.parametrize(("where", "snippet"), [
+    ("upper(payload.x) = 'A'", "upper(payload.x) = 'A'"),
+    ("payload.x + 1 > 2", "payload.x + 1 > 2"),
+    ("payload.x = 1 and is_null(payload.y)", "is_null(payload.y)"),
+    ("payload.x > 1 + 1", "payload.x > 1 + 1"),
+    ("payload.a[-1] = 1", "-1] = 1"),
+    ("case when true then true end", "case when true then true end"),
+    ("payload.x = 1 payload.y", "payload.y"),
+    ("payload.x in (1, 2)", "in (1, 2)"),
+    ("(payload.x = 1", "(the end)"),
+    ("1", "1"),
+    ("(" * 60 + "payload.x" + ")" * 60, "("),
+])  # fmt: skip
 def test_what_is_not_understood_is_refused_as_it_stands(where: str, snippet: str) -> None:
     statement = parse_sql(f'SELECT * FROM "t" WHERE {where}')
     assert statement.where is None
@@ -155,18 +149,11 @@ def test_selected_fields_and_topics() -> None:
     assert statement.selected[3].text == "now_timestamp() as n"
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("${topic}", "${topic}"),
-        ("${.payload.a.b}", "${payload.a.b}"),
-        ("x-${payload.id}-$y", "x-${payload.id}-${$}y"),
-        ("${pub_props.User-Property.site}", "${property.site}"),
-        ("${t}", "${payload.temp}"),
-        ("${clientid}", "${device}"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("theirs", "ours"), [
+    ("${topic}", "${topic}"), ("${.payload.a.b}", "${payload.a.b}"), ("x-${payload.id}-$y", "x-${payload.id}-${$}y"),
+    ("${pub_props.User-Property.site}", "${property.site}"), ("${t}", "${payload.temp}"),
+    ("${clientid}", "${device}"), ("", ""),
+])  # fmt: skip
 def test_templates(theirs: str, ours: str) -> None:
     words = Words(parse_sql('SELECT payload.temp as t FROM "x"').selected, "${topic[1]}")
     assert words.template(theirs) == ours

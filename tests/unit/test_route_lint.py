@@ -30,8 +30,6 @@ def found(*tables: dict[str, Any], **more: Any) -> dict[str, str]:
 
 
 # --- filters as sets
-
-
 @patient
 @given(FILTERS, FILTERS)
 def test_the_example_of_an_overlap_matches_both(one: str, other: str) -> None:
@@ -59,49 +57,41 @@ def test_a_difference_is_told_exactly_where_there_is_one(text: str, topic: str) 
     assert why != ""
 
 
-@pytest.mark.parametrize(
-    ("text", "topic", "why"),
-    [
-        ("a/+/c", "a/b/d", "level 2 is 'd', not 'c'"),
-        ("a/b", "a", "the topic has 1 level, the filter asks for 'b' after them"),
-        ("a", "a/b", "the topic has 2 levels, the filter ends after 1"),
-        ("#", "$SYS/x", "a topic that begins with '$' is not matched by a wildcard on the first level ('#')"),
-    ],
-)
+@pytest.mark.parametrize(("text", "topic", "why"), [
+    ("a/+/c", "a/b/d", "level 2 is 'd', not 'c'"),
+    ("a/b", "a", "the topic has 1 level, the filter asks for 'b' after them"),
+    ("a", "a/b", "the topic has 2 levels, the filter ends after 1"),
+    ("#", "$SYS/x", "a topic that begins with '$' is not matched by a wildcard on the first level ('#')"),
+])  # fmt: skip
 def test_a_difference_in_words(text: str, topic: str, why: str) -> None:
     assert difference(text, topic) == why
 
 
 # --- findings
-
-
-@pytest.mark.parametrize(
-    ("tables", "id_", "severity"),
-    [
-        ([{"filters": ["a/#"]}, {"filters": ["a/+/c"]}], "unreachable", "FAIL"),
-        ([{"filters": ["a", "a/+/#"]}, {"filters": ["a/#"]}], "unreachable", "FAIL"),
-        ([{"filters": ["gateways/+"]}], "unreachable", "FAIL"),
-        ([{"filters": ["a/#"]}, {"filters": ["a/b", "c"]}], "unreachable-filter", "warn"),
-        ([{"filters": ["a/+/c"]}, {"filters": ["a/b/+"]}], "shadowed", "warn"),
-        ([{"filters": ["a/+/c", "a/b/+"]}], "delivered-twice", "warn"),
-        ([{"filters": ["a/#"], "key": "${topic[2]}"}], "level-missing", "warn"),
-        ([{"filters": ["a/#"], "key": "${topic[1]}"}], "level-missing", "ok"),
-        ([{"filters": ["a/+"], "topic": "${topic[1]}"}], "any-topic", "warn"),
-        ([{"filters": ["a/+"], "topic": "x-${topic[1]}", "allowed_topics": "x-.*"}], "own-topic", None),
-        ([{"filters": ["a/+"], "topic": "${topic[1]}"}], "own-topic", "ok"),
-        ([{"filters": ["a/+"], "key": ""}], "no-key", "warn"),
-        ([{"filters": ["a/+"], "key": "${topic[0]}"}], "constant-key", "warn"),
-        ([{"filters": ["a/b"], "key": "${topic[0]}"}], "constant-key", None),
-        ([{"filters": ["a/+/c"], "key": "${topic[1]}"}], "constant-key", None),
-        ([{"filters": ["a/+"]}, {"filters": ["b/+"], "key": "${topic[1]}"}], "keys-differ", "warn"),
-        ([{"filters": ["a/+"], "key": "${payload.k}", "empty_payload": "tombstone"}], "tombstone-without-key", "warn"),
-        ([{"filters": ["a/+/+"], "device": "${topic[1]}"}], "key-not-device", "ok"),
-        ([{"filters": ["a/+/c"], "device": "${topic[1]}"}], "key-not-device", None),
-        ([{"filters": ["a"], "key": "${topic[3]}"}], "broken", "FAIL"),
-        ([{"filters": ["a"], "name": "x"}, {"filters": ["b"], "name": "x"}], "same-name", "FAIL"),
-        ([{"filters": ["a"], "interceptors": [{"use": "sample", "share": 1.0}]}], "interceptor-idle", "warn"),
-    ],
-)
+@pytest.mark.parametrize(("tables", "id_", "severity"), [
+    ([{"filters": ["a/#"]}, {"filters": ["a/+/c"]}], "unreachable", "FAIL"),
+    ([{"filters": ["a", "a/+/#"]}, {"filters": ["a/#"]}], "unreachable", "FAIL"),
+    ([{"filters": ["gateways/+"]}], "unreachable", "FAIL"),
+    ([{"filters": ["a/#"]}, {"filters": ["a/b", "c"]}], "unreachable-filter", "warn"),
+    ([{"filters": ["a/+/c"]}, {"filters": ["a/b/+"]}], "shadowed", "warn"),
+    ([{"filters": ["a/+/c", "a/b/+"]}], "delivered-twice", "warn"),
+    ([{"filters": ["a/#"], "key": "${topic[2]}"}], "level-missing", "warn"),
+    ([{"filters": ["a/#"], "key": "${topic[1]}"}], "level-missing", "ok"),
+    ([{"filters": ["a/+"], "topic": "${topic[1]}"}], "any-topic", "warn"),
+    ([{"filters": ["a/+"], "topic": "x-${topic[1]}", "allowed_topics": "x-.*"}], "own-topic", None),
+    ([{"filters": ["a/+"], "topic": "${topic[1]}"}], "own-topic", "ok"),
+    ([{"filters": ["a/+"], "key": ""}], "no-key", "warn"),
+    ([{"filters": ["a/+"], "key": "${topic[0]}"}], "constant-key", "warn"),
+    ([{"filters": ["a/b"], "key": "${topic[0]}"}], "constant-key", None),
+    ([{"filters": ["a/+/c"], "key": "${topic[1]}"}], "constant-key", None),
+    ([{"filters": ["a/+"]}, {"filters": ["b/+"], "key": "${topic[1]}"}], "keys-differ", "warn"),
+    ([{"filters": ["a/+"], "key": "${payload.k}", "empty_payload": "tombstone"}], "tombstone-without-key", "warn"),
+    ([{"filters": ["a/+/+"], "device": "${topic[1]}"}], "key-not-device", "ok"),
+    ([{"filters": ["a/+/c"], "device": "${topic[1]}"}], "key-not-device", None),
+    ([{"filters": ["a"], "key": "${topic[3]}"}], "broken", "FAIL"),
+    ([{"filters": ["a"], "name": "x"}, {"filters": ["b"], "name": "x"}], "same-name", "FAIL"),
+    ([{"filters": ["a"], "interceptors": [{"use": "sample", "share": 1.0}]}], "interceptor-idle", "warn"),
+])  # fmt: skip
 def test_findings(tables: list[dict[str, Any]], id_: str, severity: str | None) -> None:
     assert found(*tables).get(id_) == severity
 
@@ -137,8 +127,6 @@ def test_the_command(tmp_path: Path, cli: Cli) -> None:
 
 
 # --- which routes hold their messages when others take over
-
-
 def router(*tables: dict[str, Any]) -> Router:
     return Router(routes(*tables).routes, instance="gw")
 
@@ -149,20 +137,17 @@ NARROW, WIDE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "held"),
-    [
-        ((NARROW, WIDE), (NARROW, WIDE), set()),
-        ((NARROW, WIDE), (NARROW, {**WIDE, "headers": {"x": "y"}}), set()),
-        ((NARROW, WIDE), (NARROW, {**WIDE, "key": "${topic[1]}"}), {"wide"}),
-        ((NARROW, WIDE), (WIDE,), {"wide"}),
-        ((WIDE,), (NARROW, WIDE), {"narrow"}),
-        ((WIDE,), ({**WIDE, "name": "renamed"},), set()),
-        ((WIDE,), ({**WIDE, "group": "other"},), {"wide"}),
-        ((WIDE,), ({**WIDE, "filters": ["b/#"], "topic": "x"},), set()),
-        ((NARROW, {**WIDE, "filters": ["a/b/+"]}), ({**WIDE, "filters": ["a/b/+"]}, NARROW), {"narrow", "wide"}),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "held"), [
+    ((NARROW, WIDE), (NARROW, WIDE), set()),
+    ((NARROW, WIDE), (NARROW, {**WIDE, "headers": {"x": "y"}}), set()),
+    ((NARROW, WIDE), (NARROW, {**WIDE, "key": "${topic[1]}"}), {"wide"}),
+    ((NARROW, WIDE), (WIDE,), {"wide"}),
+    ((WIDE,), (NARROW, WIDE), {"narrow"}),
+    ((WIDE,), ({**WIDE, "name": "renamed"},), set()),
+    ((WIDE,), ({**WIDE, "group": "other"},), {"wide"}),
+    ((WIDE,), ({**WIDE, "filters": ["b/#"], "topic": "x"},), set()),
+    ((NARROW, {**WIDE, "filters": ["a/b/+"]}), ({**WIDE, "filters": ["a/b/+"]}, NARROW), {"narrow", "wide"}),
+])  # fmt: skip
 def test_who_may_overtake(before: Any, after: Any, held: set[str]) -> None:
     assert moved(router(*before).routes, router(*after).routes) == held
 
