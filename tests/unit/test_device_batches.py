@@ -34,9 +34,7 @@ def test_batches_and_restarts_make_no_difference(log: Log, cuts: set[int], stopp
     within = sorted(cut for cut in cuts if 0 < cut < len(inputs))
     for begin, end in pairwise([0, *within, len(inputs)]):
         parts(*inputs[begin:end], later=stopped)
-    assert parts.events == whole.events
-    assert parts.store.devices == whole.store.devices
-    assert parts.store.due == whole.store.due
+    assert (parts.events, parts.store.devices, parts.store.due) == (whole.events, whole.store.devices, whole.store.due)
 
 
 @EXAMPLES

@@ -254,8 +254,7 @@ def test_a_gap_is_told_when_it_stays_and_when_it_closes() -> None:
 def test_a_device_that_is_gone_is_forgotten() -> None:
     rig = Rig()
     rig(reading("a", 0), reading("b", 0))
-    output = rig(*(reading("b", nine * 9 * MINUTE) for nine in range(1, 170)))
-    assert output.changed["a"] is None
+    assert rig(*(reading("b", nine * 9 * MINUTE) for nine in range(1, 170))).changed["a"] is None
     assert "a" not in rig.store.devices
     assert rig.told()[-1] == ("forgotten", "a")
     assert sum(names.count("a") for names in rig.store.due.values()) == 0
@@ -331,28 +330,25 @@ def test_a_reading_in_a_later_batch_gives_the_same_state(count: int, data: st.Da
     assert [(one.state, one.seen_ms, one.transitions) for one in kept] == [("online", T0 + (count - 1) * 1000, 0)] * 2
 
 
-@pytest.mark.parametrize(
-    ("topic", "payload", "online"),
-    [
-        ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/connected", b'{"clientid": "pump/7", "connected_at": 5}', True),
-        ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/disconnected", b'{"clientid": "pump/7", "connected_at": 5}', False),
-        ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/subscribed", b'{"clientid": "pump/7"}', None),
-        (None, b'{"clientid": "p", "connected_at": 5, "ts": 6}', True),
-        (None, b'{"clientid": "p", "connected_at": 5, "disconnected_at": 9, "reason": "normal"}', False),
-        ("spBv1.0/plant/DBIRTH/node/pump", b"\x08\x01", True),
-        ("spBv1.0/plant/NDEATH/node", b"\x08\x01", False),
-        ("spBv1.0/plant/DDATA/node/pump", b"\x08\x01", None),
-        ("devices/pump/status", b"offline", False),
-        ("devices/pump/status", b'"Online"', True),
-        ("devices/pump/status", b'{"status": "offline", "ts": 1}', False),
-        ("devices/pump/status", b'{"state": "ONLINE"}', True),
-        ("devices/pump/status", b'{"online": false}', False),
-        ("devices/pump/status", b'{"status": "charging"}', None),
-        ("devices/pump/status", b"\xff\xfe", None),
-        ("devices/pump/status", None, None),
-        ("devices/pump/status", b"[1]", None),
-    ],
-)
+@pytest.mark.parametrize(("topic", "payload", "online"), [
+    ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/connected", b'{"clientid": "pump/7", "connected_at": 5}', True),
+    ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/disconnected", b'{"clientid": "pump/7", "connected_at": 5}', False),
+    ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/subscribed", b'{"clientid": "pump/7"}', None),
+    (None, b'{"clientid": "p", "connected_at": 5, "ts": 6}', True),
+    (None, b'{"clientid": "p", "connected_at": 5, "disconnected_at": 9, "reason": "normal"}', False),
+    ("spBv1.0/plant/DBIRTH/node/pump", b"\x08\x01", True),
+    ("spBv1.0/plant/NDEATH/node", b"\x08\x01", False),
+    ("spBv1.0/plant/DDATA/node/pump", b"\x08\x01", None),
+    ("devices/pump/status", b"offline", False),
+    ("devices/pump/status", b'"Online"', True),
+    ("devices/pump/status", b'{"status": "offline", "ts": 1}', False),
+    ("devices/pump/status", b'{"state": "ONLINE"}', True),
+    ("devices/pump/status", b'{"online": false}', False),
+    ("devices/pump/status", b'{"status": "charging"}', None),
+    ("devices/pump/status", b"\xff\xfe", None),
+    ("devices/pump/status", None, None),
+    ("devices/pump/status", b"[1]", None),
+])  # fmt: skip
 def test_births_and_deaths_are_known_in_the_forms_in_use(
     topic: str | None, payload: bytes | None, online: bool | None
 ) -> None:

@@ -132,7 +132,6 @@ def test_a_certificate_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 # --- the source, read for siblings ---
-
 ROOT: Final = Path(__file__).parents[2]
 THEIRS: Final = re.compile(
     r"OSError|EOFError|KeyError|ConnectionError|ssl\.|socket\.|sqlite3\.|aiohttp\.|.*[Kk]afka_?[Ee]rror|REFUSED"
@@ -171,8 +170,6 @@ def test_no_sentence_of_ours_quotes_an_error_of_the_system_or_of_a_client() -> N
 
 
 # --- servers that misbehave, on a real socket ---
-
-
 async def _hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
@@ -222,8 +219,8 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_an_http_client_says_it_in_words(port: int, scheme: str) -> None:
     fetcher = Fetcher(
-        f"{scheme}://127.0.0.1:{port}/",
-        "emqx.url", tls=TlsSettings(), tls_setting="emqx.tls", timeout_s=0.3, largest=1000,
+        f"{scheme}://127.0.0.1:{port}/", "emqx.url", tls=TlsSettings(), tls_setting="emqx.tls", timeout_s=0.3,
+        largest=1000,
     )  # fmt: skip
     with pytest.raises(FetchError) as raised:
         await fetcher.get()

@@ -62,11 +62,8 @@ def test_a_start_imports_no_other_command(settings: Path, tmp_path: Path) -> Non
     assert not heavy & set(supervisor), "12 MiB that a supervisor does not need"
     assert not {"aiohttp", "gateway.base.metrics", "prometheus_client", "rich"} & set(supervisor), "17 MiB more"
     assert {name for name in modules if name.startswith("gateway.cli.")} == {
-        "gateway.cli.main",
-        "gateway.cli.parser",
-        "gateway.cli.service",
-        "gateway.cli.service.run",
-    }
+        "gateway.cli.main", "gateway.cli.parser", "gateway.cli.service", "gateway.cli.service.run",
+    }  # fmt: skip
 
 
 def test_the_image_has_the_bytecode_of_all_that_a_start_loads(settings: Path, tmp_path: Path) -> None:

@@ -112,12 +112,8 @@ def test_before_the_first_batch(tmp_path: Path) -> None:
 
 def test_a_table_is_what_its_log_adds_and_does_not_remove(tmp_path: Path) -> None:
     commit(tmp_path / "silver", 0, add("a", 10), add("b", 20))
-    commit(
-        tmp_path / "silver",
-        1,
-        {"remove": {"path": "a", "dataChange": True, "deletionTimestamp": 1}},
-        add("c", 9, size=50),
-    )
+    removed = {"remove": {"path": "a", "dataChange": True, "deletionTimestamp": 1}}
+    commit(tmp_path / "silver", 1, removed, add("c", 9, size=50))
     found = there(read_table(LocalFolder(str(tmp_path)), "silver"))
     assert (found.rows, found.files, found.bytes, found.version) == (29, 2, 150, 1)
     assert found.written_at_s == 1_700_000_001
@@ -193,11 +189,7 @@ def test_status_for_people(stream: StreamSettings, capsys: pytest.CaptureFixture
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
     batch(stream.checkpoint / "silver", 4, {"t": {"0": 30}}, finished=False)
     commit(stream.lake.path / "silver", 0, add("a", 10))
-    (stream.checkpoint / "gold").mkdir()
-    (stream.checkpoint / "gold" / "metadata").write_text("{}")
-    (stream.checkpoint / "gold" / "commits").mkdir()
-    (stream.checkpoint / "gold" / "commits" / "1").write_text("v1\n{}")
-    (stream.checkpoint / "gold" / "offsets").mkdir()
+    batch(stream.checkpoint / "gold", 1)
     (stream.checkpoint / "gold" / "offsets" / "1").write_text("v1\n{broken")
     assert main(["stream", "status", *words(stream), "--offline"]) == 0
     said = capsys.readouterr()
@@ -294,8 +286,7 @@ def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: py
     (stream.checkpoint / "silver.json").write_text('{"version":1}')
     commit(stream.lake.path / "silver", 0, add("a", 10))
     assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 0
-    said = capsys.readouterr()
-    assert "silver and its quarantine stay" in said.out
+    assert "silver and its quarantine stay" in capsys.readouterr().out
     assert not (stream.checkpoint / "silver").exists()
     assert not (stream.checkpoint / "silver.json").exists()
     (kept,) = stream.checkpoint.glob("silver.reset-*Z")
@@ -308,8 +299,7 @@ def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: py
 def test_tables_that_would_be_doubled_go_with_the_checkpoint(stream: StreamSettings) -> None:
     batch(stream.checkpoint / "bronze", 0, {"t": {"0": 11}})
     (stream.lake.path / "bronze").mkdir(parents=True)
-    moves = plan(stream, "bronze", 0)
-    assert [(move.folder.url, move.name) for move in moves] == [
+    assert [(move.folder.url, move.name) for move in plan(stream, "bronze", 0)] == [
         (str(stream.lake.path), "bronze"),
         (str(stream.checkpoint), "bronze"),
     ], "the table first"
@@ -357,17 +347,9 @@ def test_a_look_or_a_reset_without_a_yes_changes_nothing(
     assert (stream.checkpoint / "gold").exists()
 
 
-@pytest.mark.parametrize(
-    ("written", "url"),
-    [
-        ("/data/lake", "/data/lake"),
-        ("s3a://bucket/lake", "s3a://bucket/lake"),
-        ("hdfs://name:8020/lake", "hdfs://name:8020/lake"),
-        ("file:///data/lake", "file:///data/lake"),
-    ],
-)
-def test_folders_are_told_to_spark_as_they_were_written(written: str, url: str) -> None:
-    assert location(LakeSettings(path=written).path) == url
+@pytest.mark.parametrize("url", ["/data/lake", "s3a://bucket/lake", "hdfs://name:8020/lake", "file:///data/lake"])
+def test_folders_are_told_to_spark_as_they_were_written(url: str) -> None:
+    assert location(LakeSettings(path=url).path) == url
 
 
 def test_a_relative_folder_is_relative_to_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -391,7 +373,6 @@ def test_a_second_process_is_refused_and_a_dead_one_is_not_waited_for(
     batch(stream.checkpoint / "silver", 0, {"t": {"0": 11}})
     command = [sys.executable, "-c", textwrap.dedent(HOLD), url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         with pytest.raises(ConfigError, match=f"in use by process {other.pid} on "):
             job_lock.hold(url, "silver")
@@ -425,10 +406,9 @@ def test_a_job_starts_while_another_process_looks_whose_the_lock_is(stream: Stre
     job_lock.let_go(url, "silver")
 
 
-@pytest.mark.parametrize(
-    ("url", "local"),
-    [("/a/b", True), ("a/b", True), ("file:///a", True), ("s3a://bucket/a", False), ("hdfs://n:9000/a", False)],
-)
+@pytest.mark.parametrize(("url", "local"), [
+    ("/a/b", True), ("a/b", True), ("file:///a", True), ("s3a://bucket/a", False), ("hdfs://n:9000/a", False),
+])  # fmt: skip
 def test_which_folders_are_here(url: str, *, local: bool) -> None:
     assert is_local(url) is local
 

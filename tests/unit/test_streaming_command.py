@@ -36,8 +36,7 @@ def test_several_jobs_are_chosen_by_name_and_started_in_order(capsys: pytest.Cap
     parser = argparse.ArgumentParser()
     options.add_arguments(parser, "all")
     assert parser.parse_args([]).jobs == options.LAKE_JOBS
-    told = parser.parse_args(["--jobs", "gold, silver"])
-    assert told.jobs == ("silver", "gold")
+    assert parser.parse_args(["--jobs", "gold, silver"]).jobs == ("silver", "gold")
     with pytest.raises(SystemExit):
         parser.parse_args(["--jobs", "silver,golden"])
     assert "no such job: golden" in capsys.readouterr().err
@@ -73,14 +72,10 @@ def test_what_is_no_property_of_spark_is_refused(pair: str) -> None:
         options.parse_spark_conf([pair])
 
 
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ("streaming.run", ("stream", "silver", "--topic", "telemetry", "--conf", "spark.a=b=c", "--available-now")),
-        ("streaming.upkeep.tool", ("stream", "forget", "oslo meter", "--conf", "spark.a=b", "--dry-run")),
-    ],
-    ids=["job", "tool"],
-)
+@pytest.mark.parametrize(("module", "words"), [
+    ("streaming.run", ("stream", "silver", "--topic", "telemetry", "--conf", "spark.a=b=c", "--available-now")),
+    ("streaming.upkeep.tool", ("stream", "forget", "oslo meter", "--conf", "spark.a=b", "--dry-run")),
+], ids=["job", "tool"])  # fmt: skip
 def test_the_command_becomes_the_process_of_a_job_or_a_tool(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, words: tuple[str, ...]
 ) -> None:
@@ -104,8 +99,7 @@ def test_the_command_becomes_the_process_of_a_job_or_a_tool(
     jars = f"/spark/a.jar{os.pathsep}/b.jar"
     assert started["command"] == [sys.executable, "-P", "-m", module, *words[1:], "--jars", jars]
     assert started["environment"]["JAVA_HOME"] == str(tmp_path / "java")
-    root = Path(started["environment"]["PYTHONPATH"].split(os.pathsep)[0])
-    assert (root / "streaming" / "run.py").exists()
+    assert (Path(started["environment"]["PYTHONPATH"].split(os.pathsep)[0]) / "streaming" / "run.py").exists()
 
 
 def test_bad_settings_are_told_before_anything_is_fetched(
@@ -230,11 +224,8 @@ def test_a_users_properties_win_but_times_stay_utc() -> None:
 
 
 FAILURES = [
-    (
-        "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic",
-        KafkaUnavailableError,
-        "gateway topics list shows which do. Is stream.topics",
-    ),
+    ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic",
+        KafkaUnavailableError, "gateway topics list shows which do. Is stream.topics"),
     ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment.", KafkaUnavailableError,
      "advertised.listeners"),
     ("org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed", KafkaRefusedError,
@@ -304,15 +295,12 @@ def test_the_page_tells_of_every_column_reason_and_event() -> None:
     assert not missing, f"docs/streaming.md does not tell of {', '.join(missing)}"
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("forget", ""), "a device has a name"),
-        (("silver", "--report", "/dev/null/page.html"), "cannot be written: name a file in a folder"),
-        (("report", "--output", "/"), "'/' cannot be written"),
-        (("replay", "--limit", "0"), "'0' is no whole number from 1 on"),
-        (("backfill", "--from", "2026-11-20", "--to", "2026-11-21", "--max-days", "two"), "'two' is no whole number"),
-    ],
-)
+@pytest.mark.parametrize(("words", "says"), [
+    (("forget", ""), "a device has a name"),
+    (("silver", "--report", "/dev/null/page.html"), "cannot be written: name a file in a folder"),
+    (("report", "--output", "/"), "'/' cannot be written"),
+    (("replay", "--limit", "0"), "'0' is no whole number from 1 on"),
+    (("backfill", "--from", "2026-11-20", "--to", "2026-11-21", "--max-days", "two"), "'two' is no whole number"),
+])  # fmt: skip
 def test_words_that_a_tool_cannot_use_are_told(words: tuple[str, ...], says: str, cli: Cli) -> None:
     assert says in " ".join(cli("stream", *words, status=ExitStatus.USAGE).err.split())

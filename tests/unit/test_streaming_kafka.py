@@ -29,8 +29,7 @@ def route(name: str, topic: str) -> RouteSettings:
 
 
 def test_a_plain_broker_needs_its_addresses_alone() -> None:
-    options = source_options(KafkaSettings(bootstrap_servers=("a.example:9092", "b.example:9093")))
-    assert options == {
+    assert source_options(KafkaSettings(bootstrap_servers=("a.example:9092", "b.example:9093"))) == {
         "kafka.bootstrap.servers": "a.example:9092,b.example:9093",
         "kafka.security.protocol": "PLAINTEXT",
         "groupIdPrefix": "gateway-stream",
@@ -42,14 +41,11 @@ def test_tls_settings_are_not_used_on_a_plain_connection(tmp_path: Path) -> None
     assert not [name for name in options if "ssl" in name]
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "module"),
-    [
-        ("PLAIN", "plain.PlainLoginModule"),
-        ("SCRAM-SHA-256", "scram.ScramLoginModule"),
-        ("SCRAM-SHA-512", "scram.ScramLoginModule"),
-    ],
-)
+@pytest.mark.parametrize(("mechanism", "module"), [
+    ("PLAIN", "plain.PlainLoginModule"),
+    ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+    ("SCRAM-SHA-512", "scram.ScramLoginModule"),
+])  # fmt: skip
 def test_user_and_password_become_a_login(mechanism: str, module: str) -> None:
     options = source_options(KafkaSettings(security="SASL_PLAINTEXT", sasl=sasl(mechanism=mechanism)))
     assert options["kafka.security.protocol"] == "SASL_PLAINTEXT"
@@ -73,14 +69,10 @@ def test_certificates_travel_as_text(tmp_path: Path) -> None:
     tls = TlsSettings(ca_file=ca, certificate_file=certificate, key_file=key, key_password=SecretStr("open"))
     options = source_options(KafkaSettings(security="SSL", tls=tls))
     assert {name.removeprefix("kafka.ssl."): text for name, text in options.items() if "ssl." in name} == {
-        "enabled.protocols": "TLSv1.3,TLSv1.2",
-        "truststore.type": "PEM",
-        "truststore.certificates": ISSUER,
-        "keystore.type": "PEM",
-        "keystore.certificate.chain": f"{CERTIFICATE}\n{ISSUER}",
-        "keystore.key": ENCRYPTED_KEY,
-        "key.password": "open",
-    }
+        "enabled.protocols": "TLSv1.3,TLSv1.2", "truststore.type": "PEM", "truststore.certificates": ISSUER,
+        "keystore.type": "PEM", "keystore.certificate.chain": f"{CERTIFICATE}\n{ISSUER}",
+        "keystore.key": ENCRYPTED_KEY, "key.password": "open",
+    }  # fmt: skip
 
 
 def test_certificate_and_key_may_share_a_file(tmp_path: Path) -> None:
@@ -106,13 +98,10 @@ def test_a_key_that_java_cannot_read_is_refused_with_the_way_out(tmp_path: Path)
     assert str(key) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("tls", "named"),
-    [
-        (TlsSettings(verify=False), "kafka.tls.verify"),
-        (TlsSettings(server_name="broker.example"), "kafka.tls.server_name"),
-    ],
-)
+@pytest.mark.parametrize(("tls", "named"), [
+    (TlsSettings(verify=False), "kafka.tls.verify"),
+    (TlsSettings(server_name="broker.example"), "kafka.tls.server_name"),
+])  # fmt: skip
 def test_what_the_java_client_cannot_do_is_refused(tls: TlsSettings, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         source_options(KafkaSettings(security="SSL", tls=tls))

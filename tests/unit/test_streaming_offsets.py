@@ -43,38 +43,28 @@ def test_a_checkpoint_without_the_batch_is_refused() -> None:
         planned(4, offsets__3={"t": {"0": 5}})
 
 
-@pytest.mark.parametrize(
-    ("one", "earliest", "recreated", "lost"),
-    [
-        (Planned("t", 0, 5, 9), 5, False, None),
-        (Planned("t", 0, 5, 9), 0, False, None),
-        (Planned("t", 0, 5, 9), 6, False, Gap("t", 0, 5, 5, "deleted")),
-        (Planned("t", 0, 5, 9), 200, False, Gap("t", 0, 5, 8, "deleted")),
-        (Planned("t", 0, 5, 5), 200, False, None),
-        (Planned("t", 0, 5, None), 0, False, Gap("t", 0, 5, None, "gone")),
-        (Planned("t", 0, 1000, 2000), 0, True, Gap("t", 0, 0, 999, "recreated")),
-        (Planned("t", 0, 1000, 50), 0, False, Gap("t", 0, 0, 49, "recreated")),
-        (Planned("t", 0, 1000, 50), 10, True, Gap("t", 0, 10, 49, "recreated")),
-        (Planned("t", 0, 1000, 0), 0, True, None),
-    ],
-)
+@pytest.mark.parametrize(("one", "earliest", "recreated", "lost"), [
+    (Planned("t", 0, 5, 9), 5, False, None),
+    (Planned("t", 0, 5, 9), 0, False, None),
+    (Planned("t", 0, 5, 9), 6, False, Gap("t", 0, 5, 5, "deleted")),
+    (Planned("t", 0, 5, 9), 200, False, Gap("t", 0, 5, 8, "deleted")),
+    (Planned("t", 0, 5, 5), 200, False, None),
+    (Planned("t", 0, 5, None), 0, False, Gap("t", 0, 5, None, "gone")),
+    (Planned("t", 0, 1000, 2000), 0, True, Gap("t", 0, 0, 999, "recreated")),
+    (Planned("t", 0, 1000, 50), 0, False, Gap("t", 0, 0, 49, "recreated")),
+    (Planned("t", 0, 1000, 50), 10, True, Gap("t", 0, 10, 49, "recreated")),
+    (Planned("t", 0, 1000, 0), 0, True, None),
+])  # fmt: skip
 def test_what_is_lost_before_a_batch_is_read(one: Planned, earliest: int, recreated: bool, lost: Gap | None) -> None:
     found = lost_before([one], {("t", 0): earliest}, {"t"} if recreated else set())
     assert found == ([] if lost is None else [lost])
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "gone"),
-    [
-        (0, 100, []),
-        (5, 10, []),
-        (7, 100, [Gap("t", 0, 5, 6, "deleted")]),
-        (30, 100, [Gap("t", 0, 5, 9, "deleted")]),
-        (0, 7, [Gap("t", 0, 7, 9, "truncated")]),
-        (0, 3, [Gap("t", 0, 5, 9, "truncated")]),
-        (6, 9, [Gap("t", 0, 5, 5, "deleted"), Gap("t", 0, 9, 9, "truncated")]),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "gone"), [
+    (0, 100, []), (5, 10, []), (7, 100, [Gap("t", 0, 5, 6, "deleted")]), (30, 100, [Gap("t", 0, 5, 9, "deleted")]),
+    (0, 7, [Gap("t", 0, 7, 9, "truncated")]), (0, 3, [Gap("t", 0, 5, 9, "truncated")]),
+    (6, 9, [Gap("t", 0, 5, 5, "deleted"), Gap("t", 0, 9, 9, "truncated")]),
+])  # fmt: skip
 def test_what_kafka_no_longer_has_of_a_range(low: int, high: int, gone: list[Gap]) -> None:
     assert unreadable(Planned("t", 0, 5, 10), low, high) == gone
     assert unreadable(Planned("t", 0, 5, 5), low, high) == []
