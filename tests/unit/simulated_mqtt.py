@@ -87,7 +87,6 @@ class Session:
     def send(self, message: Message, packet_id: bytes, *, dup: bool = False) -> None:
         if packet_id:
             self.unacked[packet_id] = message
-        assert self.connection is not None
         self.connection.expected += [packet_id] if packet_id else []
         data = publish(
             message.topic, message.payload, qos=message.qos, packet_id=int.from_bytes(packet_id), dup=dup,
@@ -102,7 +101,6 @@ class Session:
             self.world.check_durable(message)
             if qos == 2:
                 self.received.append(packet_id)
-                assert self.connection is not None
                 self.connection.hear(pubrel(int.from_bytes(packet_id)))
         self.fill()
 

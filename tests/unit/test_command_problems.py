@@ -70,8 +70,7 @@ async def test_partitions_that_are_not_read_are_a_problem_that_names_the_busiest
 async def test_a_refused_right_is_told_for_five_minutes(runner: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     runner.dispatcher.refused_ns = NOW_NS
     monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 299_000_000_000)
-    problem = problems(runner)["commands-not-allowed"]
-    assert "devices/${device}/req/${subject}" in problem.check
+    assert "devices/${device}/req/${subject}" in problems(runner)["commands-not-allowed"].check
     monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 301_000_000_000)
     assert problems(runner) == {}
 
@@ -83,8 +82,7 @@ async def test_commands_that_kafka_deleted_are_a_problem_for_a_quarter_of_an_hou
     monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS)
     runner.missed(("commands", 0), 1, 40)
     monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 899_000_000_000)
-    problem = problems(runner)["commands-deleted-unread"]
-    assert problem.severity == "critical"
+    assert problems(runner)["commands-deleted-unread"].severity == "critical"
     monkeypatch.setattr(commanding.time, "monotonic_ns", lambda: NOW_NS + 901_000_000_000)
     assert "commands-deleted-unread" not in problems(runner)
 

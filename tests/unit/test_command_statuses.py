@@ -42,7 +42,6 @@ def test_a_status_is_read_as_it_was_written(
         deadline_ms=9, receiver="away", answer=answer,
     )  # fmt: skip
     found = read_status(record(written.value()))
-    assert found is not None
     assert (found.record, found.place, found.id, found.route) == (AT, PLACE, "one", "switches")
     assert (found.status, found.reason, found.is_terminal, found.is_late) == (kind, reason, flag, flag)
     assert (found.is_ordered, found.code, found.attempt, found.deadline_ms) == (flag, code, 3, 9)
@@ -51,7 +50,6 @@ def test_a_status_is_read_as_it_was_written(
     if payload is None:
         assert found.answer is None
     else:
-        assert found.answer is not None
         assert (found.answer.payload, found.answer.code, found.answer.bytes_all) == (payload, 200, None)
         assert (found.answer.record, found.answer.content_type) == (Place("answers", 5, 77), "text/plain")
     json.dumps(text.as_data(found))
@@ -61,18 +59,15 @@ def test_a_status_is_read_as_it_was_written(
 def test_a_long_answer_is_known_to_be_cut() -> None:
     answer = Answer(Place("answers", 5, 77), "token", "d", 200, b"x" * (ANSWER_LIMIT + 5), None, 5)
     found = read_status(record(status(Status.SUCCEEDED, answer=answer).value()))
-    assert found is not None
-    assert found.answer is not None
     assert (len(found.answer.payload), found.answer.bytes_all) == (ANSWER_LIMIT, ANSWER_LIMIT + 5)
     assert len(text.line(found)) < 200
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, b"", b"no json", b"[]", b"[" * 100_000, b"3", b"{}", b'{"command": 5}', b'{"command": "a/1:2"}',
-     status().value().replace(b'"attempt":0', b'"attempt":1e999'), status().value().replace(b'"sent"', b'"eaten"'),
-     status().value().replace(b"commands/3:1042", b"commands/3")],
-)  # fmt: skip
+@pytest.mark.parametrize("value", [
+    None, b"", b"no json", b"[]", b"[" * 100_000, b"3", b"{}", b'{"command": 5}', b'{"command": "a/1:2"}',
+    status().value().replace(b'"attempt":0', b'"attempt":1e999'), status().value().replace(b'"sent"', b'"eaten"'),
+    status().value().replace(b"commands/3:1042", b"commands/3"),
+])  # fmt: skip
 def test_other_records_are_no_statuses(value: bytes | None) -> None:
     assert read_status(record(value)) is None
 
@@ -87,16 +82,12 @@ def test_every_outcome_has_words_and_an_exit_status() -> None:
     good = {kind for kind in OUTCOMES if kind in text.GOOD}
     assert good == {Status.SENT, Status.DELIVERED, Status.SUCCEEDED}
     for kind in Status:
-        found = read_status(record(status(kind).value()))
-        assert found is not None
-        assert len(text.why(found)) > 10
+        assert len(text.why(read_status(record(status(kind).value())))) > 10
 
 
 def test_words_say_what_is_known() -> None:
     def why(kind: Status, **more: object) -> str:
-        found = read_status(record(status(kind, **more).value()))
-        assert found is not None
-        return text.why(found)
+        return text.why(read_status(record(status(kind, **more).value())))
 
     assert why(Status.SENT, receiver="away").endswith("; the device was away")
     assert why(Status.SENT, receiver="unknown") == "the broker took it, and some subscription matched"
@@ -108,7 +99,6 @@ def test_words_say_what_is_known() -> None:
 
 def test_what_is_listed() -> None:
     found = read_status(record(status(Status.WAITING).value()))
-    assert found is not None
     assert Wanted().takes(found)
     assert Wanted(devices=("pump-7", "x"), statuses=("waiting",), is_open=True).takes(found)
     assert not Wanted(devices=("x",)).takes(found)
@@ -119,9 +109,7 @@ def test_a_list_keeps_the_newest_and_forgets_what_matches_no_more() -> None:
     def take(newest: Newest, offset: int, kind: Status, *, terminal: bool = False) -> None:
         place = Place("commands", 0, offset)
         value = status(kind, terminal=terminal, place=place, at_ms=offset).value()
-        found = read_status(record(value))
-        assert found is not None
-        newest.take(found)
+        newest.take(read_status(record(value)))
 
     newest = Newest(Wanted(is_open=True), most=3)
     for offset in range(5):

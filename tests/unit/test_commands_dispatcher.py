@@ -101,8 +101,7 @@ def test_an_answer_to_a_command_of_a_topic_that_was_made_anew_is_not_of_the_one_
     for number, id_ in enumerate(("old", "new")):
         token = member.world.plan.signer.sign(Place("commands", 0, 0), id_)
         member.dispatcher.answered(Answer(Place("answers", 0, number), token, "d0", 200, b"", None, BEGIN_MS))
-        finishing = member.dispatcher.account.states[State.FINISHING]
-        assert finishing == (id_ == "new"), id_
+        assert member.dispatcher.account.states[State.FINISHING] == (id_ == "new"), id_
     assert member.dispatcher.account.unmatched == {"already finished": 1}
 
 
@@ -199,9 +198,7 @@ def test_answers_are_read_again_from_before_a_command_whatever_its_producers_clo
     member = Member(world)
     member.dispatcher.assign(("commands", 0), Committed(0, "1|0|A1"), [])
     member.dispatcher.take([command(BEGIN_MS + ahead_ms)])
-    moment_ms = member.dispatcher.rewind_ms()
-    assert moment_ms is not None
-    assert moment_ms <= BEGIN_MS - 60_000
+    assert member.dispatcher.rewind_ms() <= BEGIN_MS - 60_000
     assert member.dispatcher.rewind_ms() is None
 
 

@@ -52,38 +52,19 @@ def matched(filter_: str) -> frozenset[str]:
 
 
 # --- matching -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("filter_", "topic", "expected"),
-    [
-        ("sport/tennis/player1/#", "sport/tennis/player1", True),  # the specification's own examples, 4.7.1 and 4.7.2
-        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
-        ("sport/#", "sport", True),
-        ("sport/tennis/+", "sport/tennis/player1/ranking", False),
-        ("sport/+", "sport", False),
-        ("sport/+", "sport/", True),
-        ("+/+", "/finance", True),
-        ("/+", "/finance", True),
-        ("+", "/finance", False),
-        ("#", "$SYS/broker", False),
-        ("+/monitor/Clients", "$SYS/monitor/Clients", False),
-        ("$SYS/#", "$SYS/monitor/Clients", True),
-        ("$SYS/monitor/+", "$SYS/monitor/Clients", True),
-        ("$SYS/#", "$SYS", True),
-        ("a/$x/#", "a/$x/b", True),  # '$' is special on the first level alone
-        ("a/+", "a/$x", True),
-        ("a//b", "a//b", True),
-        ("a//b", "a/b", False),
-        ("a/+/b", "a//b", True),
-        ("a/#", "a/", True),
-        ("a", "a/", False),
-        ("/", "/", True),
-        ("/", "//", False),
-        ("größe/+/°", "größe/温度/°", True),
-        ("a", "A", False),
-    ],
-)
+@pytest.mark.parametrize(("filter_", "topic", "expected"), [
+    ("sport/tennis/player1/#", "sport/tennis/player1", True),  # the specification's own examples, 4.7.1 and 4.7.2
+    ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True), ("sport/#", "sport", True),
+    ("sport/tennis/+", "sport/tennis/player1/ranking", False), ("sport/+", "sport", False),
+    ("sport/+", "sport/", True), ("+/+", "/finance", True), ("/+", "/finance", True), ("+", "/finance", False),
+    ("#", "$SYS/broker", False), ("+/monitor/Clients", "$SYS/monitor/Clients", False),
+    ("$SYS/#", "$SYS/monitor/Clients", True), ("$SYS/monitor/+", "$SYS/monitor/Clients", True),
+    ("$SYS/#", "$SYS", True),
+    ("a/$x/#", "a/$x/b", True),  # '$' is special on the first level alone
+    ("a/+", "a/$x", True), ("a//b", "a//b", True), ("a//b", "a/b", False), ("a/+/b", "a//b", True),
+    ("a/#", "a/", True), ("a", "a/", False), ("/", "/", True), ("/", "//", False), ("größe/+/°", "größe/温度/°", True),
+    ("a", "A", False),
+])  # fmt: skip
 def test_matching_follows_the_specification(filter_: str, topic: str, expected: bool) -> None:
     assert matches(filter_, topic) is expected
 
@@ -95,37 +76,20 @@ def test_matching_agrees_with_paho(filter_: str, topic: str) -> None:
 
 
 # --- validation ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["#", "+", "/", "a", "a/#", "+/+/#", "a//b/", "$share/g/a/+", "$share/g//", "$queue/a/#", "$SYS/#",
-     "ä/ /\U0001f321", "x" * 65_535, "$share", "a/$share/b"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "#", "+", "/", "a", "a/#", "+/+/#", "a//b/", "$share/g/a/+", "$share/g//", "$queue/a/#", "$SYS/#",
+    "ä/ /\U0001f321", "x" * 65_535, "$share", "a/$share/b",
+])  # fmt: skip
 def test_valid_filters_pass(text: str) -> None:
     validate_filter(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "empty"),
-        ("a#", '"#"'),
-        ("a/#/b", '"#"'),
-        ("##", '"#"'),
-        ("a/b+", '"+"'),
-        ("++", '"+"'),
-        ("$share/g/a/b#", '"#"'),
-        ("a\0b", "NUL"),
-        ("a/\ud800", "Unicode"),
-        ("ä" * 32_768, "65,536"),
-        ("$share/g", "$share/GROUP/FILTER"),
-        ("$share//a", "$share/GROUP/FILTER"),
-        ("$share/+/a", "$share/GROUP/FILTER"),
-        ("$share/g/", "no filter"),
-        ("$queue/", "no filter"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ("", "empty"), ("a#", '"#"'), ("a/#/b", '"#"'), ("##", '"#"'), ("a/b+", '"+"'), ("++", '"+"'),
+    ("$share/g/a/b#", '"#"'), ("a\0b", "NUL"), ("a/\ud800", "Unicode"), ("ä" * 32_768, "65,536"),
+    ("$share/g", "$share/GROUP/FILTER"), ("$share//a", "$share/GROUP/FILTER"), ("$share/+/a", "$share/GROUP/FILTER"),
+    ("$share/g/", "no filter"), ("$queue/", "no filter"),
+])  # fmt: skip
 def test_invalid_filters_are_refused_with_the_rule(text: str, says: str) -> None:
     with pytest.raises(FilterError, match=re.escape(says)) as caught:
         validate_filter(text)
@@ -141,8 +105,6 @@ def test_a_shared_subscription_is_taken_apart() -> None:
 
 
 # --- sets ---------------------------------------------------------------------------------------------------------
-
-
 def _every_filter() -> list[str]:
     """Every filter of up to three levels over a literal, an empty, a '$'-special and a wildcard level."""
     texts = ["#"]
@@ -184,8 +146,6 @@ def test_no_narrower_filter_covers_two_than_their_superset() -> None:
 
 
 # --- minimal cover ------------------------------------------------------------------------------------------------
-
-
 @patient
 @given(FILTERS_WITH_QOS)
 def test_minimal_cover_delivers_every_topic_at_no_less_qos(filters: list[tuple[str, int]]) -> None:
@@ -259,8 +219,6 @@ def test_partitioned_deals_evenly_and_a_filter_added_last_moves_no_other() -> No
 
 
 # --- trie ---------------------------------------------------------------------------------------------------------
-
-
 @patient
 @given(st.lists(FILTERS, min_size=1, max_size=9), st.sampled_from(TOPICS))
 def test_the_trie_finds_the_first_match_in_order(filters: list[str], topic: str) -> None:

@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 
 from bridge.produce.dispatch import SLOW
 from gateway.base.metrics import DISCONNECTS
-from gateway.mqtt.connection import Connection
 from gateway.mqtt.ingest import Ingest
 from tests.brokers import packets
 from tests.brokers.packets import Packet, Type
@@ -26,15 +25,12 @@ def qos1(rig: Rig, number: int, topic: str = "devices/1") -> bytes:
 
 
 # --- the window ---
-
-
 async def test_acknowledgements_leave_in_the_order_of_arrival_whatever_order_the_partitions_answer_in() -> None:
     async with make_rig(holding=True) as rig:
         partitions = {}
         for number in range(1, 200):  # topics of three different partitions
             topic = f"devices/{number}"
             slot = rig.path.dispatcher.entry(2, topic.encode())[0]
-            assert slot is not None
             partitions.setdefault(slot.queue.partition, topic)
         first, second, third = list(partitions.values())[:3]
         for number, topic in enumerate((first, second, third), 1):
@@ -115,20 +111,15 @@ async def test_a_message_that_comes_alone_is_acknowledged_at_once() -> None:
 
 
 # --- the end ---
-
-
-@pytest.mark.parametrize(
-    ("code", "label", "words"),
-    [
-        (0x8E, "taken_over", "session taken over"),
-        (0x8B, "server_stopping", "server shutting down"),
-        (0x87, "not_authorised", "not authorised"),
-        (0x98, "administrative", "administrative action"),
-        (0x8D, "keepalive", "keep alive timeout"),
-        (0x93, "protocol", "receive maximum exceeded"),
-        (0x9C, "redirected", "use another server"),
-    ],
-)
+@pytest.mark.parametrize(("code", "label", "words"), [
+    (0x8E, "taken_over", "session taken over"),
+    (0x8B, "server_stopping", "server shutting down"),
+    (0x87, "not_authorised", "not authorised"),
+    (0x98, "administrative", "administrative action"),
+    (0x8D, "keepalive", "keep alive timeout"),
+    (0x93, "protocol", "receive maximum exceeded"),
+    (0x9C, "redirected", "use another server"),
+])  # fmt: skip
 async def test_a_disconnect_of_the_brokers_is_said_in_words(code: int, label: str, words: str) -> None:
     async with make_rig() as rig:
         rig.send(packets.disconnect(code))
@@ -213,8 +204,6 @@ async def test_a_broken_socket_is_noticed_by_reading_not_by_an_exception_in_writ
 
 
 # --- keepalive ---
-
-
 async def due(rig: Rig, data: bytes) -> None:
     """A ping is due after these bytes."""
     size = rig.connection.received_bytes + len(data)
@@ -282,8 +271,6 @@ async def test_a_paused_connection_is_not_given_up_for_answers_it_does_not_read(
 
 
 # --- waiting ---
-
-
 async def test_settled_waits_for_acknowledgements_and_not_longer_than_the_connection() -> None:
     async with make_rig(holding=True) as rig:
         await rig.deliver(qos1(rig, 1))
@@ -428,7 +415,6 @@ async def test_a_broker_that_keeps_to_the_window_is_never_held() -> None:
 
 async def test_a_pause_does_not_end_the_reading_of_a_handshake_under_way() -> None:
     async with make_rig() as rig:
-        assert isinstance(rig.connection, Connection)
         assert rig.connection.handshaking
         rig.path.flow.pause()
         rig.peer.send(packets.PINGRESP)

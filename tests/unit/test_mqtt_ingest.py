@@ -275,8 +275,6 @@ async def test_a_defect_of_ours_is_never_called_malformed(
 
 
 # --- what MQTT forbids, one by one ---
-
-
 def v5(topic: str | bytes = "devices/1", payload: bytes = b"", **options: object) -> bytes:
     return packets.publish(topic, payload, **{"properties": b"", **options})  # type: ignore[arg-type]
 

@@ -84,11 +84,9 @@ def test_nothing_to_read_is_not_the_end(error: Exception) -> None:
     assert stream.failure is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ConnectionResetError(errno.ECONNRESET, "reset"), TimeoutError(), ssl.SSLError("bad record"), OSError(5, "x")],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", [
+    ConnectionResetError(errno.ECONNRESET, "reset"), TimeoutError(), ssl.SSLError("bad record"), OSError(5, "x"),
+], ids=lambda error: type(error).__name__)  # fmt: skip
 def test_an_error_in_reading_is_the_end_and_keeps_its_reason(error: OSError) -> None:
     stream = PacketStream(Wrapped(arriving=[error]), framed=False)
     assert stream.read() == b""

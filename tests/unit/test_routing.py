@@ -19,13 +19,9 @@ from config.values.topic_filters import covers
 patient = settings(deadline=None)  # a shared machine may pause in the middle of an example
 TOPIC = "devices/d7/telemetry"
 PROPERTIES = Properties(
-    user=(("site", "oslo"), ("gateway.message_id", "forged"), ("site", "porto")),
-    content_type="application/json",
-    response_topic="replies/d7",
-    correlation_data=b"\x01\xff",
-    payload_format=1,
-    message_expiry=60,
-)
+    user=(("site", "oslo"), ("gateway.message_id", "forged"), ("site", "porto")), content_type="application/json",
+    response_topic="replies/d7", correlation_data=b"\x01\xff", payload_format=1, message_expiry=60,
+)  # fmt: skip
 VIEW = MessageView(TOPIC, 0b0010, PROPERTIES, b'{"id": "d7", "seq": 5}', 1_763_683_200_123, b"gw-0-1:2:3")
 
 
@@ -44,7 +40,6 @@ def resolve(route: Route, view: MessageView = VIEW) -> Resolved:
 
 
 # --- which route --------------------------------------------------------------------------------------------------
-
 _LEVELS = ("", "a", "b", "$s")
 _TOPICS = tuple("/".join(levels) for depth in (1, 2, 3) for levels in product(_LEVELS, repeat=depth) if any(levels))
 _FILTER = (
@@ -92,10 +87,8 @@ def test_a_route_that_can_never_match_is_refused_and_a_filter_that_cannot_is_tol
         ConfigError, match=r"'late' can never match.*'devices/\+/telemetry' behind 'devices/#' \(route 'early'\)"
     ):
         Router([settings_of(name="early", filters=["devices/#"]), settings_of(name="late")], instance="gw")
-    router = Router(
-        [settings_of(name="early", filters=["a/#"], qos=0), settings_of(name="late", filters=["a/b", "c"], qos=2)],
-        instance="gw",
-    )
+    early = settings_of(name="early", filters=["a/#"], qos=0)
+    router = Router([early, settings_of(name="late", filters=["a/b", "c"], qos=2)], instance="gw")
     assert len(router.warnings) == 1
     assert "'late' has filters that can never match: 'a/b' behind 'a/#' (route 'early')" in router.warnings[0]
     # What can never match asks for no QoS either.
@@ -103,9 +96,9 @@ def test_a_route_that_can_never_match_is_refused_and_a_filter_that_cannot_is_tol
 
 
 def test_overlapping_filters_are_told_with_what_arrives_twice() -> None:
-    router = Router(
-        [settings_of(name="one", filters=["a/+/c"]), settings_of(name="two", filters=["a/b/+"])], instance="gw"
-    )
+    routes = [settings_of(name=name, filters=[text]) for name, text in (("one", "a/+/c"), ("two", "a/b/+"))]
+    router = Router(routes, instance="gw")
+
     assert [word in router.warnings[0] for word in ("'a/+/c'", "'a/b/+'", "'a/b/c'", "'a/+/+'", "twice")] == [True] * 5
 
 
@@ -121,13 +114,9 @@ def test_no_routes_are_refused() -> None:
 
 
 def test_subscriptions_shared_and_partitioned() -> None:
-    router = Router(
-        [
-            settings_of(name="one", filters=["a/#", "b/+"], qos=0),
-            settings_of(name="two", filters=["a/x", "b/#", "c"], qos=1),
-        ],
-        instance="gw",
-    )
+    one = settings_of(name="one", filters=["a/#", "b/+"], qos=0)
+    router = Router([one, settings_of(name="two", filters=["a/x", "b/#", "c"], qos=1)], instance="gw")
+
     cover = (Subscription("a/#", 0), Subscription("b/#", 1), Subscription("c", 1))
     assert router.covers[""].subscriptions == cover
     shared = tuple(Subscription(f"$share/grp/{text}", qos) for text, qos in cover)
@@ -144,31 +133,26 @@ def test_a_filter_too_long_behind_its_share_group_is_refused() -> None:
 
 
 # --- how often: what a route needs --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "fast", "uses_properties"),
-    [
-        ({}, True, True),
-        ({"metadata_headers": []}, True, False),
-        ({"metadata_headers": ["topic", "qos", "retain", "dup", "gateway"]}, True, False),
-        ({"key": ""}, True, True),
-        ({"headers": {"x": "${topic[1]}"}, "metadata_headers": []}, True, False),
-        ({"key": "${topic[1]}", "topic": "t-${topic[2]}"}, True, True),
-        ({"device": "${topic[1]}", "key": "${device}", "message_id": "${device}"}, True, True),
-        ({"headers": {"trace": "${property.traceparent}"}, "metadata_headers": []}, True, True),
-        ({"headers": {"q": "${qos}", "i": "${instance}"}, "metadata_headers": []}, True, False),
-        ({"headers": {"x": "${topic}${qos}"}}, False, True),
-        ({"headers": {"x": "${payload.x}"}, "metadata_headers": []}, False, False),
-        ({"key": "${property.id}", "metadata_headers": []}, False, True),
-        ({"topic": "t-${property.id}"}, False, True),
-        ({"device": "${payload.id}"}, True, True),  # not used: it may cost nothing
-        ({"device": "${payload.id}", "metadata_headers": ["device"]}, False, False),
-        ({"message_id": "${payload.seq}"}, False, True),
-        ({"metadata_headers": ["message_id"]}, False, False),
-        ({"metadata_headers": ["received"]}, False, False),
-    ],
-)
+@pytest.mark.parametrize(("changes", "fast", "uses_properties"), [
+    ({}, True, True),
+    ({"metadata_headers": []}, True, False),
+    ({"metadata_headers": ["topic", "qos", "retain", "dup", "gateway"]}, True, False),
+    ({"key": ""}, True, True),
+    ({"headers": {"x": "${topic[1]}"}, "metadata_headers": []}, True, False),
+    ({"key": "${topic[1]}", "topic": "t-${topic[2]}"}, True, True),
+    ({"device": "${topic[1]}", "key": "${device}", "message_id": "${device}"}, True, True),
+    ({"headers": {"trace": "${property.traceparent}"}, "metadata_headers": []}, True, True),
+    ({"headers": {"q": "${qos}", "i": "${instance}"}, "metadata_headers": []}, True, False),
+    ({"headers": {"x": "${topic}${qos}"}}, False, True),
+    ({"headers": {"x": "${payload.x}"}, "metadata_headers": []}, False, False),
+    ({"key": "${property.id}", "metadata_headers": []}, False, True),
+    ({"topic": "t-${property.id}"}, False, True),
+    ({"device": "${payload.id}"}, True, True),  # not used: it may cost nothing
+    ({"device": "${payload.id}", "metadata_headers": ["device"]}, False, False),
+    ({"message_id": "${payload.seq}"}, False, True),
+    ({"metadata_headers": ["message_id"]}, False, False),
+    ({"metadata_headers": ["received"]}, False, False),
+])  # fmt: skip
 def test_a_route_is_fast_while_no_message_has_to_be_looked_into(
     changes: dict[str, object], fast: bool, uses_properties: bool
 ) -> None:
@@ -236,23 +220,14 @@ def test_headers_handed_out_are_not_the_plans_own() -> None:
 
 
 # --- headers ------------------------------------------------------------------------------------------------------
-
-
 def test_the_default_headers_are_the_topic_what_is_set_and_the_properties() -> None:
     headers = resolve(route_of(), MessageView(TOPIC, 0b1011, PROPERTIES)).headers
     assert headers == [
-        ("mqtt.topic", TOPIC.encode()),
-        ("mqtt.retain", b"1"),
-        ("mqtt.dup", b"1"),
-        ("mqtt.payload_format", b"1"),
-        ("mqtt.content_type", b"application/json"),
-        ("mqtt.response_topic", b"replies/d7"),
-        ("mqtt.correlation_data", b"\x01\xff"),
-        ("mqtt.message_expiry", b"60"),
-        ("mqtt.user.site", b"oslo"),
-        ("mqtt.user.gateway.message_id", b"forged"),
-        ("mqtt.user.site", b"porto"),
-    ]
+        ("mqtt.topic", TOPIC.encode()), ("mqtt.retain", b"1"), ("mqtt.dup", b"1"), ("mqtt.payload_format", b"1"),
+        ("mqtt.content_type", b"application/json"), ("mqtt.response_topic", b"replies/d7"),
+        ("mqtt.correlation_data", b"\x01\xff"), ("mqtt.message_expiry", b"60"), ("mqtt.user.site", b"oslo"),
+        ("mqtt.user.gateway.message_id", b"forged"), ("mqtt.user.site", b"porto"),
+    ]  # fmt: skip
     assert resolve(route_of(), MessageView(TOPIC, 0b0010)).headers == [("mqtt.topic", TOPIC.encode())]
 
 
@@ -260,26 +235,16 @@ def test_named_headers_are_exactly_those_and_an_empty_list_means_none() -> None:
     assert resolve(route_of(metadata_headers=[])).headers == []
     every = ["topic", "qos", "retain", "dup", "properties", "gateway", "message_id", "device", "received"]
     headers = dict(resolve(route_of(metadata_headers=every, device="${topic[1]}")).headers)
-    assert headers["mqtt.qos"] == b"1"
-    assert headers["gateway.id"] == b"gw"
-    assert headers["gateway.device"] == b"d7"
-    assert headers["gateway.received_ms"] == b"1763683200123"
-    assert headers["gateway.message_id"] == b"gw-0-1:2:3"
-    assert headers["gateway.message_id_kind"] == b"delivery"
-    assert "mqtt.retain" not in headers
-    assert "mqtt.dup" not in headers
+    named = {"mqtt.qos": b"1", "gateway.id": b"gw", "gateway.device": b"d7", "gateway.received_ms": b"1763683200123"}
+    named |= {"gateway.message_id": b"gw-0-1:2:3", "gateway.message_id_kind": b"delivery"}
+    assert headers.items() >= named.items()
+    assert not {"mqtt.retain", "mqtt.dup"} & headers.keys()
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (0b0000, {}),
-        (0b0010, {"mqtt.qos": b"1"}),
-        (0b0100, {"mqtt.qos": b"2"}),
-        (0b0001, {"mqtt.retain": b"1"}),
-        (0b1101, {"mqtt.qos": b"2", "mqtt.retain": b"1", "mqtt.dup": b"1"}),
-    ],
-)
+@pytest.mark.parametrize(("flags", "expected"), [
+    (0b0000, {}), (0b0010, {"mqtt.qos": b"1"}), (0b0100, {"mqtt.qos": b"2"}), (0b0001, {"mqtt.retain": b"1"}),
+    (0b1101, {"mqtt.qos": b"2", "mqtt.retain": b"1", "mqtt.dup": b"1"}),
+])  # fmt: skip
 def test_flags_that_are_zero_are_not_written(flags: int, expected: dict[str, bytes]) -> None:
     plan = route_of(metadata_headers=["qos", "retain", "dup"]).for_topic(TOPIC)
     assert dict(plan.headers(flags)) == expected
@@ -315,14 +280,11 @@ def test_an_extra_header_may_not_take_a_name_of_the_gateways(name: str) -> None:
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_missing_key_is_a_record_without_key() -> None:
     route = route_of(key="${payload.nope}")
     assert route.keyed
     assert resolve(route).key is None
-    by_topic = route_of(filters=["devices/#"], key="${topic[3]}")
-    assert by_topic.for_topic(TOPIC).key is None
+    assert route_of(filters=["devices/#"], key="${topic[3]}").for_topic(TOPIC).key is None
     unkeyed = route_of(key="")
     assert not unkeyed.keyed
     assert unkeyed.for_topic(TOPIC).key is None
@@ -346,8 +308,6 @@ def test_the_default_key_is_the_topics_bytes() -> None:
 
 
 # --- Kafka topics -------------------------------------------------------------------------------------------------
-
-
 def made(route: Route, device: str) -> str | None:
     return route.for_topic(f"devices/{device}/telemetry").kafka_topic
 
@@ -399,35 +359,25 @@ def test_a_topic_that_cannot_be_written_to_is_a_bad_setting(topic: str) -> None:
 
 
 def test_topics_named_outright_are_known_before_the_start() -> None:
-    router = Router(
-        [
-            settings_of(topic="one"),
-            settings_of(name="b", filters=["b"], topic="${instance}-two"),
-            settings_of(name="c", filters=["c/+"], topic="${topic[1]}"),
-        ],
-        instance="gw",
-    )
+    topics = {"a": "one", "b": "${instance}-two", "c/+": "${topic[1]}"}
+    routes = [settings_of(name=f"r{n}", filters=[text], topic=topics[text]) for n, text in enumerate(topics)]
+    router = Router(routes, instance="gw")
     assert router.kafka_topics == {"one", "gw-two"}
     assert router.routes[2].kafka_topic is None
 
 
 # --- settings that cannot be right --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"key": "${topic[3]}"}, r"key: .*'devices/\+/telemetry' have 3 levels"),
-        ({"key": "${topic[-4]}"}, "key: .*3 levels"),
-        ({"device": "${topic[3]}"}, "device: .*3 levels"),
-        ({"headers": {"h": "${topic[9]}"}}, "headers.h: .*3 levels"),
-        ({"filters": ["a/#", "b"], "topic": "${topic[1]}"}, "topic: .*'b' have 1 levels"),
-        ({"key": "${device}"}, "key: .*no device setting"),
-        ({"device": "${device}"}, "device: .*which is itself"),
-        ({"topic": "${topc}"}, r"route 'telemetry', topic: .*did you mean \$\{topic\}"),
-        ({"message_id": "${client_id}"}, "message_id: .*does not tell a subscriber"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"key": "${topic[3]}"}, r"key: .*'devices/\+/telemetry' have 3 levels"),
+    ({"key": "${topic[-4]}"}, "key: .*3 levels"),
+    ({"device": "${topic[3]}"}, "device: .*3 levels"),
+    ({"headers": {"h": "${topic[9]}"}}, "headers.h: .*3 levels"),
+    ({"filters": ["a/#", "b"], "topic": "${topic[1]}"}, "topic: .*'b' have 1 levels"),
+    ({"key": "${device}"}, "key: .*no device setting"),
+    ({"device": "${device}"}, "device: .*which is itself"),
+    ({"topic": "${topc}"}, r"route 'telemetry', topic: .*did you mean \$\{topic\}"),
+    ({"message_id": "${client_id}"}, "message_id: .*does not tell a subscriber"),
+])  # fmt: skip
 def test_a_template_that_can_never_have_a_value_is_refused(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         route_of(**changes)
