@@ -107,15 +107,10 @@ class AnyPath:
         self.observer = Observer()
         self.fatal: list[BaseException] = []
         hooks = PipelineHooks(
-            topics=self,
-            parse_properties=parse_properties,
-            filtered=lambda _route, _reason: None,
-            failed=self.fatal.append,
-            observer=self.observer,
-            dead_letter_made=self._made,
-            clock_ns=clock_ns,
+            topics=self, parse_properties=parse_properties, filtered=lambda _route, _reason: None,
+            failed=self.fatal.append, observer=self.observer, dead_letter_made=self._made, clock_ns=clock_ns,
             wall_ms=self.wall_ms,
-        )
+        )  # fmt: skip
         self.pipeline = Pipeline(Partitions(), factory, policy, hooks)
         self.sender = self.pipeline.sender
         self.accumulator = self.pipeline.accumulator(self.completed)
@@ -249,12 +244,9 @@ class Path(AnyPath):
             kafka.topic(DEAD_LETTERS)
         self.letters = kafka.topics[DEAD_LETTERS]
         super().__init__(
-            lambda: kafka.make_producer(kafka.topics if topics is None else topics),
-            loop.time_ns,
-            policy=policy,
-            max_record_bytes=max_record_bytes,
-            routes=routes,
-        )
+            lambda: kafka.make_producer(kafka.topics if topics is None else topics), loop.time_ns, policy=policy,
+            max_record_bytes=max_record_bytes, routes=routes,
+        )  # fmt: skip
 
     @property
     def topic(self) -> FakeTopic:

@@ -313,7 +313,6 @@ class FakeProducer(HandsOver):
         return FakeBatch(self._kafka.batch_bytes, self._kafka.fault)
 
     def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[int]:
-        assert isinstance(batch, FakeBatch)
         assert batch.closed, "handed over while open"
         if self.closed:
             raise IncarnationError("The producer is closed.")
@@ -379,7 +378,6 @@ class FakeProducer(HandsOver):
         return self._refresh()
 
     def records(self, batch: BatchBuilder) -> list[StoredRecord]:
-        assert isinstance(batch, FakeBatch)
         assert batch.closed
         return list(batch.stored)
 

@@ -66,8 +66,6 @@ class LedgerPath(Path):
     def crash(self) -> None:
         """Write nothing more; the rest ends when the block does."""
         self._crashed = True
-        assert self.writer._task is not None
-        assert self.writer._timer is not None
         self.writer._task.cancel()
         self.writer._timer.cancel()
 

@@ -172,23 +172,10 @@ class World:
         device, qos = rnd.randrange(6), rnd.choice((0, 1, 1, 1, 2))
         body = b"%07d:" % number * rnd.choice((1, 1, 1, 5, 30))
         kind = rnd.choices(
-            (
-                "telemetry",
-                "event",
-                "log",
-                "state",
-                "tombstone",
-                "site",
-                "poison",
-                "huge",
-                "nowhere",
-                "no route",
-                "no id",
-                "multi",
-                "nothing",
-            ),
+            ("telemetry", "event", "log", "state", "tombstone", "site", "poison", "huge", "nowhere", "no route",
+             "no id", "multi", "nothing"),
             (30, 10, 10, 5, 3, 10, 2, 1, 2, 3, 1, 8, 2),
-        )[0]
+        )[0]  # fmt: skip
         topic, payload, fate = {
             "telemetry": (f"devices/{device}/telemetry", body, "telemetry"),
             "event": (f"devices/{device}/event", b'{"id": "%d", "n": "%07d"}' % (device, number), "events"),
@@ -230,22 +217,10 @@ class World:
     def misfortune_of(self, topic: FakeTopic, partition: FakePartition, session: Session) -> tuple[Wrong, Wrong]:
         """Something that goes wrong, and how it comes right again."""
         kafka = self.kafka
-        which = self.random.choice(
-            (
-                "frozen",
-                "leaderless",
-                "refused",
-                "unreachable",
-                "broken",
-                "broken",
-                "disk",
-                "slow",
-                "clock",
-                "killed",
-                "stopped",
-                "grown",
-            )
-        )
+        which = self.random.choice((
+            "frozen", "leaderless", "refused", "unreachable", "broken", "broken", "disk", "slow", "clock",
+            "killed", "stopped", "grown",
+        ))  # fmt: skip
         match which:
             case "frozen":
                 return kafka.freeze, kafka.thaw

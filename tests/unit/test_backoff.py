@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.backoff import Backoff, KafkaPauses
@@ -30,7 +30,6 @@ def test_a_broker_away_for_days_costs_nothing() -> None:
     assert wait == 30 * SECOND
 
 
-@settings(deadline=None)
 @given(st.integers(1, 10**12), st.integers(0, 10**13), st.floats(0, 0.99), st.integers(0, 100), st.integers(0, 2**32))
 def test_no_wait_is_beyond_its_bounds(initial: int, more: int, jitter: float, attempts: int, seed: int) -> None:
     cap = initial + more

@@ -4,7 +4,7 @@ import random
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.backends.breaker import Breaker, BreakerState, Ticket
@@ -179,7 +179,6 @@ def test_policies_that_make_no_sense_are_refused(failures: int, initial: int, ca
 EVENTS = st.lists(st.tuples(st.sampled_from(["ask", "good", "bad", "drop", "probe", "wait"]), st.integers(0, 40)))
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(1, 4))
 def test_whatever_happens_one_probe_at_a_time_and_never_stuck(events: list[tuple[str, int]], failures: int) -> None:
     breaker = make(failures=failures)

@@ -46,7 +46,6 @@ def record(value: Any, *, message: MessageView | None = None, headers: Any = ())
 
 
 # --- expressions and the filter ---------------------------------------------------------------------------------------
-
 MESSAGE = MessageView(
     "plant/a/temp",
     0b0011,
@@ -56,31 +55,28 @@ MESSAGE = MessageView(
 VALUE = {"a": {"b": [1, 2, {"c": "Hi"}]}, "t": 21.5, "n": None, "_id": 3, "unit price": 2, "big": 1 << 80}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "json.t > 20",
-        "20 < json.t < 22",
-        "json.a.b[2].c.lower() == 'hi'",
-        "json['unit price'] == 2 and json['_id'] == 3",
-        "has(json, 'a.b.2.c') and has(json, 'n') and not has(json, 'q')",
-        "get(json, 'a.q', 7) == 7 and get(json, 'a.q') is None and get(json, 't') == 21.5",
-        "topic == 'plant/a/temp' and topic.split('/')[1] == 'a'",
-        "topic_matches(topic, 'plant/+/temp') and not topic_matches(topic, 'plant/b/#')",
-        "matches(topic, '^plant/.*temp$') and not matches(topic, 'b')",
-        "properties.site == 'x' and properties['line'] == '7' and 'none' not in properties",
-        "content_type == 'application/json' and response_topic == ''",
-        "qos == 1 and retain and received_ms == 5",
-        "headers.h == 'v' and key == 'k' and kafka_topic == 't' and size > 10",
-        "json.t * 2 == 43 and json.t % 2 == 1.5 and -json.t < 0 and json.t / 2 > 10 and json.t // 2 == 10",
-        "any(x > 1 for x in json.a.b[:2]) and all(x for x in json.a.b)",
-        "sum([x for x in json.a.b if x in [1, 2]]) == 3 and len(json.a.b) == 3 and max(1, 2) == 2",
-        "json.n is None and (json.t if json.n is None else 0) == 21.5",
-        "json.big > 8",
-        "f'{topic}!' == 'plant/a/temp!'",
-        "(\n  json.t > 20\n  and json.t < 30\n)",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "json.t > 20",
+    "20 < json.t < 22",
+    "json.a.b[2].c.lower() == 'hi'",
+    "json['unit price'] == 2 and json['_id'] == 3",
+    "has(json, 'a.b.2.c') and has(json, 'n') and not has(json, 'q')",
+    "get(json, 'a.q', 7) == 7 and get(json, 'a.q') is None and get(json, 't') == 21.5",
+    "topic == 'plant/a/temp' and topic.split('/')[1] == 'a'",
+    "topic_matches(topic, 'plant/+/temp') and not topic_matches(topic, 'plant/b/#')",
+    "matches(topic, '^plant/.*temp$') and not matches(topic, 'b')",
+    "properties.site == 'x' and properties['line'] == '7' and 'none' not in properties",
+    "content_type == 'application/json' and response_topic == ''",
+    "qos == 1 and retain and received_ms == 5",
+    "headers.h == 'v' and key == 'k' and kafka_topic == 't' and size > 10",
+    "json.t * 2 == 43 and json.t % 2 == 1.5 and -json.t < 0 and json.t / 2 > 10 and json.t // 2 == 10",
+    "any(x > 1 for x in json.a.b[:2]) and all(x for x in json.a.b)",
+    "sum([x for x in json.a.b if x in [1, 2]]) == 3 and len(json.a.b) == 3 and max(1, 2) == 2",
+    "json.n is None and (json.t if json.n is None else 0) == 21.5",
+    "json.big > 8",
+    "f'{topic}!' == 'plant/a/temp!'",
+    "(\n  json.t > 20\n  and json.t < 30\n)",
+])  # fmt: skip
 def test_an_expression_sees_topic_properties_and_fields(text: str) -> None:
     made = record(VALUE, message=MESSAGE, headers=[("h", b"v")])
     assert Expression(text).evaluate(made) is True
@@ -94,31 +90,21 @@ def test_a_missing_field_is_told_apart(text: str) -> None:
         Expression(text).evaluate(record(VALUE, message=MESSAGE))
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("json.t > 'a'", TypeError),
-        ("json.n > 1", TypeError),
-        ("'x' * 10", TypeError),
-        ("'%9d' % 1", TypeError),
-        ("1 / 0", ZeroDivisionError),
-        ("has(topic)", TypeError),
-    ],
-)
+@pytest.mark.parametrize(("text", "error"), [
+    ("json.t > 'a'", TypeError), ("json.n > 1", TypeError), ("'x' * 10", TypeError), ("'%9d' % 1", TypeError),
+    ("1 / 0", ZeroDivisionError), ("has(topic)", TypeError),
+])  # fmt: skip
 def test_what_makes_no_sense_is_an_error_and_no_answer(text: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         Expression(text).evaluate(record(VALUE, message=MESSAGE))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "1 +", "json.t = 1", "x := 1", "import os", "__import__('os')", "json.__class__", "().__class__.__bases__",
-        "json._private", "open('/etc/passwd')", "eval('1')", "print(1)", "exec('1')", "json.t ** 9", "1 << 9",
-        "f'{json.t:>9}'", "(yield)", "await json", "1) + (2", "json.t; 1", "temperature > 3", "globals()",
-        "matches(topic, '(')", "topic_matches(topic, 'a/#/b')", "has(json, 'a..b')", "getattr(json, 't')",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", "1 +", "json.t = 1", "x := 1", "import os", "__import__('os')", "json.__class__", "().__class__.__bases__",
+    "json._private", "open('/etc/passwd')", "eval('1')", "print(1)", "exec('1')", "json.t ** 9", "1 << 9",
+    "f'{json.t:>9}'", "(yield)", "await json", "1) + (2", "json.t; 1", "temperature > 3", "globals()",
+    "matches(topic, '(')", "topic_matches(topic, 'a/#/b')", "has(json, 'a..b')", "getattr(json, 't')",
+])  # fmt: skip
 def test_an_expression_that_cannot_be_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(ExpressionError):
         Expression(text)
@@ -141,17 +127,14 @@ def test_no_pattern_makes_a_message_take_long() -> None:
     assert time.process_time() - began < 2
 
 
-@pytest.mark.parametrize(
-    ("value", "expression", "options", "kind"),
-    [
-        ({"t": 21}, "json.t > 20", {}, Record),
-        ({"t": 20}, "json.t > 20", {}, Drop),
-        ({"t": -5.5}, "json.t > 20", {}, Drop),
-        ({}, "json.t > 20", {"missing": "keep"}, Record),
-        ({}, "json.t > 20", {"missing": "drop"}, Drop),
-        (b"\xff", "topic.startswith('d/')", {}, Record),  # needs no JSON
-    ],
-)
+@pytest.mark.parametrize(("value", "expression", "options", "kind"), [
+    ({"t": 21}, "json.t > 20", {}, Record),
+    ({"t": 20}, "json.t > 20", {}, Drop),
+    ({"t": -5.5}, "json.t > 20", {}, Drop),
+    ({}, "json.t > 20", {"missing": "keep"}, Record),
+    ({}, "json.t > 20", {"missing": "drop"}, Drop),
+    (b"\xff", "topic.startswith('d/')", {}, Record),  # needs no JSON
+])  # fmt: skip
 def test_the_filter_keeps_what_is_true_and_a_missing_field_if_it_is_told_so(
     value: Any, expression: str, options: dict[str, Any], kind: type
 ) -> None:
@@ -170,7 +153,6 @@ def test_the_filters_reason_can_be_chosen() -> None:
 
 
 # --- paths ------------------------------------------------------------------------------------------------------------
-
 _NAMES = st.text(alphabet="abc1", min_size=1, max_size=3)
 _DOCUMENTS = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),
@@ -192,8 +174,7 @@ def test_a_path_changes_its_place_and_nothing_else(document: Any, steps: list[st
         assert path.get(changed) == value
         if there is not MISSING:
             assert path.put(changed, there) == document
-    removed = path.change(document, lambda _: MISSING)
-    assert (removed is document) == (there is MISSING)
+    assert (path.change(document, lambda _: MISSING) is document) == (there is MISSING)
     assert path.change(document, lambda one: one) is document
     assert json.dumps(document) == before
 
@@ -205,7 +186,6 @@ def test_a_path_without_a_name_is_refused(text: str) -> None:
 
 
 # --- headers and fields -----------------------------------------------------------------------------------------------
-
 HEADERS = [("a", b"1"), ("b", b"2"), ("a", b"3"), ("mqtt.topic", b"d/1/state"), ("mqtt.user.x", b"y")]
 
 
@@ -240,8 +220,6 @@ def test_a_value_with_nothing_to_change_keeps_its_bytes() -> None:
 
 
 # --- mask -------------------------------------------------------------------------------------------------------------
-
-
 def digest(text: bytes, length: int = 32) -> str:
     return hmac.new(SECRET.encode(), text, hashlib.sha256).hexdigest()[:length]
 
@@ -274,8 +252,6 @@ def test_the_key_alone_needs_no_json() -> None:
 
 
 # --- split ------------------------------------------------------------------------------------------------------------
-
-
 def test_an_array_becomes_a_record_for_each_element() -> None:
     headers = [(wire.GATEWAY_MESSAGE_ID, b"id-7"), (wire.GATEWAY_MESSAGE_ID_KIND, b"device"), ("none", None)]
     split = interceptor(
@@ -304,21 +280,18 @@ def test_an_empty_array_is_dropped() -> None:
     assert is_a(Drop, send([], use="split")).reason == "empty_array"
 
 
-@pytest.mark.parametrize(
-    ("value", "options", "error", "says"),
-    [
-        ({"a": 1}, {"use": "fields", "add": {"a.b": 1}}, ValueError,
-            r"'a.b' cannot be set: there is no field 'b' in a number"),
-        ({}, {"use": "split"}, NotSplitError, "the value is no array"),
-        ({"a": 1}, {"use": "split", "path": "a"}, NotSplitError, "what is at 'a' is no array"),
-        ([1, 2, 3], {"use": "split", "max_records": 2}, NotSplitError, "3 elements; max_records allows 2"),
-        ([{"id": 1}, {}], {"use": "split", "key": "id"}, NotSplitError, "Element 1 has no value at 'id'"),
-        *(
-            (value, {"use": "age_out", "timestamp": "ts", "max_age": "1s"}, NoTimestampError, "'ts'")
-            for value in ({}, {"ts": "1"}, {"ts": True}, {"ts": None})
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "options", "error", "says"), [
+    ({"a": 1}, {"use": "fields", "add": {"a.b": 1}}, ValueError,
+        r"'a.b' cannot be set: there is no field 'b' in a number"),
+    ({}, {"use": "split"}, NotSplitError, "the value is no array"),
+    ({"a": 1}, {"use": "split", "path": "a"}, NotSplitError, "what is at 'a' is no array"),
+    ([1, 2, 3], {"use": "split", "max_records": 2}, NotSplitError, "3 elements; max_records allows 2"),
+    ([{"id": 1}, {}], {"use": "split", "key": "id"}, NotSplitError, "Element 1 has no value at 'id'"),
+    *(
+        (value, {"use": "age_out", "timestamp": "ts", "max_age": "1s"}, NoTimestampError, "'ts'")
+        for value in ({}, {"ts": "1"}, {"ts": True}, {"ts": None})
+    ),
+])  # fmt: skip
 def test_what_cannot_be_done_with_a_value_is_an_error(
     value: Any, options: dict[str, Any], error: type[Exception], says: str
 ) -> None:
@@ -331,18 +304,13 @@ def test_other_values_pass_if_told_so() -> None:
 
 
 # --- age out, sample, schema ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "options", "passes"),
-    [
-        ({"ts": 999_000}, {"timestamp": "ts", "max_age": "1s"}, True),
-        ({"ts": 998_999}, {"timestamp": "ts", "max_age": "1s"}, False),
-        ({"ts": 998.5}, {"timestamp": "ts", "unit": "s", "max_age": "1s"}, False),
-        ({"ts": 999_000_000_000}, {"timestamp": "ts", "unit": "ns", "max_age": "1s"}, True),
-        ({"ts": 99_000_000}, {"timestamp": "ts", "max_age": "1s"}, True),  # ahead of us
-    ],
-)
+@pytest.mark.parametrize(("value", "options", "passes"), [
+    ({"ts": 999_000}, {"timestamp": "ts", "max_age": "1s"}, True),
+    ({"ts": 998_999}, {"timestamp": "ts", "max_age": "1s"}, False),
+    ({"ts": 998.5}, {"timestamp": "ts", "unit": "s", "max_age": "1s"}, False),
+    ({"ts": 999_000_000_000}, {"timestamp": "ts", "unit": "ns", "max_age": "1s"}, True),
+    ({"ts": 99_000_000}, {"timestamp": "ts", "max_age": "1s"}, True),  # ahead of us
+])  # fmt: skip
 def test_what_is_too_old_is_dropped(value: Any, options: dict[str, Any], passes: bool) -> None:
     assert isinstance(send(value, use="age_out", **options), Record) is passes
 
@@ -387,53 +355,48 @@ def test_a_schema_lets_through_what_it_describes(tmp_path: Path) -> None:
 
 
 # --- options that cannot be -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"use": "filter"}, "expression: is required"),
-        ({"use": "filter", "expression": "json."}, "expression: 'json.' is no expression"),
-        ({"use": "filter", "expression": "True", "missing": "pass"}, "missing: Input should be"),
-        ({"use": "filter", "expression": "True", "reason": "No!"}, "reason: "),
-        ({"use": "headers"}, "nothing to do"),
-        ({"use": "headers", "add": {"mqtt.topic": "x"}}, "add: the name 'mqtt.topic' is the gateway's own"),
-        ({"use": "headers", "rename": {"a": "gateway.id"}}, "rename: the name 'gateway.id'"),
-        ({"use": "headers", "add": {"a": "${"}}, "position 0"),
-        ({"use": "fields"}, "nothing to do"),
-        ({"use": "fields", "rename": {"a.*": "b"}}, "rename: 'a.*' names several places"),
-        ({"use": "fields", "add": {"a": "${nope}"}}, "unknown placeholder"),
-        ({"use": "mask", "method": "hmac", "fields": ["a"]}, 'secret: method = "hmac" needs one'),
-        ({"use": "mask", "method": "hmac", "fields": ["a"], "secret": "hunter2"}, "fewer than 16 bytes"),
-        ({"use": "mask", "method": "redact"}, "nothing to do"),
-        ({"use": "mask", "method": "redact", "fields": ["a..b"]}, "fields: 'a..b' is no path"),
-        ({"use": "split", "path": "a.*"}, "path: 'a.*' names several"),
-        ({"use": "split", "max_records": 0}, "max_records: "),
-        ({"use": "sample", "share": 0}, "share: "),
-        ({"use": "sample", "share": 0.5, "by": "${topic[1}"}, "unknown placeholder"),
-        ({"use": "age_out", "max_age": "1s"}, "max_age: the age needs"),
-        ({"use": "age_out", "timestamp": "ts"}, "timestamp: it has no effect without max_age"),
-        ({"use": "age_out", "timestamp": "ts", "max_age": "1 week"}, "max_age: a duration"),
-        ({"use": "json_schema"}, "give one of schema_file and definition"),
-        ({"use": "json_schema", "definition": {"type": "objekt"}}, "definition: it is no JSON Schema"),
-        (
-            {
-                "use": "json_schema",
-                "definition": {"properties": {"t": {"pattern": "^(?=a)"}}, "patternProperties": {"(b)\\1": {}}},
-            },
-            "backreferences): '(b)\\\\1', '^(?=a)'",
-        ),
-        (
-            {
-                "use": "filter",
-                "expression": r"matches(topic, '(?=a)') and matches(topic, '^ok$') and matches(topic, r'(b)\1')",
-            },
-            "'(b)\\\\1' has the backreference",
-        ),
-        ({"use": "json_schema", "schema_file": "/none/such"}, "schema_file: /none/such cannot be read"),
-        ({"use": "json_schema", "definition": {"$ref": "http://127.0.0.1:1/x"}}, "which is not fetched"),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), [
+    ({"use": "filter"}, "expression: is required"),
+    ({"use": "filter", "expression": "json."}, "expression: 'json.' is no expression"),
+    ({"use": "filter", "expression": "True", "missing": "pass"}, "missing: Input should be"),
+    ({"use": "filter", "expression": "True", "reason": "No!"}, "reason: "),
+    ({"use": "headers"}, "nothing to do"),
+    ({"use": "headers", "add": {"mqtt.topic": "x"}}, "add: the name 'mqtt.topic' is the gateway's own"),
+    ({"use": "headers", "rename": {"a": "gateway.id"}}, "rename: the name 'gateway.id'"),
+    ({"use": "headers", "add": {"a": "${"}}, "position 0"),
+    ({"use": "fields"}, "nothing to do"),
+    ({"use": "fields", "rename": {"a.*": "b"}}, "rename: 'a.*' names several places"),
+    ({"use": "fields", "add": {"a": "${nope}"}}, "unknown placeholder"),
+    ({"use": "mask", "method": "hmac", "fields": ["a"]}, 'secret: method = "hmac" needs one'),
+    ({"use": "mask", "method": "hmac", "fields": ["a"], "secret": "hunter2"}, "fewer than 16 bytes"),
+    ({"use": "mask", "method": "redact"}, "nothing to do"),
+    ({"use": "mask", "method": "redact", "fields": ["a..b"]}, "fields: 'a..b' is no path"),
+    ({"use": "split", "path": "a.*"}, "path: 'a.*' names several"),
+    ({"use": "split", "max_records": 0}, "max_records: "),
+    ({"use": "sample", "share": 0}, "share: "),
+    ({"use": "sample", "share": 0.5, "by": "${topic[1}"}, "unknown placeholder"),
+    ({"use": "age_out", "max_age": "1s"}, "max_age: the age needs"),
+    ({"use": "age_out", "timestamp": "ts"}, "timestamp: it has no effect without max_age"),
+    ({"use": "age_out", "timestamp": "ts", "max_age": "1 week"}, "max_age: a duration"),
+    ({"use": "json_schema"}, "give one of schema_file and definition"),
+    ({"use": "json_schema", "definition": {"type": "objekt"}}, "definition: it is no JSON Schema"),
+    (
+        {
+            "use": "json_schema",
+            "definition": {"properties": {"t": {"pattern": "^(?=a)"}}, "patternProperties": {"(b)\\1": {}}},
+        },
+        "backreferences): '(b)\\\\1', '^(?=a)'",
+    ),
+    (
+        {
+            "use": "filter",
+            "expression": r"matches(topic, '(?=a)') and matches(topic, '^ok$') and matches(topic, r'(b)\1')",
+        },
+        "'(b)\\\\1' has the backreference",
+    ),
+    ({"use": "json_schema", "schema_file": "/none/such"}, "schema_file: /none/such cannot be read"),
+    ({"use": "json_schema", "definition": {"$ref": "http://127.0.0.1:1/x"}}, "which is not fetched"),
+])  # fmt: skip
 def test_wrong_options_are_told_with_their_name(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         interceptor(**options)

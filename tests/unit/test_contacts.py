@@ -94,11 +94,9 @@ def test_a_broker_that_left_and_came_back_is_the_same(contacts: Contacts, clock:
     assert (gone.listed, gone.host, gone.port) == (True, "elsewhere", 9093)
 
 
-@pytest.mark.parametrize(
-    ("error", "stays"),
-    [(ConnectionRefusedError(), False), (TimeoutError(), True), (None, False)],
-    ids=["taken away", "frozen", "left in good order"],
-)
+@pytest.mark.parametrize(("error", "stays"), [
+    (ConnectionRefusedError(), False), (TimeoutError(), True), (None, False),
+], ids=["taken away", "frozen", "left in good order"])  # fmt: skip
 def test_one_that_has_left_is_forgotten_and_a_frozen_one_is_not(
     contacts: Contacts, clock: Clock, error: OSError | None, *, stays: bool
 ) -> None:
@@ -150,18 +148,15 @@ def test_who_says_why_it_is_not_to_be_talked_to_is_not_frozen() -> None:
 BOTH = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 9), [Errno 111] Connect call failed ('1.2.3.4', 9)"
 
 
-@pytest.mark.parametrize(
-    ("error", "words", "refuses"),
-    [
-        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9092)"), "connection refused", True),
-        (OSError(BOTH), "connection refused", True),
-        (OSError(113, "Connect call failed ('10.0.0.1', 9092)"), "no route to host", False),
-        (socket.gaierror(-2, "Name or service not known"), "its host name is not known here", False),
-        (RequestTimedOutError(), "request timed out", False),
-        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:1)"), "TLS fails", False),
-        (OSError(), "the system gives no reason", False),
-    ],
-)
+@pytest.mark.parametrize(("error", "words", "refuses"), [
+    (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9092)"), "connection refused", True),
+    (OSError(BOTH), "connection refused", True),
+    (OSError(113, "Connect call failed ('10.0.0.1', 9092)"), "no route to host", False),
+    (socket.gaierror(-2, "Name or service not known"), "its host name is not known here", False),
+    (RequestTimedOutError(), "request timed out", False),
+    (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:1)"), "TLS fails", False),
+    (OSError(), "the system gives no reason", False),
+])  # fmt: skip
 def test_what_a_library_says_is_put_into_words(error: OSError, words: str, *, refuses: bool) -> None:
     contacts = Contacts()
     contacts.listed([(1, "kafka-1", 9093)])

@@ -29,9 +29,7 @@ async def test_whatever_goes_wrong_nothing_acknowledged_is_lost_and_the_account_
 async def test_where_nothing_goes_wrong_every_record_is_there_exactly_once(seed: int) -> None:
     world = World(seed, misfortune=False)
     await world.run(600)
-    assert world.copies() == 0
-    assert world.gateway.observer.incarnations == [1]
-    assert world.gateway.ledger.returned == 0
+    assert (world.copies(), world.gateway.observer.incarnations, world.gateway.ledger.returned) == (0, [1], 0)
     fates = [message.fate for message in world.messages]
     assert world.gateway.ledger.filtered == fates.count(None)
     assert world.gateway.ledger.dead_lettered == fates.count(DEAD_LETTERS)

@@ -66,7 +66,6 @@ def test_without_a_share_the_rate_stops_it_as_soon_as_a_minute_s_worth_is_exceed
         answers.append(feed.bad())
     assert answers[:-1] == [None] * 6000
     excess = answers[-1]
-    assert excess is not None
     assert (excess.setting, excess.dead, excess.messages) == ("max_per_second", 6001, 6001)
 
 
@@ -85,10 +84,7 @@ def test_a_slow_route_is_judged_by_its_last_thousand_messages_however_long_they_
                 break
         else:
             feed.good()
-    assert excess is not None
-    assert excess.setting == "max_share"
-    assert excess.messages == 1000
-    assert excess.dead == 20
+    assert (excess.setting, excess.messages, excess.dead) == ("max_share", 1000, 20)
 
 
 def test_what_was_bad_long_ago_is_forgotten() -> None:
@@ -193,7 +189,6 @@ def test_a_quiet_route_takes_no_more_memory_the_longer_it_is_looked_back_on() ->
         most = max(most, int(repr(feed.meter).rpartition(", ")[2].split()[0]))
         assert excess is None or number >= 19_999
     assert most <= 6 * STEPS + 1
-    assert excess is not None
     assert excess.setting == "max_share"
     assert excess.messages >= 20_000
     assert excess.dead == pytest.approx(excess.messages / 80, abs=1)

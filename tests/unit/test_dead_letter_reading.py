@@ -20,14 +20,10 @@ from tests.unit.manual_time import manual_time
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PROPERTIES = st.builds(
-    Properties,
-    user=st.lists(st.tuples(TEXT, TEXT), max_size=4).map(tuple),
-    content_type=st.none() | TEXT,
-    response_topic=st.none() | TEXT,
-    correlation_data=st.none() | st.binary(max_size=8),
-    payload_format=st.integers(0, 1),
-    message_expiry=st.none() | st.integers(0, 2**32 - 1),
-)
+    Properties, user=st.lists(st.tuples(TEXT, TEXT), max_size=4).map(tuple), content_type=st.none() | TEXT,
+    response_topic=st.none() | TEXT, correlation_data=st.none() | st.binary(max_size=8),
+    payload_format=st.integers(0, 1), message_expiry=st.none() | st.integers(0, 2**32 - 1),
+)  # fmt: skip
 
 
 def logged(records: list[StoredRecord], *, topic: str = "dead", partition: int = 0) -> list[LoggedRecord]:
@@ -66,7 +62,6 @@ def test_a_message_comes_back_with_all_it_had(
     headers += [(wire.MQTT_RETAIN, b"1")] * retain + property_headers(properties)
     (record,) = written((payload, headers))
     letter = Assembler().take(logged([record])[0])
-    assert letter is not None
     assert letter.complete
     assert (letter.value, letter.properties(), letter.mqtt_topic) == (payload, properties, "devices/ü")
     assert letter.flags == qos << 1 | retain
@@ -128,7 +123,6 @@ def test_headers_spread_over_parts_come_together_in_their_order() -> None:
     assert letters == [None] * len(records)
     assembler = Assembler()
     *_, letter = [assembler.take(record) for record in records]
-    assert letter is not None
     assert list(letter.headers) == headers
     assert letter.value == b"x"
 
@@ -145,8 +139,7 @@ def test_a_message_s_own_headers_are_not_taken_for_its_dead_letter_s(size: int) 
 
 
 def test_what_is_no_dead_letter_is_passed_over() -> None:
-    record = LoggedRecord(Place("dead", 0, 0), 1, None, b"x", [("dlq.part", b"1/2")])
-    assert Assembler().take(record) is None
+    assert Assembler().take(LoggedRecord(Place("dead", 0, 0), 1, None, b"x", [("dlq.part", b"1/2")])) is None
 
 
 def test_numbers_that_are_none_do_no_harm() -> None:
@@ -156,7 +149,6 @@ def test_numbers_that_are_none_do_no_harm() -> None:
         (wire.MQTT_MESSAGE_EXPIRY, b"-1"),
     ]  # fmt: skip
     letter = Assembler().take(LoggedRecord(Place("dead", 0, 3), 42, None, None, headers))
-    assert letter is not None
     assert (letter.attempts, letter.first_seen_ms, letter.complete, letter.route) == (0, 42, True, "")
     assert letter.properties() == Properties()
     assert letter.flags == 0

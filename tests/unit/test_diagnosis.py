@@ -132,7 +132,6 @@ class Rig:
 
     def acknowledge(self, partition: int) -> None:
         queue = self.worker.kafka.partitions.queues["orders", partition]
-        assert queue.in_flight is not None
         self.worker.ledger.delivered += queue.in_flight.count
         queue.in_flight, queue.last_acknowledged_ns = None, self.clock()
 
@@ -225,7 +224,6 @@ async def test_a_broker_over_its_quota_is_not_silent_and_said_to_be_throttled(ri
         if second % 5 == 0:
             rig.worker.kafka.contacts.hold(2, 4000)
         contact = rig.worker.kafka.contacts.get(2)
-        assert contact is not None
         for partition in (1, 3):
             rig.producer.held["orders", partition] = contact.held_until_ns
         rig.pass_by(1)
@@ -429,14 +427,11 @@ async def test_a_look_at_thousands_of_partitions_is_short(rig: Rig) -> None:
     assert asked < 1.0
 
 
-@pytest.mark.parametrize(
-    ("error", "made", "level"),
-    [
-        (LeaderMissingError("NOT_LEADER_OR_FOLLOWER"), True, "info"),
-        (LeaderMissingError("NOT_LEADER_OR_FOLLOWER"), False, "warning"),
-        (UnreachableError("no answer"), True, "warning"),
-    ],
-)
+@pytest.mark.parametrize(("error", "made", "level"), [
+    (LeaderMissingError("NOT_LEADER_OR_FOLLOWER"), True, "info"),
+    (LeaderMissingError("NOT_LEADER_OR_FOLLOWER"), False, "warning"),
+    (UnreachableError("no answer"), True, "warning"),
+])  # fmt: skip
 async def test_a_topic_just_made_may_have_no_leader_without_a_warning(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: BridgeError, made: bool, level: str
 ) -> None:

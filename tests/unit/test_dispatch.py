@@ -1,15 +1,17 @@
 """A topic's bytes lead to the right slot, key and headers; what cannot go there is parked, buried or left out."""
 
 import asyncio
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, UnreachableError
+from bridge.interceptors import Chains
 from bridge.message import Properties
 from bridge.ports import StoredRecord
 from bridge.produce.dispatch import (
+    NO_CHAINS,
     NO_ROUTE,
     REMEMBERED_BYTES,
     STATUS,
@@ -42,7 +44,7 @@ class Rig(TopicFinder):
     """A dispatcher with routes on the data path; ``take`` does with a message what the hot path does."""
 
     def __init__(
-        self, path: Path, *routes: dict[str, object], cache_entries: int = 1000, properties: int = 100
+        self, path: Path, *routes: Any, cache_entries: int = 1000, properties: int = 100, chains: Chains = NO_CHAINS
     ) -> None:
         super().__init__(path)
         self.filtered: list[tuple[str, str]] = []
@@ -56,18 +58,12 @@ class Rig(TopicFinder):
         self.matched: list[str] = []
         match = self.router.match
         self.router.match = lambda topic: self.matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
-        self.dispatcher = Dispatcher(
-            self.router,
-            path.accumulator,
-            path.dead_letters,
-            DispatchLimits(4096, cache_entries, properties),
-            DispatchHooks(
-                topics=self,
-                parse_properties=self.parse,
-                filtered=lambda route, reason: self.filtered.append((route, reason)),
-                failed=self.defects.append,
-            ),
-        )
+        hooks = DispatchHooks(
+            topics=self, parse_properties=self.parse, failed=self.defects.append,
+            filtered=lambda route, reason: self.filtered.append((route, reason)),
+        )  # fmt: skip
+        limits = DispatchLimits(4096, cache_entries, properties)
+        self.dispatcher = Dispatcher(self.router, path.accumulator, path.dead_letters, limits, hooks, chains=chains)
         self.dispatcher.received_ms = RECEIVED_MS
         self.dispatcher.delivery_prefix = b"gw-0-0:1:"
 
@@ -118,8 +114,6 @@ def headers_of(record: StoredRecord) -> dict[str, bytes | None]:
 
 
 # --- the fast way -----------------------------------------------------------------------------------------------------
-
-
 async def test_a_message_gets_its_route_s_topic_key_partition_and_headers() -> None:
     kafka = FakeKafka()
     topic = kafka.topic("telemetry", 5)
@@ -132,11 +126,8 @@ async def test_a_message_gets_its_route_s_topic_key_partition_and_headers() -> N
         key = b"d%d" % number
         (record,) = (r for r in topic.partitions[partition_for(key, 5)].log if r.key == key)
         assert (record.value, record.timestamp_ms) == (b"%d" % number, RECEIVED_MS)
-        assert headers_of(record) == {
-            wire.MQTT_TOPIC: b"devices/d%d/oslo" % number,
-            wire.MQTT_RETAIN: b"1",
-            "site": b"oslo",
-        }
+        named = {wire.MQTT_TOPIC: b"devices/d%d/oslo" % number, wire.MQTT_RETAIN: b"1", "site": b"oslo"}
+        assert headers_of(record) == named
 
 
 async def test_a_topic_is_settled_once_for_each_flag_nibble() -> None:
@@ -155,8 +146,7 @@ async def test_properties_are_parsed_once_for_each_content_and_route() -> None:
         assert rig.parsed == [b"n=%d" % n for n in range(5)]
         for number in range(25):  # more than are remembered: memory stays bounded, and every one is right
             rig.take(b"devices/1", b"", properties=b"m=%d" % number)
-        extras = next(iter(rig.dispatcher._extras.values()))
-        assert len(extras) <= 10
+        assert len(next(iter(rig.dispatcher._extras.values()))) <= 10
     seen = [headers_of(record) for record in path.topic.records()]
     assert [h.get("mqtt.user.n") for h in seen[:40]] == [b"%d" % (n % 5) for n in range(40)]
     assert [h.get("mqtt.user.m") for h in seen[40:]] == [b"%d" % n for n in range(25)]
@@ -214,16 +204,14 @@ async def test_topics_share_their_entries_where_nothing_but_the_topic_differs() 
         await own.done()
     records = path.topic.records()
     assert [dict(record.headers)[wire.MQTT_TOPIC] for record in records] == topics * 6
-    assert [record.key for record in records] == topics * 2 + [
-        topic.split(b"/")[1] for topic in topics * 2
-    ] + topics * 2
+    numbers = [topic.split(b"/")[1] for topic in topics]
+    assert [record.key for record in records] == [*topics * 2, *numbers * 2, *topics * 2]
     assert [dict(record.headers)["site"] for record in records[24:]] == [topic.split(b"/")[2] for topic in topics * 2]
 
 
 async def test_long_topics_and_properties_are_not_remembered_but_delivered() -> None:
     """Any device may invent them, 64 KiB each: 50,000 of these would be 3 GB."""
-    kafka = FakeKafka(batch_bytes=1 << 20)
-    kafka.topic("t", 3)
+    kafka = FakeKafka("t", 3, batch_bytes=1 << 20)
     long = b"devices/" + b"x" * REMEMBERED_BYTES
     async with Path(kafka) as path, Rig(path) as rig:
         for number in range(20):
@@ -245,14 +233,9 @@ async def test_records_without_a_key_share_batches_that_take_partitions_in_turn(
 
 
 # --- the slow way -----------------------------------------------------------------------------------------------------
-
-
 async def test_fast_and_slow_messages_of_a_partition_keep_their_order() -> None:
     """Two routes, one by topic alone and one by payload, write to one partition in the order of receipt of each."""
-    routes = (
-        {"name": "slow", "filters": ["devices/+/slow"], "key": "${payload.id}"},
-        {"name": "fast", "filters": ["devices/#"]},
-    )
+    routes = {"name": "slow", "filters": ["devices/+/slow"], "key": "${payload.id}"}, {"name": "fast"}
     async with Path(FakeKafka("t", batch_bytes=600)) as path, Rig(path, *routes) as rig:
         for number in range(50):
             rig.take(b"devices/1/slow", b'{"id": "a", "n": %d}' % number)
@@ -270,14 +253,11 @@ async def test_delivery_ids_count_on_from_message_to_message() -> None:
     async with Path() as path, Rig(path, {"metadata_headers": ["message_id"]}) as rig:
         for _ in range(3):
             rig.take(b"devices/1")
-    assert [headers_of(r)[wire.GATEWAY_MESSAGE_ID] for r in path.topic.records()] == [
-        b"gw-0-0:1:%d" % n for n in (1, 2, 3)
-    ]
+    ids = [headers_of(record)[wire.GATEWAY_MESSAGE_ID] for record in path.topic.records()]
+    assert ids == [b"gw-0-0:1:%d" % n for n in (1, 2, 3)]
 
 
 # --- left out ---------------------------------------------------------------------------------------------------------
-
-
 async def test_what_no_route_wants_is_counted_as_filtered_and_acknowledged() -> None:
     async with Path() as path, Rig(path) as rig:
         rig.take(b"elsewhere/1")
@@ -309,8 +289,6 @@ async def test_a_topic_name_that_mqtt_forbids_is_an_error_on_both_ways(topic: by
 
 
 # --- buried -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_message_with_nowhere_to_go_is_buried_with_all_that_is_known_of_it() -> None:
     async with Path() as path, Rig(path, {"topic": "t-${property.site}", "metadata_headers": []}) as rig:
         rig.take(b"devices/1", b"payload", QOS2 | RETAIN, b"other=1")
@@ -318,12 +296,8 @@ async def test_a_message_with_nowhere_to_go_is_buried_with_all_that_is_known_of_
     (record,) = path.letters.records()
     headers = headers_of(record)
     assert (record.key, record.value) == (b"devices/1", b"payload")
-    assert headers[wire.MQTT_TOPIC] == b"devices/1"
-    assert headers[wire.MQTT_QOS] == b"2"
-    assert headers[wire.MQTT_RETAIN] == b"1"
-    assert headers["mqtt.user.other"] == b"1"
-    assert headers[wire.DLQ_ROUTE] == b"route"
-    assert headers[wire.DLQ_REASON] == b"missing_value"
+    names = [wire.MQTT_TOPIC, wire.MQTT_QOS, wire.MQTT_RETAIN, "mqtt.user.other", wire.DLQ_ROUTE, wire.DLQ_REASON]
+    assert [headers[name] for name in names] == [b"devices/1", b"2", b"1", b"1", b"route", b"missing_value"]
     assert wire.GATEWAY_DEVICE not in headers
 
 
@@ -352,18 +326,13 @@ async def test_a_payload_beyond_the_limit_is_buried_with_its_key_and_meant_topic
     assert [len(value or b"") for value in path.topic.values()] == [4096, 5]
     assert b"".join(value or b"" for value in path.letters.values()) == b"." * 4097
     record = path.letters.records()[0]
-    assert record.key == b"1"
     headers = headers_of(record)
-    assert headers[wire.DLQ_KAFKA_TOPIC] == b"t"
-    sentence = headers[wire.DLQ_ERROR]
-    assert sentence is not None
-    assert b"4097 bytes" in sentence
-    assert b"kafka.max_record_bytes allows 4096" in sentence
+    assert (record.key, headers[wire.DLQ_KAFKA_TOPIC]) == (b"1", b"t")
+    for words in (b"4097 bytes", b"kafka.max_record_bytes allows 4096"):
+        assert words in headers[wire.DLQ_ERROR]
 
 
 # --- parked -----------------------------------------------------------------------------------------------------------
-
-
 async def test_messages_for_a_topic_not_known_yet_wait_in_order_and_then_go_the_fast_way() -> None:
     kafka = FakeKafka(batch_bytes=500)
     topic = kafka.topic("t-oslo", 3)
@@ -415,8 +384,7 @@ async def test_a_parked_message_holds_back_the_spans_behind_its_own() -> None:
 async def test_a_topic_that_cannot_be_asked_for_now_is_asked_for_again_and_nothing_is_buried(
     error: BridgeError,
 ) -> None:
-    kafka = FakeKafka()
-    topic = kafka.topic("t-new")
+    kafka = FakeKafka("t-new")
     async with Path(kafka, topics=[DEAD_LETTERS]) as path, Rig(path, {"topic": "t-${topic[1]}"}) as rig:
         rig.answers.extend([error] * 20)
         rig.take(b"devices/new")
@@ -424,16 +392,12 @@ async def test_a_topic_that_cannot_be_asked_for_now_is_asked_for_again_and_nothi
     waited_s = asyncio.get_running_loop().time() - begun_s
     assert 20 * LOCATE_RETRY_S <= waited_s <= 30 * LOCATE_RETRY_S
     assert path.dead == []
-    assert topic.values() == [b"x"]
+    assert kafka.topics["t-new"].values() == [b"x"]
 
 
 async def test_messages_for_a_topic_that_does_not_exist_are_buried_as_they_were() -> None:
-    kafka = FakeKafka()
-    dead = kafka.topic(DEAD_LETTERS)
-    kafka.topic("t-there")
-    async with Path(kafka, topics=[DEAD_LETTERS, "t-there"]) as path:
-        tombstones = {"topic": "t-${topic[1]}", "empty_payload": "tombstone"}
-        rig = Rig(path, tombstones)
+    async with Path(FakeKafka("t-there"), topics=[DEAD_LETTERS, "t-there"]) as path:
+        rig = Rig(path, {"topic": "t-${topic[1]}", "empty_payload": "tombstone"})
         rig.take(b"devices/nowhere", b"1")
         rig.take(b"devices/there", b"2")
         rig.take(b"devices/nowhere", b"")
@@ -444,11 +408,10 @@ async def test_messages_for_a_topic_that_does_not_exist_are_buried_as_they_were(
         rig.take(b"devices/nowhere", b"3")  # asked for anew: somebody may have made it
         await rig.done()
         assert rig.located == ["t-nowhere"] * 2
-    assert dead.values() == [b"1", None, b"3"]
-    headers = headers_of(dead.records()[0])
-    assert headers[wire.DLQ_REASON] == b"invalid_topic"
-    assert headers[wire.DLQ_KAFKA_TOPIC] == b"t-nowhere"
-    assert headers[wire.MQTT_TOPIC] == b"devices/nowhere"
+    assert path.letters.values() == [b"1", None, b"3"]
+    headers = headers_of(path.letters.records()[0])
+    told = [headers[name] for name in (wire.DLQ_REASON, wire.DLQ_KAFKA_TOPIC, wire.MQTT_TOPIC)]
+    assert told == [b"invalid_topic", b"t-nowhere", b"devices/nowhere"]
 
 
 async def test_the_bytes_of_parked_messages_count_headers_and_all() -> None:
@@ -485,16 +448,15 @@ async def test_a_close_gives_up_waiting_and_acknowledges_nothing_parked() -> Non
         assert not rig.defects
 
 
+ALARMS = {"name": "alarms", "topic": "alarms", "group": "urgent"}
+
+
 async def test_what_another_groups_sessions_fetch_too_is_taken_once() -> None:
     """Filters of two groups overlap: the message comes to a session of each; only its route's own group takes it."""
     kafka = FakeKafka("t")
     kafka.topic("alarms")
     async with Path(kafka) as path:
-        rig = Rig(
-            path,
-            {"name": "alarms", "filters": ["devices/+/alarm"], "topic": "alarms", "group": "urgent"},
-            {"filters": ["devices/#"]},
-        )
+        rig = Rig(path, {"filters": ["devices/+/alarm"], **ALARMS}, {})
         rig.take(b"devices/1/alarm")
         rig.take(b"devices/1/alarm")
         rig.take(b"devices/1/telemetry")
@@ -503,10 +465,9 @@ async def test_what_another_groups_sessions_fetch_too_is_taken_once() -> None:
         assert not kafka.topics["alarms"].records()
         assert len(kafka.topics["t"].records()) == 1
         assert (path.ledger.filtered, path.ledger.delivered) == (2, 1)
-        assert [sub.filter for sub in rig.router.subscriptions("shared", 1, group="urgent")[0]] == [
-            "$share/gateway/devices/+/alarm"
-        ]
-        assert [sub.filter for sub in rig.router.subscriptions("shared", 1)[0]] == ["$share/gateway/devices/#"]
+        for group, filter_ in (("urgent", "devices/+/alarm"), ("", "devices/#")):
+            (subscription,) = rig.router.subscriptions("shared", 1, group=group)[0]
+            assert subscription.filter == f"$share/gateway/{filter_}"
 
 
 async def test_what_came_by_a_filter_of_earlier_settings_goes_where_its_route_says_now() -> None:
@@ -515,11 +476,7 @@ async def test_what_came_by_a_filter_of_earlier_settings_goes_where_its_route_sa
     kafka = FakeKafka("t")
     kafka.topic("alarms")
     async with Path(kafka) as path:
-        rig = Rig(
-            path,
-            {"name": "alarms", "filters": ["alarms/+"], "topic": "alarms", "group": "urgent"},
-            {"filters": ["devices/#"]},
-        )
+        rig = Rig(path, {"filters": ["alarms/+"], **ALARMS}, {})
         rig.take(b"alarms/1")
         rig.take(b"alarms/1")
         await path.drained()

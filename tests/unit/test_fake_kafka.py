@@ -66,16 +66,11 @@ class TestFakeKafka(ProducerPort):
 def test_a_batch_that_raises_for_a_wrong_type_has_taken_nothing(make: Callable[[], BatchBuilder]) -> None:
     """The data path counts on it: the message goes elsewhere, and the batch goes on."""
     wrong: list[tuple[Any, Any, Any, Any]] = [
-        (5, b"k", "text", []),
-        (5, "k", b"v", []),
-        (1 << 63, b"k", b"v", []),
-        (5, b"k", b"v", None),
-        (5, b"k", b"v", (("a", b"b"),)),
-        (5, b"k", b"v", [("a", b"b"), ("c", "d")]),
-        (5, b"k", b"v", [("a", b"b"), (b"c", b"d")]),
-        (5, b"k", b"v", [("a", b"b"), ("\ud800", b"d")]),
+        (5, b"k", "text", []), (5, "k", b"v", []), (1 << 63, b"k", b"v", []), (5, b"k", b"v", None),
+        (5, b"k", b"v", (("a", b"b"),)), (5, b"k", b"v", [("a", b"b"), ("c", "d")]),
+        (5, b"k", b"v", [("a", b"b"), (b"c", b"d")]), (5, b"k", b"v", [("a", b"b"), ("\ud800", b"d")]),
         (5, b"k", b"v", [("a", b"b"), ("c", b"d", 1)]),
-    ]
+    ]  # fmt: skip
     batch = make()
     for number, (timestamp, key, value, headers) in enumerate(wrong):
         assert batch.append(number, 5, b"k", b"good", [("a", b"b")]) is not None

@@ -5,7 +5,7 @@ import gc
 import json
 import random
 import tracemalloc
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -13,14 +13,13 @@ from bridge import wire
 from bridge.errors import PoisonedError
 from bridge.intercept.loading import load_chains
 from bridge.interceptors import INTERCEPTOR_ERROR, Drop, Interceptor
-from bridge.message import Properties
 from bridge.ports import StoredRecord
-from bridge.produce.dispatch import REMEMBERED_BYTES, Dispatcher, DispatchHooks, DispatchLimits
+from bridge.produce.dispatch import REMEMBERED_BYTES
 from bridge.record import Record
-from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
-from tests.unit.data_path import DEAD_LETTERS, Path, TopicFinder
+from tests.unit import test_dispatch
+from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import in_manual_time
 
@@ -53,23 +52,14 @@ class Spoiler(Interceptor):
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "value-str": {"value": "text"},
-    "value-int": {"value": 7},
-    "key-str": {"key": "k"},
-    "topic-bytes": {"topic": b"t"},
-    "topic-surrogate": {"topic": "t\ud800"},
-    "time-str": {"timestamp_ms": "1"},
-    "time-none": {"timestamp_ms": None},
-    "time-nan": {"timestamp_ms": float("nan")},
-    "time-large": {"timestamp_ms": 1 << 63},
-    "headers-none": {"headers": None},
-    "headers-dict": {"headers": {"a": b"b"}},
-    "headers-pair": {"headers": [("a", b"b"), ["c", b"d"]]},
-    "headers-triple": {"headers": [("a", b"b", 1)]},
-    "headers-name": {"headers": [(b"a", b"b")]},
-    "headers-surrogate": {"headers": [("\ud800", b"b")]},
-    "headers-str": {"headers": [("a", "b")]},
-}
+    "value-str": {"value": "text"}, "value-int": {"value": 7}, "key-str": {"key": "k"},
+    "topic-bytes": {"topic": b"t"}, "topic-surrogate": {"topic": "t\ud800"}, "time-str": {"timestamp_ms": "1"},
+    "time-none": {"timestamp_ms": None}, "time-nan": {"timestamp_ms": float("nan")},
+    "time-large": {"timestamp_ms": 1 << 63}, "headers-none": {"headers": None},
+    "headers-dict": {"headers": {"a": b"b"}}, "headers-pair": {"headers": [("a", b"b"), ["c", b"d"]]},
+    "headers-triple": {"headers": [("a", b"b", 1)]}, "headers-name": {"headers": [(b"a", b"b")]},
+    "headers-surrogate": {"headers": [("\ud800", b"b")]}, "headers-str": {"headers": [("a", "b")]},
+}  # fmt: skip
 
 
 class WrongType(Interceptor):
@@ -163,32 +153,14 @@ class Timed(Interceptor):
         return [record.replace(timestamp_ms=moment) for moment in record.json()]
 
 
-def parse(raw: bytes) -> Properties:
-    name, value = raw.decode().split("=")
-    return Properties(user=((name, value),))
-
-
-class Rig:
-    """A dispatcher with one route and its chain on the data path; ``take`` does what the hot path does."""
+class Rig(test_dispatch.Rig):
+    """One with one route and its chain."""
 
     def __init__(self, path: Path, *interceptors: dict[str, Any], cache_entries: int = 1000, **route: Any) -> None:
-        self.path = path
-        self.filtered: list[tuple[str, str]] = []
-        self.failed: list[BaseException] = []
         one = {"name": "route", "filters": ["d/#"], "topic": "t", "metadata_headers": ["topic", "properties"], **route}
-        settings = Settings.model_validate({"instance": "gw", "routes": [{**one, "interceptors": interceptors}]})
-        self.chains = load_chains(settings)
-        self.dispatcher = Dispatcher(
-            Router(settings.routes, instance="gw", reserved_topics=[DEAD_LETTERS]), path.accumulator,
-            path.dead_letters, DispatchLimits(4096, cache_entries, 3),
-            DispatchHooks(
-                topics=TopicFinder(path), parse_properties=parse, failed=self.failed.append,
-                filtered=lambda name, reason: self.filtered.append((name, reason)),
-            ),
-            chains=self.chains,
-        )  # fmt: skip
-        self.dispatcher.received_ms = RECEIVED_MS
-        self.dispatcher.delivery_prefix = b"gw-0-0:1:"
+        one["interceptors"] = interceptors
+        self.chains = load_chains(Settings.model_validate({"instance": "gw", "routes": [one]}))
+        super().__init__(path, one, cache_entries=cache_entries, properties=3, chains=self.chains)
 
     def take(self, value: Any, topic: bytes = b"d/1", flags: int = QOS1, properties: bytes = b"") -> bytes:
         payload = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -202,18 +174,8 @@ class Rig:
         assert path.balanced(), path.ledger
         return packet_id
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:
-            await self.done()
-
     async def done(self, *account: int) -> None:
-        self.path.flush()
-        await self.path.drained()
-        await self.dispatcher.close()
-        assert not self.failed
+        await super().done()
         assert len(self.path.owner.released) == self.path.ledger.received
         assert account in {(), self.account()}
 
@@ -235,8 +197,6 @@ def keys_apart(count: int, partitions: int) -> list[dict[str, str]]:
 
 
 # --- one to one -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_record_that_passes_is_what_it_would_have_been_without() -> None:
     kafka = FakeKafka()
     plain, passed = kafka.topic("p", 3), kafka.topic("t", 3)
@@ -330,38 +290,29 @@ async def test_a_timestamp_that_kafka_would_refuse_becomes_the_receive_time_and_
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("policy", "account", "values"),
-    [
-        ("pass", (4, 0, 0), [b"a", b"raise", b"none", b"b"]),
-        ("drop", (2, 2, 0), [b"a", b"b"]),
-        ("dead_letter", (2, 0, 2), [b"a", b"b"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("policy", "account", "values"), [
+    ("pass", (4, 0, 0), [b"a", b"raise", b"none", b"b"]),
+    ("drop", (2, 2, 0), [b"a", b"b"]),
+    ("dead_letter", (2, 0, 2), [b"a", b"b"]),
+])  # fmt: skip
 async def test_a_failed_record_goes_where_its_policy_says(
     policy: str, account: tuple[int, int, int], values: list[bytes]
 ) -> None:
-    kafka = FakeKafka()
-    topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path, Rig(path, {"use": f"{HERE}:Hostile", "on_error": policy}) as rig:
+    async with Path() as path, Rig(path, {"use": f"{HERE}:Hostile", "on_error": policy}) as rig:
         for value in (b"a", b"raise", b"none", b"b"):
             rig.take(value, properties=b"p=1")
         await rig.done(*account)
         assert rig.filtered == ([("route", INTERCEPTOR_ERROR)] * 2 if policy == "drop" else [])
         assert path.dead == ([DeadLetterReason.INTERCEPTOR_ERROR] * 2 if policy == "dead_letter" else [])
-    assert topic.values() == values
+    assert path.topic.values() == values
     if policy == "dead_letter":
-        letter = dead.records()[0]
+        letter = path.letters.records()[0]
         headers = dict(letter.headers)
         assert (letter.key, letter.value) == (b"d/1", b"raise")
-        assert headers[wire.MQTT_TOPIC] == b"d/1"
-        assert headers["mqtt.user.p"] == b"1"
-        assert headers[wire.DLQ_REASON] == b"interceptor_error"
-        assert headers[wire.DLQ_KAFKA_TOPIC] == b"t"
-        assert b"ValueError: told to" in (headers[wire.DLQ_ERROR] or b"")
-        assert b"Hostile" in (headers[wire.DLQ_ERROR] or b"")
+        names = [wire.MQTT_TOPIC, "mqtt.user.p", wire.DLQ_REASON, wire.DLQ_KAFKA_TOPIC]
+        assert [headers[name] for name in names] == [b"d/1", b"1", b"interceptor_error", b"t"]
+        for words in (b"ValueError: told to", b"Hostile"):
+            assert words in headers[wire.DLQ_ERROR]
 
 
 @pytest.mark.parametrize("how", ["", " many", " in place"])
@@ -374,21 +325,18 @@ async def test_a_part_of_a_wrong_type_goes_where_the_policy_says_and_nothing_of_
     value = f"{kind}{how}".encode()
 
     for policy in ("dead_letter", "drop", "pass"):
-        kafka = FakeKafka()
-        topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-        async with Path(kafka) as path, Rig(path, {"use": f"{HERE}:WrongType", "on_error": policy}, **route) as rig:
+        async with Path() as path, Rig(path, {"use": f"{HERE}:WrongType", "on_error": policy}, **route) as rig:
             for one in (b"a", value, b"b", value):
                 rig.take(one, properties=b"k=1")
         where = "dead_letter" if how == " in place" else policy
         assert rig.account() == {"dead_letter": (2, 0, 2), "drop": (2, 2, 0), "pass": (4, 0, 0)}[where]
-        assert topic.values() == ([b"a", value, b"b", value] if where == "pass" else [b"a", b"b"])
-        assert [record.value for record in dead.records()] == ([value] * 2 if where == "dead_letter" else [])
+        assert path.topic.values() == ([b"a", value, b"b", value] if where == "pass" else [b"a", b"b"])
+        assert path.letters.values() == ([value] * 2 if where == "dead_letter" else [])
 
 
-@pytest.mark.parametrize(
-    ("interceptor", "key", "headers"),
-    [("Loose", b"k", [("a", b"b")]), ("LooseValue", b"d/1", [("mqtt.topic", b"d/1")])],
-)
+@pytest.mark.parametrize(("interceptor", "key", "headers"), [
+    ("Loose", b"k", [("a", b"b")]), ("LooseValue", b"d/1", [("mqtt.topic", b"d/1")]),
+])  # fmt: skip
 async def test_what_has_an_obvious_meaning_is_taken_as_that_with_every_message_of_a_topic(
     interceptor: str, key: bytes, headers: list[tuple[str, bytes]]
 ) -> None:
@@ -410,15 +358,13 @@ async def test_a_record_of_a_plug_in_s_own_class_is_a_record() -> None:
 
 
 async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failures_like_others() -> None:
-    kafka = FakeKafka()
-    topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path, Rig(path, {"use": f"{HERE}:Rude"}) as rig:
+    async with Path() as path, Rig(path, {"use": f"{HERE}:Rude"}) as rig:
         for value in (b"a", b"untold", b"half", b"reason", b"panic", b"b"):
             rig.take(value)
         await rig.done(2, 0, 4)
-    assert topic.values() == [b"a", b"b"]
-    assert [record.value for record in dead.records()] == [b"untold", b"half", b"reason", b"panic"]
-    untold, half, _, _ = (dict(record.headers)[wire.DLQ_ERROR] or b"" for record in dead.records())
+    assert path.topic.values() == [b"a", b"b"]
+    assert path.letters.values() == [b"untold", b"half", b"reason", b"panic"]
+    untold, half, _, _ = (dict(record.headers)[wire.DLQ_ERROR] or b"" for record in path.letters.records())
     assert b"failed with UntoldError" in untold
     assert half.endswith(rb"ValueError: no such device: \ud800")
 
@@ -436,7 +382,7 @@ async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
         await path.until(lambda: len(path.topic.records()) == 3, "stored")
         await path.until(lambda: path.owner.released == [b"0"], "released")
         assert path.held == 3
-        (error,) = rig.failed
+        (error,) = rig.defects
         assert "told to" in str(error)
         assert "routes[0].interceptors[0]" in str(error)
         # The connection ends: what is owed for goes back to the broker, and the account still balances.
@@ -447,8 +393,6 @@ async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
 
 
 # --- one to several ---------------------------------------------------------------------------------------------------
-
-
 async def test_it_is_acknowledged_when_the_last_of_its_records_is_durable() -> None:
     async with Path(FakeKafka("t", 3)) as path, Rig(path, SPLIT) as rig:
         elements = keys_apart(3, 3)
@@ -478,20 +422,16 @@ async def test_some_dropped_of_several_leave_a_delivered_message_and_all_dropped
 
 
 async def test_a_large_array_of_small_elements_is_not_too_large_but_a_large_element_is() -> None:
-    kafka = FakeKafka()
-    topic, dead = kafka.topic("t", 3), kafka.topic(DEAD_LETTERS)
-    async with Path(kafka) as path, Rig(path, {"use": "split"}) as rig:
+    async with Path(FakeKafka("t", 3)) as path, Rig(path, {"use": "split"}) as rig:
         rig.take(["x" * 2000] * 4)
         rig.take(["small", "x" * 5000])
         await rig.done(1, 0, 1)
         assert path.dead == [DeadLetterReason.TOO_LARGE]
-    assert [len(value or b"") for value in topic.values()] == [2002] * 4
-    assert len(b"".join(value or b"" for value in dead.values())) == len(json.dumps(["small", "x" * 5000]))
+    assert [len(value or b"") for value in path.topic.values()] == [2002] * 4
+    assert len(b"".join(value or b"" for value in path.letters.values())) == len(json.dumps(["small", "x" * 5000]))
 
 
 # --- other topics -----------------------------------------------------------------------------------------------------
-
-
 async def test_a_topic_an_interceptor_chose_is_checked_and_found() -> None:
     kafka = FakeKafka()
     topic, other = kafka.topic("t"), kafka.topic("other", 2)
@@ -505,17 +445,14 @@ async def test_a_topic_an_interceptor_chose_is_checked_and_found() -> None:
     assert len(other.records()) == 2
 
 
-@pytest.mark.parametrize(
-    ("to", "account", "counts"),
-    [
-        (["t", "new"], (1, 0, 0), (1, 1, 0)),
-        (["new", "t"], (1, 0, 0), (1, 1, 0)),
-        (["new", "new", "t", "new"], (1, 0, 0), (1, 3, 0)),
-        (["gone", "t"], (1, 0, 0), (1, 0, 1)),  # counted with its last record, which is delivered
-        (["t", "gone"], (0, 0, 1), (1, 0, 1)),
-        (["gone", "new", "gone"], (0, 0, 1), (0, 1, 2)),
-    ],
-)
+@pytest.mark.parametrize(("to", "account", "counts"), [
+    (["t", "new"], (1, 0, 0), (1, 1, 0)),
+    (["new", "t"], (1, 0, 0), (1, 1, 0)),
+    (["new", "new", "t", "new"], (1, 0, 0), (1, 3, 0)),
+    (["gone", "t"], (1, 0, 0), (1, 0, 1)),  # counted with its last record, which is delivered
+    (["t", "gone"], (0, 0, 1), (1, 0, 1)),
+    (["gone", "new", "gone"], (0, 0, 1), (0, 1, 2)),
+])  # fmt: skip
 async def test_several_records_that_wait_for_their_topics_are_one_message(
     to: list[str], account: tuple[int, int, int], counts: tuple[int, int, int]
 ) -> None:
@@ -533,8 +470,6 @@ async def test_several_records_that_wait_for_their_topics_are_one_message(
 
 
 # --- Kafka refuses some of it -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_kafka_refuses_nothing_is_acknowledged_early_or_counted_twice(seed: int) -> None:
     """Messages of one to five records over partitions; some records poisoned, partitions that go and come."""
@@ -583,12 +518,9 @@ async def test_whatever_kafka_refuses_nothing_is_acknowledged_early_or_counted_t
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_remembered_topic_takes_a_kilobyte_or_so_however_many_there_are() -> None:
     """With its headers made for all 16 flag nibbles it took twice as much, 48 MiB for 25,000 of them."""
-    kafka = FakeKafka(batch_bytes=1 << 20)
-    kafka.topic("t", 3)
+    kafka = FakeKafka("t", 3, batch_bytes=1 << 20)
     async with Path(kafka) as path:
         rig = Rig(path, {"use": "filter", "expression": "False"}, cache_entries=10_000)
         for number in range(100):
@@ -610,8 +542,7 @@ async def test_a_remembered_topic_takes_a_kilobyte_or_so_however_many_there_are(
 
 
 async def test_long_topics_and_properties_are_not_remembered() -> None:
-    kafka = FakeKafka(batch_bytes=1 << 20)
-    kafka.topic("t", 3)
+    kafka = FakeKafka("t", 3, batch_bytes=1 << 20)
     async with Path(kafka) as path, Rig(path, {"use": "filter", "expression": "True"}) as rig:
         for number in range(20):
             rig.take({"n": 1}, b"d/" + b"x" * REMEMBERED_BYTES + b"%d" % number)

@@ -156,18 +156,15 @@ def test_a_model_of_options_is_filled_and_checked() -> None:
     assert "RuntimeError: broken inside" in refused({"use": f"{HERE}:Picky", "level": 14})
 
 
-@pytest.mark.parametrize(
-    ("use", "says"),
-    [
-        ("filtre", "use = 'filtre' is unknown: no built-in interceptor, and no installed package offers it"),
-        ("filtre", "did you mean 'filter'?"),
-        ("no_such_package.module:Thing", "there is no module 'no_such_package': is its package installed here"),
-        (f"{HERE}:Nothing", f"the module {HERE} has no 'Nothing'"),
-        (f"{HERE}:NOT_CALLABLE", "is int; a class (or a function) is wanted"),
-        ("json:JSONDecoder", "it has no method on_send"),
-        (f"{HERE}:Unmade", "cannot be created: OSError: no such device"),
-    ],
-)
+@pytest.mark.parametrize(("use", "says"), [
+    ("filtre", "use = 'filtre' is unknown: no built-in interceptor, and no installed package offers it"),
+    ("filtre", "did you mean 'filter'?"),
+    ("no_such_package.module:Thing", "there is no module 'no_such_package': is its package installed here"),
+    (f"{HERE}:Nothing", f"the module {HERE} has no 'Nothing'"),
+    (f"{HERE}:NOT_CALLABLE", "is int; a class (or a function) is wanted"),
+    ("json:JSONDecoder", "it has no method on_send"),
+    (f"{HERE}:Unmade", "cannot be created: OSError: no such device"),
+])  # fmt: skip
 def test_what_cannot_be_had_is_told_with_its_place(use: str, says: str) -> None:
     text = refused({"use": "headers", "remove": ["a"]}, {"use": use})
     assert says in text
@@ -197,8 +194,6 @@ def test_a_missing_optional_package_is_named_with_how_to_get_it(monkeypatch: pyt
 
 
 # --- entry points -----------------------------------------------------------------------------------------------------
-
-
 def offer(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
     offered = EntryPoints(EntryPoint(name, value, GROUP) for name, value in points)
     monkeypatch.setattr(importlib.metadata, "entry_points", offered.select)
@@ -226,7 +221,6 @@ def test_the_built_in_ones_are_registered_like_anybody_elses() -> None:
 
 
 # --- from files -------------------------------------------------------------------------------------------------------
-
 FILE = """
 [[interceptors]]
 use = "mask"
@@ -321,7 +315,6 @@ def test_an_option_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
-
 PAGE = (ROOT / "docs" / "interceptors.md").read_text()
 EXAMPLES = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if block.startswith("use =")]
 
@@ -338,6 +331,5 @@ def test_the_pages_own_interceptor_works(monkeypatch: pytest.MonkeyPatch) -> Non
     (chain,) = chains({"use": "celsius_of_the_page:ToCelsius", "field": "t"})
     view = MessageView("d/1")
     warm = chain.run(Record(view, "t", b"k", b'{"t": 212, "u": 1}', [], 0))
-    assert isinstance(warm, Record)
     assert warm.value == b'{"t":100.0,"u":1}'
     assert isinstance(chain.run(Record(view, "t", b"k", b'{"t": -1000}', [], 0)), Drop)

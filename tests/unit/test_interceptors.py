@@ -130,8 +130,6 @@ def test_what_was_dropped_goes_no_further() -> None:
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("policy", "stops"), [("dead_letter", False), ("stop", True)])
 def test_a_fault_names_place_and_cause(policy: str, stops: bool) -> None:
     chain = Chain("r", [stage(Answer(ZeroDivisionError("by nought")), policy, "mine")])
@@ -170,12 +168,9 @@ def test_one_message_in_so_many_is_timed_and_stands_for_all() -> None:
 @given(st.lists(st.sampled_from(["pass", "drop", "fail", "split", "one"]), max_size=6), st.data())
 def test_every_call_is_counted_once(kinds: list[str], data: st.DataObject) -> None:
     answers: dict[str, Any] = {
-        "pass": lambda one: one,
-        "drop": Drop("declared"),
-        "fail": ValueError("no"),
-        "split": lambda one: [one, one],
+        "pass": lambda one: one, "drop": Drop("declared"), "fail": ValueError("no"), "split": lambda one: [one, one],
         "one": lambda one: [one],
-    }
+    }  # fmt: skip
     interceptors = [Answer(answers[kind]) for kind in kinds]
     policies = [data.draw(st.sampled_from(["pass", "drop", "dead_letter", "stop"])) for _ in kinds]
     chain = Chain("r", [stage(one, policy) for one, policy in zip(interceptors, policies, strict=True)])
@@ -187,8 +182,6 @@ def test_every_call_is_counted_once(kinds: list[str], data: st.DataObject) -> No
 
 
 # --- acknowledgements and the end -------------------------------------------------------------------------------------
-
-
 class Listener(Interceptor):
     def __init__(self, error: BaseException | None = None) -> None:
         self.heard: list[tuple[RecordMetadata, BridgeError | None]] = []
@@ -243,8 +236,6 @@ def test_all_are_closed_once_even_behind_one_that_fails() -> None:
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
-
-
 def test_json_is_parsed_once_and_shared_until_the_value_changes() -> None:
     first = record(b'{"a": 1.50, "b": 123456789012345678901234567890}')
     document = first.json()

@@ -54,13 +54,9 @@ class Wire:
         async def closed() -> None: ...
 
         return SimpleNamespace(
-            send=send,
-            connected=lambda: True,
-            close=lambda **_: asyncio.ensure_future(closed()),
-            session_ends_ns=None,
-            muted_s=0.0,
-            credential=None,
-        )
+            send=send, connected=lambda: True, close=lambda **_: asyncio.ensure_future(closed()),
+            session_ends_ns=None, muted_s=0.0, credential=None,
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -143,7 +139,6 @@ async def test_a_question_does_not_stand_behind_a_batch_that_waits_for_a_frozen_
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     assert wire.asked == ["1"]
     contact = client.contacts.get(1)
-    assert contact is not None
     client.contacts.asked(1)  # a batch
     client.probe(contact)
     await within(5, asyncio.gather(*client._probing.values()))
@@ -175,8 +170,7 @@ async def test_the_task_that_renews_metadata_is_ours_and_outlives_a_defect(
 async def test_asking_for_a_topic_does_not_make_it(wire: Wire, client: Client) -> None:
     await within(5, client._metadata_update(client.cluster, {"telemetry"}))
     (request,) = wire.requests
-    struct = request.prepare({3: (0, 5)})
-    assert struct.to_object()["allow_auto_topic_creation"] is False
+    assert request.prepare({3: (0, 5)}).to_object()["allow_auto_topic_creation"] is False
 
 
 async def test_a_close_ends_what_is_still_asked(wire: Wire) -> None:

@@ -61,24 +61,19 @@ def test_a_code_of_a_kafka_to_come_costs_the_producer_and_nothing_else() -> None
     assert "error 999" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (3, LeaderMissingError), (5, LeaderMissingError), (6, LeaderMissingError), (100, LeaderMissingError),
-        (19, ReplicasMissingError), (20, ReplicasMissingError), (56, RetriableError), (-1, RetriableError),
-        # Rights, codecs and formats: every record would be refused, and none is at fault.
-        *((code, RefusedError) for code in (29, 31, 43, 53, 54, 58, 76)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "kind"), [
+    (3, LeaderMissingError), (5, LeaderMissingError), (6, LeaderMissingError), (100, LeaderMissingError),
+    (19, ReplicasMissingError), (20, ReplicasMissingError), (56, RetriableError), (-1, RetriableError),
+    # Rights, codecs and formats: every record would be refused, and none is at fault.
+    *((code, RefusedError) for code in (29, 31, 43, 53, 54, 58, 76)),
+])  # fmt: skip
 def test_a_retry_says_what_it_waits_for_and_a_refusal_buries_no_message(code: int, kind: type[Exception]) -> None:
     assert type(translate(AnswerError(code), "telemetry")) is kind
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [(10, "TOO_LARGE"), (18, "TOO_LARGE"), (17, "INVALID_RECORD"), (44, "INVALID_RECORD"),
-     (87, "INVALID_RECORD")],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "reason"), [
+    (10, "TOO_LARGE"), (18, "TOO_LARGE"), (17, "INVALID_RECORD"), (44, "INVALID_RECORD"), (87, "INVALID_RECORD"),
+])  # fmt: skip
 def test_a_poisoned_record_s_reason(code: int, reason: str) -> None:
     assert is_a(PoisonedError, translate(AnswerError(code), "telemetry")).reason is DeadLetterReason[reason]
 
@@ -88,21 +83,17 @@ def test_the_records_that_kafka_names_are_in_the_error() -> None:
         assert is_a(kind, translate(AnswerError(code, (3, 7)), "telemetry")).records == (3, 7)
 
 
-@pytest.mark.parametrize(
-    ("raised", "kind"),
-    [
-        (kafka_errors.KafkaConnectionError("reset"), UnreachableError),
-        (kafka_errors.NodeNotReadyError("not there"), UnreachableError),
-        (kafka_errors.RequestTimedOutError(), UnreachableError),
-        (kafka_errors.StaleMetadata("who?"), UnreachableError),
-        (kafka_errors.CorrelationIdError("7, not 8"), RetriableError),
-        (kafka_errors.AuthenticationFailedError("bad password"), RefusedError),
-        (kafka_errors.UnsupportedSaslMechanismError("SCRAM"), RefusedError),
-        (kafka_errors.SaslAuthenticationFailed("bad password"), RefusedError),
-        (kafka_errors.IncompatibleBrokerVersion("too old"), IncarnationError),
-        (kafka_errors.KafkaError("anything else"), IncarnationError),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
-)
+@pytest.mark.parametrize(("raised", "kind"), [
+    (kafka_errors.KafkaConnectionError("reset"), UnreachableError),
+    (kafka_errors.NodeNotReadyError("not there"), UnreachableError),
+    (kafka_errors.RequestTimedOutError(), UnreachableError),
+    (kafka_errors.StaleMetadata("who?"), UnreachableError),
+    (kafka_errors.CorrelationIdError("7, not 8"), RetriableError),
+    (kafka_errors.AuthenticationFailedError("bad password"), RefusedError),
+    (kafka_errors.UnsupportedSaslMechanismError("SCRAM"), RefusedError),
+    (kafka_errors.SaslAuthenticationFailed("bad password"), RefusedError),
+    (kafka_errors.IncompatibleBrokerVersion("too old"), IncarnationError),
+    (kafka_errors.KafkaError("anything else"), IncarnationError),
+], ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__)  # fmt: skip
 def test_what_the_client_raises_by_itself(raised: kafka_errors.KafkaError, kind: type[Exception]) -> None:
     assert type(translate(raised, "telemetry")) is kind

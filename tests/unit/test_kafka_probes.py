@@ -9,6 +9,7 @@ from aiokafka.client import ConnectionGroup
 
 from bridge.kafka.client import Client
 from bridge.kafka.contacts import Contact, Contacts
+from tests.kinds import there
 from tests.unit.test_kafka_client import Wire, make, wire, within
 from tests.waiting import until
 
@@ -27,9 +28,7 @@ async def client(wire: Wire) -> AsyncIterator[Client]:
 
 
 def of(client: Client, broker: int) -> Contact:
-    contact = client.contacts.get(broker)
-    assert contact is not None
-    return contact
+    return there(client.contacts.get(broker))
 
 
 async def probed(client: Client, contact: Contact) -> None:

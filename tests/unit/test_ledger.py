@@ -29,17 +29,9 @@ def test_a_snapshot_reads_as_an_account_and_serialises() -> None:
     ledger.received, ledger.delivered, ledger.returned = 10, 6, 1
     snapshot = ledger.snapshot()
     assert snapshot.as_dict() == {
-        "received": 10,
-        "recovered": 0,
-        "delivered": 6,
-        "filtered": 0,
-        "dead_lettered": 0,
-        "copies": 0,
-        "in_flight": 3,
-        "returned": 1,
-        "lost": 0,
-        "imbalance": 0,
-    }
+        "received": 10, "recovered": 0, "delivered": 6, "filtered": 0, "dead_lettered": 0, "copies": 0,
+        "in_flight": 3, "returned": 1, "lost": 0, "imbalance": 0,
+    }  # fmt: skip
     assert str(snapshot) == (
         "received 10 + recovered 0 = delivered 6 + filtered 0 + dead-lettered 0"
         " + copies 0 + in flight 3 + returned 1 + lost 0 (imbalance 0)"

@@ -82,8 +82,7 @@ async def test_spooled_records_of_a_route_that_was_untagged_are_not_taken_for_so
     """The header was turned on while Kafka was away: what the spool has lacks it, in whichever life it leaves."""
     headers: list[str] = []
     for spooled, tagged in [(False, False), (True, False), (True, False), (False, True)]:
-        kafka = FakeKafka()
-        kafka.topic("ledger")
+        kafka = FakeKafka("ledger")
         log, producer = make_log(tmp_path, kafka, headers=headers)
         await producer.start()
         await log.start(spooled=spooled)

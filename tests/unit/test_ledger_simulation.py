@@ -128,7 +128,6 @@ async def test_where_nothing_goes_wrong_the_account_names_every_record(seed: int
     messages = sum(place.messages for place in verdict.places)
     assert messages == world.gateway.ledger.delivered + world.gateway.ledger.dead_lettered
     (life,) = verdict.lives
-    assert life.last is not None
     assert life.last.terms == {
         term: getattr(world.gateway.ledger, term) for term in life.last.terms if term != "in_flight"
     } | {"in_flight": 0}

@@ -129,7 +129,6 @@ async def test_a_producer_that_was_replaced_does_not_keep_its_batches() -> None:
     """Its client is a knot that waits for the collector."""
     producer = KafkaProducer(KafkaSettings(bootstrap_servers=("127.0.0.1:1",)), "test", ())
     client = producer._client = Broker()  # type: ignore[assignment]
-    assert client is not None
     client.cluster.add_listener(producer._refreshed)
     for partition in range(6):
         batch = producer.create_batch(compressed=False)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.produce.partitioner import murmur2, partition_for
@@ -26,7 +26,6 @@ def test_murmur2_is_the_java_clients(key: bytes, java: int) -> None:
     assert partition_for(key, 12) == (java & 0x7FFFFFFF) % 12
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=80), st.integers(1, 1000))
 def test_murmur2_agrees_with_aiokafka(key: bytes, partitions: int) -> None:
     theirs = aiokafka_murmur2(key)

@@ -63,7 +63,6 @@ def test_any_timestamps_of_64_bits_are_read_back(timestamps: tuple[int, ...]) ->
     for number, timestamp in enumerate(timestamps):
         writer.append(number, timestamp, None, b"", [])
     read = MemoryRecords(bytes(writer.build())).next_batch()
-    assert read is not None
     assert tuple(record.timestamp for record in read) == timestamps
     assert read.max_timestamp == max(timestamps)
 
@@ -75,7 +74,6 @@ def test_each_codec_is_read_back(codec: int) -> None:
     ]
     ours, theirs = both(records, codec=codec)
     read = MemoryRecords(ours).next_batch()
-    assert read is not None
     assert read.validate_crc()
     assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in read] == [
         (number, *record) for number, record in enumerate(records)
@@ -85,20 +83,12 @@ def test_each_codec_is_read_back(codec: int) -> None:
     assert len(ours) < 1.1 * len(theirs)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        (1 << 63, b"k", b"v", []),
-        (2_000, "k", b"v", []),
-        (2_000, b"k", "v", []),
-        (2_000, b"k", b"v", [(b"name", b"value")]),
-        (2_000, b"k", b"v", [("name", "value")]),
-        (2_000, b"k", b"v", [("name",)]),
-        (2_000, b"k", b"v", [("\ud800", b"value")]),
-        (2_000, b"k", b"v", None),
-        (2_000, b"k", b"v", ()),
-    ],
-)
+@pytest.mark.parametrize("record", [
+    (1 << 63, b"k", b"v", []), (2_000, "k", b"v", []), (2_000, b"k", "v", []),
+    (2_000, b"k", b"v", [(b"name", b"value")]), (2_000, b"k", b"v", [("name", "value")]),
+    (2_000, b"k", b"v", [("name",)]), (2_000, b"k", b"v", [("\ud800", b"value")]), (2_000, b"k", b"v", None),
+    (2_000, b"k", b"v", ()),
+])  # fmt: skip
 def test_a_wrong_record_leaves_nothing_behind(record: tuple[object, ...]) -> None:
     writer, untouched = RecordWriter(1 << 20, 0), RecordWriter(1 << 20, 0)
     for kept in (writer, untouched):
@@ -116,9 +106,7 @@ def test_a_record_that_does_not_fit_leaves_nothing_behind() -> None:
     size = writer.size()
     assert writer.append(1, 9_000, None, b"", []) is None
     assert writer.size() == size
-    read = MemoryRecords(bytes(writer.build())).next_batch()
-    assert read is not None
-    assert read.max_timestamp == 1_000
+    assert MemoryRecords(bytes(writer.build())).next_batch().max_timestamp == 1_000
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))

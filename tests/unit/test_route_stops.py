@@ -22,7 +22,7 @@ from gateway.worker.worker import Worker
 from tests.brokers.rig import make_rig
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
-from tests.unit.manual_time import manual_time
+from tests.unit.manual_time import in_manual_time
 from tests.unit.test_dispatch import Rig
 from tests.unit.test_intercepted_dispatch import Rig as InterceptedRig
 from tests.waiting import until
@@ -94,7 +94,6 @@ def make(
     return Site(Path(kafka), *routes, **options)  # type: ignore[arg-type]
 
 
-@manual_time
 async def test_a_stopped_route_is_neither_dead_lettered_nor_acknowledged_and_others_go_on() -> None:
     async with make() as site:
         with structlog.testing.capture_logs() as logs:
@@ -120,7 +119,6 @@ async def test_a_stopped_route_is_neither_dead_lettered_nor_acknowledged_and_oth
         assert list(site.stops.stopped) == ["route"]
 
 
-@manual_time
 async def test_a_trial_lets_a_few_through_and_stops_again_at_the_first_bad_one() -> None:
     async with make() as site:
         await site.taken(BAD, *numbers(30))
@@ -138,7 +136,6 @@ async def test_a_trial_lets_a_few_through_and_stops_again_at_the_first_bad_one()
         assert site.path.balanced()
 
 
-@manual_time
 async def test_when_the_trial_is_good_the_route_goes_on_with_what_was_held_in_its_order() -> None:
     async with make() as site:
         site.take(BAD, *numbers(5))
@@ -160,7 +157,6 @@ async def test_when_the_trial_is_good_the_route_goes_on_with_what_was_held_in_it
         assert site.path.ledger.dead_lettered == 5
 
 
-@manual_time
 async def test_with_fewer_held_than_a_trial_takes_those_that_arrive_are_tried_too() -> None:
     async with make() as site:
         site.take(BAD, *numbers(5))
@@ -183,7 +179,6 @@ async def test_with_fewer_held_than_a_trial_takes_those_that_arrive_are_tried_to
         assert site.kafka.topics["site-oslo"].values() == values
 
 
-@manual_time
 async def test_a_fast_route_stopped_by_what_kafka_refuses_leaves_the_fast_lane_and_comes_back() -> None:
     kafka = FakeKafka()
     kafka.topic("fast", reject=lambda records: POISON if any(b"bad" in (r.value or b"") for r in records) else None)
@@ -203,7 +198,6 @@ async def test_a_fast_route_stopped_by_what_kafka_refuses_leaves_the_fast_lane_a
         await site.path.drained()
 
 
-@manual_time
 async def test_a_trial_that_kafka_refuses_is_no_success() -> None:
     kafka = FakeKafka()
     kafka.topic("fast", reject=lambda records: POISON if any(b"bad" in (r.value or b"") for r in records) else None)
@@ -217,7 +211,6 @@ async def test_a_trial_that_kafka_refuses_is_no_success() -> None:
         assert len(kafka.topics[DEAD_LETTERS].records()) == 6
 
 
-@manual_time
 async def test_a_route_that_turns_bad_while_its_held_messages_leave_stops_in_the_middle_of_them() -> None:
     async with make() as site:
         site.take(BAD, *numbers(5))
@@ -233,50 +226,6 @@ async def test_a_route_that_turns_bad_while_its_held_messages_leave_stops_in_the
         assert site.held == 94
 
 
-async def test_what_a_connection_leaves_behind_at_its_end_is_not_held_beside_its_redelivery() -> None:
-    """Hours of a stopped route may see many reconnections, each of which brings the whole window again."""
-    async with make_rig() as rig:
-        path, dispatcher = rig.path, rig.path.dispatcher
-        dispatcher.stop("telemetry")
-        rig.send(rig.publish("devices/1", b"qos 0"), rig.publish("devices/1", b"qos 2", qos=2, packet_id=99))
-        window = [(b"%02d" % number, number) for number in range(1, 21)]
-        sizes = set()
-        for connection in range(6):
-            again = [rig.publish("devices/1", b"qos 2", qos=2, packet_id=99, dup=True)] if connection else []
-            rig.send(
-                *again, *[rig.publish("devices/1", b, qos=1, packet_id=n, dup=bool(connection)) for b, n in window]
-            )
-            await rig.settle()
-            path.check()
-            assert dispatcher.holding.messages("telemetry") == 22
-            sizes.add(path.accumulator.buffered_bytes)
-            if connection < 5:
-                rig.hang_up()
-                path.check()
-                assert dispatcher.holding.messages("telemetry") == 2, "QoS 0 and 2 do not come again"
-                rig.connect()
-        assert len(sizes) == 1, "no more memory after six connections than after one"
-        dispatcher.release("telemetry")
-        await until(lambda: not path.ledger.in_flight(), "everything is written")
-        path.check()
-        assert path.values == [b"qos 0", b"qos 2", *(payload for payload, _ in window)], "each once, in order"
-        assert path.accumulator.buffered_bytes == 0
-
-
-async def test_properties_that_mqtt_forbids_end_the_connection_when_they_come_not_when_the_route_goes_on() -> None:
-    async with make_rig() as rig:
-        rig.path.dispatcher.stop("telemetry")
-        good = rig.publish("devices/1", b"good", qos=1, packet_id=1)
-        rig.send(good, rig.publish("devices/1", b"x", qos=1, packet_id=2, properties=b"\xff"))
-        assert rig.connection.ended.done(), "the broker broke MQTT's rules"
-        rig.connect()
-        rig.send(good)
-        rig.path.dispatcher.release("telemetry")
-        await until(lambda: rig.path.values == [b"good"], "the route goes on")
-        rig.path.check()
-
-
-@manual_time
 async def test_a_message_for_a_topic_that_must_be_found_first_waits_for_it_after_it_was_held() -> None:
     kafka = FakeKafka("t")
     path = Path(kafka, topics=["t", DEAD_LETTERS])
@@ -290,7 +239,6 @@ async def test_a_message_for_a_topic_that_must_be_found_first_waits_for_it_after
         assert kafka.topics["site-rome"].values() == numbers(TRIAL_MESSAGES + 3, 100)
 
 
-@manual_time
 async def test_dead_letters_of_no_route_stop_nothing() -> None:
     async with make() as site:
         for _ in range(100):
@@ -298,7 +246,6 @@ async def test_dead_letters_of_no_route_stop_nothing() -> None:
         assert not site.stops.stopped
 
 
-@manual_time
 async def test_a_defect_while_looking_is_told() -> None:
     async with make() as site:
         broken = ZeroDivisionError()
@@ -316,7 +263,6 @@ async def test_a_defect_while_looking_is_told() -> None:
         assert told == [broken]
 
 
-@manual_time
 async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_they_are_let_go() -> None:
     """They become several records or none, in the spans they came in; a span of which nothing is left is durable."""
     async with Path(FakeKafka("t", 3)) as path:
@@ -345,7 +291,6 @@ async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_t
     assert path.owner.released == [b"%d" % n for n in range(32)], "in MQTT order"
 
 
-@manual_time
 async def test_held_messages_wait_behind_their_new_route_when_routes_change() -> None:
     """Otherwise a later message of their topic would pass them."""
     first, second = {"name": "first", "filters": ["devices/#"]}, {"name": "second", "filters": ["sites/#"]}
@@ -372,7 +317,6 @@ async def test_held_messages_wait_behind_their_new_route_when_routes_change() ->
         await rig.done()
 
 
-@manual_time
 async def test_a_message_that_comes_as_a_trial_begins_waits_behind_those_held() -> None:
     async with Path() as path:
         rig = Rig(path, {"topic": "t"})
@@ -421,6 +365,53 @@ def test_a_route_whose_messages_come_two_ways_is_stopped_on_both() -> None:
     stops.tick()
     assert not stops.stopped
     assert [told(gate)[2:] for gate in gates] == [["release"]] * 3
+
+
+in_manual_time(globals())
+# What follows has real connections, and runs in real time.
+
+
+async def test_what_a_connection_leaves_behind_at_its_end_is_not_held_beside_its_redelivery() -> None:
+    """Hours of a stopped route may see many reconnections, each of which brings the whole window again."""
+    async with make_rig() as rig:
+        path, dispatcher = rig.path, rig.path.dispatcher
+        dispatcher.stop("telemetry")
+        rig.send(rig.publish("devices/1", b"qos 0"), rig.publish("devices/1", b"qos 2", qos=2, packet_id=99))
+        window = [(b"%02d" % number, number) for number in range(1, 21)]
+        sizes = set()
+        for connection in range(6):
+            again = [rig.publish("devices/1", b"qos 2", qos=2, packet_id=99, dup=True)] if connection else []
+            rig.send(
+                *again, *[rig.publish("devices/1", b, qos=1, packet_id=n, dup=bool(connection)) for b, n in window]
+            )
+            await rig.settle()
+            path.check()
+            assert dispatcher.holding.messages("telemetry") == 22
+            sizes.add(path.accumulator.buffered_bytes)
+            if connection < 5:
+                rig.hang_up()
+                path.check()
+                assert dispatcher.holding.messages("telemetry") == 2, "QoS 0 and 2 do not come again"
+                rig.connect()
+        assert len(sizes) == 1, "no more memory after six connections than after one"
+        dispatcher.release("telemetry")
+        await until(lambda: not path.ledger.in_flight(), "everything is written")
+        path.check()
+        assert path.values == [b"qos 0", b"qos 2", *(payload for payload, _ in window)], "each once, in order"
+        assert path.accumulator.buffered_bytes == 0
+
+
+async def test_properties_that_mqtt_forbids_end_the_connection_when_they_come_not_when_the_route_goes_on() -> None:
+    async with make_rig() as rig:
+        rig.path.dispatcher.stop("telemetry")
+        good = rig.publish("devices/1", b"good", qos=1, packet_id=1)
+        rig.send(good, rig.publish("devices/1", b"x", qos=1, packet_id=2, properties=b"\xff"))
+        assert rig.connection.ended.done(), "the broker broke MQTT's rules"
+        rig.connect()
+        rig.send(good)
+        rig.path.dispatcher.release("telemetry")
+        await until(lambda: rig.path.values == [b"good"], "the route goes on")
+        rig.path.check()
 
 
 async def test_the_sessions_of_earlier_settings_take_no_routes_ceiling_from_its_own(tmp_path: FilePath) -> None:

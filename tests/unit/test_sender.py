@@ -30,8 +30,6 @@ Reject = Callable[[list[StoredRecord]], BridgeError | None]
 
 
 # --- the ordinary way -----------------------------------------------------------------------------------------------
-
-
 async def test_whoever_watches_is_told_where_each_batch_went() -> None:
     """Without a key a slot has moved on to another partition by the time the answer comes."""
     kafka, topic = FakeKafka.with_topic(3, batch_bytes=300)
@@ -52,8 +50,7 @@ async def test_whoever_watches_is_told_where_each_batch_went() -> None:
 
 async def test_one_batch_of_a_partition_is_under_way_and_the_rest_travels_together() -> None:
     """The producer in memory fails the test when a second batch of a partition is handed over."""
-    kafka = FakeKafka(batch_bytes=1 << 20)
-    kafka.topic("t")
+    kafka = FakeKafka("t", batch_bytes=1 << 20)
     kafka.latency_s = lambda: 0.1
     sizes = []
     async with Path(kafka) as path:
@@ -78,8 +75,6 @@ def test_the_time_limits_are_those_of_the_settings() -> None:
 
 
 # --- poisoned batches -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("count", "bad"), [(1, {0}), (2, {1}), (7, {0}), (8, {3}), (9, {8}), (20, {4, 5, 17}), (5, set(range(5)))]
 )
@@ -116,8 +111,7 @@ async def test_a_dead_letter_carries_the_original_bytes_and_says_why() -> None:
     (record,) = kafka.topics[DEAD_LETTERS].records()
     assert (record.key, record.value) == (b"key", b"poison \x00\xff")
     assert list(record.headers)[:6] == [("mqtt.qos", b"2"), *headers]
-    said = dict(list(record.headers)[6:])
-    assert said == {
+    assert dict(list(record.headers)[6:]) == {
         wire.DLQ_REASON: b"invalid_record",
         wire.DLQ_ERROR_CLASS: b"PoisonedError",
         wire.DLQ_ERROR: b"Kafka will not take it: InvalidRecordError.",
@@ -235,8 +229,6 @@ async def test_a_batch_of_dead_letter_parts_can_be_split_and_counts_each_message
 
 
 # --- incarnations -----------------------------------------------------------------------------------------------------
-
-
 class _Once:
     """Fails one batch of a topic with an error, then takes everything."""
 
@@ -455,22 +447,14 @@ async def test_kafka_away_at_a_replacement_is_tried_with_a_growing_wait_until_it
         kafka.start_failures.append(DOWN)
         path.send(b"y")
         await path.drained(within_s=1)
-    assert topic.values() == [b"x", b"y"]
-
-
-async def test_credentials_refused_at_a_replacement_are_tried_again_too() -> None:
-    kafka, _ = FakeKafka.with_topic(reject=_Once(IncarnationError("x")))
-    async with Path(kafka) as path:
-        kafka.unreachable = RefusedError("Kafka refused user 'gw'.")
-        path.send(b"x")
-        await asyncio.sleep(60)
-        kafka.unreachable = None
+        topic.reject = _Once(IncarnationError("x"))
+        kafka.start_failures.append(RefusedError("Kafka refused user 'gw'."))  # is tried again, too
+        path.send(b"z")
         await path.drained(within_s=15)
+    assert topic.values() == [b"x", b"y", b"z"]
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_right_that_is_lost_holds_the_partition_and_nothing_is_dead_lettered() -> None:
     kafka, topic = FakeKafka.with_topic(refused=True)
     healthy = kafka.topic("healthy")
@@ -492,8 +476,6 @@ async def test_a_right_that_is_lost_holds_the_partition_and_nothing_is_dead_lett
 
 
 # --- leaders ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_partition_without_a_leader_keeps_its_batch_until_it_has_one() -> None:
     kafka, topic = FakeKafka.with_topic(2, led=False)
     async with Path(kafka) as path:
@@ -551,8 +533,6 @@ async def test_a_leader_that_stays_away_costs_incarnations_of_the_delivery_timeo
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_broker_that_wants_no_batches_gets_none_and_loses_nothing_for_it() -> None:
     """Longer than any time-out of ours: it is no failure, and what waits goes in order when the time is over."""
     async with Path() as path:
@@ -602,8 +582,6 @@ async def test_what_the_spool_has_waits_for_a_quota_like_the_rest() -> None:
 
 
 # --- the start --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("error", [DOWN, RefusedError("no")])
 async def test_a_start_that_fails_leaves_nothing_behind_and_may_be_tried_again(error: BridgeError) -> None:
     kafka, topic = FakeKafka.with_topic()
@@ -619,8 +597,6 @@ async def test_a_start_that_fails_leaves_nothing_behind_and_may_be_tried_again(e
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
-
-
 async def test_close_ends_at_once_whatever_is_going_on() -> None:
     """Under way, frozen, leaderless, replacing, unreachable: none of it makes a stop wait."""
     loop = asyncio.get_running_loop()
@@ -658,36 +634,20 @@ async def test_close_in_the_middle_of_a_replacement_s_start_leaves_no_producer_b
 async def test_nothing_is_sent_after_the_close() -> None:
     async with Path() as path:
         pass
-    slot = path.slot("t")
-    path.append(slot, b"x")
-    path.flush()
+    path.send(b"x")
     path.sender.renew("too late")
     await asyncio.sleep(10)
-    assert path.topic.values() == []
-    assert path.held == 1
-    assert path.observer.incarnations == [1]
+    assert (path.topic.values(), path.held, path.observer.incarnations) == ([], 1, [1])
 
 
 # --- defects of ours -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("defective", "trouble"),
-    [
-        ("in_front", "replaced"),
-        ("start", "replaced"),
-        ("batch_stored", ""),
-        ("send", "leaderless"),
-        ("batch_failed", "frozen"),
-    ],
-    ids=[
-        "in the recovery",
-        "as the next producer starts",
-        "as an answer is taken in",
-        "as waiting partitions are tried",
-        "in the watch over deadlines",
-    ],
-)
+@pytest.mark.parametrize(("defective", "trouble"), [
+    ("in_front", "replaced"),  # in the recovery
+    ("start", "replaced"),  # as the next producer starts
+    ("batch_stored", ""),  # as an answer is taken in
+    ("send", "leaderless"),  # as waiting partitions are tried
+    ("batch_failed", "frozen"),  # in the watch over deadlines
+])  # fmt: skip
 async def test_a_defect_is_fatal_not_silent(defective: str, trouble: str) -> None:
     kafka, topic = FakeKafka.with_topic(led=trouble != "leaderless")
     topic.reject = _Once(IncarnationError("x")) if trouble == "replaced" else None
@@ -713,8 +673,7 @@ async def test_a_defect_is_fatal_not_silent(defective: str, trouble: str) -> Non
 
 
 async def test_a_failure_names_the_partition_of_its_batch_where_the_slot_has_moved_on() -> None:
-    kafka, topic = FakeKafka.with_topic(3)
-    topic.reject = poison
+    kafka, _ = FakeKafka.with_topic(3, reject=poison)
     async with Path(kafka) as path:
         slot = path.accumulator.keyless_slot(path.route, 1, "t", 3)
         path.append(slot, b"poison", key=None)
@@ -728,9 +687,8 @@ async def test_a_failure_names_the_partition_of_its_batch_where_the_slot_has_mov
 
 async def test_a_batch_larger_than_settings_allow_now_is_taken_apart_into_more() -> None:
     """The spool keeps batches across a change of settings."""
-    kafka, topic = FakeKafka.with_topic(
-        reject=_Once(PoisonedError("too large", DeadLetterReason.TOO_LARGE)), batch_bytes=1000
-    )
+    too_large = PoisonedError("too large", DeadLetterReason.TOO_LARGE)
+    kafka, topic = FakeKafka.with_topic(reject=_Once(too_large), batch_bytes=1000)
     async with Path(kafka) as path:
         for number in range(10):
             path.append(path.slot("t"), value_of(number))
@@ -747,8 +705,7 @@ async def test_a_replacement_goes_on_with_the_last_answer_it_waited_for(refused:
     kafka = FakeKafka()
     latencies = iter([1.0, 0.005])
     kafka.latency_s = lambda: next(latencies, 0.005)
-    fails = [IncarnationError("x")]
-    kafka.topic("bad", reject=lambda _records: fails.pop() if fails else None)
+    kafka.topic("bad", reject=_Once(IncarnationError("x")))
     healthy = kafka.topic("healthy", refused=refused)
     async with Path(kafka) as path:
         loop = asyncio.get_running_loop()
@@ -762,20 +719,6 @@ async def test_a_replacement_goes_on_with_the_last_answer_it_waited_for(refused:
         await path.drained()
         assert healthy.values() == [b"1"]
         assert len(path.observer.failed) in ((2, 3) if refused else (1,))
-
-
-async def test_the_oldest_message_is_the_first_of_its_span() -> None:
-    kafka = FakeKafka("t", 2)
-    async with Path(kafka) as path:
-        kafka.freeze()
-        began_ns = path.clock_ns()
-        path.append(path.slot("t", 0), b"1")
-        await asyncio.sleep(1)
-        path.send(b"2", "t", 1)
-        assert path.accumulator.oldest_ns() == began_ns
-        kafka.thaw()
-        await path.drained()
-        assert path.accumulator.oldest_ns() == 0
 
 
 in_manual_time(globals())

@@ -111,8 +111,7 @@ async def test_without_a_leader_it_is_silent_with_and_without_a_spool() -> None:
 
 
 async def test_waiting_for_its_turn_to_be_read_from_the_disk_is_no_silence_of_kafka() -> None:
-    kafka = FakeKafka(batch_bytes=400)
-    kafka.topic("t")
+    kafka = FakeKafka("t", batch_bytes=400)
     async with SpoolPath(kafka, replay_bytes_per_s=20) as path:
         kafka.freeze()
         await feed_for(path, 5)

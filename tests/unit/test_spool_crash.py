@@ -62,7 +62,6 @@ def killed_after(folder: Path, starts: list[int], lines: int) -> list[int]:
     told = list(starts)
     arguments = [sys.executable, "-c", CHILD, str(folder), *map(str, starts)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
         answers = [child.stdout.readline() for _ in range(lines)]
         child.kill()
@@ -116,7 +115,6 @@ async def test_removals_that_were_done_stay_done_after_a_kill(tmp_path: Path) ->
     with subprocess.Popen(  # noqa: ASYNC220 - nothing else waits for this loop
         [sys.executable, "-c", code, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "4\n"
         child.kill()
     spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
@@ -147,11 +145,9 @@ class Disk:
         return call
 
 
-@pytest.mark.parametrize(
-    ("fail", "code", "partial"),
-    [("pwritev", errno.ENOSPC, False), ("pwritev", errno.ENOSPC, True), ("fdatasync", errno.EIO, False)],
-    ids=["full", "full in the middle of a batch", "fsync fails"],
-)
+@pytest.mark.parametrize(("fail", "code", "partial"), [
+    ("pwritev", errno.ENOSPC, False), ("pwritev", errno.ENOSPC, True), ("fdatasync", errno.EIO, False),
+], ids=["full", "full in the middle of a batch", "fsync fails"])  # fmt: skip
 async def test_what_the_disk_refused_is_not_stored_and_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: str, code: int, partial: bool
 ) -> None:
@@ -327,8 +323,7 @@ async def test_little_remains_on_the_disk_of_a_spool_that_has_emptied(
     spool = await opened_spool(tmp_path / "s")
     for _ in range(8):
         await spool.append([batch(n % 256, 200) for n in range(4000)])
-    full = sum(path.stat().st_size for path in (tmp_path / "s").iterdir())
-    assert full > 8 << 20
+    assert sum(path.stat().st_size for path in (tmp_path / "s").iterdir()) > 8 << 20
     after = 0
     while batches := (await spool.read("telemetry", 0, after, 1 << 20)).batches:
         after = batches[-1].id

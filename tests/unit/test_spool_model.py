@@ -19,21 +19,14 @@ MAX_BYTES = 6000
 
 batches = st.builds(
     lambda name, size, messages, seed: SpoolBatch(
-        name[0],
-        name[1],
-        "r",
-        1,
-        False,
-        messages,
-        tuple(range(messages % 3)),
-        1_700_000_000_000 + seed,
+        name[0], name[1], "r", 1, False, messages, tuple(range(messages % 3)), 1_700_000_000_000 + seed,
         bytes([seed]) * size,
     ),
     st.sampled_from(NAMES),
     st.integers(0, 1500),
     st.integers(0, 9),
     st.integers(0, 255),
-)
+)  # fmt: skip
 steps = st.one_of(
     st.tuples(st.just("append"), st.lists(batches, min_size=1, max_size=4)),
     st.tuples(st.just("together"), st.lists(st.lists(batches, min_size=1, max_size=2), min_size=2, max_size=4)),

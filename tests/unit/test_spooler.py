@@ -341,8 +341,7 @@ async def test_what_an_earlier_run_acknowledged_goes_before_what_only_kafka_ackn
 
 async def test_a_partition_that_goes_on_slowly_is_not_spooled() -> None:
     """What waits is older than ``after``, but Kafka takes a batch twice a second."""
-    kafka = FakeKafka(batch_bytes=100)
-    kafka.topic("t")
+    kafka = FakeKafka("t", batch_bytes=100)
     kafka.latency_s = lambda: 0.5
     async with SpoolPath(kafka) as path:
         path.feed(0, 40)
@@ -393,8 +392,7 @@ async def test_replay_keeps_to_its_rate() -> None:
 
 
 async def test_a_kafka_that_is_away_when_its_producer_is_replaced_is_spooled() -> None:
-    kafka = FakeKafka(request_timeout_s=1.0)
-    kafka.topic("t")
+    kafka = FakeKafka("t", request_timeout_s=1.0)
     async with SpoolPath(kafka) as path:
         path.feed(0, 5)
         await path.drained()

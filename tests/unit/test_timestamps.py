@@ -100,9 +100,7 @@ async def test_a_spool_filled_by_a_wrong_clock_is_delivered_by_the_next_life() -
     async with SpoolPath(kafka, path.disk) as later:
         judge(later, kafka)
         await later.drained()
-        assert later.dead == []
-        assert later.disk.batches() == 0
-        assert later.ledger.delivered == 50
+        assert (later.dead, later.disk.batches(), later.ledger.delivered) == ([], 0, 50)
     assert numbers(kafka) == list(range(50))
 
 
@@ -120,8 +118,6 @@ async def test_a_dead_letter_has_the_present_as_its_timestamp_and_says_when_it_w
 
 
 # --- what Kafka names is at fault, and nothing else -----------------------------------------------------------------
-
-
 async def test_only_the_records_that_kafka_names_become_dead_letters_at_once() -> None:
     kafka, topic = FakeKafka.with_topic(reject=named_poison)
     async with Path(kafka) as path:
@@ -144,8 +140,6 @@ async def test_only_the_records_that_kafka_names_become_dead_letters_at_once() -
 
 
 # --- the ceiling on dead letters, in a replay -----------------------------------------------------------------------
-
-
 class _Gate:
     """A route without traffic of its own: all of it comes from the spool."""
 
