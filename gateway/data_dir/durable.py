@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+import structlog
+
 from bridge.spool.segments import sync_folder
+from config.error_words import words
+
+log = structlog.get_logger("identity")
 
 
 def write(path: Path, text: str) -> None:
@@ -25,6 +30,15 @@ def write(path: Path, text: str) -> None:
         os.fsync(descriptor)
     draft.replace(path)
     sync_folder(path.parent)
+
+
+def note_end(path: Path, text: str) -> None:
+    """Note an orderly end for the next start. The end itself does not fail by a disk that takes no note."""
+    try:
+        write(path, text)
+    except OSError as error:
+        consequence = "the next start takes this end for a crash"
+        log.warning("end_not_noted", file=path.name, error=words(error), consequence=consequence)
 
 
 def create(path: Path, text: str) -> None:

@@ -105,7 +105,7 @@ class Identity:
                 give_up(self._directory, self._worker)
                 log.info("slot_given_up")
             elif ending is not Ending.UNCLEAN:
-                durable.write(clean_path(self._directory, self._worker), f"stopped={moment(time.time())}\n")
+                durable.note_end(clean_path(self._directory, self._worker), f"stopped={moment(time.time())}\n")
         finally:
             os.close(lock)  # releases the lock; the file stays, because its removal would race with the next owner
 

@@ -46,10 +46,10 @@ def begin_life(directory: Path, gateway: str, worker: int, now_ms: int) -> Autho
 
 
 def end_life(directory: Path, author: Author) -> None:
-    """Note that the life has written its last record. Blocks for two fsyncs.
+    """Note that the life has written its last record. Blocks for two fsyncs; raises nothing.
 
     In a file of its own, because during a replacement the slot and the other file may be the next life's."""
-    durable.write(_ended_path(directory, author.worker), f"{author.life}\n")
+    durable.note_end(_ended_path(directory, author.worker), f"{author.life}\n")
 
 
 def _read(path: Path) -> str | None:

@@ -16,6 +16,7 @@ from config.errors import ExitStatus, GatewayError
 from gateway.data_dir import durable
 from gateway.data_dir.directory import explained
 from gateway.data_dir.identity import Ending, Identity
+from gateway.data_dir.ledger_log import begin_life, end_life
 from gateway.supervisor.place import held_place
 
 
@@ -35,6 +36,21 @@ async def test_the_identity_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.M
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
     monkeypatch.undo()
     await identity.stop(0)
+
+
+async def test_a_full_disk_fails_no_orderly_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that had drained everything ended with status 75, and the producer was not closed."""
+    identity = Identity(tmp_path, "gw", 0, lambda: Ending.CLEAN)
+    await identity.start()
+    author = begin_life(tmp_path, "gw", 0, 1)
+    with monkeypatch.context() as full:
+        full.setattr("gateway.data_dir.durable.write", refuse(errno.ENOSPC))
+        end_life(tmp_path, author)
+        await identity.stop(0)
+    await identity.start()
+    await identity.stop(0)
+    assert identity.last_ending is Ending.UNCLEAN
+    assert begin_life(tmp_path, "gw", 0, 2).previous_clean is False
 
 
 def test_a_disk_that_takes_a_part_of_a_file_leaves_the_old_one(tmp_path: Path) -> None:
