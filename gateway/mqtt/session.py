@@ -458,15 +458,17 @@ class Session:
         False without a connection: the next one subscribes. Raises MqttRefusedError, or ConnectError without an answer;
         the subscriptions stay wanted.
         """
-        before, self.plan = self.plan, replace(self.plan, subscriptions=subscriptions)
-        new = [one for one in subscriptions if one not in before.subscriptions]
+        before = self.plan.subscriptions
+        new = [one for one in subscriptions if one not in before]
         connection, handshake = self._connection, self._handshake
+        if new and (registry := self._data_path.registry) is not None:
+            # First, so that the next life knows every filter that the broker may have for this session. Sorted: the
+            # way back from a full disk then has nothing to write.
+            filters = sorted({one.filter for one in (*before, *subscriptions)})
+            registry.record([replace(self.record, filters=tuple(filters))])
+        self.plan = replace(self.plan, subscriptions=subscriptions)
         if not new:
             return self.subscribed
-        if (registry := self._data_path.registry) is not None:
-            # First, so that the next life knows every filter that the broker may have for this session.
-            filters = dict.fromkeys(one.filter for one in (*before.subscriptions, *subscriptions))
-            registry.record([replace(self.record, filters=tuple(filters))])
         if connection is None or handshake is None or self.state is not SessionState.RUNNING:
             return False
         try:

@@ -2,9 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from bridge.routing.filters import Subscription
 from gateway.data_dir.session_registry import SessionRegistry
@@ -120,6 +125,25 @@ async def test_a_filter_that_is_wanted_again_while_it_is_left_stays(tmp_path: Pa
         await leaving
         assert broker.filters() == {FIRST.filter, SECOND.filter}
         assert set(registry.records[0].filters) == {FIRST.filter, SECOND.filter}
+
+
+async def test_a_full_disk_changes_no_filters_and_the_way_back_needs_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload took a filter away and added one: its way back failed too, and the worker was killed for it."""
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    async with SlowBroker() as broker, one_session(broker, tmp_path) as (session, _):
+        with monkeypatch.context() as disk:
+            disk.setattr("gateway.data_dir.durable.write", full)
+            with pytest.raises(OSError, match="No space left"):
+                await session.subscribe((SECOND,))
+            assert await session.subscribe((FIRST,))
+        assert await session.subscribe((SECOND,))
+        with monkeypatch.context() as disk:  # which another worker of this reload cannot write to
+            disk.setattr("gateway.data_dir.durable.write", full)
+            assert await session.subscribe((FIRST,))
+            await session.leave_stale()
+        assert broker.filters() == {FIRST.filter}
 
 
 async def test_two_that_leave_filters_at_once_both_hear_of_it(tmp_path: Path) -> None:
