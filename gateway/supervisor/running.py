@@ -69,7 +69,8 @@ class Running:
                 return outcome
             if not self._lives():
                 raise self._ended()
-            if is_busy(self.directory, self.who, self.pid):
+            # A folder that became read-only keeps the report of an operation under way for ever.
+            if is_busy(self.directory, self.who, self.pid) and os.access(self.directory, os.W_OK):
                 until_s = time.monotonic() + _SILENT_S
             elif time.monotonic() > until_s:
                 raise GatewayError(

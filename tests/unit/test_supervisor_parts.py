@@ -203,6 +203,17 @@ def test_an_unwritable_report_is_not_waited_for(tmp_path: Path, monkeypatch: pyt
         Running(tmp_path, "supervisor", os.getpid()).command(signal.SIGHUP, "reload", Wish(7))
 
 
+def test_a_folder_that_became_read_only_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its report says for ever that the operation is under way."""
+    reports = Reports(tmp_path, "supervisor")
+    monkeypatch.setattr(os, "kill", lambda _pid, _number: reports.begin("restart"))
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    monkeypatch.setattr(running_module, "_SILENT_S", 0.0)
+    monkeypatch.setattr(Running, "_lives", Mock(side_effect=[True, True, False]))
+    with pytest.raises(GatewayError, match="that disk is full or read-only"):
+        Running(tmp_path, "supervisor", os.getpid()).command(signal.SIGUSR2, "restart")
+
+
 def test_a_wish_goes_with_the_next_signal_and_no_other(tmp_path: Path) -> None:
     wish = Wish(7, partial=True, dry_run=True)
     ask(tmp_path, "supervisor", wish)
