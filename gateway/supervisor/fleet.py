@@ -104,8 +104,17 @@ class Fleet:
             if settings is not self.settings:
                 await self._roll_back(settings)
             return problem
-        self.settings = settings
+        self.adopt(settings)
         return None
+
+    def adopt(self, settings: Settings) -> None:
+        """Use these settings from now on. Workers of closing slots end if theirs are others: their successors have the
+        new ones, as a password."""
+        if settings is not self.settings:
+            self.settings = settings
+            for worker in self.retirees:
+                if not worker.left:
+                    worker.stop()
 
     async def _roll_back(self, settings: Settings) -> None:
         for slot in list(self.slots.values()):
@@ -148,7 +157,8 @@ class Fleet:
                 if status == ExitStatus.OK and number not in _known(self.settings):
                     break
                 assert status is not None
-                _log.warning("slot_not_retired", slot=number, how=describe(status), error=worker.sentence)
+                if not worker.left:
+                    _log.warning("slot_not_retired", slot=number, how=describe(status), error=worker.sentence)
             await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
         _log.info("slot_retired", slot=number)
         del self._retirements[number]

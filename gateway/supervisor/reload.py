@@ -54,7 +54,7 @@ class FleetReload:
         else:
             for worker in workers:
                 worker.settings = self._settings.model_copy(update={"worker": worker.slot})
-            self._fleet.settings = self._settings
+            self._fleet.adopt(self._settings)
             for slot in slots:
                 slot.settings = self._settings
             # The settings are in use; a failure to finish is no reason to roll back.

@@ -243,6 +243,24 @@ async def test_what_cannot_be_drained_is_tried_again_until_it_is(
     await until(lambda: not fleet.retiring, "it is done")
 
 
+@pytest.mark.parametrize("live", [True, False])
+async def test_a_slot_that_is_being_drained_gets_changed_settings_with_another_worker(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    """With a password that Kafka takes no more it would never be empty."""
+    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
+    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
+    await fleet.scale(2)
+    await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
+    before = spawner.of(2)
+    assert await fleet.roll(fleet.settings) is None
+    assert before.alive, "the settings are the same"
+    after = fleet.settings.model_copy(update={"shutdown_timeout": timedelta(seconds=7)})
+    assert await (FleetReload(fleet, after).run() if live else fleet.roll(after)) is None
+    await until(lambda: any(worker.slot == 2 for worker in spawner), "another one goes on")
+    assert (before.signals, spawner.of(2).settings.shutdown_timeout) == (["SIGTERM"], after.shutdown_timeout)
+
+
 async def test_a_worker_that_does_not_answer_for_long_is_killed_and_returns(watched: Fleet, spawner: Spawner) -> None:
     watched.start(2)
     await until(lambda: sum("ready" in worker.marks for worker in spawner) == 2, "two are ready")
