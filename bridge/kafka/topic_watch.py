@@ -6,7 +6,8 @@ until the process ends. The next process starts with the new number, after this 
 metric show added partitions.
 
 Messages of a deleted topic wait in their partitions until a topic of that name exists again. With
-``kafka.topics.create`` it is created here, with as many partitions as before.
+``kafka.topics.create`` it is created here, with as many partitions as before. So is a kept topic, such as the ledger's,
+by the settings: its writer uses the partitions that are there.
 """
 
 import asyncio
@@ -93,6 +94,7 @@ class TopicWatch:
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._pinned: dict[str, int] = {}
+        self._kept: set[str] = set()  # made anew too, but not pinned
         self._seen: dict[str, int | None] = {}
         self._missed: dict[str, int] = {}  # looks since a topic was last seen
         self._looked_ns = 0  # the time of the last look's metadata
@@ -135,6 +137,11 @@ class TopicWatch:
         for topic in topics:
             self.partition_count(topic)
 
+    def keep(self, topic: str) -> None:
+        """Notice the end of a topic that is there and not pinned."""
+        self._kept.add(topic)
+        self._seen[topic] = self._producer().partition_count(topic)
+
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="topic watch")
         self._task.add_done_callback(report_failure(self._failed))
@@ -157,13 +164,13 @@ class TopicWatch:
             return []  # without new metadata the topics may still exist
         self._looked_ns = refreshed_ns
         gone = []
-        for topic, used in self._pinned.items():
+        for topic in (*self._pinned, *self._kept):
             there = producer.partition_count(topic)
             if there is None and producer.refused(topic):
                 continue
-            if there != self._seen[topic]:
-                self._seen[topic] = there
-                self._say(topic, used, there)
+            before, self._seen[topic] = self._seen[topic], there
+            if there != before and (topic in self._pinned or not before or not there):
+                self._say(topic, self._pinned.get(topic, there or 0), there)
             self._missed[topic] = 0 if there is not None else self._missed.get(topic, 0) + 1
             if self._missed[topic] >= LOOKS_BEFORE_CREATION:
                 gone.append(topic)
@@ -173,7 +180,7 @@ class TopicWatch:
         if there is None:
             made = "it is made anew soon" if self._creator is not None else "kafka.topics.create is off: make it anew"
             log.error(
-                "topic_gone", topic=topic, consequence="its messages wait until there is one of its name", now=made
+                "topic_gone", topic=topic, consequence="what is for it waits until there is one of its name", now=made
             )
         elif there > used:
             log.warning(
@@ -194,7 +201,7 @@ class TopicWatch:
     async def _create(self, creator: Creator, topics: list[str]) -> None:
         for topic in topics:
             count = self._pinned.get(topic)
-            if count is None:
+            if count is None and topic not in self._kept:
                 continue  # released while others were created
             try:
                 await creator.create([topic], count)

@@ -243,6 +243,8 @@ class KafkaSide:
                 await self._wait(error, backoff)
             else:
                 self.topic_watch.pin(self.routed_topics())
+                if self._ledger_log.topic:
+                    self.topic_watch.keep(self._ledger_log.topic)
                 return
 
     async def _wait(self, error: BridgeError, backoff: Backoff) -> None:

@@ -1,13 +1,19 @@
 """The Kafka side of a worker, without a Kafka."""
 
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
+
+import pytest
 
 from bridge.produce.batch import Batch
 from bridge.routing.router import Router
 from config.settings import Settings
 from gateway.base.lifecycle import StopRequest
+from gateway.components.kafka_side import KafkaSide
 from gateway.worker.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
+
+ROUTE = {"name": "r", "filters": ["a"], "topic": "t"}
 
 
 async def test_a_topic_is_released_when_the_last_record_for_it_is_written(tmp_path: Path) -> None:
@@ -39,3 +45,20 @@ async def test_a_topic_is_released_when_the_last_record_for_it_is_written(tmp_pa
     kafka.release_unused()
     assert (kafka.topic_watch.pinned("one"), kafka.topic_watch.pinned("two")) == (3, None)
     worker.mqtt.chains.close()
+
+
+async def test_the_ledger_s_topic_is_missed_when_it_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = {"ledger": 1}
+    producer = Mock(partition_count=topics.get, refused=lambda _topic: False)
+    monkeypatch.setattr(KafkaSide, "producer", lambda _self: producer)
+    kafka = Worker(Settings(data_dir=tmp_path, routes=[ROUTE], ledger={"topic": "ledger"}), StopRequest()).kafka
+    monkeypatch.setattr(kafka.topics, "ensure", AsyncMock())
+    monkeypatch.setattr(kafka.sender, "start", AsyncMock())
+    kafka.counts.started.set()
+    await kafka.start()
+    topics.clear()
+    looks = []
+    for refreshed_ns in (1, 2, 3):
+        producer.metadata_refreshed_ns.return_value = refreshed_ns
+        looks.append(kafka.topic_watch.look())
+    assert looks == [[], [], ["ledger"]]

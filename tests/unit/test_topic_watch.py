@@ -155,6 +155,23 @@ async def test_a_topic_that_is_gone_is_made_anew_as_large_as_it_was() -> None:
     assert [one.there for one in watch.states()] == [1, 7]
 
 
+async def test_a_topic_that_is_kept_is_made_anew_by_the_settings_and_not_pinned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The ledger's: messages and readiness do not depend on it."""
+    cluster, watch = watched(creates=True)
+    cluster.topics["ledger"] = 1
+    watch.keep("ledger")
+    cluster.topics["ledger"] = 2
+    assert looks(watch, cluster, 1) == []
+    assert capsys.readouterr().out == "", "its writer uses what is there"
+    del cluster.topics["ledger"]
+    await run_until(watch, cluster, lambda: cluster.created)
+    assert cluster.created == [("ledger", None)]
+    assert watch.states() == []
+    assert "topic_gone" in capsys.readouterr().out
+
+
 async def test_a_topic_that_is_let_go_while_others_are_made_is_not_made() -> None:
     """A reload takes its route away while an answer is waited for."""
     cluster = Cluster(first=2, second=3)
