@@ -77,7 +77,7 @@ class UsersFileAuthenticator(LocalUsers):
         self.problem = ""  # what is wrong with the file now; the users may be those of an older one
         self._seen: tuple[int, int, int] | str = ""  # of the file when it was last read, or why it could not be
         self._readings = 0
-        self.reloads = {"success": 0, "failure": 0}  # of a changed file, since the start
+        self.reloads = {"success": 0, "failure": 0}  # since the start; looks at an unusable file are failures
         self._settling: tuple[int, int, int] | str = ""
         self._watcher: asyncio.Task[None] | None = None
 
@@ -100,6 +100,7 @@ class UsersFileAuthenticator(LocalUsers):
         be half written. Whether there are new users."""
         seen = self._signature()
         if seen == self._seen:
+            self.reloads["failure"] += bool(self.problem)
             return False
         if not settled and seen != self._settling:
             self._settling = seen
@@ -110,8 +111,6 @@ class UsersFileAuthenticator(LocalUsers):
             users = await asyncio.to_thread(_Users, file, self._readings + 1, self._users)
         except ImportFormatError as error:
             unreadable = isinstance(error.__context__, OSError)
-            if unreadable and str(error) == self.problem:
-                return False
             self._seen = "" if unreadable else seen  # tried again: a chmod changes nothing of `seen`
             self.reloads["failure"] += 1
             if str(error) != self.problem:

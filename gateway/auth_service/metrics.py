@@ -161,7 +161,7 @@ class AuthMetrics(ProcessMetrics):
         "auth.jwt.keys[].jwks_url, auth.jwt.keys[].tls; the log's jwks_failed",
         unit="fetches", labels=("key",))
     reloads = counter("gateway_auth_reloads_total",
-        "Changed files read again: certificates and users_file. failure: the former content stays in use.",
+        "Changed files read again: certificates, users_file. failure: looks while the former content stays in use.",
         "auth.tls, auth.users_file; the log has the error",
         unit="reloads", labels=("what", "result"),
         fixed=tuple((what, result) for what in ("tls", "users_file") for result in ("success", "failure")))

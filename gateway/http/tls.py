@@ -43,8 +43,8 @@ class TlsContext:
         """Make the context again if a file has changed. True when done, None without a change. Blocks briefly.
 
         False when the new files cannot be used: the old context stays. They are tried again, because a chmod changes
-        nothing of their signature; without a change the result is then None. A certificate and its key are two files
-        that change one after the other. Between the two changes they do not match.
+        nothing of their signature. A certificate and its key are two files that change one after the other. Between the
+        two changes they do not match.
         """
         signature = self._signature()
         if signature == self._seen:
@@ -53,14 +53,13 @@ class TlsContext:
         try:
             self.context = self._make()
         except TlsFilesError as error:
-            if signature == refused:
-                return None
-            _log.error(
-                "server_tls_not_reloaded",
-                table=self._where,
-                error=str(error),
-                consequence="the earlier certificate stays in use",
-            )
+            if signature != refused:
+                _log.error(
+                    "server_tls_not_reloaded",
+                    table=self._where,
+                    error=str(error),
+                    consequence="the earlier certificate stays in use",
+                )
             return False
         self._seen = signature
         _log.info("server_tls_reloaded", table=self._where)
