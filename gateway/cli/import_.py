@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -151,14 +152,26 @@ def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> in
 
 def _save(file: Path, text: str, *, force: bool) -> None:
     try:
-        if force:
-            file.write_text(text, encoding="utf-8")  # in place: it may be a device, or have an owner of its own
+        if force and os.path.lexists(file):
+            _overwrite(file, text)
         else:
             durable.create(file, text)
     except FileExistsError:
         raise UsageError(f"{file} is there already: say --force to overwrite it.") from None
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}.") from None
+
+
+def _overwrite(file: Path, text: str) -> None:
+    """Write in place: it may be a device, or have an owner of its own. A file gets its former content back where the
+    disk has no room."""
+    before = file.read_bytes() if file.is_file() else None
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError:
+        if before is not None:
+            file.write_bytes(before)
+        raise
 
 
 def _report(findings: list[Finding], width: int) -> str:

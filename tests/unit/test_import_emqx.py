@@ -1,6 +1,8 @@
 """``gateway import emqx``: answers of EMQX 5.8's REST API become settings that load, with a report of the rest."""
 
+import errno
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -252,6 +254,25 @@ def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str
     (tmp_path / "rules").write_text("{")
     assert main(["import", "emqx", *files]) == ExitStatus.CONFIG
     assert main(["import", "emqx", str(tmp_path / "absent")]) == ExitStatus.CONFIG
+
+
+def test_a_full_disk_leaves_what_was_to_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, source = tmp_path / "gateway.toml", tmp_path / "all.json"
+    output.write_text("before")
+    source.write_text(json.dumps([RULE, ACTION, CONNECTOR]))
+
+    def write_half(file: Path, text: str, **_: str) -> None:
+        file.write_bytes(text.encode()[: 99 if file == output else None])
+        if file == output:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    command = ["import", "emqx", str(source), "-o", str(output), "--force"]
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", write_half)
+        assert main(command) == ExitStatus.USAGE
+    assert output.read_text() == "before"
+    assert main(command) == ExitStatus.INCOMPLETE
+    assert tomllib.loads(output.read_text())["routes"]
 
 
 @pytest.mark.parametrize(
