@@ -8,7 +8,9 @@ it is does not matter on the way to this container's own process.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import json
 import os
 import ssl
 import sys
@@ -36,15 +38,22 @@ def address(environ: Mapping[str, str], process: str = "gateway") -> tuple[str, 
 
 def encrypted(environ: Mapping[str, str]) -> bool:
     """Whether the port speaks TLS: `http.tls` is there, which every process of the gateway's shares."""
-    return bool(environ.get("GATEWAY_HTTP__TLS__CERTIFICATE_FILE")) or "tls" in _table(environ, "http")
+    named = environ.get("GATEWAY_HTTP__TLS") or environ.get("GATEWAY_HTTP__TLS__CERTIFICATE_FILE")
+    return bool(named) or "tls" in _table(environ, "http")
 
 
 def _table(environ: Mapping[str, str], name: str) -> dict[str, Any]:
-    try:
+    """A table of the file, with what the secrets directory and then the table's own variable have of it."""
+    found: dict[str, Any] = {}  # everything may come from the environment
+    with contextlib.suppress(FileNotFoundError):
         text = Path(environ.get("GATEWAY_CONFIG") or "gateway.toml").read_text("utf-8-sig")  # as the gateway reads it
-    except FileNotFoundError:
-        return {}  # everything may come from the environment
-    found: dict[str, Any] = tomllib.loads(text).get(name, {})
+        found |= tomllib.loads(text).get(name, {})
+    if folder := environ.get("GATEWAY_SECRETS_DIR"):
+        for file in Path(folder).iterdir():
+            table, _, key = file.name.lower().partition("__")
+            if table == name and key:
+                found[key.partition("__")[0]] = file.read_text().strip()
+    found |= json.loads(environ.get(f"GATEWAY_{name.upper()}") or "{}")
     return found
 
 

@@ -729,6 +729,26 @@ def test_the_health_check_reads_a_file_and_variables_as_the_gateway_does(
     assert not healthcheck.encrypted(empty)
 
 
+def test_the_health_check_reads_whole_tables_and_the_secrets_directory(
+    healthcheck: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gateway.toml").write_text("[http]\nport = 1234\n")
+    Path("secrets").mkdir()
+    Path("secrets/http__port").write_text("2345\n")
+    Path("secrets/kafka__client_id").write_text("plant")
+    environ = {"GATEWAY_SECRETS_DIR": "secrets"}
+    for text in ("", '{"port": 3456}'):
+        environ["GATEWAY_HTTP"] = text
+        assert healthcheck.address(environ) == ("127.0.0.1", load(environ=environ).settings.http.port)
+        assert not healthcheck.encrypted(environ)
+    assert healthcheck.address({"GATEWAY_AUTH": '{"operator_port": 7}'}, "auth") == ("127.0.0.1", 7)
+    assert healthcheck.encrypted({"GATEWAY_HTTP": '{"tls": {"certificate_file": "c"}}'})
+    assert healthcheck.encrypted({"GATEWAY_HTTP__TLS": '{"certificate_file": "c"}'})
+    Path("secrets/http__tls__certificate_file").write_text("c")
+    assert healthcheck.encrypted(environ)
+
+
 def test_the_health_check_tells_healthy_from_not(
     healthcheck: Any, health_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
