@@ -27,7 +27,7 @@ ready: lock := dev.txt
 ready-demo: lock := demo.txt
 ready ready-demo:
 	@$(python) requirements/install.py --ready --lock $(lock) $(VENV) 2>/dev/null || { \
-		found=$$(sh requirements/find-python.sh $(PYTHON)) && "$$found" requirements/install.py --lock $(lock) $(VENV); \
+		found=$$(sh requirements/find-python.sh $(if $(PYTHON),"$(PYTHON)")) && "$$found" requirements/install.py --lock $(lock) $(VENV); \
 	} >&2
 
 .PHONY: demo

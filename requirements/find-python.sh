@@ -5,7 +5,9 @@
 set -u
 
 seen=
-for candidate in ${*:-python3 python3.14 python3.13 python3.12 python3.11}; do
+named=$*
+[ $# -gt 0 ] || set -- python3 python3.14 python3.13 python3.12 python3.11
+for candidate in "$@"; do
     path=$(command -v "$candidate" 2>/dev/null) || continue
     version=$("$path" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) || continue
     if "$path" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -18,8 +20,8 @@ done
 {
     if [ -n "$seen" ]; then
         echo "Python 3.11 or newer is needed, and every Python found is older:${seen%;}."
-    elif [ $# -gt 0 ]; then
-        echo "Python 3.11 or newer is needed, and \"$*\" is no Python that runs."
+    elif [ -n "$named" ]; then
+        echo "Python 3.11 or newer is needed, and \"$named\" is no Python that runs."
     else
         echo "Python 3.11 or newer is needed, and no python3 was found."
     fi

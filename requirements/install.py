@@ -204,6 +204,7 @@ def pip(venv: Path, *arguments: str, progress: Progress | None = None) -> None:
     # "raw" needs the locked pip, which the first call installs.
     command += ["--progress-bar", "raw" if progress else "off"]
     path = venv / LOG
+    unpacks = False
     with path.open("a") as log:
         ran = subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -211,11 +212,14 @@ def pip(venv: Path, *arguments: str, progress: Progress | None = None) -> None:
         assert ran.stdout is not None
         with ran, contextlib.closing(progress) if progress else contextlib.nullcontext():
             for line in ran.stdout:
+                unpacks = unpacks or line.startswith("Installing collected")
                 if not line.startswith("Progress "):
                     log.write(line)
                 if progress:
                     progress.take(line)
     if ran.returncode:
+        if not unpacks:  # such as a failed download: the environment is whole, and the next set-up goes on with it
+            (venv / MARKER).unlink(missing_ok=True)
         for line in path.read_text().splitlines()[-LAST_LINES:]:
             say(f"  {line}")
         raise SetupError(

@@ -252,6 +252,16 @@ def test_a_command_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     assert find_python(tmp_path).stdout.strip() == str(tmp_path / "python3.11")
 
 
+def test_a_python_may_lie_in_a_folder_with_a_blank(tmp_path: Path) -> None:
+    folder = tmp_path / "my own"
+    folder.mkdir()
+    fake_python(folder, "python3", "3.12.1")
+    assert find_python(tmp_path, str(folder / "python3")).stdout.strip() == str(folder / "python3")
+    for python, given in ((f"{folder}/python3", f'"{folder}/python3")'), ("", ")")):
+        ran = make("--dry-run", "ready", f"PYTHON={python}", stand_in="", folder=tmp_path)
+        assert f"find-python.sh {given}" in ran.stdout
+
+
 @pytest.mark.parametrize(
     ("release", "asked_for", "words"),
     [
@@ -498,6 +508,21 @@ def test_why_pip_failed_is_shown_with_the_name_of_its_log(
     shown = capfd.readouterr().err
     assert "ERROR: no such host" in shown
     assert len(shown.splitlines()) == install.LAST_LINES
+
+
+@pytest.mark.parametrize(
+    ("line", "whole"), [("Collecting one==1", True), ("Installing collected packages: one", False)]
+)
+def test_an_environment_that_pip_has_not_touched_is_kept(
+    install: ModuleType, tmp_path: Path, line: str, whole: bool
+) -> None:
+    """A download of an update that failed emptied it at the next set-up."""
+    venv = tmp_path / "venv"
+    pip_that_says(venv, line, "ERROR: no such host", status=1)
+    (venv / install.MARKER).touch()
+    with pytest.raises(install.SetupError):
+        install.pip(venv)
+    assert (venv / install.MARKER).exists() is not whole
 
 
 def test_an_editable_install_with_the_hook_on_compiles_nothing() -> None:
