@@ -121,6 +121,10 @@ class DeadLetters:
         self.topic = plan.topic
         self._topics |= {route.name: route.dead_letter_topic or plan.topic for route in routes}
 
+    def doubt_keys(self) -> None:
+        """Take no key for the MQTT topic any more: other settings may have made the records."""
+        self._keyed_by_topic.clear()
+
     def take(self, batch: Batch, record: StoredRecord, reason: DeadLetterReason, error: BaseException) -> None:
         """Write a dead letter in place of the one record of a refused batch, and make it due.
 

@@ -81,6 +81,7 @@ class Spooling:
             self.remember(topic, count)
         self.spooler.opened()
         if self.store.batches:
+            self._dead_letters.doubt_keys()
             log.info("spool_found", messages=self.store.messages, bytes=self.store.bytes, batches=self.store.batches)
         for queue in list(self._sender.partitions.queues.values()):
             self._sender.resume(queue)

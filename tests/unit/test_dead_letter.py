@@ -234,6 +234,17 @@ async def test_a_refused_record_says_of_its_message_what_can_be_known_for_sure(
     assert list(record.headers)[: len(known)] == known
 
 
+async def test_a_key_that_other_settings_may_have_made_says_nothing_of_the_message() -> None:
+    kafka = FakeKafka()
+    dead = kafka.topic(DEAD_LETTERS)
+    kafka.topic("t", max_batch_bytes=100)
+    async with Path(kafka, routes=routes({"name": "route", "key": "${topic}"})) as path:
+        path.dead_letters.doubt_keys()
+        path.send(b"." * 200)
+        await path.drained()
+    assert wire.MQTT_TOPIC not in dict(dead.records()[0].headers)
+
+
 async def test_parts_say_which_message_they_are_of() -> None:
     """Parts of two workers may lie between each other, with one key: nothing else tells them apart."""
     async with Path(max_record_bytes=1_000_000) as path:

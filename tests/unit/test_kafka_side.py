@@ -6,7 +6,9 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from bridge.produce.batch import Batch
+from bridge.produce.dead_letter import DeadLetters
 from bridge.routing.router import Router
+from bridge.spool.record import SpoolBatch
 from config.settings import Settings
 from gateway.base.lifecycle import StopRequest
 from gateway.components.kafka_side import KafkaSide
@@ -62,3 +64,17 @@ async def test_the_ledger_s_topic_is_missed_when_it_is_deleted(tmp_path: Path, m
         producer.metadata_refreshed_ns.return_value = refreshed_ns
         looks.append(kafka.topic_watch.look())
     assert looks == [[], [], ["ledger"]]
+
+
+async def test_the_keys_of_an_earlier_life_s_spool_may_be_of_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubt = Mock()
+    monkeypatch.setattr(DeadLetters, "doubt_keys", doubt)
+    for lives in range(2):
+        spooling = Worker(Settings(data_dir=tmp_path, routes=[ROUTE]), StopRequest()).spooling
+        assert spooling is not None
+        await spooling.start()
+        assert doubt.call_count == lives
+        await spooling.store.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1_700_000_000_000, b"x")])
+        await spooling.stop(0)
