@@ -12,6 +12,7 @@ from config.values.names import placeholders
 from config.values.topic_filters import covers, disjoint_groups
 
 _IN_CLIENT_ID = ("instance", "worker", "session")
+_MANY_WORKERS = 100  # where their number is that of the CPUs
 
 
 def placeholders_known(path: str, *known: str) -> Rule:
@@ -52,6 +53,26 @@ def one_topic(settings: Settings, path: str) -> Iterator[str]:
 def _client_id_lacks(name: str, settings: Settings) -> bool:
     text = settings.mqtt.client_id
     return _wrong_placeholder(text, _IN_CLIENT_ID) is None and f"${{{name}}}" not in text
+
+
+def _client_ids_meet(settings: Settings) -> Iterator[str]:
+    text, mqtt = settings.mqtt.client_id, settings.mqtt
+    if not all(f"${{{name}}}" in text for name in ("worker", "session")):
+        return
+    names = [str(number) for number in range(mqtt.sessions)]
+    names += [f"{group.name}-{number}" for group in mqtt.groups for number in range(group.sessions)]
+    workers = settings.worker + 1 if settings.workers == 0 else settings.workers or _MANY_WORKERS
+    first: dict[str, str] = {}
+    for worker in range(min(workers, _MANY_WORKERS)):
+        for name in names:
+            whose = f"session {name} of worker {worker}"
+            other = first.setdefault(text.replace("${worker}", str(worker)).replace("${session}", name), whose)
+            if other != whose:
+                yield (
+                    f"<mqtt.client_id> would be the same for {other} and {whose}: each would end the other's "
+                    'connection; put a "-" between ${worker} and ${session}.'
+                )
+                return
 
 
 def _session_groups(settings: Settings) -> Iterator[str]:
@@ -118,6 +139,7 @@ REFUSED = (
         lambda s: _client_id_lacks("worker", s) and (s.workers or 0) > 1,
         "<mqtt.client_id> has no ${worker}, but <workers>: they would end each other's sessions; add ${worker}.",
     ),
+    Rule(("mqtt.client_id", "mqtt.sessions", "mqtt.groups", "worker", "workers"), _client_ids_meet),
     when(
         lambda s: s.mqtt.persistent and s.mqtt.protocol == "5" and not s.mqtt.session_expiry,
         "<mqtt.session_expiry>, but <mqtt.persistent>: the session would end with its connection and what waits in it "
