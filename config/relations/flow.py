@@ -109,4 +109,19 @@ WARNED = (
         "<http.overdue_after> is shorter than <kafka.request_timeout>: /readyz turns red at every slow request, while "
         "nothing is wrong yet.",
     ),
+    when(
+        lambda s: s.ledger.topic and s.stream.audit.settle < s.ledger.interval,
+        "<stream.audit.settle> is shorter than <ledger.interval>: the audit judges minutes before the ledger has them, "
+        "and reports their records as unaccounted; raise the first.",
+        "ledger.topic",
+    ),
+    when(
+        lambda s: (
+            s.ledger.topic and s.stream.devices.heartbeats and s.stream.devices.gateway_after < 2 * s.ledger.interval
+        ),
+        "<stream.devices.gateway_after> is shorter than two of <ledger.interval>: a running gateway would count as "
+        "lost, so the job devices does not start; raise the first.",
+        "ledger.topic",
+        "stream.devices.heartbeats",
+    ),
 )
