@@ -464,6 +464,17 @@ async def test_an_account_of_which_retention_took_the_beginning_has_no_hole() ->
             assert verdict.exit_status is ExitStatus.OK, (number, start, verdict.unjudged)
 
 
+async def test_an_interval_that_a_step_of_the_clock_put_outside_of_the_span_is_no_hole() -> None:
+    kafka = FakeKafka()
+    log = kafka.topic(LEDGER).partitions[0].log
+    for number, to_ms in enumerate((60_000, 120_000, 180_000, 110_000, 170_000)):
+        interval = Interval(to_ms - 60_000, to_ms, {}, LedgerSnapshot(*[0] * 9), 0)
+        key, value = worker_record(Author("gw", 0, "life", 1), number, interval, "running" if number else "started", 0)
+        log.append(StoredRecord(to_ms, key, value, []))
+    verdict = await FakeLog(kafka).verify(span=Span(until_ms=150_000))
+    assert (verdict.exit_status, verdict.unjudged) == (ExitStatus.OK, [])
+
+
 async def test_what_was_written_twice_counts_once() -> None:
     log = await delivered()
     for partition in log.kafka.topics[LEDGER].partitions:

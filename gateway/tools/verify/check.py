@@ -9,7 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bridge.ledger_topic.records import LedgerRecord, LedgerRecordError, LostSessionRecord, PartitionRecord, decode
+from bridge.ledger_topic.records import (
+    LedgerRecord,
+    LedgerRecordError,
+    LostSessionRecord,
+    PartitionRecord,
+    WorkerRecord,
+    decode,
+)
 from config.errors import ExitStatus, GatewayError
 from gateway.base.moments import moment
 from gateway.tools.verify.lives import Life, Lives
@@ -90,6 +97,8 @@ class _Reading:
             self.unreadable[str(error)] = self.unreadable.get(str(error), 0) + 1
             return None
         if not self._span.holds(record):
+            if isinstance(record, WorkerRecord):
+                self.lives.pass_over(record)
             return None
         if isinstance(record, LostSessionRecord):
             return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -52,13 +53,14 @@ class Life:
         quiet_ms = now_ms - (self.last.to_ms if self.last else self.started_ms)
         return "silent" if quiet_ms > self.silent_after_ms else "running"
 
-    def missing_numbers(self, complete_from_ms: int) -> int:
+    def missing_numbers(self, complete_from_ms: int, outside: Iterable[int] = ()) -> int:
         """Number of intervals without a ``worker`` record up to the last: from the first interval of the life (number
-        0), or from the first record if earlier ones may have expired or be before the span."""
+        0), or from the first record if earlier ones may have expired or be before the span. Those ``outside`` of the
+        span are not missing."""
         if self.lowest is None:
             return 0
         first = 0 if self.started_ms > complete_from_ms else self.lowest
-        return self.highest - first + 1 - self.seen
+        return self.highest - first + 1 - self.seen - sum(first <= number <= self.highest for number in outside)
 
 
 class Lives:
@@ -70,6 +72,7 @@ class Lives:
         self._complete_from_ms = complete_from_ms
         self._begin_ms = max(complete_from_ms, since_ms)
         self._lives: dict[tuple[int, str], Life] = {}
+        self._outside: dict[tuple[int, str], set[int]] = {}
 
     def sorted(self) -> list[Life]:
         """The lives by worker and time, each with the start of its worker's next life."""
@@ -94,6 +97,10 @@ class Lives:
         life.seen += 1
         self._expect(life, record.number, record.entries, record.to_ms)
 
+    def pass_over(self, record: WorkerRecord) -> None:
+        """Note an interval that is outside of the span: after a step of the clock it may lie among those within."""
+        self._outside.setdefault((record.worker, record.life), set()).add(record.number)
+
     def add_partition(self, record: PartitionRecord) -> None:
         """Add a ``partition`` record; there are no copies."""
         life = self._life(record.worker, record.life)
@@ -102,8 +109,8 @@ class Lives:
     def incomplete(self) -> int:
         """Number of intervals with a missing ledger record."""
         count = 0
-        for life in self._lives.values():
-            count += life.missing_numbers(self._begin_ms)
+        for key, life in self._lives.items():
+            count += life.missing_numbers(self._begin_ms, self._outside.get(key, ()))
             # If a crash prevented the worker record, there are partition records beyond the last number.
             count += sum(1 for number, left in life.unmatched.items() if left and number <= life.highest)
         return count

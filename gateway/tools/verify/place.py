@@ -192,7 +192,10 @@ class Place:
         located = sum(end - first for flat in self._runs.values() for first, end in _pairs(flat))
         result.missing = self._gone
         if self._gone:
-            self._note("removed sooner than retention says: deleted by somebody, or the topic was made anew")
+            self._note(
+                "removed sooner than retention says: deleted by somebody, or the topic was made anew, or a spool held "
+                "them for long (retention counts from their receipt)"
+            )
         comparison.finish()
         self._settle_located(comparison, located, start_now)
         result.open = comparison.open
