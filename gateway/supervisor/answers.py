@@ -55,6 +55,7 @@ class FleetAnswers(Answers):
         metrics.worker_up.watch_rows(lambda: {(str(slot.number),): int(answer is not None) for slot, answer in answers})
         metrics.worker_restarts.watch_rows(lambda: {(str(slot.number),): slot.restarts for slot, _ in answers})
         found = [(str(slot.number), answer) for slot, answer in answers if answer is not None]
+        found += [(str(slot), answer) for slot, answer in await self._ask_retirees("/metrics", accept)]
         content_type = found[0][1].type if found else TEXT_METRICS  # a worker reads ``accept`` with prometheus_client
         openmetrics = content_type.startswith("application/openmetrics-text")
         texts = [
@@ -75,6 +76,10 @@ class FleetAnswers(Answers):
 
     async def status(self) -> dict[str, object]:
         workers: list[dict[str, Any]] = []
+        retirees = [
+            {"worker": slot, "problems": json.loads(answer.body).get("problems", [])}
+            for slot, answer in await self._ask_retirees("/status")
+        ]
         for slot, answer in await self._ask("/status"):
             said = {} if answer is None else json.loads(answer.body)
             pid = slot.current.pid if slot.current is not None else None
@@ -93,21 +98,17 @@ class FleetAnswers(Answers):
             "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
             "routes": _sum_routes([worker["routes"] for worker in up]),
             "slots_retiring": self._fleet.retiring,
-            **merged(up, found, [*self._late(workers), *await self._retirees()]),
+            **merged(up, found, [*self._late(workers), *retirees]),
             "config": self._config.as_dict(),
             # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
             "workers": [{name: value for name, value in worker.items() if name != "partitions"} for worker in workers],
         }
 
-    async def _retirees(self) -> list[dict[str, Any]]:
-        """Problems of workers whose slots are being retired: messages may wait in them."""
+    async def _ask_retirees(self, path: str, accept: str = "") -> list[tuple[int, Answer]]:
+        """Answers of workers whose slots are being retired: messages may wait in them."""
         retirees = self._fleet.retirees
-        answers = await asyncio.gather(*(_ask_one(worker, "/status", "") for worker in retirees))
-        return [
-            {"worker": worker.slot, "problems": json.loads(answer.body).get("problems", [])}
-            for worker, answer in zip(retirees, answers, strict=True)
-            if answer is not None
-        ]
+        answers = await asyncio.gather(*(_ask_one(worker, path, accept) for worker in retirees))
+        return [(one.slot, answer) for one, answer in zip(retirees, answers, strict=True) if answer is not None]
 
     def _late(self, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Workers without an answer in time, with their last known problems. Otherwise the page would show that all is

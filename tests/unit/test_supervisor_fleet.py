@@ -357,8 +357,9 @@ async def test_a_slot_that_is_being_retired_has_its_problems_on_the_page(
     await fleet.scale(2)
     await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
     say_status(spawner)
-    answer = await FleetAnswers(fleet, SupervisorMetrics(), lambda: "running").answer("/status", "")
-    status = json.loads(answer.body)
+    answers = FleetAnswers(fleet, SupervisorMetrics(), lambda: "running")
+    assert '{worker="2"}' in (await answers.answer("/metrics", "")).body, "and alerts see its spool"
+    status = json.loads((await answers.answer("/status", "")).body)
     assert [problem["text"] for problem in status["problems"]] == ["Worker 2: No right."]
     assert [worker["worker"] for worker in status["workers"]] == [0, 1]
 
