@@ -27,13 +27,15 @@ class Place(NamedTuple):
 
 
 class LoggedRecord(NamedTuple):
-    """A record of a Kafka topic. ``timestamp_ms`` is milliseconds since 1970."""
+    """A record of a Kafka topic. ``timestamp_ms`` is milliseconds since 1970: of its writing, if ``stamped_by_broker``
+    (LogAppendTime)."""
 
     place: Place
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: Headers
+    stamped_by_broker: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,4 +253,5 @@ class TopicReader:
 def logged(record: Any) -> LoggedRecord:
     """One of aiokafka's records."""
     place = Place(record.topic, record.partition, record.offset)
-    return LoggedRecord(place, record.timestamp, record.key, record.value, list(record.headers))
+    by_broker = record.timestamp_type == 1
+    return LoggedRecord(place, record.timestamp, record.key, record.value, list(record.headers), by_broker)

@@ -20,7 +20,7 @@ from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.mosquitto import Mosquitto
-from tests.brokers.topics import add_partitions, consumer_groups, create_topic, produce, topic_names
+from tests.brokers.topics import add_partitions, alter_topic, consumer_groups, create_topic, produce, topic_names
 from tests.command_line import GATEWAY, run_gateway
 
 DEADLINE_S = 60.0
@@ -157,6 +157,13 @@ def test_two_topics_are_compared(kafka: KafkaCluster, unique: str, settings: Pat
         produce(kafka.bootstrap, right, [value], key="d0", timestamp=at_ms)
     done = run_gateway(*words, settings, "--until", "2023-11-14T22:13:20.300Z", timeout_s=DEADLINE_S)
     assert (done.returncode, json.loads(done.stdout)["matched"]) == (ExitStatus.OK, 300), done.stderr
+    alter_topic(kafka.bootstrap, right, "message.timestamp.type", "LogAppendTime")
+    produce(
+        kafka.bootstrap, left, [json.dumps({"payload": "m300", "clientid": "c"})], key="d0", timestamp=long_ago + 42
+    )
+    produce(kafka.bootstrap, right, ["m300"], key="d0")  # delayed too, and its time is that of now
+    done = run_gateway(*words, settings, "--until", "2023-11-14T22:13:20.300Z", timeout_s=DEADLINE_S)
+    assert (done.returncode, json.loads(done.stdout)["matched"]) == (ExitStatus.OK, 301), done.stderr
     assert consumer_groups(kafka.bootstrap) <= before
 
 

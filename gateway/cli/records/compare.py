@@ -117,7 +117,8 @@ async def _read(
         starts = await (reader.beginnings() if since_ms is None else reader.offsets_at(since_ms - _SLACK_MS))
         total = sum(max(0, end - starts.get(at, 0)) for at, end in ends.items())
         async for record in reader.read(starts, ends):
-            if until_ms is not None and record.timestamp_ms >= until_ms + _SLACK_MS:
+            late = until_ms is not None and record.timestamp_ms >= until_ms + _SLACK_MS
+            if late and not record.stamped_by_broker:  # what a spool delayed has the time of its writing then
                 continue  # not the end: what a spool delayed lies behind younger records
             table.add(side, record.place.partition, record.place.offset, record.timestamp_ms, reading.read(record))
             if table.records[side] % 50_000 == 0:

@@ -201,7 +201,7 @@ async def _starts(
 
 def as_letter(record: LoggedRecord) -> DeadLetter:
     """An ordinary record as a dead letter, which has the same headers."""
-    place, timestamp_ms, key, value, headers = record
+    place, timestamp_ms, key, value, headers, _ = record
     return DeadLetter((place,), 1, timestamp_ms, key, value, len(value or b""), tuple(headers), {})
 
 
