@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from tests.servers.authority import Authority
 
-PASSWORD = "opens both PKCS12 files"
+PASSWORD = "opens the PKCS12 file"
 _LEFT = dt.timedelta(days=3650)
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files, but for the last two. The server is localhost and 127.0.0.1."""
+    """PEM files, but for the last. The server is localhost and 127.0.0.1."""
 
     ca_file: Path
     server_certificate: Path
@@ -27,8 +27,6 @@ class Certificates:
     """Key and certificates in one file, as Kafka takes them."""
     server_keystore: Path
     """PKCS12, as Java servers take it."""
-    truststore: Path
-    """The authority's certificate as PKCS12."""
 
 
 def make_certificates(directory: Path) -> Certificates:
@@ -38,7 +36,7 @@ def make_certificates(directory: Path) -> Certificates:
     server, client = authority.issue("server", left=_LEFT), authority.issue("client", left=_LEFT)
     made = Certificates(
         authority.ca_file, server.certificate, server.key, client.certificate, client.key,
-        directory / "server.pem", directory / "server.p12", directory / "ca.p12",
+        directory / "server.pem", directory / "server.p12",
     )  # fmt: skip
     key, own, ca = (file.read_bytes() for file in (server.key, server.certificate, authority.ca_file))
     made.server_pem.write_bytes(key + own + ca)
@@ -48,5 +46,4 @@ def make_certificates(directory: Path) -> Certificates:
     made.server_keystore.write_bytes(
         pkcs12.serialize_key_and_certificates(b"server", private, leaf, [root], sealed)  # type: ignore[arg-type]
     )
-    made.truststore.write_bytes(pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(root, b"ca")], sealed))
     return made

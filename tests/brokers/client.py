@@ -30,7 +30,6 @@ class Client:
         version: int = 5,
         websocket: bool = False,
         ca_file: Path | None = None,
-        certificate: tuple[Path, Path] | None = None,
         user: tuple[str, str] | None = None,
         clean: bool = True,
         receive_maximum: int | None = None,
@@ -54,8 +53,7 @@ class Client:
         if websocket:
             self.paho.ws_set_options(path="/mqtt")
         if ca_file is not None:
-            cert, key = certificate or (None, None)
-            self.paho.tls_set(str(ca_file), str(cert) if cert else None, str(key) if key else None)
+            self.paho.tls_set(str(ca_file))
         if user is not None:
             self.paho.username_pw_set(*user)
         self.paho.on_connect = self._on_connect

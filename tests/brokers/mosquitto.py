@@ -73,7 +73,7 @@ class Mosquitto(ServerProcess):
         self._max_inflight = max_inflight
         self._persistence = persistence
         self._config = config
-        self.certificates: Certificates | None = None
+        self._certificates: Certificates | None = None
         self._directory: Path | None = None
         self._ports = PortReservation()
 
@@ -94,8 +94,12 @@ class Mosquitto(ServerProcess):
         return self._ports.ports[3]
 
     @property
+    def certificates(self) -> Certificates:
+        assert self._certificates is not None, "made without tls=True, or not started"
+        return self._certificates
+
+    @property
     def ca_file(self) -> Path:
-        assert self.certificates is not None, "made without tls=True, or not started"
         return self.certificates.ca_file
 
     def start(self) -> None:
@@ -106,7 +110,7 @@ class Mosquitto(ServerProcess):
             self._directory = Path(tempfile.mkdtemp(prefix="gateway-mosquitto-"))
             self._ports.absorb(reserve_ports(4 if self._tls else 2))
             if self._tls:
-                self.certificates = make_certificates(self._directory / "certificates")
+                self._certificates = make_certificates(self._directory / "certificates")
             (self._directory / "mosquitto.conf").write_text(self._text())
         self._process = GuardedProcess(
             [self._binary, "-c", self._directory / "mosquitto.conf"],
@@ -127,7 +131,7 @@ class Mosquitto(ServerProcess):
         self._ports.release()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = self.certificates = None
+            self._directory = self._certificates = None
 
     def shut_down(self) -> None:
         """Stop it in an orderly way, keeping its files and ports for :meth:`start`."""
@@ -184,7 +188,7 @@ class Mosquitto(ServerProcess):
         # Without the domain, websockets of 2.0.11 listen on every address, whatever the line before says.
         websocket = ["socket_domain ipv4", "protocol websockets"]
         lines += [f"listener {self.websocket_port} 127.0.0.1", *websocket]
-        if self.certificates is not None:
+        if self._tls:
             tls = [
                 f"cafile {self.certificates.ca_file}",
                 f"certfile {self.certificates.server_certificate}",

@@ -42,7 +42,7 @@ class SecuredKafka(KafkaCluster):
     ) -> None:
         super().__init__(nodes, directory, **more)
         self.users = dict(users or {"gateway": "gateway-secret"})
-        self.certificates: Certificates | None = None
+        self._certificates: Certificates | None = None
         self._tls, self._tokens = tls, tokens
         wanted = {"SASL_PLAINTEXT": sasl, "SSL": tls, "SASL_SSL": sasl and tls}
         self.extra_listeners = [name for name, is_wanted in wanted.items() if is_wanted]
@@ -55,6 +55,11 @@ class SecuredKafka(KafkaCluster):
             ]
         if tokens is not None:  # Kafka fetches keys from nowhere else
             self.extra_jvm_flags = [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.jwks_url}"]
+
+    @property
+    def certificates(self) -> Certificates:
+        assert self._certificates is not None, "made without tls=True, or not started"
+        return self._certificates
 
     @property
     def sasl_bootstrap(self) -> str:
@@ -74,8 +79,8 @@ class SecuredKafka(KafkaCluster):
             if listener.startswith("SASL"):
                 properties |= sasl_properties(listener, self.users, self._tokens)
         if self._tls:
-            if self.certificates is None:
-                self.certificates = make_certificates(directory / "certificates")
+            if self._certificates is None:
+                self._certificates = make_certificates(directory / "certificates")
             properties |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.location": str(self.certificates.server_pem),
@@ -115,14 +120,17 @@ def _jaas_quoted(text: str) -> str:
 
 
 class SecuredMqtt(MqttBroker):
-    """With ``tls`` it has a TLS and a secure WebSocket listener; ``client_certificates`` is HiveMQ's word for how
-    it asks for them. ``more`` is for MqttBroker."""
+    """With ``tls`` it has a TLS and a secure WebSocket listener. ``more`` is for MqttBroker."""
 
-    def __init__(self, *, tls: bool = False, client_certificates: str = "NONE", **more: Any) -> None:
+    def __init__(self, *, tls: bool = False, **more: Any) -> None:
         super().__init__(**more)
-        self.certificates: Certificates | None = None
-        self._client_certificates = client_certificates
+        self._certificates: Certificates | None = None
         self.extra_listeners = ["tls", "wss"] if tls else []
+
+    @property
+    def certificates(self) -> Certificates:
+        assert self._certificates is not None, "made without tls=True, or not started"
+        return self._certificates
 
     @property
     def tls_port(self) -> int:
@@ -134,24 +142,16 @@ class SecuredMqtt(MqttBroker):
 
     @property
     def ca_file(self) -> Path:
-        assert self.certificates is not None, "made without tls=True, or not started"
         return self.certificates.ca_file
 
     def extra_listeners_xml(self, directory: Path) -> str:
         if not self.extra_listeners:
             return ""
-        if self.certificates is None:
-            self.certificates = make_certificates(directory / "certificates")
+        if self._certificates is None:
+            self._certificates = make_certificates(directory / "certificates")
         password = escape(PASSWORD)
-        key, trust = (
-            f"<path>{escape(str(file))}</path><password>{password}</password>"
-            for file in (self.certificates.server_keystore, self.certificates.truststore)
-        )
-        tls = (
-            f"<tls><keystore>{key}<private-key-password>{password}</private-key-password></keystore>"
-            f"<truststore>{trust}</truststore>"
-            f"<client-authentication-mode>{self._client_certificates}</client-authentication-mode></tls>"
-        )
+        file = f"<path>{escape(str(self.certificates.server_keystore))}</path><password>{password}</password>"
+        tls = f"<tls><keystore>{file}<private-key-password>{password}</private-key-password></keystore></tls>"
         return (
             f"<tls-tcp-listener>{bound(self.tls_port)}{tls}</tls-tcp-listener>"
             f"<tls-websocket-listener>{bound(self.wss_port)}{WEBSOCKET}{tls}</tls-websocket-listener>"

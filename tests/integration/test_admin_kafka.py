@@ -364,7 +364,6 @@ print(json.dumps(told))
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_the_administrator_logs_in(secured_kafka: SecuredKafka, mechanism: str, encrypted: bool) -> None:
     """As ``admin`` says; the gateway's own settings are those of another listener."""
-    assert secured_kafka.certificates is not None
     bootstrap = secured_kafka.sasl_tls_bootstrap if encrypted else secured_kafka.sasl_bootstrap
     tls = {"tls": {"ca_file": secured_kafka.certificates.ca_file}} if encrypted else {}
     security = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
@@ -376,7 +375,6 @@ def test_the_administrator_logs_in(secured_kafka: SecuredKafka, mechanism: str, 
 
 def test_a_certificate_is_shown_and_checked(secured_kafka: SecuredKafka) -> None:
     certificates = secured_kafka.certificates
-    assert certificates is not None
     tls = {"ca_file": certificates.ca_file}
     with KafkaAdmin(settings_of(secured_kafka.tls_bootstrap, kafka={"security": "SSL", "tls": tls})) as admin:
         assert admin.cluster().id
@@ -411,7 +409,6 @@ def test_a_wrong_login_is_a_sentence(secured_kafka: SecuredKafka, caplog: pytest
 
 def test_the_wrong_kind_of_listener_is_a_sentence(secured_kafka: SecuredKafka, mqtt_broker: MqttBroker) -> None:
     """TLS to a plain listener, none to one with TLS, and no Kafka at all."""
-    assert secured_kafka.certificates is not None
     ssl = {"security": "SSL", "tls": {"ca_file": secured_kafka.certificates.ca_file}}
     said = []
     for bootstrap, admin in (

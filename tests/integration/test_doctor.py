@@ -25,7 +25,6 @@ from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.raw import RawClient
 from tests.brokers.scripted import ScriptedBroker, publish
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.fixtures import *  # noqa: F403
 from tests.doctor_looks import USERS, look, mqtt, settings_of
 from tests.servers.authority import Authority
 from tests.waiting import until
@@ -70,7 +69,6 @@ def test_every_transport_and_a_listener_that_wants_certificates_are_well(
     make_mosquitto: Callable[..., Mosquitto], tmp_path: Path
 ) -> None:
     broker = make_mosquitto(users=USERS, tls=True, require_certificate=True)
-    assert broker.certificates is not None
     ports = {"mqtts": broker.tls_port, "wss": broker.wss_port, "mqtt": broker.port, "ws": broker.websocket_port}
     tls = {
         "ca_file": str(broker.ca_file),

@@ -27,7 +27,6 @@ from tests.brokers.kafka_backend import KafkaBackend
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.secured import SecuredKafka
 from tests.brokers.topics import admin_client
-from tests.chaos.fixtures import *  # noqa: F403
 from tests.chaos.fixtures import MakeGateway
 from tests.doctor_looks import ACL, USERS, look, mqtt
 from tests.servers.playing import PlayedServer
@@ -158,7 +157,6 @@ def test_a_wrong_password_is_named_and_so_is_a_wrong_one_at_kafka(
 
 async def test_a_secured_cluster_is_well(backend: KafkaBackend, tmp_path: Path) -> None:
     topic, cluster = await backend.topic(2), backend.cluster
-    assert cluster.certificates is not None
     looked = await asyncio.to_thread(
         look,
         tmp_path,
@@ -180,7 +178,6 @@ async def test_a_secured_cluster_is_well(backend: KafkaBackend, tmp_path: Path) 
 
 async def test_a_secured_connection_is_closed_when_its_event_loop_ends(backend: KafkaBackend) -> None:
     certificates = backend.cluster.certificates
-    assert certificates is not None
     host, _, port = backend.cluster.sasl_tls_bootstrap.partition(":")
     settings = KafkaSettings.model_validate(
         {

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -10,70 +9,33 @@ import pytest
 from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.cache import cache_directory
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
-from tests.brokers.client import DEADLINE, Client, RefusedError
+from tests.brokers.client import DEADLINE, Client
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.secured import SecuredMqtt
-from tests.waiting import wait_until
 
 Broker = SecuredMqtt | Mosquitto
 
 
-USERS = {"gateway": 'pass"wörd', "second": "x"}
-GATEWAY = ("gateway", USERS["gateway"])
-
-
 @pytest.fixture(scope="module", params=["hivemq", "mosquitto"])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Each broker with all its listeners, mosquitto with two users."""
-    made: Broker = SecuredMqtt(tls=True) if request.param == "hivemq" else Mosquitto(users=USERS, tls=True)
+    """Each broker with all its listeners."""
+    made: Broker = SecuredMqtt(tls=True) if request.param == "hivemq" else Mosquitto(tls=True)
     with made:
         yield made
 
 
-def listeners(broker: Broker) -> dict[str, dict[str, Any]]:
-    return {
-        "tcp": {"port": broker.port},
-        "websocket": {"port": broker.websocket_port, "websocket": True},
-        "tls": {"port": broker.tls_port, "ca_file": broker.ca_file},
-        "wss": {"port": broker.wss_port, "ca_file": broker.ca_file, "websocket": True},
-    }
-
-
-@pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("listener", ["tcp", "websocket", "tls", "wss"])
-def test_every_listener_carries_messages(broker: Broker, unique: str, listener: str, version: int) -> None:
-    with Client(**listeners(broker)[listener], version=version, user=GATEWAY) as client:
-        client.subscribe(f"{unique}/#", 2)
-        for qos in (0, 1, 2):
-            client.publish(f"{unique}/a", b"%d" % qos, qos)
-        # Order is promised within one quality of service only (MQTT 5.0 section 4.6), and not kept beyond.
-        assert sorted(client.receive().payload for _ in range(3)) == [b"0", b"1", b"2"]
-
-
 def test_a_persistent_session_is_kept_while_away(broker: Broker, unique: str) -> None:
-    with Client(broker.port, client_id=unique, clean=False, user=GATEWAY) as away:
+    with Client(broker.port, client_id=unique, clean=False) as away:
         assert not away.session_present
         away.subscribe(f"{unique}/#")
-    with Client(broker.port, user=GATEWAY) as publisher:
+    with Client(broker.port) as publisher:
         for number in range(1500):  # more than the default of most brokers keeps
             publisher.paho.publish(f"{unique}/a", b"%d" % number, 1)
         publisher.publish(f"{unique}/a", b"last")
-    with Client(broker.port, client_id=unique, clean=False, user=GATEWAY) as back:
+    with Client(broker.port, client_id=unique, clean=False) as back:
         assert back.session_present
         received = [back.receive().payload for _ in range(1501)]
     assert received == [*(b"%d" % number for number in range(1500)), b"last"]
-
-
-def test_a_shared_subscription_delivers_each_message_once(broker: Broker, unique: str) -> None:
-    with Client(broker.port, user=GATEWAY) as one, Client(broker.port, user=GATEWAY) as two:
-        for member in (one, two):
-            member.subscribe(f"$share/g/{unique}/#")
-        with Client(broker.port, user=GATEWAY) as publisher:
-            for number in range(40):
-                publisher.publish(f"{unique}/a", b"%d" % number)
-        wait_until(lambda: one.messages.qsize() + two.messages.qsize() >= 40, "all arrive")
-        payloads = [member.messages.get().payload for member in (one, two) for _ in range(member.messages.qsize())]
-    assert sorted(payloads) == sorted(b"%d" % number for number in range(40))
 
 
 def test_the_window_is_as_large_as_the_client_asks(broker: Broker, unique: str) -> None:
@@ -81,9 +43,9 @@ def test_the_window_is_as_large_as_the_client_asks(broker: Broker, unique: str) 
 
     HiveMQ sends a client that has acknowledged nothing lately a single message, and a full window after that.
     """
-    with Client(broker.port, user=GATEWAY, receive_maximum=300, manual_ack=True) as client:
+    with Client(broker.port, receive_maximum=300, manual_ack=True) as client:
         client.subscribe(f"{unique}/#")
-        with Client(broker.port, user=GATEWAY) as publisher:
+        with Client(broker.port) as publisher:
             for number in range(400):
                 publisher.publish(f"{unique}/a", b"%d" % number)
         first = client.receive()
@@ -97,18 +59,6 @@ def test_every_socket_is_bound_to_loopback(broker: Broker) -> None:
     ports = {broker.port, broker.websocket_port, broker.tls_port, broker.wss_port}
     assert {address.port for address in listening} == ports
     assert {address.ip for address in listening} <= {"127.0.0.1", "::ffff:127.0.0.1"}
-
-
-def test_killed_it_comes_back_at_its_ports(make_mqtt_broker: Callable[..., SecuredMqtt]) -> None:
-    broker = make_mqtt_broker()
-    ports = broker.port, broker.websocket_port
-    with Client(broker.port) as client:
-        broker.kill()
-        assert client.closed.wait(DEADLINE), "the client did not notice"
-    assert not broker.alive
-    broker.start()
-    assert (broker.port, broker.websocket_port) == ports
-    Client(broker.port).close()
 
 
 def test_a_stop_closes_the_connections_and_leaves_the_next_start_its_classes(
@@ -126,33 +76,6 @@ def test_a_stop_closes_the_connections_and_leaves_the_next_start_its_classes(
     (archive,) = (tmp_path / "hivemq").glob("*.jsa")
     broker.start()
     assert str(archive) in {file.path for file in psutil.Process(broker.pid).memory_maps()}
-
-
-def test_a_frozen_broker_answers_nothing_until_it_is_thawed(
-    make_mqtt_broker: Callable[..., SecuredMqtt], unique: str
-) -> None:
-    broker = make_mqtt_broker()
-    with Client(broker.port) as client:
-        client.publish(unique, b"1")
-        broker.freeze()
-        info = client.paho.publish(unique, b"2", 1)
-        info.wait_for_publish(0.5)
-        assert not info.is_published(), "a frozen broker acknowledged"
-        assert not client.closed.is_set()
-        broker.thaw()
-        info.wait_for_publish(DEADLINE)
-        assert info.is_published()
-
-
-def test_a_client_certificate_can_be_required(make_mqtt_broker: Callable[..., SecuredMqtt], unique: str) -> None:
-    broker = make_mqtt_broker(tls=True, client_certificates="REQUIRED")
-    certificates = broker.certificates
-    assert certificates is not None
-    with pytest.raises((RefusedError, OSError)):
-        Client(broker.tls_port, ca_file=broker.ca_file)
-    shown = (certificates.client_certificate, certificates.client_key)
-    with Client(broker.tls_port, ca_file=broker.ca_file, certificate=shown) as client:
-        client.publish(unique, b"in")
 
 
 def test_a_taken_port_is_told(mqtt_broker: MqttBroker) -> None:
@@ -177,11 +100,3 @@ def test_a_failure_to_start_shows_the_log() -> None:
     with pytest.raises(StartError, match=r"(?s)The MQTT broker ended while starting.*\(log: ") as caught:
         MqttBroker(heap_mib=1).start()
     assert "heap" in str(caught.value).lower()
-
-
-def test_a_mosquitto_refuses_who_does_not_know_a_password(make_mosquitto: Callable[..., Mosquitto]) -> None:
-    port = make_mosquitto(users=USERS).port
-    Client(port, user=("second", "x")).close()
-    for user in (("gateway", "wrong"), ("nobody", "x"), ("gateway", ""), None):
-        with pytest.raises(RefusedError, match=r"Bad user name or password|Not authorized"):
-            Client(port, user=user)

@@ -450,7 +450,6 @@ async def test_a_closed_producer_leaves_no_task_and_no_socket(
     changes: dict[str, Any] = {}
     if listener == "SASL_SSL":
         certificates = backend.cluster.certificates
-        assert certificates is not None
         tls = backend.settings.tls.model_copy(update={"ca_file": certificates.ca_file})
         changes = {
             "bootstrap_servers": tuple(backend.cluster.sasl_tls_bootstrap.split(",")),

@@ -26,7 +26,6 @@ USER = {"username": "gateway", "password": "gateway-secret"}
 
 
 def tls(cluster: SecuredKafka, **changes: Any) -> dict[str, Any]:
-    assert cluster.certificates is not None
     return {"ca_file": cluster.certificates.ca_file, **changes}
 
 
@@ -65,7 +64,6 @@ async def test_tls_with_the_authority_named(backend: KafkaBackend, changes: dict
 
 async def test_tls_with_a_client_certificate(backend: KafkaBackend) -> None:
     certificates = backend.cluster.certificates
-    assert certificates is not None
     shown = {"certificate_file": certificates.client_certificate, "key_file": certificates.client_key}
     await starts(backend, backend.cluster.tls_bootstrap, security="SSL", tls=tls(backend.cluster, **shown))
 
@@ -92,11 +90,22 @@ async def test_a_wrong_password_or_user_is_refused_and_the_user_named(
     assert RefusedError.exit_status is ExitStatus.REFUSED
 
 
-async def test_a_mechanism_that_the_broker_does_not_speak_is_refused(make_kafka: Callable[..., SecuredKafka]) -> None:
-    cluster = make_kafka(sasl=True, settings={"sasl.enabled.mechanisms": "PLAIN"})
+async def test_a_mechanism_that_the_broker_does_not_speak_and_a_user_without_any_right_are_refused(
+    make_kafka: Callable[..., SecuredKafka],
+) -> None:
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    cluster = make_kafka(sasl=True, settings=settings)
     sentence = await refuses(RefusedError, cluster.sasl_bootstrap, security="SASL_PLAINTEXT", sasl=USER)
     assert sentence.startswith(f"Kafka at {cluster.sasl_bootstrap} does not offer SCRAM-SHA-512.")
     assert "kafka.sasl.mechanism" in sentence
+    plain = {**USER, "mechanism": "PLAIN"}
+    sentence = await refuses(RefusedError, cluster.sasl_bootstrap, security="SASL_PLAINTEXT", sasl=plain)
+    assert sentence.startswith("Kafka refused us: ")
+    assert "ACL" in sentence
 
 
 async def test_a_dead_port_is_unreachable_and_the_address_named(free_ports: Callable[[int], list[int]]) -> None:
@@ -170,17 +179,6 @@ async def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, setting: str,
         path.write_text(content)
     with pytest.raises(ConfigError, match=rf"kafka\.tls\.{setting} .*certificate\.pem"):
         KafkaProducer(kafka_settings("127.0.0.1:1", security="SSL", tls={setting: path}), "test", [])
-
-
-async def test_a_user_without_any_right_is_refused_in_a_sentence(make_kafka: Callable[..., SecuredKafka]) -> None:
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    cluster = make_kafka(sasl=True, settings=settings)
-    sentence = await refuses(RefusedError, cluster.sasl_bootstrap, security="SASL_PLAINTEXT", sasl=USER)
-    assert sentence.startswith("Kafka refused us: ")
-    assert "ACL" in sentence
 
 
 async def test_a_group_whose_topic_may_not_be_seen_is_said_to_be_unseen(backend: KafkaBackend) -> None:

@@ -11,7 +11,6 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,15 +47,11 @@ def mosquitto() -> Iterator[Mosquitto]:
         yield broker
 
 
-def port(broker: Broker, scheme: str) -> int:
-    match scheme:
-        case "mqtt":
-            return broker.port
-        case "mqtts":
-            return broker.tls_port
-        case "ws":
-            return broker.websocket_port
-    return broker.wss_port
+def at(broker: Broker, scheme: str = "mqtt") -> dict[str, Any]:
+    """Settings of a connection to this listener."""
+    ports = {"mqtt": broker.port, "ws": broker.websocket_port, "mqtts": broker.tls_port, "wss": broker.wss_port}
+    tls = {"ca_file": broker.ca_file} if scheme in {"mqtts", "wss"} else {}
+    return {"addresses": [f"{scheme}://127.0.0.1:{ports[scheme]}"], "tls": tls}
 
 
 @contextlib.asynccontextmanager
@@ -102,12 +97,10 @@ async def test_every_transport_carries_every_quality(
     kind: str, scheme: str, protocol: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     broker: Broker = request.getfixturevalue(kind)
-    tls = {"ca_file": broker.ca_file} if scheme in {"mqtts", "wss"} else {}
-    address = f"{scheme}://127.0.0.1:{port(broker, scheme)}"
-    async with session(unique, addresses=[address], protocol=protocol, tls=tls) as (path, made):
+    async with session(unique, **at(broker, scheme), protocol=protocol) as (path, made):
         await carry(path, made, broker.port, unique)
         shown = made.server_certificate
-        assert (shown is not None and shown.ends_s > time.time()) if tls else shown is None
+        assert (shown is not None and shown.ends_s > time.time()) if scheme in {"mqtts", "wss"} else shown is None
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -117,9 +110,8 @@ async def test_a_link_s_messages_go_over_every_transport(
 ) -> None:
     """Of every size, as the canary publishes: each is acknowledged, and arrives at a session as it was."""
     broker: Broker = request.getfixturevalue(kind)
-    tls = {"ca_file": broker.ca_file} if scheme in {"mqtts", "wss"} else {}
-    settings = MqttSettings.model_validate({"tls": tls, "addresses": [f"{scheme}://127.0.0.1:{port(broker, scheme)}"]})
-    async with session(unique, addresses=[f"mqtt://127.0.0.1:{broker.port}"]) as (path, _):
+    settings = MqttSettings.model_validate(at(broker, scheme))
+    async with session(unique, **at(broker)) as (path, _):
         link = PublishLink(settings, f"{unique}-canary", Login(settings))
         await link.start()
         try:
@@ -142,9 +134,7 @@ async def test_a_burst_arrives_without_waiting_for_a_tick_for_each_frame(
     scheme: str, protocol: str, unique: str, mosquitto: Mosquitto
 ) -> None:
     """Brokers put every packet into a WebSocket frame of its own: read a frame a tick, 2,000 would take ten seconds."""
-    tls = {"ca_file": mosquitto.ca_file} if scheme in {"mqtts", "wss"} else {}
-    address = f"{scheme}://127.0.0.1:{port(mosquitto, scheme)}"
-    async with session(unique, addresses=[address], protocol=protocol, tls=tls) as (path, _):
+    async with session(unique, **at(mosquitto, scheme), protocol=protocol) as (path, _):
 
         def publish() -> None:
             with Client(mosquitto.port) as client:
@@ -164,13 +154,11 @@ async def test_a_burst_arrives_without_waiting_for_a_tick_for_each_frame(
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_through_an_http_proxy(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
     async with ConnectProxy(("gateway", "pass:word")) as proxy:
-        tls = {"ca_file": mosquitto.ca_file} if scheme in {"mqtts", "wss"} else {}
-        number = port(mosquitto, scheme)
+        where = at(mosquitto, scheme)
         settings = {"host": "127.0.0.1", "port": proxy.port, "username": "gateway", "password": "pass:word"}
-        addresses = [f"{scheme}://127.0.0.1:{number}"]
-        async with session(unique, addresses=addresses, tls=tls, proxy=settings) as (path, made):
+        async with session(unique, **where, proxy=settings) as (path, made):
             await carry(path, made, mosquitto.port, unique)
-        assert proxy.targets == [f"127.0.0.1:{number}"]
+        assert [f"{scheme}://{target}" for target in proxy.targets] == where["addresses"]
 
 
 @pytest.mark.parametrize(
@@ -187,8 +175,7 @@ async def test_a_proxy_that_refuses_is_named(
 ) -> None:
     async with proxy:
         settings = {"host": "127.0.0.1", "port": proxy.port}
-        address = f"mqtt://127.0.0.1:{mosquitto.port}"
-        text = await problem(unique, addresses=[address], proxy=settings)
+        text = await problem(unique, **at(mosquitto), proxy=settings)
         assert f"by way of the proxy 127.0.0.1:{proxy.port}" in text
         assert words in text
         assert "mqtt.proxy" in text
@@ -232,23 +219,22 @@ async def test_ipv6(scheme: str, unique: str, request: pytest.FixtureRequest) ->
 async def test_a_certificate_of_an_unknown_authority_is_refused(
     unique: str, mosquitto: Mosquitto, hivemq: SecuredMqtt
 ) -> None:
-    address = f"mqtts://127.0.0.1:{mosquitto.tls_port}"
     for tls in ({}, {"ca_file": hivemq.ca_file}):
-        text = await problem(unique, addresses=[address], tls=tls)
+        text = await problem(unique, **at(mosquitto, "mqtts") | {"tls": tls})
         assert "shows a certificate that is not trusted" in text
         assert "Check mqtt.tls.ca_file." in text
 
 
 async def test_a_certificate_for_another_name_is_refused(unique: str, mosquitto: Mosquitto) -> None:
-    tls = {"ca_file": mosquitto.ca_file, "server_name": "broker.example"}
-    text = await problem(unique, addresses=[f"mqtts://127.0.0.1:{mosquitto.tls_port}"], tls=tls)
+    where = at(mosquitto, "mqtts")
+    where["tls"]["server_name"] = "broker.example"
+    text = await problem(unique, **where)
     assert "broker.example" in text
     assert "mqtt.tls.server_name" in text
 
 
 async def test_verification_can_be_switched_off(unique: str, mosquitto: Mosquitto) -> None:
-    address = f"mqtts://127.0.0.1:{mosquitto.tls_port}"
-    async with session(unique, addresses=[address], tls={"verify": False}) as (path, made):
+    async with session(unique, **at(mosquitto, "mqtts") | {"tls": {"verify": False}}) as (path, made):
         await carry(path, made, mosquitto.port, unique)
 
 
@@ -281,30 +267,19 @@ async def test_a_client_certificate_is_shown_when_it_is_asked_for(
     unique: str, make_mosquitto: Callable[..., Mosquitto]
 ) -> None:
     broker = await asyncio.to_thread(make_mosquitto, tls=True, require_certificate=True)
-    address = f"mqtts://127.0.0.1:{broker.tls_port}"
-    certificates = broker.certificates
-    assert certificates is not None
-    shown = {"certificate_file": certificates.client_certificate, "key_file": certificates.client_key}
-    async with session(unique, addresses=[address], tls={"ca_file": broker.ca_file, **shown}) as (path, made):
+    where, files = at(broker, "mqtts"), broker.certificates
+    shown = {**where["tls"], "certificate_file": files.client_certificate, "key_file": files.client_key}
+    async with session(unique, **where | {"tls": shown}) as (path, made):
         await carry(path, made, broker.port, unique)
-    text = await problem(unique, addresses=[address], tls={"ca_file": broker.ca_file}, connect_timeout="2s")
+    text = await problem(unique, **where, connect_timeout="2s")
     assert "client certificate" in text
 
 
-@pytest.fixture(scope="module")
-def server_files(mosquitto: Mosquitto) -> tuple[Path, Path]:
-    certificates = mosquitto.certificates
-    assert certificates is not None
-    return certificates.server_certificate, certificates.server_key
-
-
-async def test_the_server_name_is_sent_and_the_oldest_version_held_to(
-    unique: str, mosquitto: Mosquitto, server_files: tuple[Path, Path]
-) -> None:
+async def test_the_server_name_is_sent_and_the_oldest_version_held_to(unique: str, mosquitto: Mosquitto) -> None:
     """SNI would otherwise be the address: behind one port there may be several brokers."""
     asked = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*server_files)
+    context.load_cert_chain(mosquitto.certificates.server_certificate, mosquitto.certificates.server_key)
     context.sni_callback = lambda _socket, name, _context: asked.append(name)
     async with ScriptedBroker(tls=context) as broker:
         address = f"mqtts://127.0.0.1:{broker.port}"
@@ -342,7 +317,7 @@ async def test_a_session_taken_from_us_at_a_real_broker_is_taken_back(
     kind: str, label: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     broker: Broker = request.getfixturevalue(kind)
-    async with session(unique, addresses=[f"mqtt://127.0.0.1:{broker.port}"]) as (path, made):
+    async with session(unique, **at(broker)) as (path, made):
         thief = await asyncio.to_thread(Client, broker.port, client_id=unique, clean=False)
         try:
             await until(lambda: path.metrics.mqtt_disconnects.child(label).value == 1, "it is told why")
@@ -357,18 +332,17 @@ async def test_a_real_broker_delivers_what_came_while_we_were_away(
 ) -> None:
     """The session is found again by its client id, and everything in it comes, over two processes' lives."""
     broker: Broker = request.getfixturevalue(kind)
-    address = f"mqtt://127.0.0.1:{broker.port}"
 
     def publish(numbers: range) -> None:
         with Client(broker.port) as client:
             for number in numbers:
                 client.publish(f"{unique}/x", b"%d" % number, 1)
 
-    async with session(unique, addresses=[address]) as (path, _):
+    async with session(unique, **at(broker)) as (path, _):
         await asyncio.to_thread(publish, range(20))
         await until(lambda: len(path.log) == 20, "twenty")
     await asyncio.to_thread(publish, range(20, 60))
-    async with session(unique, addresses=[address]) as (path, _):
+    async with session(unique, **at(broker)) as (path, _):
         await until(lambda: len(path.log) >= 40, "what came meanwhile")
         assert path.values == [b"%d" % number for number in range(20, 60)]
         assert path.metrics.mqtt_session_present.child("0").value == 1
@@ -384,8 +358,7 @@ async def test_a_real_brokers_retain_flag_arrives(kind: str, unique: str, reques
             client.publish(f"{unique}/{payload.decode()}", payload, 1, retain=retain)
 
     await asyncio.to_thread(publish, b"kept", retain=True)
-    address = f"mqtt://127.0.0.1:{broker.port}"
-    async with session(unique, addresses=[address], distribution="partitioned") as (path, _):
+    async with session(unique, **at(broker), distribution="partitioned") as (path, _):
         await until(lambda: path.values == [b"kept"], "the kept one")
         await asyncio.to_thread(publish, b"live", retain=True)
         await asyncio.to_thread(publish, b"plain", retain=False)
@@ -397,14 +370,13 @@ async def test_a_real_brokers_retain_flag_arrives(kind: str, unique: str, reques
 # --- windows ---
 
 
-async def test_a_window_that_the_broker_does_not_mean_is_given_up(unique: str) -> None:
+async def test_a_window_that_the_broker_does_not_mean_is_given_up(
+    unique: str, make_mosquitto: Callable[..., Mosquitto]
+) -> None:
     """mosquitto's CONNACK names its max_inflight_messages (20), and it sends as many as we ask for: "300 of 20"."""
-    with Mosquitto(config="max_inflight_messages 20\n") as mosquitto:
-        await _fills_the_window(unique, mosquitto)
-
-
-async def _fills_the_window(unique: str, mosquitto: Mosquitto) -> None:
-    async with session(unique, addresses=[f"mqtt://127.0.0.1:{mosquitto.port}"], receive_maximum=300) as (path, made):
+    mosquitto = make_mosquitto(config="max_inflight_messages 20\n")
+    address = f"mqtt://127.0.0.1:{mosquitto.port}"
+    async with session(unique, addresses=[address], receive_maximum=300) as (path, made):
         assert made.window == 20
         path.producer.holding = True
 
