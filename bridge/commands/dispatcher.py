@@ -244,7 +244,8 @@ class Dispatcher:
             self._finish(command, Status.EXPIRED)
             return
         self._queues.count(command.device, now_ns)
-        self._timers.set(command, 0)
+        # For a broker that never answers on a connection that holds. It may answer a little after the deadline.
+        self._timers.set(command, command.deadline_ns + self.plan.answer_timeout_ns)
         self._move(command, State.SENDING)
         command.attempt += 1
         self.account.sent_again += command.attempt > 1

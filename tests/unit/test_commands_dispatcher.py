@@ -42,6 +42,24 @@ def test_a_login_that_expires_costs_no_command_and_what_is_denied_twice_is_refus
     assert (status["status"], status["attempt"], status["mqtt_reason_code"]) == ("undeliverable", 2, 0x87)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_command_that_the_broker_never_acknowledges_expires_and_holds_nothing_up(is_late: bool) -> None:
+    """On a connection that holds. An acknowledgement shortly after the deadline counts."""
+    world = World(1, expiry="60s", answer_timeout="20s")
+    member = Member(world)
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS)])
+    world.ns = 79 * S
+    member.dispatcher.take([command(BEGIN_MS + 79_000, 1)])
+    if is_late:
+        member.sending.popleft()[1](0)
+    world.ns = 80 * S
+    member.dispatcher.tick()
+    member.kafka_takes()
+    assert [value["status"] for _, value in world.statuses[0]] == ["accepted", "sent" if is_late else "expired"]
+    assert [dict(message.user)["command-id"] for message, _ in member.sending][1:] == ["commands/0:1"] * (not is_late)
+
+
 def answer(member: Member, code: int, *, number: int = 0) -> None:
     """The device's answer to the first command."""
     token = member.world.plan.signer.sign(Place("commands", 0, 0), "commands/0:0")
