@@ -73,11 +73,16 @@ class StatusTail:
 
     async def read(self, starts: Mapping[int, int], take: Callable[[LoggedRecord], object]) -> int:
         """Call ``take`` with the records of each of these partitions of the status topic, from an offset (or the first
-        that Kafka still has) to its present end. Returns the number of the topic's partitions. Raises UnreachableError,
-        RefusedError or TopicMissingError."""
+        that Kafka still has) to its present end. An offset beyond that is of an earlier topic of this name: all are
+        read. Returns the number of the topic's partitions. Raises UnreachableError, RefusedError or
+        TopicMissingError."""
         async with TopicReader(self._settings, self._client_id, [self._topic], self._login) as reader:
             ends = {at: end for at, end in (await reader.ends()).items() if at[1] in starts}
-            wanted = {at: max(first, starts[at[1]]) for at, first in (await reader.beginnings()).items() if at in ends}
+            wanted = {
+                at: first if starts[at[1]] > ends[at] else max(first, starts[at[1]])
+                for at, first in (await reader.beginnings()).items()
+                if at in ends
+            }
             async for record in reader.read(wanted, ends):
                 take(record)
             return reader.facts[0].partitions
