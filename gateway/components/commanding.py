@@ -324,8 +324,9 @@ class CommandRunner:
             async with asyncio.timeout(_REVOKE_S):
                 while not self.dispatcher.is_settled(partitions):  # noqa: ASYNC110 - the broker and Kafka answer
                     await asyncio.sleep(_AT_ONCE_S if self._link.outstanding < 100 else _LOOK_S)
-        await self._commit(partitions)
-        self._let_go(partitions)
+        offsets = self.dispatcher.commits(partitions)
+        self._let_go(partitions)  # before the commit: an answer that comes meanwhile is the next owner's
+        await self._commit(offsets)
 
     def lost(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
@@ -359,12 +360,11 @@ class CommandRunner:
         while True:
             await asyncio.sleep(COMMIT_S)
             try:
-                await self._commit(None)
+                await self._commit(self.dispatcher.commits())
             except Exception:  # commits must go on
                 log.exception("commands_defect", commands=self.name, part="commits")
 
-    async def _commit(self, partitions: Collection[Partition] | None) -> None:
-        offsets = self.dispatcher.commits(partitions)
+    async def _commit(self, offsets: Mapping[Partition, Committed]) -> None:
         if not offsets or self._group is None:
             return
         try:

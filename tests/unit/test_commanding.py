@@ -13,7 +13,8 @@ from bridge.dead_letters.reading import LoggedRecord, Place
 from gateway.components import commanding
 from gateway.components.commanding import CommandRunner
 from tests.unit.test_command_problems import make as make_command_runner
-from tests.unit.test_commands_simulation import Member, World
+from tests.unit.test_commands_dispatcher import answer, command
+from tests.unit.test_commands_simulation import BEGIN_MS, Member, World
 
 PARTITION = ("commands", 0)
 
@@ -38,6 +39,8 @@ class Sink:
 
     def holds(self, _partition: Partition) -> bool:
         return self.held
+
+    def drop(self, partition: Partition) -> None: ...
 
 
 def make_runner() -> CommandRunner:
@@ -74,6 +77,26 @@ async def test_what_this_worker_wrote_before_an_outage_is_in_kafka_before_status
     runner._sink.held = False  # type: ignore[attr-defined]
     await runner._assign_new()
     assert (len(tail.starts), runner.dispatcher.partitions) == (2, {PARTITION})
+
+
+async def test_an_answer_during_a_partitions_last_commit_is_the_next_owners() -> None:
+    """A status of ours might come after the next owner has read them: the command would end twice."""
+
+    class Group:
+        async def commit(self, offsets: Mapping[Partition, Committed]) -> Collection[Partition]:
+            self.offsets = offsets
+            answer(member, 200)
+            return ()
+
+    runner, member, group = make_runner(), Member(World(1)), Group()
+    runner.dispatcher, runner._group = member.dispatcher, group  # type: ignore[assignment]
+    member.assign(PARTITION)
+    runner.dispatcher.take([command(BEGIN_MS)])
+    member.sending.popleft()[1](0)
+    member.kafka_takes()
+    await runner.revoked([PARTITION])
+    assert group.offsets == {PARTITION: Committed(0, "1|1|A1")}
+    assert not member.waiting
 
 
 async def test_of_a_topic_that_grows_beyond_the_status_topic_no_command_is_sent_without_a_status(
