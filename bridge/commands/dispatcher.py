@@ -354,6 +354,10 @@ class Dispatcher:
         is_again = answer.place.offset <= self._seen.get(at, -1)  # after a rewind
         self._seen[at] = max(answer.place.offset, self._seen.get(at, -1))
         found = self._find(answer.token, answer.device)
+        if not answer.code:
+            if found == "no token of ours":  # no answer at all: a route may bring other messages as well
+                return
+            found = "unreadable" if isinstance(found, tuple) else found
         if isinstance(found, str):
             self.account.unmatched[found] += not is_again
             return

@@ -60,7 +60,7 @@ class Answer:
     """A device's answer, as the topic of answers has it.
 
     ``place`` is its own record. ``token`` is the text that identifies the command (``bridge.commands.tokens``),
-    ``device`` is from the MQTT topic. ``code`` is like an HTTP status.
+    ``device`` is from the MQTT topic. ``code`` is like an HTTP status, or 0: unreadable, which decides nothing.
     """
 
     place: Place

@@ -166,14 +166,15 @@ def read_answer(record: LoggedRecord) -> Answer | None:
         above, _, code = topic.rpartition("/")
         token = above.rpartition("/")[2]
     device = headers.get(wire.GATEWAY_DEVICE, b"").decode("utf-8", "replace")
-    if not (token and device and len(code) == 3 and code.isascii() and code.isdigit() and code[0] in "1245"):
+    if not (token and device):
         return None
+    is_known = len(code) == 3 and code.isascii() and code.isdigit() and code[0] in "1245"
     content_type = headers.get(wire.MQTT_CONTENT_TYPE)
     return Answer(
         record.place,
         token,
         device,
-        int(code),
+        int(code) if is_known else 0,
         record.value or b"",
         None if content_type is None else content_type.decode("utf-8", "replace"),
         record.timestamp_ms,

@@ -8,7 +8,7 @@ from gateway.base.instruments import MetricSet, counter, gauge, histogram
 OUTCOMES: Final = (
     "sent", "delivered", "succeeded", "rejected", "failed", "timed_out", "expired", "undeliverable", "refused",
 )  # fmt: skip
-UNMATCHED: Final = ("no token of ours", "already finished", "another device", "not asked for")
+UNMATCHED: Final = ("no token of ours", "already finished", "another device", "not asked for", "unreadable")
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 
 
@@ -54,7 +54,7 @@ class CommandMetrics(MetricSet):
         "the topic's retention.ms and retention.bytes, above the longest expiry",
         unit="commands", labels=("commands",))
     commands_unmatched = counter("gateway_commands_unmatched_total",
-        "Answers that belong to no open command: repeated, forged, or from another device.",
+        "Answers that change no command: repeated, forged, from another device, or with another status.",
         "the devices' software; the broker's rules about who may publish an answer",
         unit="answers", labels=("commands", "reason"), fixed=tuple((reason,) for reason in UNMATCHED))
     commands_oldest_seconds = gauge("gateway_commands_oldest_seconds",

@@ -244,10 +244,17 @@ def test_an_answer_is_read_from_properties_or_from_its_topic() -> None:
 
 
 @pytest.mark.parametrize("found", [
-    answer_record("devices/lamp/res"), answer_record("res"), answer_record("devices/lamp/res/t/99"),
-    answer_record("devices/lamp/res/t/2000"), answer_record("devices/lamp/res/t/300"),
-    answer_record("devices/lamp/res/t/x00"), answer_record("devices/lamp/res//200"),
+    answer_record("devices/lamp/res/t/99"), answer_record("devices/lamp/res/t/2000"),
+    answer_record("devices/lamp/res/t/300"), answer_record("devices/lamp/res/t/x00"),
     answer_record("r", token=b"t", status=b"ok"), answer_record("r", token=b"t", status="²00".encode()),
+])  # fmt: skip
+def test_a_status_that_is_none_of_ours_is_0(found: LoggedRecord) -> None:
+    assert (answer := read_answer(found)) is not None
+    assert (answer.token, answer.code) == ("t", 0)
+
+
+@pytest.mark.parametrize("found", [
+    answer_record("res"), answer_record("devices/lamp/res//200"),
     answer_record("devices/lamp/res/t/200", device=""), LoggedRecord(PLACE, 0, None, None, []),
 ])  # fmt: skip
 def test_what_is_no_answer_is_not_read(found: LoggedRecord) -> None:

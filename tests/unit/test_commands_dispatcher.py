@@ -184,6 +184,28 @@ def test_answers_that_are_read_again_after_a_restart_are_counted_by_the_life_bef
     assert dispatcher.account.unmatched == {"already finished": 2}
 
 
+@pytest.mark.parametrize("state", ["open", "timed out", "finished"])
+def test_an_answer_with_an_unreadable_status_decides_nothing_and_is_counted(state: str) -> None:
+    world = World(1, answer_timeout="20s")
+    member = Member(world)
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS)])
+    member.sending.popleft()[1](0)
+    if state == "finished":
+        answer(member, 200)
+    world.ns += 20 * S * (state == "timed out")
+    member.dispatcher.tick()
+    member.kafka_takes()
+    written = len(world.statuses[0])
+    answer(member, 0, number=1)
+    other = Answer(Place("answers", 0, 2), "telemetry", "d0", 0, b"", None, BEGIN_MS)
+    member.dispatcher.answered(other)
+    assert member.dispatcher.account.unmatched == {"already finished" if state == "finished" else "unreadable": 1}
+    answer(member, 200, number=3)
+    member.kafka_takes()
+    assert len(world.statuses[0]) == written + (state != "finished")
+
+
 def test_what_is_reported_as_delivered_is_not_sent_again_after_a_break() -> None:
     member = Member(World(1, confirm="delivered", answers=None))
     place = Place("commands", 0, 0)

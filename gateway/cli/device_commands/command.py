@@ -221,7 +221,7 @@ async def _show(arguments: argparse.Namespace, settings: Settings) -> int:
                                 "record": str(answer.place),
                                 "at": text.when(answer.timestamp_ms),
                                 "device": answer.device,
-                                "status": answer.code,
+                                "status": answer.code or None,
                                 "payload": bytes_data(answer.payload),
                             }
                             for answer in one.answers

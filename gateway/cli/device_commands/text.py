@@ -116,7 +116,8 @@ def describe(
         yield "answers, as the devices sent them"
     for answer in answers:
         payload = shown(answer.payload.decode(errors="backslashreplace"))
-        yield f"  {when(answer.timestamp_ms)}  {answer.code}  {answer.place}  {shown(answer.device)}: {payload}"
+        code = answer.code or "unreadable"
+        yield f"  {when(answer.timestamp_ms)}  {code}  {answer.place}  {shown(answer.device)}: {payload}"
 
 
 def _record(record: LoggedRecord | None, request: Request | str | None) -> Iterator[str]:
