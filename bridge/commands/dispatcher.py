@@ -139,7 +139,7 @@ class Dispatcher:
         self.pump()
 
     def _take(self, owned: OwnedPartition, record: LoggedRecord, now_ns: int, now_ms: int) -> None:
-        known = owned.take(record)
+        known = owned.take(record, self.plan.settings.id_header)
         if known is not None and known.mark is Mark.FINISHED:
             return
         self.account.consumed += 1

@@ -25,13 +25,14 @@ _METADATA_SHARE: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a record from its last status, or the commit alone: its mark, how often it was sent, and whether
-    it is in progress."""
+    """What is known of a record from its last status, or the commit alone: its mark, how often it was sent, whether it
+    is in progress, and its id, if that is not its place."""
 
     mark: Mark
     attempt: int
     is_in_progress: bool = False
     at_ms: int = 0
+    own_id: bytes = b""
 
 
 class Earlier:
@@ -48,6 +49,7 @@ class Earlier:
             topic_and_partition, _, offset = fields["command"].rpartition(":")
             topic, _, partition = topic_and_partition.rpartition("/")
             at, status, attempt, at_ms = int(offset), fields["status"], int(fields["attempt"]), int(fields["at_ms"])
+            own_id = b"" if (id_ := fields.get("id", "")) == fields["command"] else id_.encode()
             found, low = self._found[topic, int(partition)], self._lows[topic, int(partition)]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return  # a tombstone, or somebody else's record
@@ -55,7 +57,7 @@ class Earlier:
             mark = Mark.AWAITING if status in SENT else Mark.TAKEN
             if fields.get("terminal") is True:
                 mark = Mark.FINISHED
-            found[at] = Known(mark, attempt, status == Status.IN_PROGRESS, at_ms)
+            found[at] = Known(mark, attempt, status == Status.IN_PROGRESS, at_ms, own_id)
 
     def of(self, partition: Partition) -> deque[tuple[int, Known]]:
         return deque(sorted(self._found[partition].items()))
@@ -97,7 +99,7 @@ class OwnedPartition:
 
     # --- records and statuses ------------------------------------------------------------------------
 
-    def take(self, record: LoggedRecord) -> Known | None:
+    def take(self, record: LoggedRecord, id_header: str) -> Known | None:
         """Note a record of commands. Returns what an earlier owner did with it; None for a new one."""
         map_, offset = self.map, record.place.offset
         self._is_changed = True
@@ -106,8 +108,10 @@ class OwnedPartition:
         mark = map_.mark(offset)
         map_.take(offset)
         known = self._earlier_of(offset)
-        if known is not None and self._is_unknown and known.at_ms + SKEW_MS < record.timestamp_ms:
-            known = None  # it is of a record that had this place before
+        if known is not None and self._is_unknown:
+            is_named = not known.own_id or (id_header, known.own_id) in record.headers
+            if known.at_ms + SKEW_MS < record.timestamp_ms or not is_named:
+                known = None  # it is of a record that had this place before
         if mark is Mark.FINISHED or (known is None and mark is not None):
             known = Known(mark, int(mark is Mark.AWAITING))
         if known is not None:

@@ -226,8 +226,9 @@ def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
     return LoggedRecord(Place("commands", 0, offset), timestamp_ms, b"d0", b"on", headers)
 
 
-def status(word: str, at_ms: int, *, terminal: bool) -> LoggedRecord:
-    fields = {"command": "commands/0:0", "status": word, "terminal": terminal, "attempt": 1, "at_ms": at_ms}
+def status(word: str, at_ms: int, *, terminal: bool, own_id: str = "commands/0:0") -> LoggedRecord:
+    fields = {"id": own_id, "command": "commands/0:0", "status": word, "terminal": terminal, "attempt": 1}
+    fields["at_ms"] = at_ms
     return LoggedRecord(Place("status", 0, 0), at_ms, b"id", json.dumps(fields).encode(), [])
 
 
@@ -244,10 +245,15 @@ def test_answers_are_read_again_from_before_a_command_whatever_its_producers_clo
 
 def test_statuses_of_a_topic_that_was_made_anew_are_not_of_its_new_records() -> None:
     """Kafka has deleted the topic's commits with it, and offsets begin again at 0."""
-    for age_ms, count in ((3_600_000, 1), (-1_000, 0), (30_000, 0)):
+    place = "commands/0:0"
+    for age_ms, said_of, count in (
+        (3_600_000, place, 1), (-1_000, place, 0), (30_000, place, 0), (30_000, "new", 0), (30_000, "old", 1)
+    ):  # fmt: skip
         world = World(1)
         member = Member(world)
-        partition, said = ("commands", 0), status("succeeded", BEGIN_MS - age_ms, terminal=True)
+        partition, said = ("commands", 0), status("succeeded", BEGIN_MS - age_ms, terminal=True, own_id=said_of)
         member.dispatcher.assign(partition, None, earlier(partition, None, [said]))
-        member.dispatcher.take([command(BEGIN_MS)])
-        assert len(member.sending) == count, age_ms
+        named = command(BEGIN_MS)
+        named.headers.append(("correlation-id", b"new"))
+        member.dispatcher.take([named])
+        assert len(member.sending) == count, (age_ms, said_of)

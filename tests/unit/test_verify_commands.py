@@ -143,6 +143,11 @@ def test_statuses_of_a_topic_that_was_made_anew_are_told_apart() -> None:
     (one,) = verdict.accounts
     assert one.twice == 61, "of the first minute: clocks may differ by so much"
     assert one.outcomes == {"failed": 61, "succeeded": 239}
+    log = FakeLog(0, "", low=1)
+    log.command(("correlation-id", b"new"))
+    log.status(0, Status.FAILED, id="old")
+    log.status(0, Status.SUCCEEDED, id="new")
+    assert log.verify().accounts[0].outcomes == {"succeeded": 1}, "by its id also within the minute"
 
 
 def test_statuses_under_an_earlier_name_count() -> None:

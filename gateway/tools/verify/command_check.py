@@ -137,12 +137,12 @@ class _Statuses:
         if status is not None and status.place in self.disputed:
             self.disputed[status.place].append(status)
 
-    def settled(self, record: LoggedRecord) -> _Told:
+    def settled(self, record: LoggedRecord, own_id: str | None) -> _Told:
         """What there is of a command with two outcomes, without the statuses from before it: of a record that had its
         place in a topic that was deleted and made anew."""
         told = _NOTHING
         for status in self.disputed[record.place]:
-            if status.at_ms + _SKEW_MS >= record.timestamp_ms:
+            if status.at_ms + _SKEW_MS >= record.timestamp_ms and status.id in (own_id, str(record.place)):
                 told = told.and_(status)
         return told
 
@@ -230,7 +230,7 @@ class _Check:
     ) -> None:
         account.records += 1
         if told is not None and told.other is not None:
-            told = statuses.settled(record)
+            told = statuses.settled(record, self._id(record))
         if told is not None and told.outcome is not None:
             account.outcomes[told.outcome] += 1
             if told.other is not None:
