@@ -92,6 +92,11 @@ class Lockouts:
         found = self._locked.get(name)
         return found[0] if found is not None and found[0] > now_ns else 0
 
+    def count(self, name: Hashable, now_ns: int) -> int:
+        """The failures that count towards the name's next lock-out."""
+        count, first_ns = self._counting.get(name, (0, now_ns))
+        return count if now_ns - first_ns < self._window_ns else 0
+
     def failed(self, name: Hashable, now_ns: int) -> int:
         """Count a failure. Returns the length of the lock-out that it starts, in ns, else 0."""
         if not self._failures or self.until_ns(name, now_ns):
@@ -174,9 +179,21 @@ class ClientLockouts:
         )  # of client ids, by their logins
         self.flapping_ban_s = int(ban.total_seconds())
 
-    def trusts(self, key: Hashable) -> bool:
-        """Whether a login with this ``Names.who`` or ``by_name`` succeeded lately."""
-        return key in self._trusted
+    def counts(self, names: Names, now_ns: int) -> Iterator[tuple[Hashable, int]]:
+        """By what a failure of this login would be counted as a user's, a name or a name and the address, each with the
+        failures that it has."""
+        user, address, also, who, by_name = names
+        found = self._trusted.get(who)
+        if found is not None:
+            pair = _pair(names, found)
+            yield pair, self._pairs.count(pair, now_ns)
+            return
+        if user and by_name in self._trusted:
+            yield (user, address), self._pairs.count((user, address), now_ns)
+        elif user:
+            yield user, self.users.count(user, now_ns)
+        if also:
+            yield also, self.users.count(also, now_ns)
 
     def locked(self, names: Names, now_ns: int) -> Literal["user", "address"] | None:
         """The lock-out that applies to a login."""

@@ -4,6 +4,7 @@
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -41,7 +42,7 @@ class LoginAttempts:
         self._store = store
         self._chain = chain
         self._events = events
-        self._under_way: Counter[str] = Counter()  # verifications by user
+        self._under_way: Counter[Hashable] = Counter()  # verifications, by all that may count a failure
         self._locks: OrderedDict[str, _Lock] = OrderedDict()
 
     def names(self, request: LoginRequest) -> Names:
@@ -92,28 +93,22 @@ class LoginAttempts:
         self._locks.pop(name, None)
         self.lockouts.forgive(name, address)
 
-    def guessing(self, names: Names) -> bool:
-        """Whether so many logins of this user are being verified that their failures would lock it out. Without the
-        limit 2,000 simultaneous guesses would be answered before the first one counts. It does not apply to clients
-        that logged in from this address before. It does not slow a fleet with one user, because so many hashes keep all
-        threads busy."""
+    def guessing(self, names: Names, now_ns: int) -> bool:
+        """Whether so many logins of this user are being verified that their failures would lock it out, with those that
+        count already. Without the limit 2,000 simultaneous guesses would be answered before the first one counts. It
+        does not slow a fleet with one user, because so many hashes keep all threads busy."""
         most = self.lockouts.failures
-        if not most or self.lockouts.trusts(names.who):
-            return False
-        user = "" if self.lockouts.trusts(names.by_name) else names.user
-        return any(name and most <= self._under_way[name] for name in (user, names.also))
+        return most > 0 and any(
+            most <= failures + self._under_way[name] for name, failures in self.lockouts.counts(names, now_ns)
+        )
 
     def begin(self, names: Names) -> None:
         """Register a verification; call ``end`` once."""
-        user, also = names.user, names.also
-        self._under_way[user] += 1
-        if also:
-            self._under_way[also] += 1
+        self._under_way.update(_counted(names))
 
     def end(self, names: Names) -> None:
         """Unregister a verification, with or without a verdict."""
-        user, also = names.user, names.also
-        for name in (user, also) if also else (user,):
+        for name in _counted(names):
             self._under_way[name] -= 1
             if not self._under_way[name]:
                 del self._under_way[name]
@@ -146,6 +141,11 @@ class LoginAttempts:
         # Not if the client id is the same: perhaps it was found by that.
         if found and found == request.username != request.clientid and names.by_name is not None:
             self.lockouts.succeeded(names.by_name, name)
+
+
+def _counted(names: Names) -> set[Hashable]:
+    user, address, also = names[:3]
+    return {user, also, (user, address), (also, address)}
 
 
 def _is_token(password: str) -> bool:

@@ -153,7 +153,7 @@ class Logins:
                 seen = _Seen(version, ban_version, outcome.stamp)
                 return self._count(self._admit(key, request, names, outcome, seen))
             seen = _Seen(version, ban_version, self._chain.stamp(request))
-            if self._attempts.guessing(names) or not self._shedder.enter():
+            if self._attempts.guessing(names, now_ns) or not self._shedder.enter():
                 return self._no_answer(request, "shed")
         except BackendDownError as error:
             self._events.store_failed(error)

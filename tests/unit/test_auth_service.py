@@ -523,6 +523,26 @@ class TestAtTheSameTime:
         check_counts(service)
 
     @manual_time
+    @pytest.mark.parametrize("by", ["failures", "who was in"])
+    async def test_failures_that_count_already_and_a_login_from_before_allow_no_more_at_once(self, by: str) -> None:
+        """Behind a proxy or NAT a guesser has the device's address."""
+        service = make_service(protection={"failures": 5}, limits={"cache_ttl": "1s"})
+        if by == "who was in":
+            assert (await service.ask(login())).result == "allow"
+            service.clock.forward(2)
+        else:
+            for number in range(4):
+                await service.ask(login(password=f"before {number}"))
+        before, gate = service.hasher.argon2, asyncio.Event()
+        service.hasher.gate = gate
+        tasks = [asyncio.create_task(service.ask(login(password=f"guess {n}"))) for n in range(50)]
+        await asyncio.sleep(0.1)
+        gate.set()
+        await asyncio.gather(*tasks)
+        assert service.hasher.argon2 - before == (1 if by == "failures" else 5)
+        assert (await service.ask(login(password="one more"))).reason == "locked_out"
+
+    @manual_time
     async def test_who_has_been_in_from_there_is_not_held_up_by_guessers(self) -> None:
         service = make_service(protection={"failures": 2}, limits={"cache_ttl": "1s"})
         await service.ask(login(peerhost="10.0.0.1"))
