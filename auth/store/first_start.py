@@ -54,7 +54,7 @@ _SAMPLE_DEVICE: Final = "device-1"
 _OWN_TOPICS: Final = "devices/${username}/#"
 _SUBSCRIBE: Final[frozenset[Action]] = frozenset({"subscribe"})
 _PUBLISH: Final[frozenset[Action]] = frozenset({"publish"})
-_HEADING: Final = "user_id,secret\n"
+_HEADING: Final = "user_id,secret"
 
 
 def emqx_files(
@@ -281,14 +281,14 @@ class FirstStart:
         return True
 
     def _devices(self, editor: Editor, names: Sequence[str]) -> None:
-        made: list[tuple[str, str]] = []
+        made: dict[str, str] = {}
         for name in dict.fromkeys(names):
-            if "," in name or '"' in name or "\n" in name:
+            if any(one in name for one in ',"\r\n'):
                 raise StoreError(f"The device {name!r} has a comma, a quote or a line break in its name: use user add.")
             if editor.users.get("username", name) is None:
                 secret = generate_secret()
                 editor.users.add(User("username", name, hash_device_secret(secret, editor.current_device_key())))
-                made.append((name, secret))
+                made[name] = secret
         if not made:
             return
         # Within the transaction, so that the database has no secret that could not be written to the file.
@@ -296,10 +296,13 @@ class FirstStart:
         before = _HEADING
         with contextlib.suppress(FileNotFoundError):
             before = _read(path, strip=False)
+        # A former secret of such a device opens nothing: the device was removed, or that transaction failed.
+        lines = [line for line in before.split("\n") if line == _HEADING or line.partition(",")[0] not in made]
         draft = path.with_name(f".devices.csv.{os.getpid()}")
-        self._write(draft, before + "".join(f"{name},{secret}\n" for name, secret in made), _PRIVATE)
+        lines = [*filter(None, lines), *(f"{name},{secret}" for name, secret in made.items()), ""]
+        self._write(draft, "\n".join(lines), _PRIVATE)
         draft.replace(path)
-        self._say(f"added {some(name for name, _ in made)}: the secrets are in {path}")
+        self._say(f"added {some(made)}: the secrets are in {path}")
 
 
 def _read(path: Path, *, strip: bool = True) -> str:

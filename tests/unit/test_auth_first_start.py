@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from auth.model import AccessRequest, Subject
 from auth.rules.rules import decide
 from auth.store.first_start import GATEWAY_USER, FirstStart
 from auth.store.records import User
+from auth.store.session import Session
 from auth.store.store import Store, database_path
 from config.errors import ConfigError
 from config.loading.load import load
@@ -186,6 +188,25 @@ def test_devices_are_made_by_name_and_left_alone(folder: Path) -> None:
         assert all(knows(store, *row) for row in rows)
     with pytest.raises(StoreError, match="comma"):
         first_start(ours, ["a,b"])
+
+
+def test_devices_of_a_transaction_that_failed_get_other_secrets_in_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_session: Session) -> None:
+        raise sqlite3.OperationalError("disk is full")
+
+    ours = settings(folder)
+    first_start(ours, ["d1"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "finish", full)
+        with pytest.raises(StoreError):
+            first_start(ours, ["d2"])
+    first_start(ours, ["d2"])
+    rows = [line.split(",") for line in (folder / "secrets" / "devices" / "devices.csv").read_text().splitlines()[1:]]
+    assert [name for name, _ in rows] == ["d1", "d2"]
+    with opened_store(database_path(ours)) as store:
+        assert all(knows(store, *row) for row in rows)
 
 
 def test_a_new_database_takes_over_a_file_of_users(folder: Path) -> None:
