@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from auth.errors import StoreError
+from auth.names import ban_name
 from auth.store import file as store_file
 from auth.store.edit import Editor
 from auth.store.records import StoredRule, User, user_of
@@ -19,13 +20,15 @@ _WIPE_S: Final = 5.0
 
 
 class Forgotten(NamedTuple):
-    """Removed entries. ``topics`` are other clients' rules that still have the name in their topic."""
+    """Removed entries. ``topics`` are other clients' rules that still have the name in their topic, ``spellings`` the
+    names of bans that hold for the device too, and are written in another way."""
 
     users: list[User]
     rules: list[StoredRule]
     bans: int
     audit: int  # entries whose name was replaced
     topics: list[StoredRule]
+    spellings: list[str]
     pseudonym: str  # replaces the name in the audit
 
 
@@ -48,6 +51,8 @@ def forget(editor: Editor, device: str) -> Forgotten:
     for stored in rules:
         db.execute("DELETE FROM rules WHERE id = ?", (stored.id,))
     bans = sum(db.execute("DELETE FROM bans WHERE kind = ? AND value = ?", (kind, device)).rowcount for kind in _NAMES)
+    others = "SELECT DISTINCT value FROM bans WHERE kind IN (?, ?, ?) AND folded = ? AND value != ? ORDER BY value"
+    spellings = [row[0] for row in db.execute(others, (*_NAMES, ban_name("clientid", device), device))]
     # The details of such entries may hold its attributes, so they are erased too.
     audit = sum(
         db.execute(
@@ -61,7 +66,7 @@ def forget(editor: Editor, device: str) -> Forgotten:
         session.touch_bans()
     if users or rules or bans or audit:
         session.record("forget", pseudonym, f"{len(users)} users, {len(rules)} rules, {bans} bans")
-    return Forgotten(users, rules, bans, audit, _in_topics(db, device), pseudonym)
+    return Forgotten(users, rules, bans, audit, _in_topics(db, device), spellings, pseudonym)
 
 
 def _pseudonym(editor: Editor, device: str) -> str:

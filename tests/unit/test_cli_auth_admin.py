@@ -435,6 +435,15 @@ class TestForget:
         said = run("forget", device, wanted=ExitStatus.INCOMPLETE).out
         assert f"acl remove {left}" in said
 
+    def test_a_ban_of_another_spelling_is_named_and_left(self, run: Any, store: Store, device: str) -> None:
+        """It bans the device too, but is perhaps meant for another one."""
+        with store.edit("ann") as edit:
+            edit.bans.add(Ban("username", "Meter-4711 "))
+        said = run("forget", device, wanted=ExitStatus.INCOMPLETE).out
+        assert "`gateway auth forget 'Meter-4711 '`" in said
+        assert run("forget", "Meter-4711 ", "--json").data["banned_spellings"] == []
+        assert not list(store.bans(now_s=0))
+
     def test_a_group_of_the_same_name_is_another_thing(self, run: Any, store: Store, device: str) -> None:
         with store.edit("ann") as edit:
             edit.rules.append(Rule("allow", "stays", (("group", device), ("username", "boss"))))
@@ -450,7 +459,9 @@ class TestForget:
         assert (store.count_users(), store.count_rules(), len(store.audit(99)), store.version) == before
 
     def test_an_unknown_name_is_not_found(self, run: Any, store: Store, device: str) -> None:
-        assert "Nothing is stored" in run("forget", "METER-4711", wanted=ExitStatus.NOT_FOUND).out
+        said = run("forget", "METER-4711", wanted=ExitStatus.NOT_FOUND).out
+        assert "Nothing is stored" in said
+        assert f"a ban of {device}" in said
         run("forget", "'; DELETE FROM users; --", wanted=ExitStatus.NOT_FOUND)
         assert store.count_users() == 3
 

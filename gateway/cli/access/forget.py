@@ -1,6 +1,7 @@
 """``gateway auth forget``: erases a device."""
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
             print(line)
     if not anything:
         return ExitStatus.NOT_FOUND
-    return ExitStatus.OK if wiped and not found.topics else ExitStatus.INCOMPLETE
+    return ExitStatus.OK if wiped and not found.topics and not found.spellings else ExitStatus.INCOMPLETE
 
 
 def _as_data(found: Forgotten, *, dry_run: bool, wiped: bool) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def _as_data(found: Forgotten, *, dry_run: bool, wiped: bool) -> dict[str, Any]:
         "bans": found.bans,
         "audit_entries": found.audit,
         "rules_with_it_in_their_topic": [stored.id for stored in found.topics],
+        "banned_spellings": found.spellings,
         "pseudonym": found.pseudonym,
         "wiped": wiped,
         "dry_run": dry_run,
@@ -68,6 +70,9 @@ def _lines(arguments: argparse.Namespace, found: Forgotten, *, wiped: bool) -> I
     for stored in found.topics:
         removal = f"`gateway auth acl remove {stored.id}`"
         yield f"Left, since it concerns others; {removal} removes it: rule {stored.id}: {sentence(stored.rule)}"
+    for spelling in found.spellings:
+        removal = f"`gateway auth forget {shlex.quote(shown(spelling))}`"
+        yield f"Left, since the name is written in another way; {removal} removes it: a ban of {shown(spelling)}"
     if not wiped:
         yield (
             "The database's log still has old pages, since the service was reading: repeat the command, or restart "
