@@ -66,9 +66,9 @@ class JwtAuthenticator:
         denied: Deny | None = None
         down: BackendDownError | None = None
         awaited = False
-        for key in self._keys:
-            if token.algorithm not in key.algorithms:
-                continue
+        fitting = [key for key in self._keys if token.algorithm in key.algorithms]
+        # An issuer is asked last: the token is perhaps of another one, and this login would wait for the answer.
+        for key in sorted(fitting, key=lambda one: one.source.lacks(token)):
             try:
                 signed = any(one.fits(token) for one in await key.source.candidates(token))
             except BackendDownError as error:

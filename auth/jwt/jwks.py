@@ -207,8 +207,7 @@ class JwksKeys:
                     "unreachable",
                 )
         if token.key_id is not None:
-            # If the issuer's keys have no ids, no key can be missing.
-            if token.key_id not in known.by_id and (known.by_id or not known.keys):
+            if self.lacks(token):
                 await self._missed()
                 known = self._current() or known
             if (found := known.by_id.get(token.key_id)) is not None:
@@ -219,14 +218,14 @@ class JwksKeys:
     def awaits(self, token: Token) -> bool:
         """Whether the token's key may come with a later fetch: after a rotation, while invented key ids delay fetches,
         or while the issuer cannot be asked."""
+        return self._current() is not None and self.lacks(token) and (self._failing or self._schedule.asked)
+
+    def lacks(self, token: Token) -> bool:
         known = self._current()
-        return (
-            known is not None
-            and token.key_id is not None
-            and token.key_id not in known.by_id
-            and bool(known.by_id or not known.keys)
-            and (self._failing or self._schedule.asked)
-        )
+        if known is None or token.key_id is None:
+            return known is None
+        # If the issuer's keys have no ids, no key can be missing.
+        return token.key_id not in known.by_id and bool(known.by_id or not known.keys)
 
     def _current(self) -> KeySet | None:
         return self._set if self._schedule.good(self._monotonic_ns()) else None

@@ -62,6 +62,9 @@ class KeySource(Protocol):
         """The keys that may have signed the token, limited in number and time. Raises BackendDownError without any
         key."""
 
+    def lacks(self, token: Token) -> bool:
+        """Whether the token's key, if it is one of these, has to be fetched."""
+
     def awaits(self, token: Token) -> bool:
         """Whether a later fetch may bring the token's key, so that no verdict is final."""
 
@@ -103,6 +106,8 @@ class _LocalKeys(ABC):
     def awaits(self, _token: Token) -> bool:
         """No key is fetched."""
         return False
+
+    lacks = awaits
 
     async def candidates(self, _token: Token) -> Sequence[VerificationKey]:
         now_ns = self._monotonic_ns()

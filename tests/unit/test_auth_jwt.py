@@ -105,6 +105,24 @@ async def test_keys_are_tried_in_order_and_the_first_that_lets_in_decides(tmp_pa
     assert is_a(Deny, await login(token({"aud": "d"}), *keys)).source == "jwt second"
 
 
+async def test_an_issuer_is_not_asked_for_the_key_of_anothers_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each login would wait a second while that issuer is down, and it was asked every ten seconds."""
+
+    async def start(_keys: JwksKeys) -> None: ...
+
+    async def candidates(*_: object) -> list[object]:
+        pytest.fail("the issuer is asked")
+
+    monkeypatch.setattr(JwksKeys, "start", start)
+    monkeypatch.setattr(JwksKeys, "candidates", candidates)
+    fetched = key(name="fetched", jwks_url="https://issuer.example/keys", algorithms=("RS256",))
+    own = key(name="own", public_key_file=key_file(tmp_path), algorithms=("RS256",))
+    text = token(secret=PAIRS["RS256"].private, algorithm="RS256")
+    assert isinstance(await login(text, fetched, own), Allow)
+
+
 async def test_what_a_token_says_of_its_bearer_comes_with_it() -> None:
     unusable = {"bad name": "x", "number": 5, "tenant": "evil", "groups": "evil", "nul": "\x00"}
     claims = {
