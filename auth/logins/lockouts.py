@@ -15,7 +15,8 @@ of them may be what is found. So what is trusted is
   perhaps looked up too, so its own count applies.
 
 A fleet that shares a user name and is found by client ids is trusted login by login: guesses at the shared name refuse
-other logins with it, and no known device. A failure for another user than the one trusted ends the trust.
+other logins with it, and no known device. A failure for another user than the one trusted ends the trust. A change of
+the password does not: else the devices that still have the old one would lock out those that have the new one.
 
 Unknown users are counted and locked like existing ones, so a lock-out does not tell which users exist.
 """
