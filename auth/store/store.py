@@ -280,18 +280,18 @@ class Store:
         seen = db.execute("PRAGMA data_version").fetchone()[0]
         if seen == self._data_version:
             return
-        self._data_version = seen
         versions = dict(db.execute("SELECT key, value FROM meta").fetchall())
         changed: bool = versions["version"] != self._version
         bans_changed: bool = versions["ban_version"] != self._ban_version
-        if versions["version"] < self._version or versions["ban_version"] < self._ban_version:
-            self.epoch += 1 << _EPOCH_BITS  # a copy was restored in place: its next versions may have been others
-        self._number(versions["version"], versions["ban_version"])
         if changed:
             self._forget()
         if bans_changed:
             self._ban_kinds = frozenset(self._different("kind", "bans"))
             self._ban_prefixes = self._different("prefix", "bans")
+        if versions["version"] < self._version or versions["ban_version"] < self._ban_version:
+            self.epoch += 1 << _EPOCH_BITS  # a copy was restored in place: its next versions may have been others
+        self._number(versions["version"], versions["ban_version"])
+        self._data_version = seen  # last: a look that failed on the way, at a lock, is repeated
 
     def _forget(self) -> None:
         self._rules.clear()

@@ -171,6 +171,20 @@ class TestFile:
         assert store.find_user("username", "a") is None
         assert not store.problem
 
+    def test_a_change_that_was_found_at_a_moment_of_being_locked_is_found_again(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        with store.edit("ann") as edit:
+            edit.bans.add(Ban("clientid", "c"))
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_different", lambda *_: (_ for _ in ()).throw(error))
+            with pytest.raises(BackendDownError, match="is locked"):
+                store.refresh()
+        assert store.refresh()
+        assert store.find_ban("c", "", "", 0) is not None
+
     def test_a_restored_copy_is_noticed(self, store: Store, path: Path, tmp_path: Path) -> None:
         add_users(store, User("username", "old"))
         copy = tmp_path / "copy"
