@@ -12,6 +12,7 @@ __all__ = [
     "make_mosquitto",
     "make_mqtt_broker",
     "make_topic",
+    "mosquitto",
     "mqtt_broker",
     "unique",
 ]
@@ -102,6 +103,12 @@ def make_mosquitto() -> Iterator[Callable[..., Mosquitto]]:
     """Start a Mosquitto (its arguments) for this test alone; skips the test where none is installed."""
     with contextlib.ExitStack() as stack:
         yield lambda **kwargs: stack.enter_context(Mosquitto(**kwargs))
+
+
+@pytest.fixture
+def mosquitto(make_mosquitto: Callable[..., Mosquitto]) -> Mosquitto:
+    """One for this test alone, that lets everybody in."""
+    return make_mosquitto()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.chaos.cluster_case import ClusterCase
 from tests.chaos.command_case import DEVICES, Load, begin, flows, judge
 from tests.chaos.commands import Device, Site
 from tests.chaos.fixtures import MakeGateway
-from tests.chaos.harness import FULL, in_full_form
+from tests.chaos.harness import FULL
 from tests.chaos.operate_case import Lookout
 from tests.doctor_looks import Looked, look
 from tests.producer_port import fill, running, sent, values
@@ -68,13 +68,6 @@ def killed_and_restarted(case: ClusterCase, victim: int) -> None:
     admin.wait_in_sync(case.topic)
     admin.elect_preferred(case.topic)
     case.lasts(0.3)
-
-
-def test_a_leader_killed(case: ClusterCase, admin: ClusterAdmin) -> None:
-    for _ in range(TIMES):
-        killed_and_restarted(case, another(admin.controller()))
-    found = case.finish()
-    assert found.taken.gap_s() <= GAP_S, str(found)
 
 
 def test_a_leader_says_that_it_waits_for_a_replica_before_the_client_gives_up(admin: ClusterAdmin, unique: str) -> None:
@@ -119,19 +112,6 @@ def test_the_controller_killed(case: ClusterCase, admin: ClusterAdmin) -> None:
         killed_and_restarted(case, admin.controller())
     found = case.finish()
     assert found.taken.gap_s() <= CONTROLLER_GAP_S, str(found)
-
-
-@in_full_form
-def test_the_group_coordinator_killed(case: ClusterCase, admin: ClusterAdmin, unique: str) -> None:
-    """No business of the gateway's, which is in no group; its consumers' group goes on behind the new coordinator."""
-    with contextlib.closing(admin.consumer(unique, case.topic)) as consumer:
-        wait_until(lambda: consumer.consume(100, 0.2), "the group reads")
-        consumer.commit(asynchronous=False)
-        for _ in range(TIMES):
-            killed_and_restarted(case, admin.coordinator(unique))
-        wait_until(lambda: consumer.consume(100, 0.2), "the group reads on")
-    found = case.finish()
-    assert found.taken.gap_s() <= CONTROLLER_GAP_S, str(found)  # it may be the controller as well
 
 
 def test_the_coordinator_of_commands_killed(
@@ -362,20 +342,6 @@ def test_fewer_replicas_than_the_topic_asks_for(admin: ClusterAdmin, make_gatewa
         case.finish()
 
 
-@pytest.mark.skipif(not FULL, reason="in the full form (CHAOS=full): the second takes 20 s to give up stopping")
-def test_two_of_three_stopped(case: ClusterCase, admin: ClusterAdmin) -> None:
-    """In an orderly way, so that the last one knows that it is alone: NOT_ENOUGH_REPLICAS, until one is back."""
-    for node in (1, 2):
-        admin.cluster.stop_node(node)
-    too_few(case)
-    stopped(case, 20)
-    admin.cluster.restart(1)
-    case.gateway.wait_ready()
-    case.lasts(1)
-    admin.cluster.restart(2)
-    case.finish()
-
-
 def test_two_of_three_killed(case: ClusterCase, admin: ClusterAdmin) -> None:
     """With them goes the majority of controllers: nobody leads, elects or tells. One back is enough."""
     victims = (2, 3)
@@ -387,19 +353,3 @@ def test_two_of_three_killed(case: ClusterCase, admin: ClusterAdmin) -> None:
     case.lasts(1)
     admin.cluster.restart(victims[1])
     case.finish()
-
-
-@pytest.mark.parametrize("patience", [pytest.param("120s", marks=in_full_form), "6s"])
-def test_all_killed(patience: str, admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> None:
-    """Within kafka.delivery_timeout the same producer goes on, and stores nothing twice; beyond it another takes over,
-    and what was under way, at most the windows, may be there twice."""
-    with ClusterCase(admin, make_gateway, unique, kafka={"delivery_timeout": patience}) as case:
-        for node in (1, 2, 3):
-            admin.cluster.kill(node)
-        stopped(case, 60 if FULL else 8)
-        admin.cluster.restart(1, 2, 3)
-        case.gateway.wait_ready()
-        case.lasts(1)
-        outlasted = patience == "120s"
-        case.finish(copies=0 if outlasted else 4 * case.window)
-        assert (case.gateway.metric("gateway_kafka_producer_incarnations_total") == 1) is outlasted

@@ -3,7 +3,7 @@ steps. Judged as in test_chaos_commands.py."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,12 +37,6 @@ TIMES = 10 if FULL else 1
 METADATA_BYTES = 512 if FULL else 256
 EARLY_MS, LATE_MS = 100, 15_000  # how far from its time an outcome may be; the clock steps by 1,800 s
 TIMEOUT_MS, LONG_MS = 1500, 300_000
-
-
-@pytest.fixture
-def mosquitto() -> Iterator[Mosquitto]:
-    with Mosquitto() as broker:
-        yield broker
 
 
 def unfinished(gateway: Gateway) -> float:

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -36,12 +36,6 @@ from tests.chaos.threaded import ThreadedBroker
 from tests.waiting import passes, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def mosquitto() -> Iterator[Mosquitto]:
-    with Mosquitto() as broker:
-        yield broker
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -117,12 +111,12 @@ def test_the_broker_is_killed_under_load(
     """Of what it had nobody knows: it is sent again where no PUBACK came. Where one came the device may lack it, for
     its session was lost; then it is timed out."""
     site = Site(kafka.bootstrap, unique).create()
-    begin(make_gateway, site, mosquitto.port, answer_timeout="5s", settle="1500ms")
+    gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="5s", settle="1500ms")
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
         for _ in range(ROUNDS):
             flows(devices)
             mosquitto.kill()
-            passes(1)
+            wait_until(lambda: "commands-disconnected" in {one["id"] for one in gateway.problems()}, "it is a problem")
             mosquitto.start()
         load.__exit__()
         history = site.finished(load.count, 180)

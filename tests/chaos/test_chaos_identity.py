@@ -1,19 +1,15 @@
 """Whole gateways and their data directories: whose they are, how lives end, and what earlier settings left behind."""
 
-import contextlib
 import os
 import re
 import shutil
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
-from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
-from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.case import data_of, judge
 from tests.chaos.fixtures import MakeCase, MakeGateway
@@ -56,55 +52,30 @@ def orphans_end(gateway: Gateway) -> None:
 # --- sessions of earlier settings ---
 
 
-def test_from_four_sessions_to_two_under_load(make_case: MakeCase) -> None:
-    """EMQX at its defaults: what waits in the two that go is delivered, and they get no share of what comes later."""
-    case = make_case(Rules(), rate=600)
-    gateway, broker = case.gateway, case.broker
-    wait_until(lambda: gateway.metric("gateway_mqtt_acks_total") > 300, "load flows")
-    stopped(gateway)
-    gateway.configure(mqtt={"sessions": 2})
-    gateway.start()
-    orphans_end(gateway)
-    assert len(gateway.events("orphan_session_ended")) == 2
-    assert case.client_ids == {"gateway-0-0", "gateway-0-1"}
-    assert broker.call(lambda: [len(members) for members in broker.broker.groups.values()]) == [2]
-    assert gateway.status()["orphan_sessions"] == []
-    case.finish(ordered=False)
-
-
-@contextlib.contextmanager
-def real_broker(kind: str, make_mosquitto: Callable[..., Mosquitto]) -> Any:
-    if kind == "mosquitto":
-        yield make_mosquitto()
-    else:
-        with MqttBroker() as broker:
-            yield broker
-
-
-@pytest.mark.parametrize(("kind", "protocol"), [("hivemq", "5"), ("mosquitto", "5"), ("mosquitto", "3.1.1")])
+@pytest.mark.parametrize(("kind", "protocol"), [("mqtt_broker", "5"), ("mosquitto", "3.1.1")])
 def test_real_brokers_give_up_what_orphans_hold(
-    kind: str, protocol: str, kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway,
-    unique: str,
+    kind: str, protocol: str, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str,
+    request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     """Also under another client id; and the ended sessions are ended: connecting with their ids finds none."""
-    with real_broker(kind, make_mosquitto) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={"sessions": 3, "protocol": protocol})
-        gateway.start()
-        stopped(gateway)
-        published = {f"device-{number}": 40 for number in range(10)}
-        with Client(broker.port) as devices:
-            for number in range(40):
-                for device in published:
-                    devices.publish(f"devices/{device}", payload(device, number), qos=1)
-        gateway.configure(mqtt={"client_id": "renamed-${session}", "sessions": 1})
-        gateway.start()
-        orphans_end(gateway)
-        judge(gateway, kafka.bootstrap, unique, published, copies=0)
-        assert [line["session_present"] for line in gateway.events("orphan_session_ended")] == [True] * 3
-        gateway.stop()
-        gateway.configure(mqtt={"client_id": "${instance}-${worker}-${session}", "sessions": 3})
-        gateway.start()
-        assert [line["session_present"] for line in gateway.events("mqtt_subscribed")] == [False] * 3
+    broker = request.getfixturevalue(f"make_{kind}")()
+    gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={"sessions": 3, "protocol": protocol})
+    gateway.start()
+    stopped(gateway)
+    published = {f"device-{number}": 40 for number in range(10)}
+    with Client(broker.port) as devices:
+        for number in range(40):
+            for device in published:
+                devices.publish(f"devices/{device}", payload(device, number), qos=1)
+    gateway.configure(mqtt={"client_id": "renamed-${session}", "sessions": 1})
+    gateway.start()
+    orphans_end(gateway)
+    judge(gateway, kafka.bootstrap, unique, published, copies=0)
+    assert [line["session_present"] for line in gateway.events("orphan_session_ended")] == [True] * 3
+    gateway.stop()
+    gateway.configure(mqtt={"client_id": "${instance}-${worker}-${session}", "sessions": 3})
+    gateway.start()
+    assert [line["session_present"] for line in gateway.events("mqtt_subscribed")] == [False] * 3
 
 
 def test_a_slot_that_does_not_run_is_retired_by_the_command(make_case: MakeCase) -> None:
@@ -209,23 +180,14 @@ def test_a_crash_is_told_and_an_orderly_stop_is_not(make_case: MakeCase) -> None
     stopped(gateway)
 
 
-def test_a_start_that_is_stopped_or_fails_ended_in_good_order(make_case: MakeCase) -> None:
-    """Kafka is not there: SIGTERM during the wait is a clean end, for nothing was taken."""
-    gateway = make_case(start=False, bootstrap="127.0.0.1:1").gateway
-    gateway.start(ready=False)
-    wait_until(lambda: gateway.events("kafka_not_ready"), f"it waits for Kafka; {gateway.tail()}")
-    stopped(gateway)
-    assert not gateway.events("stopped_undrained")
-    assert "worker 0     stopped in good order" in gateway.command("identity", "show")[1]
-
-
-@pytest.mark.parametrize("how", ["deadline", "second signal"])
+@pytest.mark.parametrize("second", [None, signal.SIGUSR1])
 def test_what_a_stop_leaves_is_said_by_session_and_topic(
-    how: str, make_kafka: Callable[..., KafkaCluster], make_case: MakeCase
+    second: signal.Signals | None, make_kafka: Callable[..., KafkaCluster], make_case: MakeCase
 ) -> None:
-    """Kafka is frozen, so nothing drains. The status says so, the next start too, and the messages come again."""
+    """At its deadline, or at a second signal, whatever that is: Kafka is frozen, so nothing drains. The status says so,
+    the next start too, and the messages come again."""
     kafka = make_kafka()
-    timeout = "2s" if how == "deadline" else "60s"
+    timeout = "60s" if second else "2s"
     case = make_case(Rules(), bootstrap=kafka.bootstrap, shutdown_timeout=timeout, spool={"enabled": False})
     gateway = case.gateway
     kafka.freeze()
@@ -233,9 +195,9 @@ def test_what_a_stop_leaves_is_said_by_session_and_topic(
     wait_until(lambda: gateway.status()["unacked"] == 4 * 32, "every window is full")
     published = case.broker.stop_load()
     gateway.terminate()
-    if how == "second signal":
+    if second:
         wait_until(lambda: gateway.events("stop_signal_received"), "it drains")
-        os.kill(gateway.process.pid, signal.SIGTERM)
+        os.kill(gateway.process.pid, second)
     assert gateway.process.wait(30) == UNDRAINED, gateway.tail()
     (left,) = gateway.events("stopped_undrained")
     assert left["unacknowledged_by_session"] == {f"gateway-0-{number}": 32 for number in range(4)}

@@ -1,6 +1,5 @@
 """The way to the MQTT broker fails: half-open, reset, away, slow, lossy, a message at a time."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,8 +10,8 @@ from tests.brokers.proxy import Weather
 from tests.chaos.case import QUICK, ROUNDS, in_order
 from tests.chaos.fixtures import MakeCase
 from tests.chaos.gap import Gap
-from tests.chaos.harness import FULL, account, in_full_form, payload, read_topic
-from tests.waiting import passes, wait_until
+from tests.chaos.harness import FULL, account, in_full_form, payload
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -59,49 +58,6 @@ def test_connections_reset_in_the_middle_of_packets(make_case: MakeCase) -> None
     case.finish()
 
 
-def test_the_broker_away_for_a_second_and_back(make_case: MakeCase) -> None:
-    """Port closed, connections cut without DISCONNECT; its sessions live on, as with a broker that has them on disk."""
-    case = make_case(rate=800, mqtt=QUICK)
-    broker, gateway = case.broker, case.gateway
-    case.flows(200)
-    longest_away_s = 0.0
-    with case.watch(), Gap(case.bootstrap, case.topic) as gap:
-        for _ in range(ROUNDS):
-            case.flows(500)
-            away_s = -time.monotonic()
-            broker.run(broker.broker.stop(keep_sessions=True))
-            case.unacknowledged += broker.unacknowledged()
-            failed = gateway.metric("gateway_mqtt_connect_failures_total")
-            wait_until(lambda n=failed: gateway.metric("gateway_mqtt_connect_failures_total") > n, "it tries in vain")
-            assert not gateway.ready()
-            broker.run(broker.broker.start())
-            longest_away_s = max(longest_away_s, away_s + time.monotonic())
-            case.all_back()
-        case.flows(500)
-    assert gap.longest_s < longest_away_s + 3
-    case.finish()
-
-
-def test_quality_of_service_2_under_cuts_and_a_kill(make_case: MakeCase, unique: str) -> None:
-    """Its packet ids outlive connections, so cuts make no copies at all; a kill forgets them, and may."""
-    routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": unique, "qos": 2}]
-    case = make_case(mqtt=QUICK, routes=routes)
-    case.broker.start_load(600, qos=2)
-    for _ in range(3 * ROUNDS):
-        case.flows(150)
-        case.end_links()
-        case.all_back()
-    case.flows(150)
-    before_kill = read_topic(case.bootstrap, unique)
-    identities = [identity for partition in before_kill for identity in partition]
-    assert len(identities) == len(set(identities)) > 500, "no copies"
-    case.unacknowledged = 0
-    case.kill()
-    case.gateway.start()
-    case.flows(300)
-    case.finish()
-
-
 @pytest.mark.parametrize("slow_start", [False, True], ids=["window 1", "one until the first acknowledgement"])
 def test_a_window_of_one_message(slow_start: bool, make_case: MakeCase) -> None:
     """Whoever waits for a batch to fill up stands still: each message is flushed and acknowledged by itself."""
@@ -116,26 +72,6 @@ def test_a_window_of_one_message(slow_start: bool, make_case: MakeCase) -> None:
         case.all_back()
         case.flows(200)
     case.finish(copies=4 * window)
-
-
-def test_a_window_of_one_message_and_a_kafka_that_answers_late(
-    make_kafka: Callable[..., KafkaCluster], make_case: MakeCase
-) -> None:
-    """A message per Kafka round trip and session, and nothing worse than that."""
-    kafka = make_kafka()
-    rules = in_order(max_inflight=1, slow_start=True)
-    case = make_case(rules, bootstrap=kafka.bootstrap, mqtt={"receive_maximum": 1})
-    with case.watch():
-        case.broker.start_load(8)
-        seconds = 30.0 if FULL else 5.0
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            kafka.freeze()
-            passes(0.3)
-            kafka.thaw()
-            passes(0.1)
-        assert case.sent() > 4 * seconds, f"{case.sent()} records in {seconds:g} s"
-    case.finish()
 
 
 def test_150_ms_away_with_one_percent_loss(make_case: MakeCase) -> None:

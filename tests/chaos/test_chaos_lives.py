@@ -15,7 +15,7 @@ from gateway.local.runtime.process import GuardedProcess
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.proxy import Weather
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.case import flowing, in_order, judge
+from tests.chaos.case import flowing, judge
 from tests.chaos.fixtures import MakeCase, MakeGateway
 from tests.chaos.harness import FULL, in_full_form
 from tests.chaos.publisher import Publishers
@@ -150,45 +150,6 @@ def test_stopped_at_random_moments_of_the_start(make_case: MakeCase) -> None:
         wait_until(lambda: not case.links, "its connections are closed")
     gateway.start()
     case.finish(copies=0)  # each stop acknowledged what it had put into Kafka
-
-
-@pytest.mark.parametrize("silent", ["answers_connect", "answers_subscribe"])
-def test_stopped_while_the_broker_says_nothing(silent: str, make_case: MakeCase) -> None:
-    """A stop does not wait for a CONNACK or a SUBACK that may never come."""
-    case = make_case(in_order(**{silent: False}), start=False)
-    gateway, broker = case.gateway, case.broker
-    gateway.start(ready=False)
-    asked = (lambda: broker.broker.connects) if silent == "answers_connect" else (lambda: broker.broker.subscribes)
-    wait_until(lambda: len(broker.call(asked)) == 4, "all four ask")
-    began = time.monotonic()
-    assert gateway.stop() == -signal.SIGTERM, gateway.tail()
-    assert time.monotonic() - began < 10
-    wait_until(lambda: not case.links, "its connections are closed")
-
-
-def test_a_second_signal_during_the_drain_loses_nothing(
-    make_kafka: Callable[..., KafkaCluster], make_case: MakeCase
-) -> None:
-    """It ends at once with what Kafka has not answered unacknowledged; the next life gets that again."""
-    kafka = make_kafka()
-    case = make_case(rate=500, bootstrap=kafka.bootstrap)
-    gateway, broker = case.gateway, case.broker
-    for second in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) if FULL else (signal.SIGTERM, signal.SIGUSR1):
-        case.flows(300)
-        kafka.freeze()
-        wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
-        gateway.terminate()
-        wait_until(lambda: gateway.events("stop_signal_received"), "the first signal is taken")
-        began = time.monotonic()
-        gateway.process.signal(second)
-        assert gateway.process.wait(20) == 75
-        assert time.monotonic() - began < 8
-        case.unacknowledged += broker.unacknowledged()
-        assert len(case.client_ids) == 4, "the sessions stay, whatever the second was"
-        kafka.thaw()
-        gateway.start()
-    case.flows(300)
-    case.finish()
 
 
 # --- bursts ---

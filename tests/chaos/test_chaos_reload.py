@@ -5,18 +5,14 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gateway.local.embedded.kafka import KafkaCluster
-from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.case import Case, judge
-from tests.chaos.fixtures import MakeCase, MakeGateway
+from tests.chaos.case import Case
+from tests.chaos.fixtures import MakeCase
 from tests.chaos.harness import FULL, Gateway
-from tests.chaos.publisher import Publishers
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -155,22 +151,3 @@ def test_a_worker_takes_the_new_settings(workers: int, make_case: MakeCase, uniq
     assert "renamed" in gateway.status()["routes"]
     assert gateway.status()["config"]["last_reload"]["ok"]
     gateway.stop()
-
-
-def test_at_a_real_broker(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
-) -> None:
-    """mosquitto sees no connection end, and everything it acknowledged is in Kafka."""
-    broker = make_mosquitto()
-    gateway = make_gateway(
-        broker.port, kafka.bootstrap, unique, workers=1, mqtt={"sessions": 2}, routes=[route(unique)]
-    )
-    gateway.start()
-    connects = gateway.metric("gateway_mqtt_connects_total")
-    with Publishers(broker.port, rate=500) as publishers:
-        for filters in (["devices/+/#"], ["+/+/telemetry", "devices/+"], ["devices/#"]):
-            reloaded(gateway, routes=[{"name": "telemetry", "filters": filters, "topic": unique}])
-        published = publishers.stop()
-    judge(gateway, kafka.bootstrap, unique, published)
-    assert gateway.metric("gateway_mqtt_connects_total") == connects
-    assert not sum(gateway.samples("gateway_mqtt_disconnects_total").values())

@@ -12,12 +12,10 @@ import pytest
 from gateway.data_dir.directory import slots
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.supervisor.place import find_supervisor
-from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.case import Case, data_of, in_order, judge
-from tests.chaos.fixtures import MakeCase, MakeGateway
+from tests.chaos.case import Case, data_of, in_order
+from tests.chaos.fixtures import MakeCase
 from tests.chaos.harness import FULL, Gateway, account, in_full_form, run_to_end
-from tests.chaos.publisher import Publishers
 from tests.chaos.threaded import Absence
 from tests.waiting import passes, wait_until
 
@@ -330,29 +328,3 @@ def test_a_stop_in_the_middle_of_a_roll(make_case: MakeCase) -> None:
         assert gateway.events("supervisor_stopped")[0]["clean"]
         gateway.start()
     case.finish(copies=0)
-
-
-@in_full_form
-def test_at_a_real_broker(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
-) -> None:
-    """Rolled, a worker killed, the supervisor killed, scaled in: nothing is missing."""
-    broker = make_mosquitto()
-    gateway = make_gateway(broker.port, kafka.bootstrap, unique, workers=2, mqtt=ONE_SESSION)
-    gateway.start()
-    with Publishers(broker.port, rate=500) as publishers:
-        passes(SECONDS)
-        restarted(gateway)
-        passes(SECONDS)
-        victim = kill_worker(gateway, 1)
-        wait_until(lambda: gateway.pids()[1] not in (victim, None), "another is started")
-        gateway.wait_ready()
-        gateway.kill()
-        gateway.start()
-        passes(SECONDS)
-        gateway.configure(workers=1)
-        restarted(gateway, "--reload")
-        wait_until(lambda: gateway.metric("gateway_worker_slots_retiring") == 0, "the second slot is ended")
-        passes(SECONDS)
-        published = publishers.stop()
-    judge(gateway, kafka.bootstrap, unique, published)

@@ -18,17 +18,8 @@ from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.reading import read_all
-from tests.chaos.commands import (
-    Device,
-    Got,
-    Site,
-    check_devices,
-    check_histories,
-    is_silent,
-    running,
-    share_of,
-    summary,
-)
+from tests.chaos.command_case import begin
+from tests.chaos.commands import Device, Got, Site, check_devices, check_histories, is_silent, running
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import Gateway
 from tests.waiting import wait_until
@@ -318,24 +309,12 @@ def test_commands_of_a_device_come_in_order_and_one_after_the_other(plant: Plant
     assert most[0] == 1
 
 
-def start(make: MakeGateway, site: Site, port: int, *, tables: dict[str, Any] | None = None, **entry: Any) -> Gateway:
-    gateway = make(port, site.bootstrap, site.name, **(site.tables(**entry) | (tables or {})))
-    gateway.start()
-    return gateway
-
-
-@pytest.fixture
-def mosquitto() -> Iterator[Mosquitto]:
-    with Mosquitto() as broker:
-        yield broker
-
-
 def test_what_a_device_answers_during_a_restart_is_found(
     kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
     """Two commands are under way at SIGTERM; one is answered while nobody is there, and neither is sent again."""
     site = Site(kafka.bootstrap, unique).create()
-    gateway = start(make_gateway, site, mosquitto.port)
+    gateway = begin(make_gateway, site, mosquitto.port)
     with running([Device(mosquitto.port, name, answers=is_silent) for name in ("a", "b")]) as (a, b):
         site.send("a", id_="a")
         site.send("b", id_="b")
@@ -352,37 +331,6 @@ def test_what_a_device_answers_during_a_restart_is_found(
         assert (a.ids, b.ids) == (["a"], ["b"])
     check_histories(site.finished(2))
     assert gateway.stop() == ENDED
-
-
-@pytest.mark.parametrize("workers", [2, 0], ids=["two workers", "two gateways"])
-def test_a_group_shares_the_commands(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str, workers: int
-) -> None:
-    site = Site(kafka.bootstrap, unique, partitions=4).create()
-    names = [f"d{number}" for number in range(8)]
-    tables: dict[str, Any] = {"workers": workers}
-    gateways = [start(make_gateway, site, mosquitto.port, tables={**tables, "instance": "one"}, group=unique)]
-    if not workers:
-        gateways.append(start(make_gateway, site, mosquitto.port, tables={**tables, "instance": "two"}, group=unique))
-
-    def shares() -> list[int]:
-        finished = [found for gateway in gateways for found in share_of(gateway)]
-        return [len(found) for found in finished]
-
-    with running([Device(mosquitto.port, name) for name in names]) as devices:
-        wait_until(lambda: sorted(shares()) == [2, 2], lambda: f"both have partitions; {shares()}", 60, 0.5)
-        sent: dict[str, list[str]] = {name: [] for name in names}
-        for number in range(80):
-            name = names[number % len(names)]
-            site.send(name, id_=f"{name}-{number}")
-            sent[name].append(f"{name}-{number}")
-        history = site.finished(80)
-        check_histories(history)
-        assert summary(history) == {"succeeded": 80}
-        assert check_devices(devices, sent) == 0
-    for gateway in gateways:
-        assert gateway.metric("gateway_commands_imbalance") == 0
-        assert gateway.stop() == ENDED
 
 
 def test_the_status_topic_is_made_and_one_with_too_few_partitions_is_refused(
@@ -411,25 +359,6 @@ def test_the_status_topic_is_made_and_one_with_too_few_partitions_is_refused(
     assert gateway.stop() == ENDED
 
 
-def test_the_broker_comes_back_and_nothing_is_lost(
-    kafka: KafkaCluster, make_gateway: MakeGateway, make_mosquitto: Callable[..., Mosquitto], unique: str
-) -> None:
-    broker = make_mosquitto()
-    site = Site(kafka.bootstrap, unique).create()
-    gateway = start(make_gateway, site, broker.port, settle="1s")
-    with running([Device(broker.port, "a")]) as (device,):
-        site.send("a", id_="before")
-        site.outcome("before", "succeeded")
-        broker.kill()
-        site.send("a", id_="during")
-        site.flush()
-        wait_until(lambda: "commands-disconnected" in [one["id"] for one in gateway.problems()], "it is a problem")
-        broker.start()
-        site.outcome("during", "succeeded", 60)
-        assert device.ids == ["before", "during"]
-    assert gateway.stop() == ENDED
-
-
 def test_a_right_that_the_gateway_lacks_is_told(
     kafka: KafkaCluster, make_gateway: MakeGateway, make_mosquitto: Callable[..., Mosquitto], unique: str
 ) -> None:
@@ -454,7 +383,7 @@ def test_beyond_max_waiting_partitions_are_not_read_and_it_is_said_whose_command
     kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
     site = Site(kafka.bootstrap, unique, partitions=1).create()
-    gateway = start(make_gateway, site, mosquitto.port, max_waiting=5, waiting_per_device=10_000, expiry="10m")
+    gateway = begin(make_gateway, site, mosquitto.port, max_waiting=5, expiry="10m")
     for number in range(1500):
         site.send("hog", id_=f"hog-{number}")
     site.flush()

@@ -103,18 +103,6 @@ async def test_from_four_sessions_to_two_nothing_is_lost_and_nobody_stays_a_memb
         assert not broker.dropped
 
 
-async def test_an_orphan_is_emptied_before_its_session_ends(tmp_path: Path) -> None:
-    """EMQX loses what is under way when a DISCONNECT lowers the expiry to 0: by then nothing may be."""
-    async with ScriptedBroker() as broker:
-        async with life(tmp_path, broker, 1, template="old-{}"):
-            pass
-        publish(broker, range(900))
-        async with life(tmp_path, broker, 1) as after:
-            await asyncio.wait_for(after.orphans.wait_ended(), 60)
-            assert found(after) == list(range(900))
-            assert set(broker.sessions) == {"gateway-0-0"}
-
-
 async def test_the_start_does_not_wait_for_orphans(tmp_path: Path) -> None:
     async with ScriptedBroker() as gone:
         async with life(tmp_path, gone, 2, template="old-{}"):

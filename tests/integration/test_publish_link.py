@@ -308,21 +308,6 @@ async def test_at_a_break_each_unanswered_message_is_unknown_once(how: str, qos:
         assert await one_code(made, qos=qos) == 0x10
 
 
-async def test_mosquitto_is_killed_and_comes_back(make_mosquitto: Callable[..., Mosquitto]) -> None:
-    broker = await asyncio.to_thread(make_mosquitto)
-    async with link(broker.port) as made:
-        answers = Answers(made)
-        for _ in range(50):
-            answers.publish(payload=bytes(10_000))
-        await asyncio.to_thread(broker.kill)
-        assert set(await answers.all()) <= {0x10, None}
-        await until(lambda: made.connected_ns is None)
-        assert made.problem
-        await asyncio.to_thread(broker.start)
-        await until(lambda: made.connected_ns, "it is back")
-        assert await one_code(made) == 0x10
-
-
 async def test_it_follows_a_redirection() -> None:
     async with ScriptedBroker() as here, ScriptedBroker() as there, link(here.port) as made:
         links_of(here).end(0x9C, server_reference(f"127.0.0.1:{there.port}"))

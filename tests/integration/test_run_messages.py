@@ -15,7 +15,6 @@ from config.errors import ExitStatus
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
-from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import run_to_end
 from tests.chaos.threaded import ThreadedBroker
@@ -141,6 +140,8 @@ def test_a_stop_while_kafka_is_waited_for(
         began = time.monotonic()
         assert gateway.stop() == -signal.SIGTERM
         assert time.monotonic() - began < 5
+        assert not gateway.events("stopped_undrained")
+        assert "worker 0     stopped in good order" in gateway.command("identity", "show")[1]
 
 
 # --- stopping ---
