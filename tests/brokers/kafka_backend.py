@@ -35,6 +35,7 @@ SECURED = {
 }
 """Server properties for a cluster whose users' rights can be taken away."""
 
+Rights = dict[AclOperation, AclPermissionType]
 _READ_SECONDS = 60.0
 
 
@@ -57,6 +58,24 @@ def read_topic(bootstrap: str, topic: str) -> list[list[StoredRecord]]:
         return StoredRecord(message.timestamp()[1], message.key(), message.value(), list(message.headers() or []))
 
     return read_all(bootstrap, topic, record)
+
+
+def set_rights(
+    bootstrap: str, name: str, rights: Rights, *, kind: ResourceType = ResourceType.TOPIC, prefixed: bool = False
+) -> None:
+    """Give everybody these rights on a topic, a group or the cluster, and no others; ``prefixed``: on all whose names
+    begin so. Returns when the broker knows them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    everything = AclBindingFilter(kind, name, pattern, None, None, AclOperation.ANY, AclPermissionType.ANY)
+    for future in admin.delete_acls([everything]).values():
+        future.result(_READ_SECONDS)
+    rules = [AclBinding(kind, name, pattern, "User:*", "*", *right) for right in rights.items()]
+    for future in admin.create_acls(rules).values() if rules else ():
+        future.result(_READ_SECONDS)
+    wait_until(
+        lambda: set(admin.describe_acls(everything).result(_READ_SECONDS)) == set(rules), "the broker knows its rights"
+    )
 
 
 class KafkaBackend:
@@ -103,39 +122,21 @@ class KafkaBackend:
     async def forbid(self, topic: str, *, forbidden: bool = True) -> None:
         write = AclPermissionType.DENY if forbidden else AclPermissionType.ALLOW
         allow = AclPermissionType.ALLOW
-        await asyncio.to_thread(self._allow, topic, {AclOperation.WRITE: write, AclOperation.DESCRIBE: allow})
+        await self._allow(topic, {AclOperation.WRITE: write, AclOperation.DESCRIBE: allow})
 
     async def hide(self, topic: str, *, visible: bool = False) -> None:
         """Deny everything with a topic that exists or does not, but, if ``visible``, seeing whether it does."""
         kind = AclPermissionType.ALLOW if visible else AclPermissionType.DENY
-        await asyncio.to_thread(self._allow, topic, {AclOperation.DESCRIBE: kind})
+        await self._allow(topic, {AclOperation.DESCRIBE: kind})
 
     async def allow_creation(self, *, allowed: bool) -> None:
         """Whether users may create topics anywhere in the cluster; a topic's own rights may still let them."""
         kind = AclPermissionType.ALLOW if allowed else AclPermissionType.DENY
         permissions = {AclOperation.ALL: AclPermissionType.ALLOW, AclOperation.CREATE: kind}
-        await asyncio.to_thread(self._allow, "kafka-cluster", permissions, ResourceType.BROKER)
+        await self._allow("kafka-cluster", permissions, kind=ResourceType.BROKER)
 
-    def _allow(
-        self, name: str, permissions: dict[AclOperation, AclPermissionType], resource: ResourceType = ResourceType.TOPIC
-    ) -> None:
-        """Give everybody these rights on a topic, or the cluster, and no others."""
-        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
-        everything = AclBindingFilter(
-            resource, name, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
-        )
-        for future in admin.delete_acls([everything]).values():
-            future.result(_READ_SECONDS)
-        rules = [
-            AclBinding(resource, name, ResourcePatternType.LITERAL, "User:*", "*", operation, permission)
-            for operation, permission in permissions.items()
-        ]
-        for future in admin.create_acls(rules).values():
-            future.result(_READ_SECONDS)
-        wait_until(
-            lambda: set(admin.describe_acls(everything).result(_READ_SECONDS)) == set(rules),
-            "the broker knows its rights",
-        )
+    async def _allow(self, name: str, rights: Rights, **options: Any) -> None:
+        await asyncio.to_thread(set_rights, self.cluster.bootstrap, name, rights, **options)
 
     def freeze(self) -> None:
         self.cluster.freeze()

@@ -13,22 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AclPermissionType
 
 from gateway.local.runtime.ports import reserve_ports
-from tests.brokers.kafka_backend import SECURED
+from tests.brokers.kafka_backend import SECURED, set_rights
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.brokers.packets import Message
 from tests.brokers.scripted_rules import Rules
@@ -356,73 +347,12 @@ def read_and_stop(plant: Plant) -> None:
 
 
 def may_write(plant: Plant, topic: str, *, may: bool) -> None:
-    admin = AdminClient({"bootstrap.servers": plant.cluster.bootstrap, "log_level": 0})
-    deny = AclBinding(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:gateway", "*", AclOperation.WRITE,
-        AclPermissionType.DENY,
-    )  # fmt: skip
-    allow = AclBinding(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW
-    )
-    if may:
-        exactly = AclBindingFilter(
-            deny.restype, deny.name, deny.resource_pattern_type, deny.principal, deny.host, deny.operation,
-            deny.permission_type,
-        )  # fmt: skip
-        for future in admin.delete_acls([exactly]).values():
-            future.result(30)
-        return
-    for future in admin.create_acls([allow, deny]).values():
-        future.result(30)
+    rights = {AclOperation.ALL: AclPermissionType.ALLOW}
+    if not may:
+        rights[AclOperation.WRITE] = AclPermissionType.DENY
+    set_rights(plant.cluster.bootstrap, topic, rights)
 
 
 def least_in_sync(plant: Plant, topic: str, copies: int) -> None:
     """Set min.insync.replicas."""
     alter_topic(plant.cluster.bootstrap, topic, "min.insync.replicas", copies)
-
-
-@pytest.mark.skipif(not FULL, reason="the long form: another cluster, and minutes")
-def test_where_brokers_are_missed_after_nine_seconds(tmp_path: Path) -> None:
-    """Kafka's default. A frozen broker's partitions move, so it is no outage; it is named, and told of, all the same.
-    Brokers that are restarted one after the other are no alarm."""
-    settings = {**SECURED, "auto.leader.rebalance.enable": "false", "broker.session.timeout.ms": "9000"}
-    with contextlib.ExitStack() as stack:
-        ports = reserve_ports(1)
-        stack.callback(ports.release)
-        cluster = stack.enter_context(SecuredKafka(3, sasl=True, heap_mib=256, settings=settings))
-        admin = ClusterAdmin(cluster)
-        for topic in ("devices", "denied", "thin", "single"):
-            admin.create(topic)
-        site = stack.enter_context(Site(Rules(strategy="hash_clientid", queue=100_000)))
-        tables = gateway_tables(cluster, site)
-        gateway = stack.enter_context(Gateway(tmp_path / "gateway", ports.ports[0], tables))
-        gateway.start()
-        prometheus = stack.enter_context(looking(tmp_path / "prometheus", *ports.ports))
-        site.broker.start_load(100)
-        wait_until(lambda: not gateway.problems(), f"all is well; {gateway.problems()}")
-        with Lookout(gateway, prometheus, quiet=False) as lookout:
-            for node in (1, 2, 3):
-                lookout.mark(f"restart of broker {node}")
-                cluster.restart(node)
-                admin.wait_in_sync("devices")
-                admin.elect_preferred("devices")
-                passes(20)
-        assert not alarms(lookout), lookout.seen
-        with Lookout(gateway, prometheus, quiet=False) as lookout:
-            victim = admin.controller() % 3 + 1
-            lookout.mark(f"freeze of broker {victim}")
-            cluster.freeze(victim)
-            on_page(gateway, "broker-unreachable", f"Broker {victim} ", "messages flow", severity="warning")
-            doctor_says(doctor(gateway, "--only", "kafka"), "kafka", "login", "frozen")
-
-            def told() -> bool:
-                firing = [one["labels"] for one in alerts(prometheus) if one["state"] == "firing"]
-                return ("GatewayBrokerUnreachable", str(victim)) in {
-                    (one["alertname"], one.get("broker")) for one in firing
-                }
-
-            wait_until(told, f"the alert fires; {alerts(prometheus)}", ALERT_S)
-            cluster.thaw(victim)
-        accused = {seen.subject for seen in lookout.seen if seen.name.startswith("broker-")}
-        assert accused == {f"broker {victim}"}, lookout.seen
-        site.broker.stop_load()

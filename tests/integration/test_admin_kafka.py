@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+from confluent_kafka.admin import AclOperation, AclPermissionType
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
@@ -438,7 +438,7 @@ async def test_a_missing_right_is_named(backend: KafkaBackend) -> None:
         AclOperation.DESCRIBE_CONFIGS: AclPermissionType.DENY,
         AclOperation.ALTER: AclPermissionType.DENY,
     }
-    backend._allow(topic, operations, ResourceType.TOPIC)
+    await backend._allow(topic, operations)
     with KafkaAdmin(settings) as admin:
         assert [one.name for one in admin.topics([topic])] == [topic]
         refusals = {"configs": lambda: admin.configs("topic", [topic]), "grow": lambda: admin.add_partitions(topic, 3)}

@@ -12,7 +12,7 @@ from aiokafka.codec import gzip_encode
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 from aiokafka.record.util import calc_crc32c
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from bridge.commands.ports import Committed, PartitionListener
 from bridge.errors import RefusedError, UnreachableError
@@ -20,7 +20,7 @@ from bridge.kafka import group as group_module
 from bridge.kafka.group import GroupMember, delete_group, remove_members
 from config.settings import KafkaSettings
 from gateway.local.embedded.kafka import KafkaCluster
-from tests.brokers.kafka_backend import kafka_settings
+from tests.brokers.kafka_backend import kafka_settings, set_rights
 from tests.brokers.topics import add_partitions, consumer_groups, create_topic, delete_before, produce, produce_aborted
 from tests.group_port import GroupPort, Member, running
 from tests.waiting import until
@@ -201,18 +201,6 @@ async def test_a_member_gets_nothing_of_a_topic_that_it_does_not_want(backend: K
             await second.owns(2)
 
 
-def deny_group(bootstrap: str, group: str) -> None:
-    """Nobody may read the group."""
-    from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
-
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    rule = AclBinding(
-        ResourceType.GROUP, group, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.READ, AclPermissionType.DENY
-    )
-    for future in admin.create_acls([rule]).values():
-        future.result(20)
-
-
 async def test_a_group_that_is_not_allowed_is_named(secured_kafka: KafkaCluster, unique: str) -> None:
     settings = kafka_settings(
         secured_kafka.sasl_bootstrap,
@@ -221,7 +209,8 @@ async def test_a_group_that_is_not_allowed_is_named(secured_kafka: KafkaCluster,
     )
     backend = KafkaGroupBackend(secured_kafka.bootstrap, unique, settings)
     topic = await backend.topic()
-    deny_group(secured_kafka.bootstrap, unique)
+    rights = {AclOperation.READ: AclPermissionType.DENY}
+    await asyncio.to_thread(set_rights, secured_kafka.bootstrap, unique, rights, kind=ResourceType.GROUP)
     member = Member(backend, "one", topic)
     with pytest.raises(RefusedError, match="Read on the group"):  # noqa: PT012 - at the start, or the first join
         async with running(member):

@@ -11,21 +11,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from bridge.kafka.group import delete_group
 from config.errors import ExitStatus
@@ -34,7 +27,7 @@ from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
 from tests.brokers.fixtures import MakeTopic
-from tests.brokers.kafka_backend import KafkaBackend, read_topic
+from tests.brokers.kafka_backend import KafkaBackend, read_topic, set_rights
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
@@ -171,17 +164,6 @@ def test_commands_reach_devices_of_the_trial_alone_and_nothing_is_left(
     ), "the topics of the settings are not touched"
 
 
-def allow_reading_alone(bootstrap: str, *, allowed: bool) -> None:
-    """Whether a trial's consumer groups may be used and not be deleted."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    resource = (ResourceType.GROUP, "trial-", ResourcePatternType.PREFIXED, "User:*", "*")
-    rules = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
-    rule = AclBinding(*resource, AclOperation.READ, AclPermissionType.ALLOW)
-    for future in (admin.create_acls([rule]) if allowed else admin.delete_acls([rules])).values():
-        future.result(DEADLINE_S)
-    wait_until(lambda: bool(admin.describe_acls(rules).result(DEADLINE_S)) is allowed, "the broker knows its rights")
-
-
 async def test_an_unanswered_command_is_missing_and_a_group_that_stays_is_named(
     backend: KafkaBackend, make_mosquitto: Callable[..., Mosquitto], tmp_path: Path
 ) -> None:
@@ -201,13 +183,14 @@ async def test_an_unanswered_command_is_missing_and_a_group_that_stays_is_named(
     tables["commands"] = tables["commands"][:1]  # type: ignore[index]
     (tmp_path / "gateway.toml").write_text(to_toml(tables))
     arguments = ["-n", "20", "--commands", "10", "--publisher-username", "device", "--publisher-password-file"]
-    await asyncio.to_thread(allow_reading_alone, backend.cluster.bootstrap, allowed=True)
+    groups = partial(set_rights, backend.cluster.bootstrap, "trial-", kind=ResourceType.GROUP, prefixed=True)
+    await asyncio.to_thread(groups, {AclOperation.READ: AclPermissionType.ALLOW})  # and not deleted
     try:
         done = await asyncio.to_thread(
             run_gateway, "trial", "--config", "gateway.toml", *arguments, "secret", cwd=tmp_path
         )
     finally:
-        await asyncio.to_thread(allow_reading_alone, backend.cluster.bootstrap, allowed=False)
+        await asyncio.to_thread(groups, {})
     assert done.returncode == ExitStatus.MISSING_MESSAGES, done.stderr
     assert "MISSING: 5 commands of 'switches'" in done.stdout
     assert "5 succeeded, 5 timed_out" in done.stdout
@@ -364,21 +347,6 @@ async def test_a_subscription_that_is_refused_names_the_rule_to_add(
     assert "gateway auth acl add allow 'gateway-trial/#' --username gateway --first" in done.stderr
 
 
-def forbid_creation(bootstrap: str, *, forbidden: bool) -> None:
-    """Whether nobody but the plain listener's users may make a trial's topics."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    resource = (ResourceType.TOPIC, "gateway-trial-", ResourcePatternType.PREFIXED, "User:*", "*")
-    rules = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
-    if forbidden:
-        rule = AclBinding(*resource, AclOperation.CREATE, AclPermissionType.DENY)
-        for future in admin.create_acls([rule]).values():
-            future.result(DEADLINE_S)
-    else:
-        for future in admin.delete_acls([rules]).values():
-            future.result(DEADLINE_S)
-    wait_until(lambda: bool(admin.describe_acls(rules).result(DEADLINE_S)) is forbidden, "the broker knows its rights")
-
-
 async def test_kafka_logins_and_rights(backend: KafkaBackend, mqtt_broker: MqttBroker, tmp_path: Path) -> None:
     before = Traces.now(backend.cluster.bootstrap)
     arguments = ["trial", "--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", backend.cluster.sasl_bootstrap]
@@ -388,7 +356,8 @@ async def test_kafka_logins_and_rights(backend: KafkaBackend, mqtt_broker: MqttB
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     assert "refused user 'gateway'" in done.stderr
     config(tmp_path, kafka={"security": "SASL_PLAINTEXT"}, kafka__sasl={**sasl, "password": "gateway-secret"})
-    await asyncio.to_thread(forbid_creation, backend.cluster.bootstrap, forbidden=True)
+    topics = partial(set_rights, backend.cluster.bootstrap, "gateway-trial-", prefixed=True)
+    await asyncio.to_thread(topics, {AclOperation.CREATE: AclPermissionType.DENY})
     await backend.allow_creation(allowed=False)
     try:
         done = run_gateway(*arguments, "--config", str(file), cwd=tmp_path)
@@ -399,7 +368,7 @@ async def test_kafka_logins_and_rights(backend: KafkaBackend, mqtt_broker: MqttB
         done = run_gateway(*arguments, "--config", str(file), "--topic", topic, "-n", "50", cwd=tmp_path)
         assert done.returncode == ExitStatus.OK, done.stderr
     finally:
-        await asyncio.to_thread(forbid_creation, backend.cluster.bootstrap, forbidden=False)
+        await asyncio.to_thread(topics, {})
         await backend.allow_creation(allowed=True)
     after = Traces.now(backend.cluster.bootstrap)
     assert (after.groups, after.folders, after.processes) == (before.groups, before.folders, before.processes)
