@@ -253,19 +253,11 @@ def test_two_ctrl_c_end_at_once(start: Any) -> None:
     demo.assert_nothing_left()
 
 
-def test_a_closed_terminal_ends_it_at_once(start: Any) -> None:
+@pytest.mark.parametrize(("moment", "number"), [(FLOWING, signal.SIGHUP), ("a real broker is starting", signal.SIGINT)])
+def test_a_closed_terminal_or_a_ctrl_c_while_it_starts_end_it_at_once(start: Any, moment: str, number: int) -> None:
     demo = start("--no-spark", "--duration", "600")
-    demo.wait_for(FLOWING)
-    demo.process.send_signal(signal.SIGHUP)
-    status, out = demo.finish()
-    assert (status, out) == (130, ""), "\n".join(demo.told)
-    demo.assert_nothing_left()
-
-
-def test_ctrl_c_while_it_starts_ends_at_once(start: Any) -> None:
-    demo = start("--no-spark")
-    demo.wait_for("a real broker is starting")
-    demo.process.send_signal(signal.SIGINT)
+    demo.wait_for(moment)
+    demo.process.send_signal(number)
     status, out = demo.finish()
     assert (status, out) == (130, ""), "\n".join(demo.told)
     demo.assert_nothing_left()

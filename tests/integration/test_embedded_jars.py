@@ -180,26 +180,19 @@ class TestFetching:
         assert contents(paths) == EXPECTED
         assert [path.name for path in paths] == list(EXPECTED), "the class path has the lock file's order"
         assert sorted(repository.fetched()) == sorted(EXPECTED)
+        asked = {path.rpartition("/")[2] for _, path in repository.requests}
+        assert asked == set(EXPECTED), "no POM, no checksum file: the lock file knows it all"
+        first, last = events[0], events[-1]
+        assert (first.files, first.total_bytes, first.done_bytes, first.finished) == (3, 501_000, 0, False)
+        assert (last.done_bytes, last.finished) == (501_000, True)
+        done = [event.done_bytes for event in events]
+        assert done == sorted(done), "progress went backwards"
         assert jars.pending_bytes("kafka") == 0
         repository.requests.clear()
         again = Events()
         assert jars.resolve("kafka", again) == paths
         assert not repository.requests, "a second call used the network"
         assert not again, "a second call drew a download"
-
-    def test_nothing_but_the_jars_is_asked_for(self, repository: Repository) -> None:
-        """No POM, no checksum file: the lock file knows it all."""
-        jars.resolve("kafka", Events())
-        assert {path.rpartition("/")[2] for _, path in repository.requests} == set(EXPECTED)
-
-    def test_progress_begins_with_the_size_and_ends_finished(self) -> None:
-        events = Events()
-        jars.resolve("kafka", events)
-        first, last = events[0], events[-1]
-        assert (first.files, first.total_bytes, first.done_bytes, first.finished) == (3, 501_000, 0, False)
-        assert (last.done_bytes, last.finished) == (501_000, True)
-        done = [event.done_bytes for event in events]
-        assert done == sorted(done), "progress went backwards"
 
     def test_progress_is_told_while_a_jar_arrives(self, repository: Repository, lock_file: Path) -> None:
         repository.hold = "/org/example/alpha/1.0/alpha-1.0.jar"
@@ -271,23 +264,17 @@ class TestFetching:
 
 @pytest.mark.usefixtures("cache")
 class TestTheCacheLater:
-    def test_a_changed_jar_is_noticed_and_fetched_anew(self, repository: Repository) -> None:
-        path = jars.resolve("kafka", Events())[0]
-        path.write_bytes(b"x" * path.stat().st_size)
-        assert contents(jars.resolve("kafka", Events())) == EXPECTED
-
-    def test_a_removed_jar_is_noticed(self) -> None:
-        jars.resolve("kafka", Events())[1].unlink()
-        assert contents(jars.resolve("kafka", Events())) == EXPECTED
-
-    def test_a_new_time_stamp_alone_fetches_nothing(self, repository: Repository) -> None:
-        """As after copying the cache to another machine."""
-        paths = jars.resolve("kafka", Events())
-        for path in paths:
+    def test_changed_and_removed_jars_are_fetched_anew(self, repository: Repository) -> None:
+        changed, removed, _ = paths = jars.resolve("kafka", Events())
+        for path in paths:  # as after copying the cache to another machine
             os.utime(path, (1, 1))
         repository.requests.clear()
         assert jars.resolve("kafka", Events()) == paths
         assert not repository.requests
+        changed.write_bytes(b"x" * changed.stat().st_size)
+        assert contents(jars.resolve("kafka", Events())) == EXPECTED
+        removed.unlink()
+        assert contents(jars.resolve("kafka", Events())) == EXPECTED
 
     def test_a_changed_lock_gets_a_directory_of_its_own(self, lock_file: Path, repository: Repository) -> None:
         old = jars.resolve("kafka", Events())

@@ -64,7 +64,6 @@ def tokens(provider: IdentityProvider, lifetime_s: float = 300, **changes: Any) 
 
 
 def settings_for(cluster: SecuredKafka, listener: str, sasl: dict[str, Any], **changes: Any) -> KafkaSettings:
-    assert cluster.certificates is not None
     bootstrap = cluster.sasl_bootstrap if listener == "SASL_PLAINTEXT" else cluster.sasl_tls_bootstrap
     tls = {"ca_file": cluster.certificates.ca_file}
     return kafka_settings(bootstrap, security=listener, sasl=sasl, tls=tls, **changes)
@@ -177,46 +176,57 @@ async def all_there(cluster: SecuredKafka, topic: str, count: int) -> None:
     assert [record.value for record in records] == [b"%d" % number for number in range(count)]
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
-async def test_sessions_are_renewed_before_the_broker_ends_them(
-    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
-) -> None:
-    """Three sessions long, without a batch that has to be sent again."""
-    topic = await make_topic(cluster=cluster)
+def login_by(
+    mechanism: str, cluster: SecuredKafka, provider: IdentityProvider
+) -> tuple[KafkaSettings, KafkaLogin, MadeTokens | None]:
     oauth = mechanism == "OAUTHBEARER"
     settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH if oauth else {**USER, "mechanism": mechanism})
     source = tokens(provider, lifetime_s=3) if oauth else None
-    retries: list[str] = []
-    with capture_logs() as lines:
-        async with running(producer_for(settings, KafkaLogin(settings, source), topic, retries)) as producer:
+    return settings, KafkaLogin(settings, source), source
+
+
+async def test_sessions_are_renewed_before_the_broker_ends_them(
+    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic
+) -> None:
+    """Of each mechanism, side by side: three sessions long, without a batch that has to be sent again."""
+
+    async def write(mechanism: str) -> None:
+        topic = await make_topic(f"write-{mechanism}", cluster=cluster)
+        settings, login, source = login_by(mechanism, cluster, provider)
+        retries: list[str] = []
+        async with running(producer_for(settings, login, topic, retries)) as producer:
             count = await write_for(3 * SESSION_S, producer, topic)
-    assert retries == []
+        assert retries == []
+        await all_there(cluster, topic, count)
+        if source is not None:
+            assert len(source.made) >= 4, "one token of three seconds lasted for twelve"
+
+    with capture_logs() as lines:
+        await asyncio.gather(*(write(mechanism) for mechanism in ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER")))
     assert [line for line in lines if line["log_level"] in {"warning", "error"}] == []
-    await all_there(cluster, topic, count)
-    if source is not None:
-        assert len(source.made) >= 4, "one token of three seconds lasted for twelve"
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_readers_outlive_their_sessions(
-    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
+    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic
 ) -> None:
     """A verification may take longer than a session, and asks through two clients."""
-    topic = await make_topic(cluster=cluster)
-    oauth = mechanism == "OAUTHBEARER"
-    settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH if oauth else {**USER, "mechanism": mechanism})
-    login = KafkaLogin(settings, tokens(provider, lifetime_s=3) if oauth else None)
-    async with running(producer_for(settings, login, topic, [])) as producer:
-        assert await sent(producer, topic, values(b"x")) is None
-    async with KafkaReader(settings, "test", login) as reader:
-        end, looks = time.monotonic() + 2 * SESSION_S, 0
-        while time.monotonic() < end or looks < 6:
-            view = await reader.topic(topic)
-            assert view is not None
-            assert view.partitions[0].end == 1
-            assert [len(records) async for records in reader.records(topic, 0, 0, 1)] == [1]
-            looks += 1
-            await asyncio.sleep(0.2)
+
+    async def read(mechanism: str) -> None:
+        topic = await make_topic(f"read-{mechanism}", cluster=cluster)
+        settings, login, _ = login_by(mechanism, cluster, provider)
+        async with running(producer_for(settings, login, topic, [])) as producer:
+            assert await sent(producer, topic, values(b"x")) is None
+        async with KafkaReader(settings, "test", login) as reader:
+            end, looks = time.monotonic() + 2 * SESSION_S, 0
+            while time.monotonic() < end or looks < 6:
+                view = await reader.topic(topic)
+                assert view is not None
+                assert view.partitions[0].end == 1
+                assert [len(records) async for records in reader.records(topic, 0, 0, 1)] == [1]
+                looks += 1
+                await asyncio.sleep(0.2)
+
+    await asyncio.gather(read("SCRAM-SHA-512"), read("OAUTHBEARER"))
 
 
 async def test_a_session_that_the_broker_ends_costs_a_repetition_and_loses_nothing(
@@ -329,7 +339,6 @@ async def test_client_certificates_follow_their_files(tmp_path: Path, unique: st
     ours, strangers = Authority(tmp_path / "ours"), Authority(tmp_path / "strangers")
     settings = {"ssl.client.auth": "required", "ssl.truststore.location": str(ours.ca_file)}
     with SecuredKafka(tls=True, settings=settings) as cluster:
-        assert cluster.certificates is not None
         bad, good = strangers.issue("gateway"), ours.issue("gateway")
         certificate, key = tmp_path / "client.crt", tmp_path / "client.key"
         certificate.write_bytes(bad.certificate.read_bytes())

@@ -63,13 +63,9 @@ def test_an_http_port_that_is_taken(kafka: KafkaCluster, tmp_path: Path, unique:
 
 BAD: dict[str, tuple[dict[str, Any] | str, str]] = {
     "no routes": ({"routes": []}, "routes"),
-    "a misspelt key": ({"mqtt": {"adresses": ["mqtt://127.0.0.1"]}}, "addresses"),
-    "a scheme nobody knows": ({"mqtt": {"addresses": ["tcp://127.0.0.1:1883"]}}, "mqtt://"),
     "a CA file that is not there": (
         {"mqtt": {"addresses": ["mqtts://127.0.0.1:1"], "tls": {"ca_file": "/nowhere/ca.pem"}}}, "mqtt.tls.ca_file"
     ),
-    "two sessions with one client id": ({"mqtt": {"client_id": "same", "sessions": 2}}, "mqtt.client_id"),
-    "more sessions than filters": ({"mqtt": {"distribution": "partitioned", "sessions": 4}}, "partitioned"),
     "a secret of the wrong kind": ({"mqtt": {"password": 5}}, "mqtt.password"),
     "no TOML": ("mqtt = [", "gateway.toml"),
 }  # fmt: skip
