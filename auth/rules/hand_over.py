@@ -264,7 +264,8 @@ def _entries(permission: Permission, topic: str, kinds: int) -> Iterator[dict[st
     """EMQX's rules for these kinds of request: usually one, more if one rule cannot express them."""
     subscribe, publish, retained = kinds & 0b111, kinds >> 3 & 0b111, kinds >> 6 & 0b111
     if subscribe and subscribe == (publish or retained) and (not publish or not retained or publish == retained):
-        yield _entry(permission, "all", topic, subscribe, _retain(publish, retained))
+        retain = None if publish and retained else bool(retained)
+        yield _entry(permission, "all", topic, subscribe, retain)
         return
     if subscribe:
         yield _entry(permission, "subscribe", topic, subscribe, None)
@@ -276,10 +277,6 @@ def _entries(permission: Permission, topic: str, kinds: int) -> Iterator[dict[st
         yield _entry(permission, "publish", topic, publish, False)
     if retained:
         yield _entry(permission, "publish", topic, retained, True)
-
-
-def _retain(publish: int, retained: int) -> bool | None:
-    return None if publish and retained else bool(retained)
 
 
 def _entry(permission: Permission, action: str, topic: str, qos: int, retain: bool | None) -> dict[str, object]:

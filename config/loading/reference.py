@@ -114,7 +114,8 @@ def _table(table: type[BaseModel], at: Path, intro: str, homes: Homes, *, repeat
         elif field.table is not None and _at_home(field.table, path := (*at, field.name), homes):
             nested.append((field, path))
         else:
-            yield from _setting(field, (*at, field.name), texts[field.name], homes)
+            said = lines_of(texts[field.name], _WIDTH)
+            yield from (f"### `{dotted((*at, field.name))}`", "", _facts(field, homes), "", *said, "")
     if elsewhere:
         named = "; ".join(f"{', '.join(names)} as in {_link(home)}" for home, names in elsewhere.items())
         yield from (*lines_of(f"Further settings: {named}.", _WIDTH), "")
@@ -138,10 +139,6 @@ def _link(home: Path) -> str:
     found = find(Settings, home)
     assert found is not None
     return f"[{_heading(home, repeated=found.kind == 'tables')}](#{re.sub('[^a-z0-9_]', '', dotted(home))})"
-
-
-def _setting(field: Field, path: Path, text: str, homes: Homes) -> Iterator[str]:
-    yield from (f"### `{dotted(path)}`", "", _facts(field, homes), "", *lines_of(text, _WIDTH), "")
 
 
 def _facts(field: Field, homes: Homes) -> str:

@@ -37,15 +37,12 @@ def plan_reload(now: Settings, loaded: Loaded, wish: Wish) -> Plan:
     if not waiting:
         return Plan(loaded.settings, tuple(found), ())
     if not wish.partial and not wish.dry_run:
+        names = ", ".join(dict.fromkeys(change.path for change in waiting))
         raise ConfigError(
-            f"Nothing was changed: {_names(waiting)} cannot change while the workers run. Use "
+            f"Nothing was changed: {names} cannot change while the workers run. Use "
             "`gateway restart --reload`, which replaces them one after the other, or `gateway reload --partial` for "
             "the rest of the changes."
         )
     settings = only_live(now, loaded.settings)
     check_relations(settings, loaded.provenance)
     return Plan(settings, tuple(found), tuple(waiting))
-
-
-def _names(waiting: list[Change]) -> str:
-    return ", ".join(dict.fromkeys(change.path for change in waiting))

@@ -56,7 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
     MQTT clients have their own client ids and clean sessions, and unsubscribe at once; Kafka's leaders get a batch that
     they must refuse. With a running gateway it lists that one's problems first.
     """
-    device = _device(arguments)
+    given = login(arguments.device_user, arguments.device_password_file, "--device-user and --device-password-file")
+    device = None if given is None else Device(*given)
     try:
         loaded = load(arguments.config)
     except ConfigError as error:
@@ -76,11 +77,6 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         _print(report)
     return exit_status(report.checks, strict=arguments.strict)
-
-
-def _device(arguments: argparse.Namespace) -> Device | None:
-    given = login(arguments.device_user, arguments.device_password_file, "--device-user and --device-password-file")
-    return None if given is None else Device(*given)
 
 
 def _examine(arguments: argparse.Namespace, loaded: Loaded, device: Device | None) -> Report:

@@ -97,13 +97,9 @@ def _lint(arguments: argparse.Namespace) -> int:
         print_json({"routes": len(settings.routes), "findings": shown})
         return status
     for one in shown:
-        say(_text(one))
+        say(f"{severity(one.severity):<4}  {one.id}\n      {one.sentence}\n      → {one.advice}.\n")
     tell(_verdict(found, len(settings.routes), hidden=len(found) - len(shown)))
     return status
-
-
-def _text(finding: Finding) -> str:
-    return f"{severity(finding.severity):<4}  {finding.id}\n      {finding.sentence}\n      → {finding.advice}.\n"
 
 
 def _verdict(found: list[Finding], routes: int, *, hidden: int) -> str:

@@ -277,7 +277,7 @@ def _about_leaderless(snapshot: HealthSnapshot, brokers: Mapping[int, BrokerView
         away = sorted({n for number in topic.leaderless for n in homes.get((topic.name, number), ())} - there)
         names = [brokers[number].name if number in brokers else str(number) for number in away]
         yield leaderless(
-            _numbers(topic.name, topic.leaderless),
+            some((f"{topic.name}/{number}" for number in topic.leaderless), NAMED),
             len(topic.leaderless),
             names,
             subject=topic.name,
@@ -328,10 +328,6 @@ def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limi
 
 def _names(partitions: Iterable[PartitionView], most: int = NAMED) -> str:
     return some((partition.name for partition in partitions), most)
-
-
-def _numbers(topic: str, numbers: tuple[int, ...]) -> str:
-    return some((f"{topic}/{number}" for number in numbers), NAMED)
 
 
 def _plural(partitions: list[PartitionView]) -> str:
