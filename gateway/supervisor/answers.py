@@ -12,7 +12,7 @@ from gateway.base.reload_state import ConfigState
 from gateway.http.answers import TEXT_METRICS, Answer, Answers
 from gateway.supervisor.exposition import merge, text_of
 from gateway.supervisor.fleet import Fleet
-from gateway.supervisor.fleet_status import SILENT_NS, merged, worker_problem
+from gateway.supervisor.fleet_status import SILENT_NS, merged, summed, worker_problem
 from gateway.supervisor.metrics import ProcessMetrics, SupervisorMetrics
 from gateway.supervisor.slot import Slot
 
@@ -95,7 +95,7 @@ class FleetAnswers(Answers):
             "reasons": [reason for worker in workers for reason in _why_not_ready(worker)],
             "unacked": sum(worker["unacked"] for worker in up),
             "oldest_unacked_age_seconds": max(ages, default=None),
-            "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
+            "ledger": summed([worker["ledger"] for worker in up]),
             "routes": _sum_routes([worker["routes"] for worker in up]),
             "slots_retiring": self._fleet.retiring,
             **merged(up, found, [*self._late(workers), *retirees]),
@@ -150,16 +150,7 @@ def _why_not_ready(worker: dict[str, Any]) -> list[str]:
     return [f"Worker {number}: {reason}" for reason in worker.get("reasons", ())]
 
 
-def _sum_routes(workers: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+def _sum_routes(workers: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
     """The counts of each route's messages, over all workers that answer."""
     names = dict.fromkeys(name for routes in workers for name in routes)
-    return {name: _sum_ledgers([routes[name] for routes in workers if name in routes]) for name in names}
-
-
-def _sum_ledgers(ledgers: list[dict[str, int]]) -> dict[str, int]:
-    """The sum of the ledgers of the workers that answer."""
-    total: dict[str, int] = {}
-    for ledger in ledgers:
-        for term, count in ledger.items():
-            total[term] = total.get(term, 0) + count
-    return total
+    return {name: summed([routes[name] for routes in workers if name in routes]) for name in names}

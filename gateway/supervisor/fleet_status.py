@@ -68,11 +68,11 @@ def merged(workers: list[Row], own: list[Problem], late: Sequence[Row] = ()) -> 
             key=lambda problem: problem["severity"] != "critical",
         ),
         "latency": {kind: _latency([worker["latency"][kind] for worker in workers]) for kind in _LATENCIES},
-        "rates": _sum([worker["rates"] for worker in workers]),
+        "rates": summed([worker["rates"] for worker in workers]),
         "spool": _spool(workers),
         "dead_letters": {
             "total": sum(worker["dead_letters"]["total"] for worker in workers),
-            "by_reason": _sum([worker["dead_letters"]["by_reason"] for worker in workers]),
+            "by_reason": summed([worker["dead_letters"]["by_reason"] for worker in workers]),
             "last": sorted(
                 (last for worker in workers for last in worker["dead_letters"]["last"]),
                 key=lambda last: str(last["at"]),
@@ -170,13 +170,13 @@ def _commands(workers: list[Row]) -> Row:
 
 def _one_commands(rows: list[Row]) -> Row:
     """One ``[[commands]]`` of several workers: counts are added, of ages the oldest is shown."""
-    busiest = sorted(_sum([row["busiest"] for row in rows]).items(), key=lambda one: -one[1])[:BUSIEST]
+    busiest = sorted(summed([row["busiest"] for row in rows]).items(), key=lambda one: -one[1])[:BUSIEST]
     ages = [row["oldest_seconds"] for row in rows if row["oldest_seconds"] is not None]
     return {
         "open": any(row["open"] for row in rows),
         "partitions": sorted(partition for row in rows for partition in row["partitions"]),
-        **_sum([{name: row[name] for name in _COMMAND_COUNTS} for row in rows]),
-        **{name: _sum([row[name] for row in rows]) for name in ("finished", "states", "unmatched")},
+        **summed([{name: row[name] for name in _COMMAND_COUNTS} for row in rows]),
+        **{name: summed([row[name] for row in rows]) for name in ("finished", "states", "unmatched")},
         "oldest_seconds": max(ages, default=None),
         "busiest": dict(busiest),
         "settle": rows[0]["settle"],
@@ -193,7 +193,8 @@ def _latency(workers: list[Row]) -> Row:
     return latency(counts, LATENCIES)
 
 
-def _sum(rows: list[dict[str, float]]) -> dict[str, float]:
+def summed(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The sums of each name's values; those of whole numbers are whole."""
     total: dict[str, float] = {}
     for row in rows:
         for name, value in row.items():
