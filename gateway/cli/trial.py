@@ -200,7 +200,13 @@ def _text(result: TrialResult) -> str:
                 ("out of order", result.out_of_order, _order(result)),
                 ("", "", ""),
                 ("rate", f"{result.messages_per_second:,.0f}/s", f"{result.seconds:.2f} s in all"),
-                *_latencies(result),
+                *_percentiles(
+                    [
+                        ("publish → MQTT acknowledgement", result.mqtt_acknowledged),
+                        ("publish → Kafka acknowledgement", result.kafka_acknowledged),
+                        ("publish → read back", result.read_back),
+                    ]
+                ),
                 ("bytes to the MQTT broker", result.published_bytes, _each(result.published_bytes, result.sent)),
                 ("bytes of the records", result.record_bytes, _each(result.record_bytes, result.delivered)),
                 ("bytes to Kafka", result.batch_bytes, f"{_each(result.batch_bytes, result.delivered)}, compressed"),
@@ -281,16 +287,6 @@ def _commands(one: CommandResult) -> list[str]:
     if one.stalled:
         lines.append(f"  Trouble: {one.stalled}")
     return [*lines, *(f"  Not judged: {text}." for text in one.not_judged)]
-
-
-def _latencies(result: TrialResult) -> list[tuple[str, int | str, str]]:
-    return _percentiles(
-        [
-            ("publish → MQTT acknowledgement", result.mqtt_acknowledged),
-            ("publish → Kafka acknowledgement", result.kafka_acknowledged),
-            ("publish → read back", result.read_back),
-        ]
-    )
 
 
 def _percentiles(parts: list[tuple[str, Percentiles | None]]) -> list[tuple[str, int | str, str]]:
