@@ -36,9 +36,8 @@ class _Change(NamedTuple):
 class Writer:
     """Pending changes and the thread that makes them. The first change starts the thread."""
 
-    def __init__(self, path: Path, by: str = "service") -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._by = by
         self._changes: deque[_Change] = deque()
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -133,7 +132,7 @@ class Writer:
 
     def _write(self, db: sqlite3.Connection, batch: list[_Change]) -> None:
         refused = 0
-        with transaction(self._path, db, self._by) as editor:
+        with transaction(self._path, db, "service") as editor:
             for change in batch:
                 db.execute("SAVEPOINT one")
                 try:

@@ -14,11 +14,7 @@ from config.errors import ExitStatus, GatewayError
 
 
 class AdminError(GatewayError):
-    """A request to Kafka's administration failed. ``code`` is Kafka's error code, or None."""
-
-    def __init__(self, text: str, *, code: int | None = None) -> None:
-        super().__init__(text)
-        self.code = code
+    """A request to Kafka's administration failed."""
 
 
 class AdminRetriableError(AdminError):

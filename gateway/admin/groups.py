@@ -84,7 +84,7 @@ class GroupReading:
             lambda: metadata_api.MetadataRequest(topics=asked, allow_auto_topic_creation=False)
         ).topics[0]
         if topic.error_code == _UNKNOWN_TOPIC:
-            raise AdminMissingError("No consumer group has ever committed an offset in this Kafka.", code=3)
+            raise AdminMissingError("No consumer group has ever committed an offset in this Kafka.")
         return len(topic.partitions) or _OFFSETS_PARTITIONS
 
     def offsets_partition(self, group: str) -> int:

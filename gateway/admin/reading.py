@@ -39,11 +39,11 @@ def check(code: int, what: str, message: str | None = None, *, missing: bool = T
     said = (message or "").strip().rstrip(".") or kind.message
     if code in _RIGHTS or code in {54, 58}:
         rights = _RIGHTS.get(code, "a login that the cluster knows")
-        raise AdminRefusedError(f"Kafka does not allow it: {what} ({said}). It needs {rights}.", code=code)
+        raise AdminRefusedError(f"Kafka does not allow it: {what} ({said}). It needs {rights}.")
     if code in _MISSING and missing:
-        raise AdminMissingError(f"{what}: {said}.", code=code)
+        raise AdminMissingError(f"{what}: {said}.")
     error = AdminRetriableError if code in _RETRIABLE or kind.retriable else AdminError
-    raise error(f"{what}: {said}.", code=code)
+    raise error(f"{what}: {said}.")
 
 
 def sentence(code: int, what: str, message: str | None = None) -> str:

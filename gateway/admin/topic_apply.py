@@ -48,7 +48,7 @@ def look(admin: KafkaAdmin, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
     try:
         configs = admin.configs("topic", asked)
     except AdminMissingError as error:  # deleted meanwhile
-        raise AdminRetriableError(str(error), code=error.code) from error
+        raise AdminRetriableError(str(error)) from error
     return plan(wanted, there, configs)
 
 

@@ -21,7 +21,7 @@ from gateway.local.runtime.cache import cache_directory, locked
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
 from gateway.local.runtime.jars import resolve
 from gateway.local.runtime.java import ensure_java
-from gateway.local.runtime.progress import ProgressCallback, print_progress
+from gateway.local.runtime.progress import print_progress
 
 _ANSWER_SECONDS = 5.0
 _STOP_SECONDS = 60.0  # three nodes on a busy machine
@@ -67,7 +67,6 @@ def up(
     nodes: int = 1,
     data: Path | None = None,
     auth: bool = False,
-    progress: ProgressCallback = print_progress,
 ) -> tuple[DevBrokers, bool]:
     """Brokers in the background, and whether this call started them; those that run already keep their ports.
 
@@ -80,9 +79,9 @@ def up(
     with locked(directory / "lock", mode=0o700):
         if (running := find(name)) is not None:
             return running, False
-        resolve("kafka", progress)  # here, where somebody sees the progress, not in the background
-        resolve("hivemq", progress)
-        ensure_java(progress)
+        resolve("kafka", print_progress)  # here, where somebody sees the progress, not in the background
+        resolve("hivemq", print_progress)
+        ensure_java(print_progress)
         _state_file(name).unlink(missing_ok=True)
         description = {
             "state": str(_state_file(name)),
