@@ -18,7 +18,6 @@ OCTETS: Final = 0x04
 ENUMERATED: Final = 0x0A
 BOOLEAN: Final = 0x01
 SEQUENCE: Final = 0x30
-SET: Final = 0x31
 
 
 class Operation(IntEnum):

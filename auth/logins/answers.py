@@ -39,7 +39,6 @@ class Answer:
 
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
-    handed_over: int = 0  # rules
     problem: str = ""
 
     def body(self, expire_at_s: int | None) -> bytes:
@@ -92,18 +91,18 @@ class AnswerWriter:
             return Answer(
                 problem="one of its groups has a name with a comma, or none: EMQX would make two groups of it"
             )
-        acl, handed_over = "", 0
+        acl = ""
         if not allow.is_superuser:  # EMQX asks nothing about superusers
             subject = self.subject(request, allow)
             if allow.rules or allow.closed:
                 found = self._token_acl(subject, allow)
                 if isinstance(found, str):
                     return Answer(problem=found)
-                acl, handed_over = _json(found), len(found)
+                acl = _json(found)
             elif self._hand_over_rules and len(request.username) + len(request.clientid) <= _LONGEST:
-                acl, handed_over = self._acl_text.write(self._rules.rules_for(subject), subject)
+                acl = self._acl_text.write(self._rules.rules_for(subject), subject)
         tail = f',"acl":{acl}}}' if acl else "}"
-        return Answer(self._head(allow), tail.encode(), handed_over)
+        return Answer(self._head(allow), tail.encode())
 
     def _head(self, allow: Allow) -> bytes:
         """What does not depend on the client's own names, remembered for those without attributes of their own."""

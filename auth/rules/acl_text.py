@@ -37,7 +37,6 @@ class _Template(NamedTuple):
 
     text: str
     order: tuple[int, ...]
-    entries: int
 
 
 class _Shape(NamedTuple):
@@ -58,8 +57,8 @@ class AclText:
         self._shapes: OrderedDict[tuple[int, ...], _Shape] = OrderedDict()
         self._common = _shape(())
 
-    def write(self, rules: Sequence[Rule], subject: Subject) -> tuple[str, int]:
-        """The list of ``hand_over`` as text, and its number of entries; "" and 0 for None."""
+    def write(self, rules: Sequence[Rule], subject: Subject) -> str:
+        """The list of ``hand_over`` as text; "" for None."""
         if rules is self._common.rules:  # for everybody: the database returns the same tuple each time
             shape = self._common
         else:
@@ -80,7 +79,7 @@ class AclText:
         template = shape.templates.get(equal)
         if template is None:
             template = shape.templates[equal] = self._template(shape, equal)
-        return template.text % tuple([values[number] for number in template.order]), template.entries
+        return template.text % tuple([values[number] for number in template.order])
 
     def _known(self, rules: tuple[Rule, ...]) -> _Shape | None:
         """The shape of a client's rules; None for rules that are not cached."""
@@ -96,19 +95,19 @@ class AclText:
                 self._shapes.popitem(last=False)
         return shape
 
-    def _afresh(self, rules: Sequence[Rule], subject: Subject) -> tuple[str, int]:
+    def _afresh(self, rules: Sequence[Rule], subject: Subject) -> str:
         acl = hand_over(rules, subject, limit=self._limit)
-        return ("", 0) if acl is None else (_ENCODE(acl), len(acl))
+        return "" if acl is None else _ENCODE(acl)
 
     def _template(self, shape: _Shape, equal: tuple[int, ...]) -> _Template:
         stand_ins = [f"x{secrets.token_hex(16)}" for _ in shape.names]
         values = {name: stand_ins[first] for name, first in zip(shape.names, equal, strict=True)}
         # All these rules concern the client. With stand-ins a rule for one user would not match any more.
         rules = [replace(rule, who=EVERYBODY) for rule in shape.rules]
-        text, entries = self._afresh(rules, _stand_in(values))
+        text = self._afresh(rules, _stand_in(values))
         split = re.split(f"({'|'.join(stand_ins)})", text) if stand_ins else [text]
         pieces = (one.replace("%", "%%") for one in split[::2])
-        return _Template("%s".join(pieces), tuple(map(stand_ins.index, split[1::2])), entries)
+        return _Template("%s".join(pieces), tuple(map(stand_ins.index, split[1::2])))
 
 
 def _shape(rules: tuple[Rule, ...]) -> _Shape:
