@@ -25,10 +25,6 @@ class FaultShares:
     corrupt: float = 0.0
     disconnects: float = 0.0
 
-    @property
-    def any(self) -> bool:
-        return any((self.duplicates, self.reorder, self.wrong_clock, self.corrupt, self.disconnects))
-
 
 class Mischief:
     """The faults of one device. ``numbers`` has the ``seq`` of each payload, or ``CORRUPT``."""
