@@ -127,13 +127,11 @@ class RouteStops:
         watched = self._routes.get(route)
         return watched is not None and watched.state is _State.RESTS
 
-    def begin_anew(self, limit: DeadLetterLimit) -> tuple[str, ...]:
-        """Forget every route before ``watch`` adds the routes of other settings. Returns the stopped ones: their gates
-        still hold messages, which the caller releases."""
-        stopped = tuple(self.stopped)
+    def begin_anew(self, limit: DeadLetterLimit) -> None:
+        """Forget every route before ``watch`` adds the routes of other settings. The gates of stopped ones still hold
+        messages, which the caller releases."""
         self._limit = limit
         self._routes = {}
-        return stopped
 
     @property
     def stopped(self) -> Mapping[str, str]:

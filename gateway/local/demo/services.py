@@ -297,15 +297,14 @@ class Services:
 
     # ── stop ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def stop_gateway(self) -> bool:
-        """Lets the gateway drain (SIGTERM); False if it could not acknowledge everything it had taken in."""
+    async def stop_gateway(self) -> None:
+        """Lets the gateway drain (SIGTERM), and notes whether it acknowledged everything it had taken in."""
         process = self._gateway
         assert process is not None
         self._gateway = None
         await in_thread(lambda: process.terminate(_GATEWAY_STOP_S))
         drained = process.returncode in (0, -signal.SIGTERM)  # it ends by the signal it was stopped with
         self._now("gateway", StepState.STOPPED, "drained" if drained else f"not drained, status {process.returncode}")
-        return drained
 
     async def stop_spark(self) -> None:
         """Ends the Spark job in order, which then writes its report."""
