@@ -248,6 +248,9 @@ def test_partitions_differ_by_sign_and_colour_and_say_what_they_are(browser: Bro
     assert browser.text("#detail") == words
     assert "No leader." in cell(browser, topic, 5).get_attribute("title")
     assert "4,120 records are in the spool" in cell(browser, topic, 7).get_attribute("title")
+    site.document["partitions"] = [one for one in site.document["partitions"] if one["partition"] != 4]
+    again(browser, site)
+    assert browser.text("#detail") == "devices.telemetry-4: not listed any more."
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -32,8 +32,10 @@ function showGrid(partitions, total) {
   const some = `${count(shown.length)} of ${count(total)} partitions in use are shown, the worst of them.`;
   say(find("partitions-note"), total > shown.length ? some : "");
   showLegend(shown);
-  const chosen = cells.get(find("detail").dataset.key);
+  const detail = find("detail");
+  const chosen = cells.get(detail.dataset.key);
   if (chosen) tell(chosen);
+  else if (detail.dataset.key) say(detail, `${detail.dataset.key.replace("\n", "-")}: not listed any more.`);
 }
 
 function byPlace(one, other) {
