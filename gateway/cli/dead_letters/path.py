@@ -32,6 +32,7 @@ from bridge.produce.partitions import Partitions
 from bridge.produce.pipeline import Pipeline, PipelineHooks
 from bridge.produce.sender import SenderPolicy
 from bridge.routing.router import Router
+from bridge.waiting import until_set
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
 from config.tables.commands import CommandSettings
@@ -120,7 +121,7 @@ class ReplayPath:
         pipeline = Pipeline(Partitions(), self._make_producer, policy, hooks)
         self._sender = pipeline.sender
         if dry:
-            pipeline.partitions.pump = _write_nothing
+            pipeline.partitions.pump = lambda: None
         self._chains = load_chains(settings)
         path = pipeline.group(settings, self.router, lambda _span: None, chains=self._chains)
         self.accumulator, self.dispatcher = path.accumulator, path.dispatcher
@@ -213,10 +214,7 @@ class ReplayPath:
     # --- replaying
 
     def _fate(self, span: Span) -> Fate:
-        fate = self._fates.get(span)
-        if fate is None:
-            fate = self._fates[span] = Fate(span)
-        return fate
+        return self._fates.setdefault(span, Fate(span))
 
     def refuse(self, span: Span, reason: DeadLetterReason, error: BaseException) -> None:
         """Note a message that would be a dead letter."""
@@ -313,16 +311,14 @@ class ReplayPath:
         deadline_s = loop.time() + self._patience_s
         while waiting:
             self._moved.clear()
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._moved.wait()
+            await until_set(self._moved, LOOK_S)
+            if self._moved.is_set():
                 deadline_s = loop.time() + self._patience_s
-            except TimeoutError:
-                if loop.time() > deadline_s:
-                    raise UnreachableError(
-                        f"Kafka has acknowledged nothing for kafka.delivery_timeout ({self._patience_s:g} s). "
-                        "Does it run, and may the gateway write to the topics?"
-                    ) from None
+            elif loop.time() > deadline_s:
+                raise UnreachableError(
+                    f"Kafka has acknowledged nothing for kafka.delivery_timeout ({self._patience_s:g} s). "
+                    "Does it run, and may the gateway write to the topics?"
+                )
             if self._failure is not None:
                 raise self._failure
             waiting = [span for span in waiting if span.pending]
@@ -330,7 +326,3 @@ class ReplayPath:
     def forget(self) -> None:
         """Forget the fates that are certain."""
         self._fates = {span: fate for span, fate in self._fates.items() if span.pending}
-
-
-def _write_nothing() -> None:
-    """The pump of a dry run."""
