@@ -12,7 +12,7 @@ from auth.model import Tenant
 from auth.store.records import User
 from auth.store.store import Store
 from config.errors import ExitStatus
-from gateway.cli.main import main
+from tests.command_line import Cli
 
 DATABASE = Path("data/auth/auth.sqlite3")
 
@@ -28,15 +28,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Command:
     """Runs ``gateway auth acl`` and keeps what it printed."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    def __init__(self, cli: Cli) -> None:
+        self._cli = cli
         self.errors = ""
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
-        self._capsys.readouterr()
-        found = main(["auth", "acl", *arguments])
-        out, self.errors = self._capsys.readouterr()
-        assert found == status, (out, self.errors)
+        out, self.errors = self._cli("auth", "acl", *arguments, status=status)
         return out
 
     def json(self, *arguments: str, status: int = 0) -> Any:
@@ -44,8 +41,8 @@ class Command:
 
 
 @pytest.fixture
-def acl(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
+def acl(cli: Cli) -> Command:
+    return Command(cli)
 
 
 def everybody(acl: Command, permission: str, topic: str, *more: str) -> int:

@@ -20,7 +20,8 @@ from auth.store.records import User
 from auth.store.store import Store
 from config.errors import ExitStatus
 from gateway.cli.access.common import operator
-from gateway.cli.main import main
+from tests.command_line import Cli, Said
+from tests.kinds import there
 from tests.unit.access_parts import opened_store
 
 WORD = "correct horse battery"
@@ -43,11 +44,8 @@ def store(folder: Path) -> Iterator[Store]:
         yield one
 
 
-class Result:
+class Result(Said):
     """What a command said."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
 
     @property
     def data(self) -> Any:
@@ -55,24 +53,17 @@ class Result:
 
 
 @pytest.fixture
-def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def run(folder: Path, cli: Cli) -> Any:
     def run(*arguments: str, wanted: int = ExitStatus.OK) -> Result:
-        try:
-            status = main(["auth", *arguments])
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        said = capsys.readouterr()
-        assert status == wanted, said.err + said.out
+        said = Result(*cli("auth", *arguments, status=wanted))
         assert WORD not in said.out + said.err
-        return Result(status, said.out, said.err)
+        return said
 
     return run
 
 
 def user_of(store: Store, name: str, kind: Any = "username") -> User:
-    user = store.user(kind, name)
-    assert user is not None
-    return user
+    return there(store.user(kind, name))
 
 
 def matches(store: Store, user: User, password: str) -> bool:
@@ -336,8 +327,7 @@ class TestTenant:
         assert acme == {"name": "acme", "enabled": False, "attributes": {"x": "y"}, "users": 1, **limits}
         assert "disabled" in run("tenant", "list").out
         run("tenant", "set", "acme", "--enable", "--logins-per-second", "default")
-        found = store.tenant("acme")
-        assert found is not None
+        found = there(store.tenant("acme"))
         assert (found.enabled, found.logins_per_second) == (True, None)
         assert "has 1 users" in run("tenant", "remove", "acme", wanted=1).err
         run("user", "remove", "ann")

@@ -9,7 +9,6 @@ import pytest
 
 from config.errors import ExitStatus
 from config.loading.load import load
-from gateway.cli.main import main
 from tests.command_line import Cli
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -37,8 +36,8 @@ def test_what_is_asked_for_is_written(tmp_path: Path, cli: Cli) -> None:
     assert (made.filters, made.topic, made.device) == (("plant/+/+/state",), "state", "${topic[1]}")
 
 
-def test_a_filter_without_a_level_for_the_device_has_none(tmp_path: Path) -> None:
-    assert main(["init", "--filter", "alarms"]) == ExitStatus.OK
+def test_a_filter_without_a_level_for_the_device_has_none(cli: Cli, tmp_path: Path) -> None:
+    cli("init", "--filter", "alarms")
     (made,) = load(tmp_path / "gateway.toml", environ={}).settings.routes
     assert made.device is None
 

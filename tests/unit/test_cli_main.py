@@ -17,24 +17,18 @@ from gateway.cli import main as module
 from gateway.cli.main import main
 from gateway.cli.parser import Commands, Parser
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
-from tests.command_line import run_gateway
+from tests.command_line import Cli, run_gateway
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S* \((pure|compiled)\)\n", capsys.readouterr().out)
+def test_the_version_is_the_packages(cli: Cli) -> None:
+    assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S* \((pure|compiled)\)\n", cli("--version").out)
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--nonsense"], ["run", "extra"]])
-def test_wrong_arguments_end_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == ExitStatus.USAGE == 2
-    assert "usage: gateway" in capsys.readouterr().err
+def test_wrong_arguments_end_with_status_2(arguments: list[str], cli: Cli) -> None:
+    assert "usage: gateway" in cli(*arguments, status=2).err
 
 
 WRONG = [
@@ -49,22 +43,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "told"), WRONG, ids=lambda value: " ".join(value) if value else "")
-def test_a_wrong_word_is_named_by_the_command_that_it_was_for(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == ExitStatus.USAGE
-    err = capsys.readouterr().err
+def test_a_wrong_word_is_named_by_the_command_that_it_was_for(arguments: list[str], told: str, cli: Cli) -> None:
+    err = cli(*arguments, status=ExitStatus.USAGE).err
     command = told.partition(":")[0]
     assert err.startswith(f"usage: {command} ["), "the usage of another command"
     assert f"{told} (" in err.splitlines()[-1], "not only what is wrong"
 
 
-def test_a_group_without_its_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["leaders"])
-    told = capsys.readouterr()
+def test_a_group_without_its_command_shows_what_there_is(cli: Cli) -> None:
+    told = cli("leaders", status=ExitStatus.USAGE)
     assert "elect" in told.err
     assert not told.out, "a pipe that waits for an answer would take the help for one"
 
@@ -109,31 +96,22 @@ def test_long_lines_of_a_help_stay_what_can_be_copied(monkeypatch: pytest.Monkey
     )
 
 
-def test_the_example_in_the_help_of_run_is_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["run", "--help"])
-    text = capsys.readouterr().out.partition("gateway.toml needs:\n")[2].partition("\n\n")[0]
+def test_the_example_in_the_help_of_run_is_one(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = cli("run", "--help").out.partition("gateway.toml needs:\n")[2].partition("\n\n")[0]
     (tmp_path / "gateway.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    assert main(["config", "check"]) == ExitStatus.OK
+    cli("config", "check")
 
 
 @pytest.mark.parametrize("command", ["retire", "restart", "reload"])
-def test_nothing_that_runs_here_is_status_4(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_runs_here_is_status_4(command: str, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gateway.toml").write_text('[[routes]]\nname = "t"\nfilters = ["t/#"]\ntopic = "t"\n')
     monkeypatch.chdir(tmp_path)
-    assert main([command]) == ExitStatus.NOT_FOUND == 4
-    assert "No gateway of instance 'gateway' runs with data_dir" in capsys.readouterr().err
+    assert "No gateway of instance 'gateway' runs with data_dir" in cli(command, status=4).err
 
 
-def test_the_help_lists_every_command_and_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    text = capsys.readouterr().out
+def test_the_help_lists_every_command_and_every_exit_status(cli: Cli) -> None:
+    text = cli("--help").out
     for command in ("run", "restart", "retire", "dlq", "auth", "config", "dev", "demo", "stream"):
         assert re.search(rf"^ +{command} ", text, re.MULTILINE), f"{command} is not offered"
     for status in ExitStatus:
@@ -150,14 +128,13 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda value: type(value).__name__)
 def test_an_error_of_ours_is_a_sentence_and_a_status(
-    error: GatewayError, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: GatewayError, status: int, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     def fail(_arguments: argparse.Namespace) -> int:
         raise error
 
     monkeypatch.setattr("gateway.cli.service.run._run", fail)
-    assert main(["run"]) == status
-    assert capsys.readouterr().err == f"gateway: {error}\n"
+    assert cli("run", status=status).err == f"gateway: {error}\n"
 
 
 def test_an_error_of_python_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

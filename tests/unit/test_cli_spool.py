@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bridge.spool.record import SpoolBatch
 from bridge.spool.spool import Spool, spool_path
 from config.errors import ExitStatus
 from gateway.cli.main import main
+from tests.command_line import Cli
 
 BATCHES = 7
 
@@ -42,6 +44,14 @@ def fill(folder: Path, instance: str = "site-a") -> None:
     asyncio.run(run())
 
 
+def damage(folder: Path) -> None:
+    """One batch cannot be read."""
+    segment = next(folder.glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[1500] ^= 1
+    segment.write_bytes(content)
+
+
 def stored(folder: Path, instance: str) -> list[SpoolBatch]:
     async def run() -> list[SpoolBatch]:
         spool = Spool(folder, max_bytes=1 << 30, instance=instance)
@@ -53,27 +63,19 @@ def stored(folder: Path, instance: str) -> list[SpoolBatch]:
     return asyncio.run(run())
 
 
-def output(capsys: pytest.CaptureFixture[str]) -> str:
-    return capsys.readouterr().out
-
-
-def test_status_of_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["spool", "status"]) == 0
-    assert "nothing was ever spooled" in output(capsys)
-    assert main(["spool", "status", "--json"]) == 0
-    assert json.loads(output(capsys))["exists"] is False
+def test_status_of_nothing(folder: Path, cli: Cli) -> None:
+    assert "nothing was ever spooled" in cli("spool", "status").out
+    assert json.loads(cli("spool", "status", "--json").out)["exists"] is False
     assert not folder.exists(), "looking must not make anything"
 
 
-def test_status_shows_what_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_what_waits(folder: Path, cli: Cli) -> None:
     fill(folder)
-    assert main(["spool", "status", "--verify"]) == 0
-    text = output(capsys)
+    text = cli("spool", "status", "--verify").out
     assert "7 batches with 28 messages" in text
     assert "instance site-a, not in use" in text
     assert "All batches can be read." in text
-    assert main(["spool", "status", "--json"]) == 0
-    status = json.loads(output(capsys))
+    status = json.loads(cli("spool", "status", "--json").out)
     assert (status["batches"], status["messages"], status["closed_properly"]) == (7, 28, True)
     assert [(one["topic"], one["partition"], one["batches"]) for one in status["partitions"]] == [
         ("tele", 0, 4),
@@ -82,18 +84,16 @@ def test_status_shows_what_waits(folder: Path, capsys: pytest.CaptureFixture[str
     assert status["partitions"][0]["oldest_ms"] == 1_700_000_000_000
 
 
-def test_status_of_a_spool_in_use(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_spool_in_use(folder: Path, cli: Cli) -> None:
     async def run() -> None:
         spool = Spool(folder, max_bytes=1 << 30, instance="site-a")
         await spool.open()
         await spool.append([batch(1)])
         await spool.remember_topic("tele", 2)  # the index is written by then
-        assert await asyncio.to_thread(main, ["spool", "status"]) == 0
-        assert "1 batches with 4 messages" in (text := output(capsys))
+        assert "1 batches with 4 messages" in (text := (await asyncio.to_thread(cli, "spool", "status")).out)
         assert "in use by process" in text
-        for command in (["status", "--verify"], ["export", "x"]):
-            assert await asyncio.to_thread(main, ["spool", *command]) != 0
-            error = capsys.readouterr().err
+        for command, status in (["status", "--verify"], ExitStatus.FAILED), (["export", "x"], ExitStatus.CONFIG):
+            error = (await asyncio.to_thread(partial(cli, "spool", *command, status=status))).err
             assert "in use by process" in error
             assert "top the gateway" in error or "Stop that gateway" in error
         await spool.append([batch(3)])
@@ -103,44 +103,33 @@ def test_status_of_a_spool_in_use(folder: Path, capsys: pytest.CaptureFixture[st
     asyncio.run(run())
 
 
-def test_verify_finds_what_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_what_cannot_be_read(folder: Path, cli: Cli) -> None:
     fill(folder)
-    segment = next(folder.glob("*.log"))
-    content = bytearray(segment.read_bytes())
-    content[1500] ^= 1
-    segment.write_bytes(content)
-    assert main(["spool", "status", "--verify"]) == ExitStatus.MISSING_MESSAGES
-    assert "UNREADABLE: 1 batches with 4 messages of tele/1" in output(capsys)
+    damage(folder)
+    told = cli("spool", "status", "--verify", status=ExitStatus.MISSING_MESSAGES).out
+    assert "UNREADABLE: 1 batches with 4 messages of tele/1" in told
 
 
-def test_a_spool_without_its_index_is_not_called_empty(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spool_without_its_index_is_not_called_empty(folder: Path, cli: Cli) -> None:
     """The gateway's own advice for an index that cannot be opened is to delete it."""
     fill(folder)
     (folder / "index.db").unlink()
-    assert main(["spool", "status"]) == ExitStatus.CONFIG
-    assert "their index is missing" in capsys.readouterr().err
-    assert main(["spool", "export", "out.spool"]) == 0
-    assert "7 batches with 28 messages" in output(capsys)
+    assert "their index is missing" in cli("spool", "status", status=ExitStatus.CONFIG).err
+    assert "7 batches with 28 messages" in cli("spool", "export", "out.spool").out
 
 
-def test_only_the_index_is_vouched_for_after_a_kill(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_index_is_vouched_for_after_a_kill(folder: Path, cli: Cli) -> None:
     fill(folder)
     with contextlib.closing(sqlite3.connect(folder / "index.db")) as index, index:
         index.execute("DELETE FROM facts WHERE key = 'clean'")
-    assert main(["spool", "status", "--verify"]) == 0
-    assert "All batches of the index can be read." in output(capsys)
+    assert "All batches of the index can be read." in cli("spool", "status", "--verify").out
 
 
 @pytest.mark.parametrize("how", ["changed", "unreadable"])
-def test_an_export_says_what_it_lacks(
-    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_says_what_it_lacks(how: str, folder: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     fill(folder)
     if how == "changed":
-        segment = next(folder.glob("*.log"))
-        content = bytearray(segment.read_bytes())
-        content[1500] ^= 1
-        segment.write_bytes(content)
+        damage(folder)
         lost = (1, 4)
     else:
 
@@ -148,16 +137,14 @@ def test_an_export_says_what_it_lacks(
             raise OSError(errno.EIO, "Input/output error")
 
         monkeypatch.setattr("bridge.spool.segments.Segments.read", fail)
-        assert main(["spool", "status", "--verify"]) == ExitStatus.MISSING_MESSAGES
-        output(capsys)
+        cli("spool", "status", "--verify", status=ExitStatus.MISSING_MESSAGES)
         lost = (7, 28)
-    assert main(["spool", "export", "out.spool", "--remove", "--json"]) == ExitStatus.MISSING_MESSAGES
-    told = json.loads(output(capsys))
+    told = json.loads(cli("spool", "export", "out.spool", "--remove", "--json", status=ExitStatus.MISSING_MESSAGES).out)
     assert (told["batches"], told["lost_batches"], told["lost_messages"]) == (7 - lost[0], *lost)
 
 
 def test_an_exported_file_is_durable_with_its_name_before_the_spool_is_emptied(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(folder)
     synced: list[str] = []
@@ -169,58 +156,49 @@ def test_an_exported_file_is_durable_with_its_name_before_the_spool_is_emptied(
 
     monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr("gateway.cli.records.spool._empty", lambda _store: synced.append("emptied"))
-    assert main(["spool", "export", "out.spool", "--remove"]) == 0
+    cli("spool", "export", "out.spool", "--remove")
     assert synced[: synced.index("emptied")][-2:] == [str(tmp_path / "out.spool"), str(tmp_path)]
     assert (tmp_path / "out.spool").stat().st_mode & 0o007 == 0, "nor is the spool readable to everybody"
 
 
-def test_an_export_is_imported_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_is_imported_once(cli: Cli, folder: Path, tmp_path: Path) -> None:
     fill(folder)
     before = stored(folder, "site-a")
-    assert main(["spool", "export", "out.spool"]) == 0
-    assert "the spool still holds them" in output(capsys)
-    assert main(["spool", "export", "out.spool"]) == ExitStatus.FAILED
-    assert "exists already" in capsys.readouterr().err
+    assert "the spool still holds them" in cli("spool", "export", "out.spool").out
+    assert "exists already" in cli("spool", "export", "out.spool", status=ExitStatus.FAILED).err
     (tmp_path / "b.toml").write_text('instance = "site-b"\ndata_dir = "b"\n')
     there = ["--config", "b.toml", "--json"]
-    assert main(["spool", "import", "out.spool", *there]) == ExitStatus.FAILED
-    assert "from instance 'site-a', this is 'site-b'" in capsys.readouterr().err
+    told = cli("spool", "import", "out.spool", *there, status=ExitStatus.FAILED).err
+    assert "from instance 'site-a', this is 'site-b'" in told
     meant = ["spool", "import", "out.spool", "--from-instance", "site-a", *there]
-    assert main(meant) == 0
-    assert json.loads(output(capsys)) == {"batches": 7, "messages": 28, "file": "out.spool", "imported_before": 0}
-    assert main(meant) == 0
-    assert json.loads(output(capsys))["batches"] == 0
+    assert json.loads(cli(*meant).out) == {"batches": 7, "messages": 28, "file": "out.spool", "imported_before": 0}
+    assert json.loads(cli(*meant).out)["batches"] == 0
     assert stored(spool_path(Path("b"), 0), "site-b") == before
 
 
-def test_the_spools_of_other_workers_are_not_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_spools_of_other_workers_are_not_passed_over(cli: Cli, folder: Path) -> None:
     fill(folder)
     fill(spool_path(Path("data"), 1))
     fill(spool_path(Path("data"), 3))
     for command in (["status"], ["export", "out.spool"]):
-        assert main(["spool", *command]) == 0
-        assert "worker 0 alone. Others have spools, too (1, 3): --worker N." in capsys.readouterr().err
-        assert main(["spool", *command[:1], *([f"{command[1]}.1"] if command[1:] else []), "--worker", "1"]) == 0
-        assert capsys.readouterr().err == ""
+        assert "worker 0 alone. Others have spools, too (1, 3): --worker N." in cli("spool", *command).err
+        to = [f"{command[1]}.1"] if command[1:] else []
+        assert cli("spool", *command[:1], *to, "--worker", "1").err == ""
 
 
-def test_nothing_is_stored_where_no_worker_will_find_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_stored_where_no_worker_will_find_it(folder: Path, cli: Cli) -> None:
     fill(folder)
-    assert main(["spool", "export", "out.spool"]) == 0
+    cli("spool", "export", "out.spool")
     Path("gateway.toml").write_text('instance = "site-a"\nworkers = 2\n')
-    assert main(["spool", "import", "out.spool", "--worker", "9"]) == ExitStatus.FAILED
-    assert "nobody would deliver" in capsys.readouterr().err
+    assert "nobody would deliver" in cli("spool", "import", "out.spool", "--worker", "9", status=ExitStatus.FAILED).err
     assert not spool_path(Path("data"), 9).exists()
-    assert main(["spool", "import", "out.spool", "--worker", "1"]) == 0
+    cli("spool", "import", "out.spool", "--worker", "1")
 
 
-def test_an_interrupted_import_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_import_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     fill(folder)
     before = stored(folder, "site-a")
-    assert main(["spool", "export", "out.spool", "--remove", "--json"]) == 0
-    assert json.loads(output(capsys))["removed"] is True
+    assert json.loads(cli("spool", "export", "out.spool", "--remove", "--json").out)["removed"] is True
     assert stored(folder, "site-a") == []
     monkeypatch.setattr("gateway.cli.records.spool._CHUNK_BYTES", 1)
     from bridge.spool.store import Store
@@ -241,8 +219,8 @@ def test_an_interrupted_import_goes_on(
         with pytest.raises(KeyboardInterrupt):
             main(["spool", "import", "out.spool"])
     assert len(stored(folder, "site-a")) == 3
-    assert main(["spool", "import", "out.spool"]) == 0
-    assert "4 batches with 16 messages are stored; 3 batches were imported before" in output(capsys)
+    told = cli("spool", "import", "out.spool").out
+    assert "4 batches with 16 messages are stored; 3 batches were imported before" in told
     assert stored(folder, "site-a") == before
 
 
@@ -256,25 +234,21 @@ def test_an_interrupted_import_goes_on(
     ],
     ids=["cut", "changed", "something else", "empty"],
 )
-def test_a_damaged_export_is_refused_before_anything_is_stored(
-    folder: Path, change: object, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_export_is_refused_before_anything_is_kept(folder: Path, change: object, says: str, cli: Cli) -> None:
     fill(folder)
-    assert main(["spool", "export", "out.spool", "--remove"]) == 0
+    cli("spool", "export", "out.spool", "--remove")
     file = Path("out.spool")
     assert callable(change)
     file.write_text(change(file.read_text()))
-    assert main(["spool", "import", "out.spool"]) == ExitStatus.FAILED
-    assert says in capsys.readouterr().err
+    assert says in cli("spool", "import", "out.spool", status=ExitStatus.FAILED).err
     assert stored(folder, "site-a") == []
 
 
-def test_an_import_that_does_not_fit_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_that_does_not_fit_is_refused(cli: Cli, folder: Path) -> None:
     fill(folder)
-    assert main(["spool", "export", "out.spool"]) == 0
+    cli("spool", "export", "out.spool")
     Path("gateway.toml").write_text('instance = "site-a"\n[spool]\nmax_bytes = "2MiB"\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bridge.spool.record.SpoolBatch.stored_bytes", 1 << 20)
-        assert main(["spool", "import", "out.spool"]) == ExitStatus.FAILED
-    assert "spool.max_bytes = 2097152" in capsys.readouterr().err
+        assert "spool.max_bytes = 2097152" in cli("spool", "import", "out.spool", status=ExitStatus.FAILED).err
     assert len(stored(folder, "site-a")) == BATCHES

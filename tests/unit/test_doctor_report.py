@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from config.errors import ExitStatus
-from gateway.cli.main import main
 from gateway.tools.doctor.model import GROUPS, Check, Findings, Report, Severity, exit_status
 from gateway.tools.doctor.text import report_text
 from tests.command_line import Cli
@@ -127,10 +126,8 @@ def test_half_of_a_device_is_a_wrong_use(words: list[str], cli: Cli) -> None:
     assert "--device-password-file" in cli("doctor", *words, status=2).err
 
 
-def test_the_help_says_what_it_does_not_touch(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["doctor", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
+def test_the_help_says_what_it_does_not_touch(cli: Cli) -> None:
+    text = " ".join(cli("doctor", "--help").out.split())
     assert "changes nothing" in text
     assert all(name in text for name in GROUPS)
 

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bridge.produce.partitioner import partition_for
 from config.settings import Settings
-from gateway.cli.main import main
 from gateway.tools.explain_command import CommandExplanation, explain_command
+from tests.command_line import Cli
 
 ROUTES = [
     {"name": name, "filters": [filter_], "topic": name, "device": "${topic[1]}",
@@ -88,27 +86,27 @@ def test_what_is_never_sent() -> None:
     assert (found.sent.topic, found.is_ordered) == ("devices/pump-8/req", False)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "gateway.toml"
     route = '[[routes]]\nname = "r"\nfilters = ["r"]\ntopic = "r"\n'
     file.write_text(f'{route}[[commands]]\nname = "a"\ntopics = ["c"]\nstatus_topic = "s"\n')
     always = ["--config", str(file), "--partitions", "6"]
-    assert main(["explain", "--command", "d", "on", "--properties", "subject=switch", *always]) == 0
-    out = capsys.readouterr().out
+    out = cli("explain", "--command", "d", "on", "--properties", "subject=switch", *always).out
     for line in (
         "record of commands a:", f"  partition: {partition_for(b'd', 6)} of 6", "  topic: devices/d/req/switch",
         "  user property command-id = TOPIC/PARTITION:OFFSET", "  the broker takes it: sent (the end)",
         "  nobody subscribes: waiting, by when_offline 'wait'",
     ):  # fmt: skip
         assert line in out.splitlines()
-    assert main(["explain", "--command", "d/e", "--json", *always]) == 1
-    assert json.loads(capsys.readouterr().out)["dead_letter"][0] == "invalid_topic"
-    assert main(["explain", "d", "--commands", "b", *always]) == 2
-    assert main(["explain", "--command", "d", "--properties", "x", *always]) == 2
+    assert (
+        json.loads(cli("explain", "--command", "d/e", "--json", *always, status=1).out)["dead_letter"][0]
+        == "invalid_topic"
+    )
+    cli("explain", "d", "--commands", "b", *always, status=2)
+    cli("explain", "--command", "d", "--properties", "x", *always, status=2)
     with file.open("a") as more:
         more.write('[[commands]]\nname = "b"\ntopics = ["e"]\nstatus_topic = "s"\n')
-    assert main(["explain", "--command", "d", *always]) == 2
-    assert "several [[commands]] (a, b): choose one" in capsys.readouterr().err
-    assert main(["explain", "--commands", "b", "d", *always]) == 0
+    assert "several [[commands]] (a, b): choose one" in cli("explain", "--command", "d", *always, status=2).err
+    cli("explain", "--commands", "b", "d", *always)
     file.write_text(route)
-    assert main(["explain", "--command", "d", *always]) == 78
+    cli("explain", "--command", "d", *always, status=78)
