@@ -12,7 +12,6 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +28,6 @@ from config.loading.sources import RESERVED
 from config.schema import environment_names
 from config.settings import Settings
 from tests.brokers.emqx_conf import AuthConf, HttpConf, flatten, read_auth_conf, read_hocon
-from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
 from tests.scripts import load_script
 from tests.unit.access_parts import opened_store
 
@@ -91,10 +89,6 @@ def settings(service: str = "gateway") -> Settings:
     expected = {"gateway": ["mqtt.password", "emqx.api_secret", "http.token"], "auth": ["auth.host", "http.token"]}
     assert {warning.split(" ")[0] for warning in loaded.warnings} == set(expected.get(service, []))
     return loaded.settings
-
-
-def seconds(text: str) -> timedelta:
-    return timedelta(seconds=int(text.removesuffix("s")))
 
 
 # --- compose itself --------------------------------------------------------------------------------------------------
@@ -250,7 +244,8 @@ def test_the_http_port_is_published_scraped_and_checked() -> None:
 
 def test_a_stop_has_time_to_drain() -> None:
     for service in ("gateway", "spark"):
-        assert seconds(SERVICES[service]["stop_grace_period"]) > settings().shutdown_timeout
+        seconds = int(SERVICES[service]["stop_grace_period"].removesuffix("s"))
+        assert seconds > settings().shutdown_timeout.total_seconds()
 
 
 def test_what_is_written_is_on_a_volume() -> None:
@@ -358,11 +353,6 @@ def test_one_broker_may_fail_and_a_silent_one_is_noticed_in_seconds() -> None:
 # --- EMQX ------------------------------------------------------------------------------------------------------------
 
 
-def size(text: str) -> int:
-    number, unit = re.fullmatch(r"(\d+)(KB|MB|GB)", text).groups()  # type: ignore[union-attr]
-    return int(number) * 1024 ** {"KB": 1, "MB": 2, "GB": 3}[unit]
-
-
 def found(name: str) -> Path:
     """Where compose puts a file that EMQX reads; those of the volume of secrets as `gateway auth init` makes them."""
     path = Path("/opt/emqx") / name
@@ -382,19 +372,11 @@ EMQX_AUTH: AuthConf = read_auth_conf(EMQX_VALUES, found)
 # Names of EMQX 5.8's schema that are used here. A misspelt one would stop EMQX at its start. Those of authentication
 # and authorization are checked by the reader of these sections.
 EMQX_NAMES = {
-    "node.data_dir",
-    "cluster.name",
-    "cluster.discovery_strategy",
-    "mqtt.max_inflight",
-    "mqtt.max_mqueue_len",
-    "mqtt.shared_subscription_strategy",
-    "api_key.bootstrap_file",
-    "force_shutdown.max_heap_size",
-    "force_shutdown.max_mailbox_size",
-    "dashboard.default_password",
-    "dashboard.listeners.http.bind",
+    "node.data_dir", "cluster.name", "cluster.discovery_strategy", "mqtt.max_inflight", "mqtt.max_mqueue_len",
+    "mqtt.shared_subscription_strategy", "api_key.bootstrap_file", "force_shutdown.max_heap_size",
+    "force_shutdown.max_mailbox_size", "dashboard.default_password", "dashboard.listeners.http.bind",
     "prometheus.enable_basic_auth",
-}
+}  # fmt: skip
 
 
 def test_emqx_is_configured_with_names_it_knows() -> None:
@@ -425,7 +407,8 @@ def test_emqx_holds_what_arrives_while_the_gateway_restarts() -> None:
 
 def test_emqx_does_not_kill_the_session_whose_queue_is_full() -> None:
     """The queue lies in the connection's own heap, and a process that outgrows the limit is killed with its queue."""
-    assert size(EMQX["force_shutdown.max_heap_size"]) >= int(EMQX["mqtt.max_mqueue_len"]) * 2048
+    heap_mib = int(EMQX["force_shutdown.max_heap_size"].removesuffix("MB"))
+    assert heap_mib << 20 >= int(EMQX["mqtt.max_mqueue_len"]) * 2048
 
 
 def test_emqx_keeps_what_it_stores_under_a_name_that_stays() -> None:
@@ -459,9 +442,6 @@ def test_acl_conf_allows_nothing() -> None:
     """It is asked when the service says nothing, so whatever it allows is allowed while the service is down."""
     lines = [line for line in (DEPLOY / "emqx" / "acl.conf").read_text().splitlines() if not line.startswith("%%")]
     assert lines == ["{deny, all}."]
-    rules = parse_acl_conf((DEPLOY / "emqx" / "acl.conf").read_text())
-    for topic in ("a", "#", "$SYS/#", "$other/x"):
-        assert judge(rules, Client("u", "c"), "subscribe", topic, 0, retain=False) == "deny"
 
 
 def test_emqx_and_the_service_speak_of_the_same_place_and_secret() -> None:

@@ -1,7 +1,6 @@
 """The embedded brokers' smaller parts: ports, cache, progress, trust store, Ivy's settings, server.properties."""
 
 import fcntl
-import io
 import socket
 import subprocess
 import sys
@@ -18,26 +17,9 @@ from gateway.local.runtime.cache import cache_directory, format_bytes, locked
 from gateway.local.runtime.java import Java
 from gateway.local.runtime.mirror import Mirror, find_mirror
 from gateway.local.runtime.progress import Download, print_progress
+from tests.terminal import Terminal
 
 DEADLINE = 20.0
-
-
-class TestErrors:
-    def test_the_tree_is_the_one_in_the_docstring(self) -> None:
-        lines = [line for line in (errors.__doc__ or "").splitlines() if "──" in line or line.strip() == "GatewayError"]
-        drawn: dict[str, str] = {}
-        path: list[tuple[int, str]] = []
-        for line in lines:
-            name = line.replace("│", " ").replace("├──", "   ").replace("└──", "   ").split()[0]
-            depth = line.index(name)
-            while path and path[-1][0] >= depth:
-                path.pop()
-            if path:
-                drawn[name] = path[-1][1]
-            path.append((depth, name))
-        defined = [kind for kind in vars(errors).values() if getattr(kind, "__module__", "") == errors.__name__]
-        actual = {kind.__name__: kind.__bases__[0].__name__ for kind in defined}
-        assert drawn == actual
 
 
 class TestPorts:
@@ -178,10 +160,6 @@ class TestProgress:
         assert capsys.readouterr().err == "Kafka: fetching 46 files, 45 MB, once\nKafka: 45 MB fetched\n"
 
     def test_on_a_terminal_a_line_is_redrawn(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Terminal(io.StringIO):
-            def isatty(self) -> bool:
-                return True
-
         terminal = Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
         for event in self.EVENTS:

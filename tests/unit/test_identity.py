@@ -390,13 +390,6 @@ async def test_a_slot_whose_sessions_wait_at_a_broker_is_not_given_up(tmp_path: 
 # --- adopting ---
 
 
-async def test_adopting_what_is_ours_already_changes_nothing(tmp_path: Path) -> None:
-    await live(tmp_path)
-    before = meta_of(tmp_path)
-    assert adopt(tmp_path, "plant", None) == []
-    assert meta_of(tmp_path) == before
-
-
 async def test_a_renamed_instance_keeps_its_id_and_its_sessions(tmp_path: Path) -> None:
     async with Life(tmp_path) as identity:
         identity.registry.record([RECORD])
@@ -426,8 +419,9 @@ async def test_an_adopted_copy_gets_an_id_and_leaves_the_originals_sessions_alon
 async def test_another_cluster_is_adopted_only_when_it_is_named(tmp_path: Path) -> None:
     async with Life(tmp_path) as identity:
         identity.confirm_cluster("one")
-    assert adopt(tmp_path, "plant", None) == []
-    assert meta_of(tmp_path).cluster_id == "one"
+    before = meta_of(tmp_path)
+    assert adopt(tmp_path, "plant", None) == [], "it is ours already"
+    assert meta_of(tmp_path) == before
     (change,) = adopt(tmp_path, "plant", "two")
     assert "is now two, formerly one" in change
     async with Life(tmp_path) as identity:

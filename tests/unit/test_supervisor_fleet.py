@@ -282,12 +282,17 @@ async def test_a_worker_that_hangs_before_it_is_ready_is_killed_and_comes_back(
     assert watched.slots[0].restarts == 1
 
 
-async def test_a_watch_that_breaks_ends_the_gateway(watched: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_that_breaks_ends_the_gateway(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without it nobody would notice a worker that hangs."""
+    monkeypatch.setattr(fleet_module, "_PING_S", 0.0)
     monkeypatch.setattr(ObedientWorker, "responds", None)
+    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
     watched.start(1)
     await until(watched.failed.done, "the defect is known")
     assert isinstance(watched.failed.exception(), TypeError)
+    await watched.stop(StopVerb.RESTART)
 
 
 async def test_a_worker_that_hangs_while_it_ends_a_slot_is_killed_and_another_goes_on(
