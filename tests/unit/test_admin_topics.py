@@ -97,31 +97,32 @@ def test_topics_of_commands_are_made_as_their_use_asks() -> None:
     assert [kind for kind, _ in steps_of(settings, *there, **compacted)] == ["configure", "nothing"]
 
 
-def test_a_missing_topic_is_made_as_the_settings_say() -> None:
-    route = {"name": "r", "topic": "t"}
-    assert steps_of(settings_of(routes=[route])) == [("create", "12 partitions, the broker's default replication")]
-    assert steps_of(settings_of({"name": "t", "partitions": 1, "replication": 3, "retention": "1d"})) == [
-        ("create", "1 partition, replication 3, retention.ms=86400000")
-    ]
+ROUTE = {"routes": [{"name": "r", "topic": "t"}]}
 
 
-@pytest.mark.parametrize(("there", "kind"), [(1, "grow"), (3, "grow"), (4, "nothing"), (5, "differs")])
-def test_partitions_only_ever_grow(there: int, kind: str) -> None:
-    steps = steps_of(settings_of({"name": "t", "partitions": 4}), topic_of("t", there))
-    assert [found for found, _ in steps] == [kind]
-    if kind == "differs":
-        assert "partitions cannot be removed" in steps[0][1]
-
-
-def test_what_the_settings_do_not_say_in_so_many_words_is_not_changed() -> None:
-    """12 is the default, and for topics that are made."""
-    kept = settings_of({"name": "t", "retention": "1d"})
-    assert steps_of(kept, topic_of("t", 3), t={"retention.ms": "86400000"})[0][0] == "nothing"
-    route = {"name": "r", "topic": "t"}
-    assert steps_of(settings_of(routes=[route]), topic_of("t", 3))[0][0] == "nothing"
-    ((kind, text),) = steps_of(settings_of(routes=[route], partitions=6), topic_of("t", 3))
-    assert kind == "differs"
-    assert "name it in kafka.topics.declare" in text
+@pytest.mark.parametrize(
+    ("declared", "more", "there", "kind", "says"),
+    [
+        ({}, ROUTE, (), "create", "12 partitions, the broker's default replication"),
+        ({"partitions": 1, "replication": 3, "retention": "1d"}, {}, (), "create",
+            "1 partition, replication 3, retention.ms=86400000"),
+        ({"partitions": 4}, {}, (1,), "grow", ""),
+        ({"partitions": 4}, {}, (3,), "grow", ""),
+        ({"partitions": 4}, {}, (4,), "nothing", ""),
+        ({"partitions": 4}, {}, (5,), "differs", "partitions cannot be removed"),
+        ({}, ROUTE, (3,), "nothing", ""),  # 12 is the default, and for topics that are made
+        ({}, {**ROUTE, "partitions": 6}, (3,), "differs", "name it in kafka.topics.declare"),
+        ({"replication": 3}, {}, (3, 1), "differs", "kafka-reassign-partitions.sh"),
+        ({"replication": -1}, {}, (3, 1), "nothing", ""),
+    ],
+)  # fmt: skip
+def test_a_topic_becomes_what_the_settings_say_in_so_many_words(
+    declared: dict[str, object], more: dict[str, Any], there: tuple[int, ...], kind: str, says: str
+) -> None:
+    settings = settings_of(*([{"name": "t", **declared}] if declared else []), **more)
+    ((found, text),) = steps_of(settings, *([topic_of("t", *there)] if there else []))
+    assert found == kind
+    assert text == says if kind == "create" else says in text
 
 
 def test_configuration_is_compared_by_what_it_means() -> None:
@@ -135,13 +136,6 @@ def test_configuration_is_compared_by_what_it_means() -> None:
     assert step.text == "retention.ms: -1 → 3600000, cleanup.policy: delete → compact,delete"
     assert "Kafka deletes records older" in step.warning
     assert (step.before["retention.ms"], step.after["retention.ms"]) == ("-1", "3600000")
-
-
-def test_replication_is_told_with_the_tool_that_changes_it() -> None:
-    settings = settings_of({"name": "t", "replication": 3})
-    ((kind, text),) = steps_of(settings, topic_of("t", 3, 1))
-    assert (kind, "kafka-reassign-partitions.sh" in text) == ("differs", True)
-    assert steps_of(settings_of({"name": "t", "replication": -1}), topic_of("t", 3, 1))[0][0] == "nothing"
 
 
 # --- applying ---

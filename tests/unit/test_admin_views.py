@@ -22,6 +22,7 @@ from gateway.admin.model import (
 )
 from gateway.admin.progress import moving
 from gateway.cli.table import as_data, as_json, harmless, mention, print_json, severity, table, worst
+from tests.terminal import Terminal
 
 # --- where a group is kept ---
 
@@ -206,11 +207,6 @@ def test_columns_are_aligned() -> None:
 def test_names_from_outside_cannot_write_on_the_terminal() -> None:
     text = table(("NAME",), [("a\x1b[2Jb",), ("two\nlines",), ("組",)])
     assert text.splitlines() == ["NAME", "a?[2Jb", "two?lines", "組"]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_severity_is_a_word_and_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_people_read_that_order_was_not_kept() -> None:
 
 
 def test_a_redelivery_behind_later_messages_is_not_out_of_order() -> None:
-    assert stage_of([*EVERYTHING, ("pump", 0)]).reordered == 0
+    assert stage_of([*EVERYTHING, ("pump", 0)]).reordered == 0, "a redelivery behind later messages"
 
 
 def test_what_these_devices_never_sent_is_foreign() -> None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from hypothesis import given
@@ -303,30 +304,13 @@ class FakeServices:
         self.done.append("thaw")
 
 
-class FakePlain:
-    services: FakeServices
-
-    def __init__(self, *_arguments: object) -> None:
-        pass
-
-    async def start(self) -> None:
-        pass
-
-    async def kill(self) -> None:
-        self.services.done.append("kill plain")
-
-    def check(self) -> None:
-        pass
-
-    async def abandon(self) -> None:
-        self.services.done.append("abandon plain")
-
-
 @pytest.fixture
 def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeServices:
-    FakePlain.services = FakeServices(tmp_path)
-    monkeypatch.setattr(faults_module, "PlainBridge", FakePlain)
-    return FakePlain.services
+    services, plain = FakeServices(tmp_path), AsyncMock(check=Mock())
+    plain.kill.side_effect = lambda: services.done.append("kill plain")
+    plain.abandon.side_effect = lambda: services.done.append("abandon plain")
+    monkeypatch.setattr(faults_module, "PlainBridge", lambda *_: plain)
+    return services
 
 
 async def begin(

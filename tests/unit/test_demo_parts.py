@@ -104,8 +104,8 @@ def test_only_the_telemetry_route_is_counted_over_all_sessions() -> None:
 
 def batch(number: int, rows: int, ends: dict[str, int], query: str = "silver", quarantined: int = 0) -> BatchEvent:
     return BatchEvent(
-        query=query, batch=number, rows=rows, quarantined=quarantined, late=0, rows_per_s=1.0,
-        duration_ms=700 + number, end_offsets={"telemetry": ends}, watermark_ms=None, at_ms=0,
+        query=query, batch=number, rows=rows, quarantined=quarantined, late=0, rows_per_s=1.0, duration_ms=700 + number,
+        end_offsets={"telemetry": ends}, watermark_ms=None, at_ms=0,
     )  # fmt: skip
 
 

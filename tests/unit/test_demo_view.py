@@ -8,6 +8,7 @@ from rich.console import Console
 
 from gateway.local.demo.show.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, Window, WitnessCounts
 from gateway.local.demo.show.view import LiveView, PlainView, draw, status_line
+from tests.terminal import Terminal
 
 
 def window(start_ms: int, kind: str) -> Window:
@@ -116,14 +117,11 @@ def test_plain_lines_go_on_while_spark_is_waited_for(state: DemoState) -> None:
     assert stream.getvalue().endswith("Spark wrote 100,000 rows, 23,400 behind\n")
 
 
-class GoneTerminal(io.StringIO):
+class GoneTerminal(Terminal):
     """What a terminal that was closed does."""
 
     def write(self, text: str) -> int:
         raise OSError(5, "Input/output error")
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_that_is_gone_stops_nothing(state: DemoState, monkeypatch: pytest.MonkeyPatch) -> None:

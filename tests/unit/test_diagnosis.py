@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,54 +28,18 @@ from tests.unit.fake_kafka import FakeBatch
 S = 1_000_000_000
 
 
-class Producer:
-    """What the metadata say: broker 1 leads even partitions, broker 2 odd ones."""
-
-    live = True
-
-    def __init__(self) -> None:
-        self.probed: list[int] = []
-        self.troubles: dict[tuple[str, int], str] = {}
-        self.held: dict[tuple[str, int], int] = {}
-        self.shown: list[Validity] = []
-
-    def leader(self, _topic: str, partition: int) -> int:
-        return partition % 2 + 1
-
-    def replicas(self, _topic: str, _partition: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return (1, 2), (1, 2)
-
-    def trouble_of(self, topic: str, partition: int) -> str | None:
-        return self.troubles.get((topic, partition))
-
-    def trouble(self, _topic: str) -> None: ...
-
-    def refuses(self, _topic: str) -> bool:
-        return False
-
-    def connected(self, broker: int) -> bool:
-        return broker == 1
-
-    def has_leader(self, _topic: str, _partition: int) -> bool:
-        return True
-
-    def held_until_ns(self, topic: str, partition: int) -> int:
-        return self.held.get((topic, partition), 0)
-
-    def partition_count(self, _topic: str) -> int:
-        return 6
-
-    def metadata_refreshed_ns(self) -> int:
-        return time.monotonic_ns()
-
-    def cluster_id(self) -> str:
-        return "c"
-
-    def certificates(self) -> Iterator[Validity]:
-        yield from self.shown
-
-    def probe(self, broker: Any) -> None:
-        self.probed.append(broker.broker)
+def made_producer() -> Any:
+    """What the metadata say: broker 1 leads even partitions, broker 2 odd ones. All that it is told is kept."""
+    producer = SimpleNamespace(
+        live=True, probed=[], held={}, shown=[], leader=lambda _topic, partition: partition % 2 + 1,
+        replicas=lambda *_: ((1, 2), (1, 2)), trouble_of=lambda *_: None, trouble=lambda _topic: None,
+        refuses=lambda _topic: False, connected=lambda broker: broker == 1, has_leader=lambda *_: True,
+        partition_count=lambda _topic: 6, metadata_refreshed_ns=time.monotonic_ns, cluster_id=lambda: "c",
+    )  # fmt: skip
+    producer.held_until_ns = lambda topic, partition: producer.held.get((topic, partition), 0)
+    producer.certificates = lambda: iter(producer.shown)
+    producer.probe = lambda broker: producer.probed.append(broker.broker)
+    return producer
 
 
 class Clock:
@@ -109,7 +74,7 @@ class Rig:
         self.clock = clock
         monkeypatch.setattr(pace, "cpu_waits", lambda: CpuWaits(0.0, 0.0, 0.0))  # the machine's load is no case here
         self.worker = Worker(settings, StopRequest())
-        self.producer = Producer()
+        self.producer = made_producer()
         monkeypatch.setattr(self.worker.kafka, "producer", lambda: self.producer)
         monkeypatch.setattr(self.worker.kafka.sender, "_number", 1)
         for state in (State.STARTING, State.RECOVERY, State.RUNNING):

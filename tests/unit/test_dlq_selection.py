@@ -161,16 +161,8 @@ def test_the_table_says_when_parts_are_missing() -> None:
 
 
 def test_retention_is_said_for_each_topic() -> None:
-    said = list(
-        dlq_text.retention(
-            [
-                TopicFacts("a", 1, 604_800_000, "delete"),
-                TopicFacts("b", 1, -1, None),
-                TopicFacts("c", 1, None, None),
-                TopicFacts("d", 1, 1000, "compact,delete"),
-            ]
-        )
-    )
+    facts = [("a", 604_800_000, "delete"), ("b", -1, None), ("c", None, None), ("d", 1000, "compact,delete")]
+    said = list(dlq_text.retention([TopicFacts(name, 1, kept_ms, policy) for name, kept_ms, policy in facts]))
     assert said[0] == "a: dead letters expire 7d after receipt (retention.ms = 604800000), replayed or not."
     assert "for ever" in said[1]
     assert "DescribeConfigs" in said[2]

@@ -21,6 +21,7 @@ from gateway.tools.doctor.model import Check, Findings, Severity
 from gateway.tools.doctor.running import RunningFacts, find, judge_running
 from gateway.tools.doctor.threads import answer, call
 from tests.doctor_looks import look, settings_of
+from tests.kinds import there
 
 OK, WARN, FAIL, SKIPPED = Severity.OK, Severity.WARN, Severity.FAIL, Severity.SKIPPED
 GIB = 1 << 30
@@ -70,15 +71,13 @@ def test_without_a_place_or_a_spool() -> None:
 
 def test_the_disk_s_writes_are_measured_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(data_dir=str(tmp_path))
-    found = gather(settings, 1, ()).disk
-    assert found is not None
+    found = there(gather(settings, 1, ()).disk)
     assert found.fsync_s is not None
     assert 0 < found.fsync_s < 5
     assert list(tmp_path.iterdir()) == []
     moments = iter(range(100))
     monkeypatch.setattr("gateway.tools.doctor.host_facts.time.monotonic", lambda: float(next(moments)))
-    slow = gather(settings, 1, ()).disk
-    assert slow is not None
+    slow = there(gather(settings, 1, ()).disk)
     assert slow.fsync_s == 1.0, "one write, for a second is long enough"
 
 

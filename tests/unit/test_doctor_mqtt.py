@@ -312,12 +312,8 @@ def test_an_emqx_that_is_well() -> None:
         ({"zone": zone(max_mailbox=None)}, "mailbox", OK, "kills no session"),
         ({"zone": zone(shared_subscription_strategy="round_robin")}, "strategy", WARN, "overtake"),
         ({"nodes": [EmqxNode("n1", "stopped", "5.8.9")]}, "nodes", FAIL, "n1 (stopped)"),
-        (
-            {"nodes": [EmqxNode("n1", "stopped", ""), EmqxNode("n2", "running", "5.8.9")]},
-            "nodes",
-            FAIL,
-            "EMQX 5.8.9 on 2 nodes; not running: n1 (stopped).",
-        ),
+        ({"nodes": [EmqxNode("n1", "stopped", ""), EmqxNode("n2", "running", "5.8.9")]}, "nodes", FAIL,
+            "EMQX 5.8.9 on 2 nodes; not running: n1 (stopped)."),
         ({"bans": [Ban("clientid", "gateway-0-1", "flapping", "never")]}, "bans", FAIL, "gateway-0-1"),
         ({"bans": [Ban("clientid", "somebody", "", "infinity")]}, "bans", OK, ""),
         ({"bans": [Ban("username", "gw", "", "infinity")]}, "bans", FAIL, "username gw"),
@@ -325,7 +321,7 @@ def test_an_emqx_that_is_well() -> None:
         ({"clients": {}, "runs": False}, "sessions", OK, "no session"),
         ({"clients": {}}, "drops", SKIPPED, "no session"),
     ],
-)
+)  # fmt: skip
 def test_what_emqx_tells(changes: dict[str, Any], name: str, severity: Severity, says: str) -> None:
     changes = {"rate": 2000.0, **changes}
     check = emqx(**changes)[name]

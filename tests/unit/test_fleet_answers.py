@@ -3,13 +3,13 @@
 import copy
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 from gateway.http.answers import Answer
 from gateway.supervisor.answers import FleetAnswers
-from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.metrics import SupervisorMetrics
 from tests import status_documents
 
@@ -25,20 +25,12 @@ class Process:
         return None if self.document is None else Answer(200, "application/json", json.dumps(self.document))
 
 
-@dataclass
-class Slot:
-    number: int
-    current: Process | None
-    restarts: int = 0
-    problem: str | None = None
-    ended_ns: int = 0
+def fleet(slots: dict[int, Any]) -> Any:
+    return SimpleNamespace(slots=slots, retiring=(), retirees=())
 
 
-@dataclass
-class Slots:
-    slots: dict[int, Slot]
-    retiring: tuple[int, ...] = field(default=())
-    retirees: tuple[Process, ...] = field(default=())
+def slot(number: int, current: Process, problem: str | None = None) -> Any:
+    return SimpleNamespace(number=number, current=current, problem=problem, restarts=0, ended_ns=0)
 
 
 def worker(number: int) -> dict[str, Any]:
@@ -49,10 +41,10 @@ def worker(number: int) -> dict[str, Any]:
 
 async def status(*documents: dict[str, Any] | None, problem: str | None = None) -> dict[str, Any]:
     slots = {
-        number: Slot(number, Process(document), problem=problem if document is None else None)
+        number: slot(number, Process(document), problem if document is None else None)
         for number, document in enumerate(documents)
     }
-    answers = FleetAnswers(cast("Fleet", Slots(slots)), SupervisorMetrics(), lambda: "running")
+    answers = FleetAnswers(fleet(slots), SupervisorMetrics(), lambda: "running")
     found: dict[str, Any] = json.loads((await answers.answer("/status", "")).body)
     return found
 
@@ -67,8 +59,8 @@ class Scraped(Process):
 
 async def test_metrics_have_the_format_that_the_workers_chose() -> None:
     async def scraped(*processes: Scraped) -> Answer:
-        slots = {number: Slot(number, process) for number, process in enumerate(processes)}
-        return await FleetAnswers(cast("Fleet", Slots(slots)), SupervisorMetrics(), lambda: "running").metrics("")
+        slots = {number: slot(number, process) for number, process in enumerate(processes)}
+        return await FleetAnswers(fleet(slots), SupervisorMetrics(), lambda: "running").metrics("")
 
     both = await scraped(Scraped(None, type="application/openmetrics-text; version=1.0.0"))
     assert both.type == "application/openmetrics-text; version=1.0.0"

@@ -267,6 +267,10 @@ CASES = [
         "token-failing", "warning", "kafka.sasl.token"),
     ("a token that has expired", {"credentials": (CredentialView("kafka.sasl.token", "token", -1.0, 90 * S),)},
         "token-failing", "critical", "expired"),
+    ("an old message", {"readiness": replace(READY, oldest_unacked_age_ns=40 * S)}, "oldest-unacked-too-old",
+        "critical", "40 s"),
+    ("a stopped route", {"readiness": replace(READY, stopped_routes=("Route 'hot' is stopped: why.",))},
+        "route-stopped", "critical", "hot\nRoute 'hot' is stopped: why."),
     ("what others found", {"said": (Problem("canary-failing", "critical", "x", "y"),)}, "canary-failing", "critical",
         "x"),
 ]  # fmt: skip
@@ -284,15 +288,6 @@ def test_what_is_wrong_is_told(_what: str, changes: Mapping[str, object], kind: 
         assert word in f"{problem.subject}\n{problem.text}\n{problem.check}"
     assert problem.text.endswith((".", "x"))
     assert problem.check
-
-
-def test_old_messages_and_stopped_routes_are_said() -> None:
-    readiness = replace(READY, oldest_unacked_age_ns=40 * S, stopped_routes=("Route 'hot' is stopped: why.",))
-    found = problems(replace(WELL, readiness=readiness), LIMITS)
-    assert [(problem.id, problem.subject) for problem in found] == [
-        ("oldest-unacked-too-old", ""),
-        ("route-stopped", "hot"),
-    ]
 
 
 def test_the_worst_comes_first() -> None:
