@@ -61,13 +61,10 @@ def _login(path: str, name: str, secret: str) -> bytes:
         path,
         _SECRET,
         {
-            "username": name,
-            "clientid": name,
-            "password": secret,
-            "peerhost": "10.17.4.21",
+            "username": name, "clientid": name, "password": secret, "peerhost": "10.17.4.21",
             "cert_common_name": "undefined",
         },
-    )
+    )  # fmt: skip
 
 
 def _access(name: str, topic: str) -> bytes:
@@ -75,18 +72,10 @@ def _access(name: str, topic: str) -> bytes:
         "/authz",
         _SECRET,
         {
-            "username": name,
-            "clientid": name,
-            "peerhost": "10.17.4.21",
-            "cert_common_name": "undefined",
-            "topic": topic,
-            "action": "publish",
-            "qos": 1,
-            "retain": False,
-            "tenant": "",
-            "groups": "",
+            "username": name, "clientid": name, "peerhost": "10.17.4.21", "cert_common_name": "undefined",
+            "topic": topic, "action": "publish", "qos": 1, "retain": False, "tenant": "", "groups": "",
         },
-    )
+    )  # fmt: skip
 
 
 def auth_echo(site: Site) -> Measurement:

@@ -37,14 +37,8 @@ _AUTHN_NAMES = {
     "listener",
 }  # fmt: skip
 _AUTHZ_NAMES = (_AUTHN_NAMES - {"password"}) | {
-    "topic",
-    "action",
-    "qos",
-    "retain",
-    "access",
-    "proto_name",
-    "mountpoint",
-}
+    "topic", "action", "qos", "retain", "access", "proto_name", "mountpoint",
+}  # fmt: skip
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*|[A-Za-z0-9_-]+")
 
 
@@ -106,11 +100,7 @@ class EmqxModel:
     # --- connecting --------------------------------------------------------------------------------------------------
 
     async def connect(
-        self,
-        username: str | None = None,
-        clientid: str = "",
-        password: str | bytes | None = None,
-        **more: Any,
+        self, username: str | None = None, clientid: str = "", password: str | bytes | None = None, **more: Any
     ) -> Connection | Refused:
         """What comes of a CONNECT. ``more`` are further fields of :class:`Client`."""
         client = Client(username=username, clientid=clientid, **more)
@@ -234,12 +224,9 @@ class EmqxModel:
             if isinstance(source, HttpPool):
                 values = {
                     **_client_values(client),
-                    "topic": topic,
-                    "action": action,
-                    "qos": str(qos),
-                    "retain": "true" if retain else "false",
+                    "topic": topic, "action": action, "qos": str(qos), "retain": "true" if retain else "false",
                     "access": "1" if action == "subscribe" else "2",
-                }
+                }  # fmt: skip
                 said: str | None = await self._ask(source, conf, values)
                 name = "http"
             else:
@@ -273,16 +260,11 @@ class EmqxModel:
 
 def _client_values(client: Client) -> dict[str, str]:
     values = {
-        "username": client.username,
-        "clientid": client.clientid,
-        "peerhost": client.peerhost,
-        "cert_common_name": client.cert_common_name,
-        "cert_subject": client.cert_subject,
-        "zone": client.zone,
-        "listener": client.listener,
-        "proto_name": "MQTT",
+        "username": client.username, "clientid": client.clientid, "peerhost": client.peerhost,
+        "cert_common_name": client.cert_common_name, "cert_subject": client.cert_subject, "zone": client.zone,
+        "listener": client.listener, "proto_name": "MQTT",
         **{f"client_attrs.{name}": value for name, value in client.client_attrs.items()},
-    }
+    }  # fmt: skip
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -179,34 +179,19 @@ class EmqxRest:
         """A client as ``format_channel_info`` makes it, those of its fields that have a meaning here."""
         flying = session.flying.values()
         row = {
-            "clientid": session.client_id,
-            "username": session.username,
-            "node": session.node.name,
-            "ip_address": "127.0.0.1",
-            "connected": session.link is not None,
-            "created_at": _rfc3339(session.created_ms),
-            "connected_at": _rfc3339(session.connected_ms),
-            "expiry_interval": session.expiry,
-            "clean_start": session.expiry == 0,
-            "is_expired": False,
-            "proto_name": "MQTT",
-            "proto_ver": 5 if session.link is None or session.link.v5 else 4,
-            "inflight_cnt": len(session.flying),
-            "inflight_max": session.window,
-            "mqueue_len": len(session.queue),
-            "mqueue_max": self.broker.rules.queue,
-            "mqueue_dropped": session.dropped,
-            "awaiting_rel_cnt": len(session.incoming),
-            "awaiting_rel_max": 100,
-            "mailbox_len": len(session.mailbox),
-            "subscriptions_cnt": len(session.filters),
-            "subscriptions_max": "infinity",
-            "send_msg.dropped": session.dropped_here,
-            "send_msg.dropped.queue_full": session.dropped_here,
-            "send_msg.dropped.expired": 0,
-            "send_msg.dropped.too_large": 0,
+            "clientid": session.client_id, "username": session.username, "node": session.node.name,
+            "ip_address": "127.0.0.1", "connected": session.link is not None,
+            "created_at": _rfc3339(session.created_ms), "connected_at": _rfc3339(session.connected_ms),
+            "expiry_interval": session.expiry, "clean_start": session.expiry == 0, "is_expired": False,
+            "proto_name": "MQTT", "proto_ver": 5 if session.link is None or session.link.v5 else 4,
+            "inflight_cnt": len(session.flying), "inflight_max": session.window, "mqueue_len": len(session.queue),
+            "mqueue_max": self.broker.rules.queue, "mqueue_dropped": session.dropped,
+            "awaiting_rel_cnt": len(session.incoming), "awaiting_rel_max": 100, "mailbox_len": len(session.mailbox),
+            "subscriptions_cnt": len(session.filters), "subscriptions_max": "infinity",
+            "send_msg.dropped": session.dropped_here, "send_msg.dropped.queue_full": session.dropped_here,
+            "send_msg.dropped.expired": 0, "send_msg.dropped.too_large": 0,
             "send_msg.qos2": sum(one.qos == 2 for one in flying),
-        }
+        }  # fmt: skip
         if session.link is None:
             row["disconnected_at"] = _rfc3339(session.disconnected_ms)
         return row
@@ -228,16 +213,12 @@ class EmqxRest:
         if not node.running:
             return {"node": node.name, "node_status": "stopped", "role": "core"}
         return {
-            "node": node.name,
-            "node_status": "running",
-            "version": self.version,
-            "edition": "Opensource",
-            "role": "core",
-            "uptime": 3_600_000,
+            "node": node.name, "node_status": "running", "version": self.version, "edition": "Opensource",
+            "role": "core", "uptime": 3_600_000,
             "connections": sum(session.node is node for session in self.broker.sessions.values()),
             "live_connections": sum(link.node is node for link in self.broker.links),
             "otp_release": "26.2.5.2-1/14.2.5.2",
-        }
+        }  # fmt: skip
 
     async def _stats(self, _request: web.Request) -> web.Response:
         """With ``aggregate=true``. Shared subscriptions are in a table that every node has whole, the dead with it."""
@@ -253,18 +234,11 @@ class EmqxRest:
     async def _zone(self, _request: web.Request) -> web.Response:
         rules = self.broker.rules
         mqtt = {
-            "max_inflight": rules.max_inflight,
-            "max_mqueue_len": rules.queue,
-            "mqueue_store_qos0": True,
-            "max_awaiting_rel": 100,
-            "await_rel_timeout": "300s",
-            "retry_interval": "infinity",
-            "session_expiry_interval": "2h",
-            "max_packet_size": "1MB",
-            "shared_subscription": rules.shared,
-            "shared_subscription_strategy": rules.strategy,
-            "idle_timeout": "15s",
-        }
+            "max_inflight": rules.max_inflight, "max_mqueue_len": rules.queue, "mqueue_store_qos0": True,
+            "max_awaiting_rel": 100, "await_rel_timeout": "300s", "retry_interval": "infinity",
+            "session_expiry_interval": "2h", "max_packet_size": "1MB", "shared_subscription": rules.shared,
+            "shared_subscription_strategy": rules.strategy, "idle_timeout": "15s",
+        }  # fmt: skip
         shutdown = {"enable": True, "max_heap_size": "32MB", "max_mailbox_size": rules.max_mailbox or "infinity"}
         zone = {
             "mqtt": mqtt,
@@ -299,17 +273,11 @@ def _page(request: web.Request, rows: Sequence[object]) -> web.Response:
 def _subscribed(session: Session) -> list[dict[str, object]]:
     return [
         {
-            "topic": text,
-            "clientid": session.client_id,
-            "node": session.node.name,
-            "qos": options & 3,
-            "nl": options >> 2 & 1,
-            "rap": options >> 3 & 1,
-            "rh": options >> 4 & 3,
-            "durable": False,
+            "topic": text, "clientid": session.client_id, "node": session.node.name, "qos": options & 3,
+            "nl": options >> 2 & 1, "rap": options >> 3 & 1, "rh": options >> 4 & 3, "durable": False,
         }
         for text, options in session.filters.items()
-    ]
+    ]  # fmt: skip
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

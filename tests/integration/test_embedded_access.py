@@ -112,17 +112,9 @@ def test_a_client_may_what_the_service_allows(broker: MqttBroker, module_service
     assert login == {"username": "d1", "clientid": f"c{version}", "password": "d1", "peerhost": "127.0.0.1"}
     assert subscribe["topic"] == "d1/#"
     assert publish == {
-        "username": "d1",
-        "clientid": f"c{version}",
-        "peerhost": "127.0.0.1",
-        "topic": "d1/a",
-        "action": "publish",
-        "qos": "1",
-        "retain": "false",
-        "tenant": "acme",
-        "groups": "a,b",
-        "attr_site": "berlin",
-    }
+        "username": "d1", "clientid": f"c{version}", "peerhost": "127.0.0.1", "topic": "d1/a", "action": "publish",
+        "qos": "1", "retain": "false", "tenant": "acme", "groups": "a,b", "attr_site": "berlin",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("user", [("d1", "wrong"), ("", ""), None])

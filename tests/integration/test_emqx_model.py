@@ -89,12 +89,8 @@ async def test_a_login_asks_what_the_configuration_says(emqx: EmqxModel, server:
         "peerhost": "10.0.0.1",
         "cert_common_name": "",
         "topic": "a/#",
-        "action": "subscribe",
-        "qos": "1",
-        "retain": "false",
-        "tenant": "acme",
-        "groups": "a,b",
-    }
+        "action": "subscribe", "qos": "1", "retain": "false", "tenant": "acme", "groups": "a,b",
+    }  # fmt: skip
     assert "bad name" not in made.client.client_attrs
 
 

@@ -99,13 +99,7 @@ def _begun(
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates,
-        encipher_only=False,
+        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=sign_certificates, crl_sign=sign_certificates, encipher_only=False,
         decipher_only=False,
-    )
+    )  # fmt: skip

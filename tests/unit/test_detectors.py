@@ -49,10 +49,7 @@ def noise(count: int, seed: int = 1, sigma: float = 0.1) -> list[float]:
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(st.integers(-40, 40).map(float), min_size=25, max_size=90),
-    st.sampled_from([0.25, 1.0, 8.0, 1024.0]),
-)
+@given(st.lists(st.integers(-40, 40).map(float), min_size=25, max_size=90), st.sampled_from([0.25, 1.0, 8.0, 1024.0]))
 def test_a_score_is_the_same_in_other_units(values: list[float], scale: float) -> None:
     """Powers of two, so that floating point itself adds nothing."""
     limits = Limits(scale_share=0.0, warm_up=10)

@@ -6,16 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from streaming.report.data import (
-    MOST_SIGNALS,
-    Bars,
-    Finding,
-    Report,
-    bucket_s,
-    rates,
-    stacked,
-    worst_of,
-)
+from streaming.report.data import MOST_SIGNALS, Bars, Finding, Report, bucket_s, rates, stacked, worst_of
 from streaming.report.page import render
 from tests.unit.report_sample import BEGIN_S, full_report
 

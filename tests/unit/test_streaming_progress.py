@@ -4,15 +4,7 @@ import json
 
 import pytest
 
-from streaming.progress import (
-    BatchEvent,
-    Event,
-    FailedEvent,
-    StartedEvent,
-    StoppedEvent,
-    format_line,
-    parse,
-)
+from streaming.progress import BatchEvent, Event, FailedEvent, StartedEvent, StoppedEvent, format_line, parse
 
 EVENTS: list[Event] = [
     StartedEvent(queries=("silver", "gold"), master="local[2]", application="local-1", startup_s=8.25),
