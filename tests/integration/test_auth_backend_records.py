@@ -118,9 +118,7 @@ async def test_no_password_set_lets_nobody_in(site: Site) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_record_that_cannot_be_read_refuses_its_own_user_alone(
-    site: Site, record: dict[str, Any], named: str
-) -> None:
+async def test_an_unreadable_record_refuses_its_own_user_alone(site: Site, record: dict[str, Any], named: str) -> None:
     hashed = await site.hasher.hash(GOOD)
     site.put("lamp", **{"password_hash": hashed, **record})
     await site.put_password("plug")

@@ -319,9 +319,7 @@ async def test_explain_says_what_emqx_was_told(service: AccessProcess) -> None:
 
 
 @pytest.mark.parametrize("toml", ["", ASKED_TOPIC_BY_TOPIC], ids=["handed-over", "asked"])
-async def test_a_rule_takes_effect_at_the_next_login_or_when_the_cache_is_over(
-    make_service: MakeService, toml: str
-) -> None:
+async def test_a_rule_takes_effect_at_the_next_login_or_after_the_cache(make_service: MakeService, toml: str) -> None:
     service = make_service(toml)
     clock = [time.time()]
     async with EmqxModel(emqx_conf(service), now=lambda: clock[0]) as emqx:

@@ -96,9 +96,7 @@ async def test_a_key_without_id_is_tried_with_tokens_of_any(provider: IdentityPr
         assert isinstance(await login(authenticator, provider.sign(key=key, kid=named.kid)), Ignore)
 
 
-async def test_the_key_that_the_token_names_is_the_one_it_is_checked_with(
-    provider: IdentityProvider, clock: Clock
-) -> None:
+async def test_a_token_is_checked_with_the_key_that_it_names(provider: IdentityProvider, clock: Clock) -> None:
     other = provider.rotate("ES256")
     async with running(clock, settings(provider)) as authenticator:
         text = provider.sign(key=provider.keys[0], kid=other.kid)

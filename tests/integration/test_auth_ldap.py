@@ -332,9 +332,7 @@ async def test_padding_a_name_beyond_what_is_folded_leaves_no_way_around_a_lock_
 
 
 @pytest.mark.parametrize("code", [19, 53])
-async def test_an_account_that_the_directory_has_locked_is_no_directory_that_is_down(
-    by_name: LdapNameSite, code: int
-) -> None:
+async def test_an_account_that_the_directory_locked_is_no_directory_down(by_name: LdapNameSite, code: int) -> None:
     """389-ds answers the bind of a locked account with constraintViolation, that of an inactive one with
     unwillingToPerform."""
 

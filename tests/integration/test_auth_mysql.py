@@ -84,9 +84,7 @@ async def test_a_name_that_the_columns_character_set_has_not_is_nobodys(site: My
     ],
     ids=["table", "column", "syntax", "no hash", "rights", "database", "no TLS", "user"],
 )
-async def test_settings_that_the_server_refuses_end_the_start(
-    site: MysqlSite, changes: dict[str, Any], sentence: str
-) -> None:
+async def test_settings_the_server_refuses_end_a_start(site: MysqlSite, changes: dict[str, Any], sentence: str) -> None:
     changes = {name: value.replace("{table}", f"`{site.table}`") for name, value in changes.items()}
     with pytest.raises(ConfigError, match=sentence) as caught:
         async with site.running(**changes):

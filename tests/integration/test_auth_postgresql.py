@@ -74,9 +74,7 @@ async def test_a_table_that_changes_costs_no_login(site: PostgresqlSite) -> None
         ("inet", "10.0.0.1", "10.0.0.1", ["x", "10.0.0.999", "10.0.0.1; DROP"]),
     ],
 )
-async def test_columns_of_other_types(
-    site: PostgresqlSite, kind: str, stored: str, asked: str, others: list[str]
-) -> None:
+async def test_other_column_types(site: PostgresqlSite, kind: str, stored: str, asked: str, others: list[str]) -> None:
     table = f"{site.table[:50]}_typed"
     hashed = await site.hasher.hash(GOOD)
     site.server.sql(

@@ -92,9 +92,7 @@ async def test_a_field_of_any_bytes_refuses_its_user_alone(site: RedisSite, fiel
     ],
     ids=["user", "rights", "no password", "database"],
 )
-async def test_settings_that_the_server_refuses_end_the_start(
-    site: RedisSite, changes: dict[str, Any], sentence: str
-) -> None:
+async def test_settings_the_server_refuses_end_a_start(site: RedisSite, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence) as caught:
         async with site.running(**changes):
             pass

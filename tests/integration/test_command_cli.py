@@ -219,9 +219,7 @@ def test_wait_ends_without_a_gateway(desk: Desk, monkeypatch: pytest.MonkeyPatch
 # --- list and show ---
 
 
-def test_list_has_the_last_status_of_each_and_finds_by_every_filter(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_has_the_last_status_of_each_and_finds_by_each_filter(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = consumer_groups(desk.bootstrap)
     now_ms = time.time_ns() // 1_000_000 - 10_000
     one, two, three = (Place(desk.commands, 1, offset) for offset in range(3))

@@ -141,9 +141,7 @@ async def test_a_freeze_beyond_the_delivery_timeout_costs_incarnations_and_loses
         assert len(stream.observer.incarnations) >= 2
 
 
-async def test_a_partition_that_has_lost_its_place_begins_anew_under_load_and_no_other_waits(
-    backend: KafkaBackend,
-) -> None:
+async def test_a_partition_that_lost_its_place_begins_anew_under_load_and_no_other_waits(backend: KafkaBackend) -> None:
     topic, dead = await backend.topic(PARTITIONS), await backend.topic()
     stream = Stream(backend.cluster.bootstrap, [topic], dead)
     async with stream:

@@ -197,9 +197,7 @@ def test_it_shows_the_secret_and_knows_a_no(service: Service, client: AccessClie
         (200, b'{"result": "allow", "expire_at": 1}'),
     ],
 )
-def test_what_is_no_clear_allow_lets_nobody_in(
-    service: Service, client: AccessClient, status: int, body: bytes
-) -> None:
+def test_what_is_no_clear_allow_lets_none_in(service: Service, client: AccessClient, status: int, body: bytes) -> None:
     service.status, service.body = status, body
     assert client.login("d1", "c", "d1", "::1") is None
 

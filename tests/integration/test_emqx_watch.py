@@ -171,9 +171,7 @@ async def test_messages_without_subscriber_are_counted_from_the_first_look_on(
         assert read(watched, "emqx_no_subscribers") == {(): 0}, "another worker counts them"
 
 
-async def test_own_messages_without_subscriber_are_left_out(
-    broker: ScriptedBroker, rest: EmqxRest, tmp_path: Path
-) -> None:
+async def test_own_messages_unsubscribed_are_left_out(broker: ScriptedBroker, rest: EmqxRest, tmp_path: Path) -> None:
     own = [1]  # before the first look
     publish(broker, range(1))
     async with watch(rest, tmp_path / "e.json", own_unheard=lambda: own[0]) as watched:

@@ -225,9 +225,7 @@ async def test_a_place_that_is_lost_again_at_once_costs_the_incarnation(backend:
         assert "OUT_OF_ORDER_SEQUENCE" in str(failure)
 
 
-async def test_a_rejection_after_an_attempt_without_answer_does_not_give_the_numbers_back(
-    backend: KafkaBackend,
-) -> None:
+async def test_a_rejection_after_an_attempt_without_answer_does_not_give_numbers_back(backend: KafkaBackend) -> None:
     """The first attempt may have been stored. With its numbers the next batch would be taken for its repetition."""
     topic = await backend.topic()
 

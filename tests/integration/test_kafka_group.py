@@ -171,9 +171,7 @@ async def test_what_a_member_was_giving_up_when_it_crashed_is_shared_out(backend
                 first.held.set()
 
 
-async def test_a_listener_that_is_too_slow_loses_what_moves(
-    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_listener_loses_what_moves(backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "REVOKED_S", 0.5)
     topic = await backend.topic(2)
     first, second = Member(backend, "one", topic), Member(backend, "two", topic)

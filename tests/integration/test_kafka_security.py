@@ -131,9 +131,7 @@ async def test_one_address_of_several_is_enough(backend: KafkaBackend, free_port
     ("spoken", "listener"),
     [("PLAINTEXT", "tls_bootstrap"), ("PLAINTEXT", "sasl_bootstrap"), ("SSL", "bootstrap"), ("SSL", "sasl_bootstrap")],
 )
-async def test_the_wrong_protocol_for_a_port_is_guessed(
-    secured_kafka: SecuredKafka, spoken: str, listener: str
-) -> None:
+async def test_a_wrong_protocol_for_a_port_is_guessed(secured_kafka: SecuredKafka, spoken: str, listener: str) -> None:
     address = getattr(secured_kafka, listener)
     sentence = await refuses(UnreachableError, address, security=spoken, tls=tls(secured_kafka))
     assert address in sentence

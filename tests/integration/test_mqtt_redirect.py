@@ -27,9 +27,7 @@ def reference(*brokers: ScriptedBroker) -> bytes:
 
 
 @pytest.mark.parametrize("code", [0x9C, 0x9D])
-async def test_a_redirection_at_the_connect_is_followed_without_a_wait(
-    code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_redirection_at_the_connect_is_followed_at_once(code: int, capsys: pytest.CaptureFixture[str]) -> None:
     async with ScriptedBroker() as target, ScriptedBroker(Rules(refuse_connect=code)) as first:
         first.rules.refusal_properties = reference(target)
         began = time.monotonic()
@@ -114,9 +112,7 @@ async def test_a_target_that_cannot_be_reached_does_not_strand_the_session() -> 
         (packets.server_reference(b"\xff\xfe"), "follow", ""),  # no UTF-8: whatever is said, it goes on
     ],
 )
-async def test_what_is_not_followed_is_said_and_the_session_goes_on(
-    properties: bytes, redirect: str, words: str
-) -> None:
+async def test_what_is_not_followed_is_said_and_the_session_stays(properties: bytes, redirect: str, words: str) -> None:
     async with ScriptedBroker() as broker, running(broker, redirect=redirect) as (_, session):
         for number in (1, 2):
             said: list[str] = []

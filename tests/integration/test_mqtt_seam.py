@@ -170,9 +170,7 @@ async def test_through_an_http_proxy(scheme: str, unique: str, mosquitto: Mosqui
     ],
     ids=["password", "forbidden", "broker not there"],
 )
-async def test_a_proxy_that_refuses_is_named(
-    proxy: ConnectProxy, words: str, unique: str, mosquitto: Mosquitto
-) -> None:
+async def test_a_refusing_proxy_is_named(proxy: ConnectProxy, words: str, unique: str, mosquitto: Mosquitto) -> None:
     async with proxy:
         settings = {"host": "127.0.0.1", "port": proxy.port}
         text = await problem(unique, **at(mosquitto), proxy=settings)
@@ -370,9 +368,7 @@ async def test_a_real_brokers_retain_flag_arrives(kind: str, unique: str, reques
 # --- windows ---
 
 
-async def test_a_window_that_the_broker_does_not_mean_is_given_up(
-    unique: str, make_mosquitto: Callable[..., Mosquitto]
-) -> None:
+async def test_a_window_that_is_not_meant_is_given_up(unique: str, make_mosquitto: Callable[..., Mosquitto]) -> None:
     """mosquitto's CONNACK names its max_inflight_messages (20), and it sends as many as we ask for: "300 of 20"."""
     mosquitto = make_mosquitto(config="max_inflight_messages 20\n")
     address = f"mqtt://127.0.0.1:{mosquitto.port}"

@@ -83,9 +83,7 @@ def found(*workers: Worker) -> list[int]:
 
 
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-async def test_from_four_sessions_to_two_nothing_is_lost_and_nobody_stays_a_member(
-    protocol: str, tmp_path: Path
-) -> None:
+async def test_from_four_sessions_to_two_nothing_is_lost_and_none_stays_a_member(protocol: str, tmp_path: Path) -> None:
     async with ScriptedBroker() as broker:
         async with life(tmp_path, broker, 4, protocol=protocol) as before:
             publish(broker, range(100))

@@ -294,9 +294,7 @@ async def test_a_provider_that_misbehaves_is_told_and_gets_nothing_more(
 @pytest.mark.parametrize(
     ("kind", "says"), [("mac", "not of type Bearer"), ("bearer", ""), ("BEARER", ""), (None, "not of type Bearer")]
 )
-async def test_the_type_of_the_token_is_looked_at(
-    provider: IdentityProvider, clock: Clock, kind: Any, says: str
-) -> None:
+async def test_the_type_of_a_token_is_looked_at(provider: IdentityProvider, clock: Clock, kind: Any, says: str) -> None:
     provider.token_type = kind
     if says:
         assert says in await refusal(clock, settings(provider))

@@ -85,9 +85,7 @@ async def test_a_break_that_the_session_outlives_is_no_loss(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("verb", list(StopVerb))
-async def test_a_session_that_is_gone_between_two_lives_is_a_loss_unless_it_was_ended(
-    tmp_path: Path, verb: StopVerb
-) -> None:
+async def test_a_session_gone_between_two_lives_is_a_loss_unless_it_was_ended(tmp_path: Path, verb: StopVerb) -> None:
     async with ScriptedBroker() as broker:
         async with running(broker, tmp_path, verb=verb) as (_, found, _, _):
             assert not found, "the first connect ever"
