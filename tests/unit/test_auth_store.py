@@ -89,8 +89,8 @@ class TestFile:
     def test_a_careless_copy_is_closed_to_others(self, store: Store, path: Path) -> None:
         store.close()
         path.chmod(0o644)
-        Store(path).open()
-        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        with opened_store(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
     def test_a_newer_format_is_refused_with_a_sentence(self, store: Store, path: Path) -> None:
         store.close()
@@ -205,9 +205,9 @@ class TestFile:
         await store.ban(Ban("clientid", "before"), by="service")
         for old in path.parent.iterdir():
             old.unlink()
-        Store(path).open()
-        await store.ban(Ban("clientid", "c"), by="service")
-        assert store.find_ban("c", "", "", 0) is not None
+        with opened_store(path):
+            await store.ban(Ban("clientid", "c"), by="service")
+            assert store.find_ban("c", "", "", 0) is not None
 
     def test_versions_after_a_copy_restored_in_place_are_new_ones(self, store: Store, path: Path) -> None:
         with sqlite3.connect(path) as db, sqlite3.connect(":memory:") as copy:
@@ -241,7 +241,7 @@ class TestFile:
 
     def test_another_users_database_is_said(self, nobody: Path) -> None:
         path = nobody / "auth" / "auth.sqlite3"
-        Store(path).open()
+        store_file.prepare(path)
         path.parent.chmod(0o755)
         path.chmod(0o000)
         with as_nobody(), pytest.raises(StoreError, match="belongs to the user that made it"):

@@ -104,8 +104,8 @@ class TestMigration:
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store_file, "FORMAT", store_file.FORMAT + 1)
-        with pytest.raises(StoreError, match="older format"):
-            store_file.check_format(path, sqlite3.connect(path))
+        with contextlib.closing(sqlite3.connect(path)) as db, pytest.raises(StoreError, match="older format"):
+            store_file.check_format(path, db)
 
 
 def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:

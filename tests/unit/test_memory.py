@@ -42,7 +42,7 @@ def test_what_waits_for_the_collector_is_bounded() -> None:
     for _ in range(50_000):
         Knot()
         most = max(most, Knot.alive)
-    assert 0 < most <= 5_001
+    assert 0 < most <= 5_050  # from Python 3.12 on the collector waits for the end of a loop's round or a call
 
 
 @pytest.mark.usefixtures("settled")
