@@ -65,7 +65,10 @@ def protobuf_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[
             raise BadPayloadError("not_protobuf", f"it is no {binary.message}: {error}") from error
         if wrong := ", ".join(_of_other_types(message, "")):
             raise BadPayloadError("wrong_type", wrong)
-        return [_value(message, field.path) for field in fields]
+        found = [_value(message, field.path) for field in fields]
+        if bytes in map(type, found):  # what the library makes of other bytes in a text of proto2
+            raise BadPayloadError("not_protobuf", f"a text in {binary.message} is not UTF-8")
+        return found
 
     return read
 

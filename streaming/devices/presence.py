@@ -32,6 +32,7 @@ def parse_presence(
     session = connected if type(connected) is int and 0 < connected <= MOST else None
     reason = fields.get("reason")
     detail = reason[:_MOST_DETAIL] if isinstance(reason, str) else ""
+    detail = detail.encode(errors="replace").decode()  # half a pair of surrogates is no text, and would end the job
     return Presence(device, gateway, online, session, received_ms, detail)
 
 

@@ -24,6 +24,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from config.settings import Settings
 from streaming.decoding.decode import decoded
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
+from streaming.decoding.fields import BadPayloadError, Binary, PayloadField
+from streaming.decoding.protobuf_schemas import protobuf_reader
 from streaming.silver.job import silver_rows
 from tests.chaos.harness import FULL
 
@@ -184,6 +186,18 @@ def position(data: bytes, **values: Any) -> bytes:
     for file in FileDescriptorSet.FromString(data).file:
         pool.AddSerializedFile(file.SerializeToString())
     return GetMessageClass(pool.FindMessageTypeByName("fleet.Position"))(**values).SerializeToString()
+
+
+def test_a_text_of_proto2_that_is_not_utf8_is_refused() -> None:
+    """The library gives its bytes, which Arrow would not take: the job would end, at each start again."""
+    file = FileDescriptorProto(name="old.proto", syntax="proto2")
+    field_of = file.message_type.add(name="Old").field.add
+    field_of(name="device", number=1, type=FieldDescriptorProto.TYPE_STRING, label=FieldDescriptorProto.LABEL_OPTIONAL)
+    binary = Binary("none", (("old.desc", FileDescriptorSet(file=[file]).SerializeToString()),), message="Old")
+    read = protobuf_reader(binary, (PayloadField(("device",), "string"),))
+    assert read(b"\n\x01d") == ["d"]
+    with pytest.raises(BadPayloadError, match="a text in Old is not UTF-8"):
+        read(b"\n\x01\xff")
 
 
 @pytest.fixture(scope="module")

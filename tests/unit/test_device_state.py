@@ -359,5 +359,8 @@ def test_births_and_deaths_are_known_in_the_forms_in_use(
 def test_a_death_tells_its_reason_and_its_connection() -> None:
     found = parse_presence("d", "edge", None, b'{"status": "offline", "connected_at": 5, "reason": "keepalive"}', 7)
     assert found == Presence("d", "edge", online=False, session_ms=5, received_ms=7, detail="keepalive")
+    half = parse_presence("d", "edge", None, b'{"status": "offline", "reason": "\\ud800"}', 7)
+    assert half is not None
+    assert half.detail.encode() == b"?", "Spark's rows are UTF-8"
     beyond = parse_presence("d", "edge", None, b'{"status": "offline", "connected_at": 9223372036854775808}', 7)
     assert beyond == Presence("d", "edge", online=False, session_ms=None, received_ms=7, detail="")
