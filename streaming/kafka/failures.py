@@ -34,9 +34,7 @@ def explain(query: str, failure: BaseException, settings: Settings) -> StreamErr
 
 def _raised_by_us(text: str) -> StreamError | None:
     """Our own error out of a query's Python code, which comes back as the text of a traceback."""
-    found = None
-    for found in _OURS.finditer(text):  # noqa: B007 (the last is what it ended with)
-        pass
+    found = (None, *_OURS.finditer(text))[-1]  # what it ended with
     kind = None if found is None else getattr(errors, found["kind"], None)
     if found is None or not isinstance(kind, type) or not issubclass(kind, StreamError):
         return None

@@ -42,12 +42,11 @@ class Forgotten:
             if ms.isdigit():
                 yield int(ms), digest, name
 
-    def let_go(self, before: datetime) -> int:
-        """Removes the notes of devices that were forgotten before a moment; returns how many."""
-        old = [name for ms, _, name in self._notes() if ms < millis(before)]
-        for name in old:
-            self._folder.delete(name)
-        return len(old)
+    def let_go(self, before: datetime) -> None:
+        """Removes the notes of devices that were forgotten before a moment."""
+        for ms, _, name in [*self._notes()]:
+            if ms < millis(before):
+                self._folder.delete(name)
 
     def marked(self, rows: DataFrame) -> DataFrame | None:
         """The rows of a table with a column ``device``, and when their devices were forgotten: ``forgotten_ms``, null

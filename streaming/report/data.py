@@ -128,8 +128,8 @@ def bucket_s(span_s: float, most: int) -> int:
 
 
 def moment(second: float) -> str:
-    """``2026-11-21 08:15:30``, UTC."""
-    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
+    """``2026-11-21 08:15``, UTC."""
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M}"
 
 
 def worst_of(alerts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:

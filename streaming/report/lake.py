@@ -136,9 +136,11 @@ class _Lake:
         if read_to is None:
             return f"Not judged: the job {job} has not read yet what this table silver had when it began."
         added = F.greatest(*(F.coalesce(F.col(f"operationMetrics.{it}").cast("long"), F.lit(0)) for it in _ADDED))
-        commits = self.spark.sql(f"DESCRIBE HISTORY {silver.sql_name}")
-        known = F.count_if((F.col("version") > read_to) & ((F.col("operation") == "OPTIMIZE") | (added == 0)))
-        newest, without = _only(commits.agg(F.max("version"), known))
+        history = f"DESCRIBE HISTORY {silver.sql_name} LIMIT"  # all of it is a file for each commit of a month
+        newest = _only(self.spark.sql(f"{history} 1"))["version"]
+        unread = F.col("version").between(read_to + 1, newest)
+        known = F.count_if(unread & ((F.col("operation") == "OPTIMIZE") | (added == 0)))
+        (without,) = _only(self.spark.sql(f"{history} {max(1, newest - read_to)}").agg(known))
         left = newest - read_to - without  # what the history has no more counts, too
         if not left:
             return None
@@ -397,7 +399,7 @@ def _left_by_audit(rows: DataFrame, silver: DataFrame | None) -> str | None:
         left = silver.select(minute).distinct().join(rows.select("minute").distinct(), "minute", "left_anti")
         count, first, last = _only(left.agg(F.count(F.lit(1)), F.min(_seconds("minute")), F.max(_seconds("minute"))))
         if count:
-            said.append(f"{count:,} minutes with readings, from {moment(first)[:-3]} to {moment(last)[:-3]} UTC")
+            said.append(f"{count:,} minutes with readings, from {moment(first)} to {moment(last)} UTC")
     if unread:
         said.append(f"{unread:,} acknowledged records that the audit has not read yet")
     if expired:

@@ -25,7 +25,7 @@ def render(report: Report) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Stream report, {_moment(report.made_at_s)}</title>\n<style>\n{style}</style>\n</head>\n"
+        f"<title>Stream report, {moment(report.made_at_s)}</title>\n<style>\n{style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
@@ -48,8 +48,8 @@ def _body(report: Report) -> Iterator[str]:
     span = "no readings"
     if report.begin_s is not None and report.end_s is not None:
         length = _length(report.end_s - report.begin_s)
-        span = f"Readings received from {_moment(report.begin_s)} to {_moment(report.end_s)} UTC ({length})"
-    made = _moment(report.made_at_s)
+        span = f"Readings received from {moment(report.begin_s)} to {moment(report.end_s)} UTC ({length})"
+    made = moment(report.made_at_s)
     whose = "" if report.device is None else f" Only the device {report.device}."
     yield f'<p class="soft">{escape(span)}.{escape(whose)} Read from {escape(report.source)}; made {made} UTC.</p>'
     yield _findings(report.findings)
@@ -196,10 +196,6 @@ def _value(value: Cell) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else value
-
-
-def _moment(second: float) -> str:
-    return moment(second)[:-3]
 
 
 def _length(seconds: float) -> str:

@@ -90,8 +90,7 @@ def _due(spark: SparkSession, plan: Plan, table: DeltaTable) -> Iterator[Done]:
     size, column = plan.stream.lake.target_file_size, _SORTED.get(table.name)
     days = upkeep.days(size, column)
     due = [it for it in days if (it.small or it.unsorted) and (it.day is None or plan.compactable(it.day))]
-    checkpoints = location(plan.stream.checkpoint).rstrip("/")
-    if any(it.day is None for it in due) and job_lock.holder(checkpoints, table.name) is not None:
+    if any(it.day is None for it in due) and job_lock.holder(location(plan.stream.checkpoint), table.name) is not None:
         # In no days, so each of its batches touches what would be put together, and one of the two would be in vain.
         yield "kept", f"not compacted while the job {table.name} runs"
         due = []

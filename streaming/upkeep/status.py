@@ -76,10 +76,6 @@ def collect(
     return LakeStatus(checkpoint.url, lake.url, queries, tables)
 
 
-def to_json(status: LakeStatus) -> str:
-    return json.dumps(asdict(status))
-
-
 def from_json(line: str) -> LakeStatus:
     told: dict[str, Any] = json.loads(line)
     queries = [QueryStatus(**one | {"progress": Progress(**one["progress"])}) for one in told["queries"]]
@@ -89,7 +85,7 @@ def from_json(line: str) -> LakeStatus:
 def run(spark: SparkSession, settings: Settings, _arguments: argparse.Namespace) -> int:
     """The tool's half inside Spark: the status as JSON, for ``gateway stream status`` to show."""
     found = collect(settings.stream, partial(Folder, spark), partial(_read_by_spark, spark, settings.stream))
-    print(to_json(found))  # noqa: T201 (the tool's product)
+    print(json.dumps(asdict(found)))  # noqa: T201 (the tool's product)
     return 0
 
 
