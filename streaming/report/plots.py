@@ -7,7 +7,7 @@ legible in light, dark and on paper. Without pyplot: no display, no state, any t
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -114,16 +114,21 @@ def histogram(axes: Axes, counts: Mapping[str, int], *, unit: str, ranges: str) 
 def signal(axes: Axes, data: Signal) -> None:
     """A signal over time: its mean, a band from the least to the greatest value, and what does not fit it."""
     times = _times(data.points)
-    least, mean, greatest = ([point[at] for point in data.points] for at in (1, 2, 3))
+    least, mean, greatest = (_drawable(point[at] for point in data.points) for at in (1, 2, 3))
     axes.fill_between(times, least, greatest, color=_ROLES["band"], linewidth=0)
     axes.plot(times, mean, color=_ROLES["c0"], linewidth=1.2)
     for kind in sorted({mark.kind for mark in data.marks}):
         marks = [mark for mark in data.marks if mark.kind == kind]
-        axes.plot(_times(marks), [mark.value for mark in marks], _MARKERS.get(kind, "o"), label=kind, **_MARK)
+        axes.plot(_times(marks), _drawable(mark.value for mark in marks), _MARKERS.get(kind, "o"), label=kind, **_MARK)
     _time_axis(axes)
     axes.set_ylabel(f"{data.name} ({data.unit})" if data.unit else data.name)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="y")
+
+
+def _drawable(values: Iterable[float]) -> list[float]:
+    """At most so large that the length of an axis is a number."""
+    return [min(max(value, -1e300), 1e300) for value in values]
 
 
 def _times(points: Sequence[tuple[Any, ...]]) -> list[float]:

@@ -132,6 +132,7 @@ def test_a_report_without_anything_says_so_in_every_section() -> None:
     {"quarantine": Bars(1.0, {"not_json": [(BEGIN_S, 1.0)]})},
     {"lateness": {"under 1 s": 0}},
     {"signals": [replace(full_report().signals[0], points=[], marks=[])]},
+    {"signals": [replace(full_report().signals[0], points=[(BEGIN_S, -1.79e308, 0.0, 1.79e308)])]},
     {"findings": [Finding("readings", "0")]},
 ], ids=lambda change: next(iter(change)))  # fmt: skip
 def test_very_little_data_is_drawn_without_a_warning(change: dict[str, object]) -> None:
