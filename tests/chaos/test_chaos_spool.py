@@ -74,7 +74,8 @@ def test_a_kafka_that_answers_nothing_costs_nothing_but_time(away: Away, make_ca
         began, held = time.monotonic(), spooled(case)
         wait_until(lambda: spooled(case) < RATE / 10, f"the spool is empty; {case.gateway.tail()}", 60)
         seconds = time.monotonic() - began
-        assert held / seconds + RATE > 3 * RATE, f"{held} messages took {seconds:.1f} s beside live traffic"
+        # It may have been empty at the first look.
+        assert held < RATE or held / seconds > 2 * RATE, f"{held} messages took {seconds:.1f} s beside live traffic"
         finish(case, copies=RATE)
 
 
