@@ -38,7 +38,7 @@ ORDER = (
     "integration/test_demo.py",
     "chaos/test_chaos_(operate|workers)",
     BUSY,
-    r"chaos/test_chaos_(slow_kafka|spool)|integration/test_(commands|embedded_dev|outward_kafka)\.py",
+    r"chaos/test_chaos_(slow_kafka|spool)|integration/test_(commands|embedded_dev|outward_kafka|page|tail_compare)\.py",
     "",
 )
 
