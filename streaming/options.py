@@ -56,7 +56,7 @@ _COMMON: Final[Options] = {
     "--checkpoint": {"metavar": "FOLDER", "help": "stream.checkpoint: how far the jobs have read"},
     "--lake": {"metavar": "FOLDER", "dest": "lake__path", "help": "stream.lake.path: the tables' folder"},
     "--conf": {"action": "append", "default": [], "metavar": "NAME=VALUE",
-               "help": "a property of Spark itself, such as spark.driver.memory=2g; may be repeated"},
+               "help": "a property of Spark itself, such as spark.driver.memory=3g; may be repeated"},
 }  # fmt: skip
 _OF_JOBS: Final[Options] = {
     "--topic": {"action": "append", "metavar": "NAME", "dest": "topics",

@@ -171,7 +171,7 @@ def _take_out(
 def _spark_ended(message: SparkEnded) -> StreamError:
     return StreamError(
         f"Spark's JVM ended by itself with status {message.status}; what it said last is on standard error. -9 is a"
-        " kill: was the machine short of memory? 52 is its own heap: give it more with --conf spark.driver.memory=2g."
+        " kill: was the machine short of memory? 52 is its own heap: give it more with --conf spark.driver.memory=3g."
     )
 
 

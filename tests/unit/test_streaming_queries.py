@@ -22,6 +22,7 @@ from streaming.progress import Event
 from streaming.runtime.listener import Terminated
 from streaming.runtime.pace import Pace
 from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
+from streaming.runtime.session import session_conf
 from tests.batch_reports import batch_report
 from tests.kinds import is_a
 
@@ -227,7 +228,10 @@ def test_a_jvm_that_is_gone_is_told(running: Running, stopping: bool) -> None:
         running.table.begin_batch()
         running.signal()
     running.mailbox.put(SparkEnded(-9))
-    assert "status -9" in str(is_a(StreamError, running.ended()))
+    problem = str(is_a(StreamError, running.ended()))
+    assert "status -9" in problem
+    heap = session_conf(Settings(), [], {}, submitted=False)["spark.driver.memory"]
+    assert f"spark.driver.memory={heap}" not in problem, "what it has anyway"
 
 
 def test_a_query_that_cannot_start_ends_those_that_did() -> None:
