@@ -14,7 +14,7 @@ python := $(VENV)/bin/python
 
 .PHONY: help
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo '  ARGS="..." passes options on:  make demo ARGS="--duration 20 --json"'
 	@echo '                                 make test ARGS="tests/unit -x"'

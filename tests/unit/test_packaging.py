@@ -566,7 +566,7 @@ def test_make_fails_when_its_command_fails(tmp_path: Path, target: str) -> None:
 
 
 def test_make_help_lists_every_target() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)) - {"ready"}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)) - {"ready", "ready-demo"}
     ran = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
     missing = [target for target in targets if f"make {target} " not in ran.stdout]
     assert not missing, f"not in `make help`: {missing}"
