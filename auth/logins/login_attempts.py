@@ -42,7 +42,7 @@ class LoginAttempts:
         self._store = store
         self._chain = chain
         self._events = events
-        self._under_way: Counter[Hashable] = Counter()  # verifications, by all that may count a failure
+        self._under_way: dict[Hashable, Counter[str]] = {}  # passwords in verification, by all that may count a failure
         self._locks: OrderedDict[str, _Lock] = OrderedDict()
 
     def names(self, request: LoginRequest) -> Names:
@@ -93,24 +93,31 @@ class LoginAttempts:
         self._locks.pop(name, None)
         self.lockouts.forgive(name, address)
 
-    def guessing(self, names: Names, now_ns: int) -> bool:
-        """Whether so many logins of this user are being verified that their failures would lock it out, with those that
-        count already. Without the limit 2,000 simultaneous guesses would be answered before the first one counts. It
-        does not slow a fleet with one user, because so many hashes keep all threads busy."""
+    def guessing(self, names: Names, password: str, now_ns: int) -> bool:
+        """Whether so many other passwords of this user are being verified that their failures would lock it out, with
+        those that count already. Without the limit 2,000 simultaneous guesses would be answered before the first one
+        counts. It does not slow a fleet with one user, which has one password, or tokens, which nobody guesses."""
         most = self.lockouts.failures
-        return most > 0 and any(
-            most <= failures + self._under_way[name] for name, failures in self.lockouts.counts(names, now_ns)
+        if not most or names.by_name is None:
+            return False
+        return any(
+            password not in (tried := self._under_way.get(name, ())) and most <= failures + len(tried)
+            for name, failures in self.lockouts.counts(names, now_ns)
         )
 
-    def begin(self, names: Names) -> None:
+    def begin(self, names: Names, password: str) -> None:
         """Register a verification; call ``end`` once."""
-        self._under_way.update(_counted(names))
+        for name in _counted(names):
+            self._under_way.setdefault(name, Counter())[password] += 1
 
-    def end(self, names: Names) -> None:
+    def end(self, names: Names, password: str) -> None:
         """Unregister a verification, with or without a verdict."""
         for name in _counted(names):
-            self._under_way[name] -= 1
-            if not self._under_way[name]:
+            tried = self._under_way[name]
+            tried[password] -= 1
+            if not tried[password]:
+                del tried[password]
+            if not tried:
                 del self._under_way[name]
 
     def failed(

@@ -153,13 +153,13 @@ class Logins:
                 seen = _Seen(version, ban_version, outcome.stamp)
                 return self._count(self._admit(key, request, names, outcome, seen))
             seen = _Seen(version, ban_version, self._chain.stamp(request))
-            if self._attempts.guessing(names, now_ns) or not self._shedder.enter():
+            if self._attempts.guessing(names, request.password, now_ns) or not self._shedder.enter():
                 return self._no_answer(request, "shed")
         except BackendDownError as error:
             self._events.store_failed(error)
             return self._no_answer(request, "backend_down")
         self.counts.in_flight = self._shedder.in_flight
-        self._attempts.begin(names)
+        self._attempts.begin(names, request.password)
         self._under_way[key] = asyncio.get_running_loop().create_task(
             self._verify(key, request, names, seen), name="auth verification"
         )
@@ -295,7 +295,7 @@ class Logins:
             self._shedder.release()
             self.counts.in_flight = self._shedder.in_flight
             self._under_way.pop(key, None)
-            self._attempts.end(names)
+            self._attempts.end(names, request.password)
 
     def _admit(self, key: bytes, request: LoginRequest, names: Names, outcome: Outcome, seen: _Seen) -> LoginAnswer:
         """The answer to a login that the chain admits, not counted yet. Raises BackendDownError."""

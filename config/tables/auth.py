@@ -258,8 +258,8 @@ class AuthHashingSettings(Table):
 
 class AuthProtectionSettings(Table):
     failures: Annotated[Count, Field(ge=0, le=1_000_000)] = 10
-    """Wrong passwords within `failure_window` after which a user is locked out. Also the number of a user's logins
-    verified at a time. 0: neither."""
+    """Wrong passwords within `failure_window` after which a user is locked out. Also the number of a user's
+    passwords verified at a time. 0: neither."""
 
     address_failures: Annotated[Count, Field(ge=0, le=1_000_000)] = 50
     """Wrong passwords within `failure_window` after which an address is locked out, over all users. 0: never, for

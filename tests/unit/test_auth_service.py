@@ -543,6 +543,22 @@ class TestAtTheSameTime:
         assert (await service.ask(login(password="one more"))).reason == "locked_out"
 
     @manual_time
+    @pytest.mark.parametrize("was_in", [False, True])
+    async def test_a_fleet_with_one_password_behind_one_address_is_verified_all_at_once(self, was_in: bool) -> None:
+        service = make_service(protection={"failures": 5}, limits={"cache_ttl": "1s"})
+        fleet = [login(clientid=f"device-{number}") for number in range(50)]
+        for request in fleet if was_in else ():
+            await service.ask(request)
+        for number in range(4):  # one device has another
+            await service.ask(login(password=f"former {number}"))
+        service.clock.forward(2)
+        gate = service.hasher.gate = asyncio.Event()
+        tasks = [asyncio.create_task(service.ask(request)) for request in fleet]
+        await asyncio.sleep(0.1)
+        gate.set()
+        assert {answer.reason for answer in await asyncio.gather(*tasks)} == {"verified"}
+
+    @manual_time
     async def test_who_has_been_in_from_there_is_not_held_up_by_guessers(self) -> None:
         service = make_service(protection={"failures": 2}, limits={"cache_ttl": "1s"})
         await service.ask(login(peerhost="10.0.0.1"))
