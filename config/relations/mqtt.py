@@ -12,7 +12,8 @@ from config.values.names import placeholders
 from config.values.topic_filters import covers, disjoint_groups
 
 _IN_CLIENT_ID = ("instance", "worker", "session")
-_MANY_WORKERS = 100  # where their number is that of the CPUs
+_OF_CLIENT_IDS = ("mqtt.client_id", "mqtt.sessions", "mqtt.groups", "worker", "workers")
+_MANY_WORKERS = 100  # where their number is that of the CPUs, which may be few
 
 
 def placeholders_known(path: str, *known: str) -> Rule:
@@ -55,13 +56,13 @@ def _client_id_lacks(name: str, settings: Settings) -> bool:
     return _wrong_placeholder(text, _IN_CLIENT_ID) is None and f"${{{name}}}" not in text
 
 
-def _client_ids_meet(settings: Settings) -> Iterator[str]:
+def _client_ids_meet(settings: Settings, unset: int) -> Iterator[str]:
     text, mqtt = settings.mqtt.client_id, settings.mqtt
     if not all(f"${{{name}}}" in text for name in ("worker", "session")):
         return
     names = [str(number) for number in range(mqtt.sessions)]
     names += [f"{group.name}-{number}" for group in mqtt.groups for number in range(group.sessions)]
-    workers = settings.worker + 1 if settings.workers == 0 else settings.workers or _MANY_WORKERS
+    workers = settings.worker + 1 if settings.workers == 0 else settings.workers or unset
     first: dict[str, str] = {}
     for worker in range(min(workers, _MANY_WORKERS)):
         for name in names:
@@ -139,7 +140,7 @@ REFUSED = (
         lambda s: _client_id_lacks("worker", s) and (s.workers or 0) > 1,
         "<mqtt.client_id> has no ${worker}, but <workers>: they would end each other's sessions; add ${worker}.",
     ),
-    Rule(("mqtt.client_id", "mqtt.sessions", "mqtt.groups", "worker", "workers"), _client_ids_meet),
+    Rule(_OF_CLIENT_IDS, lambda s: _client_ids_meet(s, 1)),
     when(
         lambda s: s.mqtt.persistent and s.mqtt.protocol == "5" and not s.mqtt.session_expiry,
         "<mqtt.session_expiry>, but <mqtt.persistent>: the session would end with its connection and what waits in it "
@@ -223,6 +224,10 @@ def _properties(settings: Settings) -> Iterator[str]:
 
 WARNED = (
     unverified("mqtt"),
+    Rule(
+        (*_OF_CLIENT_IDS, "mqtt.distribution"),
+        lambda s: _client_ids_meet(s, 1 if s.mqtt.distribution == "partitioned" else _MANY_WORKERS),
+    ),
     Rule(("mqtt.keepalive", "kafka.request_timeout"), _keepalive),
     Rule(("routes", "mqtt.persistent"), _qos0),
     Rule(("mqtt.status", "routes", "instance"), _own_status),

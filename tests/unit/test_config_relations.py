@@ -255,6 +255,8 @@ DOUBTS = {
         ("mqtt.tls.verify = false", "pretend", "mqtt.tls.ca_file")),
     "short keepalive": Case("[mqtt]\nkeepalive = 4",
         ("mqtt.keepalive = 4s", "kafka.request_timeout = 5s (default)", "after 6s", "again")),
+    "client ids that meet with many CPUs": Case('[mqtt]\nsessions = 11\nclient_id = "gw${worker}${session}"',
+        ("mqtt.client_id", "session 10 of worker 1 and session 0 of worker 11")),
     "qos 0 in a persistent session": Case(route("qos = 0"),
         ("routes[0].qos = 0 (gateway.toml:5)", "mqtt.persistent = true (default)", 'route "r"', "lost")),
     "websocket path without websocket": Case('[mqtt]\nwebsocket_path = "/x"',
