@@ -84,6 +84,12 @@ class GroupLag:
         return max((one.age_seconds for one in self.partitions if one.age_seconds is not None), default=None)
 
     @property
+    def unknown(self) -> str:
+        """Why the lag of some partition is unknown; empty if each is known."""
+        unknown = (one for one in self.partitions if one.state == "unknown")
+        return next((f"{one.place}: {one.problem or 'Kafka does not report its offsets'}" for one in unknown), "")
+
+    @property
     def bad(self) -> tuple[PartitionLag, ...]:
         return tuple(one for one in self.partitions if one.state in BAD)
 

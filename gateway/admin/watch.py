@@ -74,7 +74,9 @@ class GroupWatch:
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
         metrics.consumer_lag_records.watch_rows(self._rows)
-        metrics.consumer_lag_seconds.watch_rows(lambda: {(one.group, one.topic): one.seconds for one in self._topics})
+        metrics.consumer_lag_seconds.watch_rows(
+            lambda: {(one.group, one.topic): one.seconds for one in self._topics if one.state != "unknown"}
+        )
 
     async def start(self) -> None:
         """Returns at once."""
@@ -126,12 +128,17 @@ class GroupWatch:
                     now = look(admin, group)
                 except AdminMissingError:
                     self._looks.pop(group, None)
+                    self._unseen.pop(group, None)
                     continue
-                blind, _ = self._unseen.pop(group, (0, ""))
-                if now.unseen:
-                    self._unseen[group] = blind + 1, now.unseen
-                found[group] = judged(admin, now, self._looks.get(group))
+                found[group] = lag = judged(admin, now, self._looks.get(group))
                 self._looks[group] = now
+                if why := now.unseen or lag.unknown:
+                    self._unseen[group] = self._unseen.get(group, (0, ""))[0] + 1, why
+                else:
+                    self._unseen.pop(group, None)
+            if self._unseen:  # a leader may be a broker that joined, or moved, since the connection was made
+                self._admin = None
+                admin.close()
         except AdminError:
             self._admin = None  # the next look connects again
             admin.close()
@@ -153,11 +160,12 @@ class GroupWatch:
         self._failure = str(error)
 
     def _rows(self) -> dict[tuple[str, ...], float]:
-        """The lag of each partition by the labels of its metric: watched group, topic, partition."""
+        """The lag of each partition, if known, by the labels of its metric: watched group, topic, partition."""
         return {
-            (name, one.place.topic, str(one.place.partition)): float(one.lag or 0)
+            (name, one.place.topic, str(one.place.partition)): float(one.lag)
             for name, found in self._lags.items()
             for one in found.partitions
+            if one.lag is not None
         }
 
     def problems(self) -> Iterator[Problem]:
@@ -219,12 +227,12 @@ def by_topic(
 
 
 def unseen_problem(group: str, why: str) -> Problem:
-    """The problem of a group whose topics the gateway's user may not see."""
+    """The problem of a group that cannot be judged, mostly because the gateway's user may not see its topics."""
     return Problem(
         "consumer-unwatched",
         "warning",
-        f"The lag of group {group} is unknown: {why}.",
-        "Grant the user of admin.*, or the gateway's own, Describe on its topics.",
+        f"The lag of group {group} is unknown: {why.removesuffix('.')}.",
+        f"gateway groups describe {group}. The user of admin.*, or the gateway's own, needs Describe on its topics.",
         group,
     )
 

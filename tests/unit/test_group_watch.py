@@ -30,6 +30,7 @@ class FakeAdmin:
         self.error: Exception | None = None
         self.closed = 0
         self.shown = True
+        self.problems: dict[TopicPartition, str] = {}
 
     def group(self, name: str) -> Group:
         if self.error is not None:
@@ -46,7 +47,8 @@ class FakeAdmin:
         return tuple(SimpleNamespace(name=name) for name in names if self.shown)
 
     def log_ends(self, places: Iterable[TopicPartition]) -> Offsets:
-        return Offsets(dict.fromkeys(places, self.end) if self.shown else {})
+        told = dict.fromkeys(places, self.end) if self.shown else {}
+        return Offsets({place: end for place, end in told.items() if place not in self.problems}, self.problems)
 
     def log_starts(self, places: Iterable[TopicPartition]) -> Offsets:
         return Offsets(dict.fromkeys(places, 0))
@@ -175,6 +177,23 @@ async def test_a_group_whose_topics_may_not_be_seen_is_not_well(member: bool) ->
     assert (problem.id, problem.severity, problem.subject) == ("consumer-unwatched", "warning", "reader")
     assert ("or are gone: t" if member else "it shows no topic") in problem.text
     admin.shown = True
+    await watch.look()
+    assert list(watch.problems()) == []
+
+
+async def test_a_lag_that_is_unknown_is_not_0() -> None:
+    """A broker that leads a partition may have joined after the connection was made, which then never learns of it."""
+    watch, admin, metrics = watch_of()
+    admin.problems = {PLACES[1]: "its leader, broker 4, is not registered"}
+    for looks in range(1, 4):
+        assert list(watch.problems()) == []
+        await watch.look()
+        assert admin.closed == looks, "the next look connects again"
+    assert metrics.consumer_lag_records.read() == {("reader", "t", "0"): 0}
+    assert metrics.consumer_lag_seconds.read() == {}
+    (problem,) = watch.problems()
+    assert problem.text == "The lag of group reader is unknown: t/1: its leader, broker 4, is not registered."
+    admin.error = AdminMissingError("its offsets have expired")
     await watch.look()
     assert list(watch.problems()) == []
 
