@@ -148,7 +148,9 @@ class HttpServer:
 
     def opened(self, connection: Connection) -> None:
         if len(self._connections) >= _CONNECTIONS:
-            next(iter(self._connections)).abort()
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]  # it is lost in the next turn of the loop, and others may come in this one
+            oldest.abort()
             _log.warning("http_connections_many", limit=_CONNECTIONS, consequence="the oldest is closed", repeat_key="")
         self._connections[connection] = None
         self._empty.clear()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -24,6 +25,7 @@ from gateway.base.lifecycle import Lifecycle, State
 from gateway.base.metrics import Metrics
 from gateway.base.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.http.answers import WorkerAnswers
+from gateway.http.connection import Connection
 from gateway.http.server import HttpPortError, HttpServer
 
 SECOND_NS = 1_000_000_000
@@ -244,6 +246,14 @@ async def test_connections_beyond_the_limit_close_the_oldest() -> None:
         finally:
             for _, writer in idle:
                 writer.close()
+
+
+def test_many_connections_in_one_turn_of_the_loop_close_as_many() -> None:
+    peers = [Mock(spec=Connection) for _ in range(250)]
+    server = Worker().server
+    for peer in peers:
+        server.opened(peer)
+    assert [peer.abort.call_count for peer in peers] == [1] * 150 + [0] * 100
 
 
 async def test_several_scrapers_at_once_are_answered_over_kept_connections() -> None:
