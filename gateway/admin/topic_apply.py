@@ -57,7 +57,7 @@ def act(admin: KafkaAdmin, step: Step, wanted: Mapping[str, Wanted], *, validate
     match step.kind:
         case "create":
             one = wanted[step.topic]
-            new = NewTopic(one.name, one.partitions, one.replication, one.configs)
+            new = NewTopic(one.name, int(str(step.after["partitions"])), one.replication, one.configs)
             if not admin.create_topic(new, validate_only=validate_only):
                 raise AdminRetriableError(
                     f"Topic {step.topic} exists, but Kafka does not show it: not yet, or because the right to Describe "

@@ -27,8 +27,9 @@ _BROKERS_CHOICE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A topic in the settings. It is created with ``partitions`` and ``replication``; with ``grows`` an existing one
-    must have that many partitions. Differences from values that are not set explicitly are not reported."""
+    """A topic in the settings. It is created with ``partitions`` and ``replication``, or with as many partitions as a
+    topic of ``beside`` if that has more. With ``grows`` an existing one must have ``partitions``. Differences from
+    values that are not set explicitly are not reported."""
 
     name: str
     used_by: tuple[str, ...]
@@ -38,6 +39,7 @@ class Wanted:
     grows: bool = False
     partitions_said: bool = False
     replication_said: bool = False
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def wanted_topics(settings: Settings) -> tuple[Wanted, ...]:
     if settings.ledger.topic:
         uses.setdefault(settings.ledger.topic, []).append("ledger")
     configs: dict[str, dict[str, str]] = {}
+    beside: dict[str, tuple[str, ...]] = {}
     for one in settings.commands:
         for name in one.topics:
             uses.setdefault(name, []).append(f"commands {one.name}")
@@ -77,11 +80,12 @@ def wanted_topics(settings: Settings) -> tuple[Wanted, ...]:
             "cleanup.policy": "compact,delete",
             "retention.ms": str(int(one.status_retention.total_seconds() * 1000)),
         }
+        beside[one.status_topic] = one.topics
     declared = {topic.name: topic for topic in settings.kafka.topics.declare}
     for name in declared:
         uses.setdefault(name, []).append("declared")
     return tuple(
-        _wanted(settings, name, tuple(used), declared.get(name), configs.get(name, {}))
+        _wanted(settings, name, tuple(used), declared.get(name), configs.get(name, {}), beside.get(name, ()))
         for name, used in sorted(uses.items())
     )
 
@@ -103,6 +107,7 @@ def _wanted(
     used_by: tuple[str, ...],
     declared: TopicSettings | None,
     configs: dict[str, str],
+    beside: tuple[str, ...],
 ) -> Wanted:
     """A topic as it should be. Declared settings come before ``configs``, those that its use asks for."""
     common = settings.kafka.topics
@@ -115,6 +120,7 @@ def _wanted(
             configs,
             partitions_said="partitions" in common.model_fields_set,
             replication_said="replication" in common.model_fields_set,
+            beside=beside,
         )
     configs = dict(configs)
     if declared.retention is not None:
@@ -131,6 +137,7 @@ def _wanted(
         grows=said,
         partitions_said=said,
         replication_said="replication" in declared.model_fields_set,
+        beside=() if said else beside,
     )
 
 
@@ -142,10 +149,13 @@ def plan(
     """The steps by topic, at least one for each ("nothing" if it matches). ``configs`` has the whole configuration of
     each existing topic."""
     steps: list[Step] = []
-    for topic in wanted:
+    by_name = {topic.name: topic for topic in wanted}
+    counts = {name: topic.partitions for name, topic in by_name.items()}
+    counts |= {name: len(topic.partitions) for name, topic in there.items()}
+    for topic in by_name.values():
         found = there.get(topic.name)
         if found is None:
-            steps.append(_creation(topic))
+            steps.append(_creation(topic, max(counts[name] for name in (topic.name, *topic.beside))))
             continue
         own = [*_partitions(topic, found), *_configuration(topic, configs.get(topic.name, {})),
                *_replication(topic, found)]  # fmt: skip
@@ -153,13 +163,13 @@ def plan(
     return tuple(steps)
 
 
-def _creation(topic: Wanted) -> Step:
+def _creation(topic: Wanted, partitions: int) -> Step:
     copies = "the broker's default replication" if topic.replication == _BROKERS_CHOICE else (
         f"replication {topic.replication}"
     )  # fmt: skip
     settings = "".join(f", {key}={value}" for key, value in topic.configs.items())
-    after = {"partitions": topic.partitions, "replication": topic.replication, "configs": dict(topic.configs)}
-    return Step(topic.name, "create", f"{many(topic.partitions, 'partition')}, {copies}{settings}", after=dict(after))
+    after = {"partitions": partitions, "replication": topic.replication, "configs": dict(topic.configs)}
+    return Step(topic.name, "create", f"{many(partitions, 'partition')}, {copies}{settings}", after=dict(after))
 
 
 def _partitions(topic: Wanted, found: Topic) -> list[Step]:

@@ -15,7 +15,7 @@ from gateway.admin.changes import NewTopic
 from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
 from gateway.admin.errors import AdminError, AdminMissingError, AdminRefusedError, AdminRetriableError
 from gateway.admin.model import Answers, Broker, Cluster, ConfigEntry, Partition, Topic, Unanswered
-from gateway.admin.topic_apply import apply, delete, refusals
+from gateway.admin.topic_apply import act, apply, delete, refusals
 from gateway.admin.topic_plan import plan, templated, wanted_topics
 from gateway.cli.main import main
 
@@ -95,6 +95,27 @@ def test_topics_of_commands_are_made_as_their_use_asks() -> None:
     assert [kind for kind, _ in steps_of(settings, *there, **well)] == ["nothing", "nothing"]
     compacted = well | {"cmd": {"cleanup.policy": "compact"}}
     assert [kind for kind, _ in steps_of(settings, *there, **compacted)] == ["configure", "nothing"]
+
+
+@pytest.mark.parametrize(
+    ("declare", "there", "partitions"),
+    [([{"name": "cmd", "partitions": 24}], (), 24), ([], (topic_of("cmd", 20),), 20), ([], (topic_of("cmd", 3),), 12),
+     ([{"name": "told", "retention": "1h"}], (topic_of("cmd", 20),), 20),
+     ([{"name": "told", "partitions": 4}], (topic_of("cmd", 20),), 4)],
+)  # fmt: skip
+def test_a_topic_of_statuses_is_made_with_the_partitions_of_its_commands(
+    declare: list[dict[str, Any]], there: tuple[Topic, ...], partitions: int
+) -> None:
+    """The start refuses one with fewer, as long as nobody has asked for them."""
+    commands = [{"name": "switches", "topics": ["cmd"], "status_topic": "told"}]
+    settings = Settings.model_validate({"commands": commands, "kafka": {"topics": {"declare": declare}}})
+    wanted = wanted_topics(settings)
+    steps = plan(wanted, {topic.name: topic for topic in there}, {})
+    (step,) = (one for one in steps if one.topic == "told")
+    assert (step.kind, step.after["partitions"]) == ("create", partitions)
+    kafka: Any = FakeKafka(*there)
+    act(kafka, step, {one.name: one for one in wanted})
+    assert len(kafka.truth["told"].partitions) == partitions
 
 
 ROUTE = {"routes": [{"name": "r", "topic": "t"}]}
