@@ -103,12 +103,18 @@ def apply(
     result = Applied()
     refused: dict[Step, str] = {}
     taken: dict[Step, float] = {}
+    unsure: dict[Step, None] = {}  # Kafka gave no answer
     while True:
         again = ""
         try:
             steps = [step for step in look(admin, wanted) if step.acts]
         except AdminRetriableError as error:
             steps, again = [], str(error)
+        else:
+            for step in [one for one in unsure if one not in steps]:
+                _note(step, result, tell)
+                taken[step] = monotonic()
+                del unsure[step]
         for step in steps:
             if step in refused:
                 continue
@@ -118,6 +124,9 @@ def apply(
             again = _take(admin, step, by_name, audit, result, refused, tell) or again
             if step in result.done:
                 taken[step] = monotonic()
+                unsure.pop(step, None)
+            elif step not in refused:
+                unsure[step] = None
         if not again:
             until = deadline if result.done else monotonic()  # without a change there is nothing to wait for
             everywhere = wait_everywhere(
@@ -171,9 +180,13 @@ def _take(
         refused[step] = str(error)
         return ""
     entry.done(step.after)
+    _note(step, result, tell)
+    return ""
+
+
+def _note(step: Step, result: Applied, tell: Callable[[str], None]) -> None:
     result.done.append(step)
     tell(f"{step.kind} {step.topic}: {step.text}")
-    return ""
 
 
 def _end_state(admin: KafkaAdmin, names: Iterable[str], steps: Iterable[Step]) -> Callable[[Mapping[str, Topic]], bool]:
