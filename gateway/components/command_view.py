@@ -84,7 +84,7 @@ class CommandView:
 
     def problems(self) -> Iterable[Problem]:
         for part, error in self.errors.items():
-            verb = "written" if part in {"statuses", "dead letters"} else "read"
+            verb = "written" if part in {"statuses", "status topic", "dead letters"} else "read"
             yield Problem(
                 "commands-unreadable",
                 "critical",

@@ -47,7 +47,7 @@ COMMIT_S: Final = 0.2
 _REVOKE_S: Final = 4.5  # below the 5 s that the group waits for
 _LOOK_S: Final = 0.1  # how often it is looked whether what is revoked has settled
 _AT_ONCE_S: Final = 0.001
-_GROWN_S: Final = 5.0  # between two looks whether the status topic has grown as well
+_GROWN_S: Final = 5.0  # between two looks whether the status topic has grown as well, or is gone
 
 
 class WallClock:
@@ -185,6 +185,7 @@ class CommandRunner:
         )  # fmt: skip
         self.view = CommandView(commands, client_id, self.dispatcher, worker.metrics)
         self._settings = settings
+        self._producer = producer
         self._login = login
         self._tail = StatusTail(settings.kafka, client_id, commands.status_topic, login)
         self._ways = _ways_back(settings, commands)
@@ -205,6 +206,7 @@ class CommandRunner:
         self._tasks = [
             asyncio.create_task(self._again("group", self._consume), name=f"commands {self.name}"),
             asyncio.create_task(self._committing(), name=f"commits {self.name}"),
+            asyncio.create_task(self._again("status topic", self._keep_topic), name=f"status topic {self.name}"),
         ]
         if self._ways:
             self._tasks.append(asyncio.create_task(self._again("answers", self._listen), name=f"answers {self.name}"))
@@ -309,6 +311,16 @@ class CommandRunner:
                 "partition. Add partitions to it."
             )
             await asyncio.sleep(_GROWN_S)
+
+    async def _keep_topic(self) -> None:
+        """Have a status topic made anew that somebody deletes: statuses wait for it."""
+        topic = self._commands.status_topic
+        while True:
+            await asyncio.sleep(_GROWN_S)
+            producer = self._producer()
+            if self._sink.waiting and producer is not None and producer.partition_count(topic) is None:
+                await prepare_topics(self._settings.kafka, self._link.client_id, self._commands, self._login)
+            self.view.errors.pop("status topic", None)
 
     # --- bridge.commands.ports.PartitionListener -----------------------------------------------------
 

@@ -4,14 +4,18 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bridge.commands.partition import Earlier
 from bridge.commands.ports import Committed, Partition
 from bridge.dead_letters.reading import LoggedRecord, Place
+from bridge.errors import TopicMissingError
+from bridge.waiting import end_tasks
 from gateway.components import commanding
 from gateway.components.commanding import CommandRunner
+from tests.unit.manual_time import manual_time
 from tests.unit.test_command_problems import make as make_command_runner
 from tests.unit.test_commands_dispatcher import answer, command
 from tests.unit.test_commands_simulation import BEGIN_MS, Member, World
@@ -178,3 +182,26 @@ def test_an_earlier_moment_is_not_replaced_by_a_later_one() -> None:
     for moment_ms in (None, 70, 50, None, 60):
         runner._rewind_to(moment_ms)
     assert runner._rewind_ms == 50
+
+
+@manual_time
+async def test_a_deleted_status_topic_is_made_anew_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    count: int | None = None
+    producer: Any = SimpleNamespace(partition_count=lambda _topic: count)
+    runner, asked = make_command_runner(lambda: producer), asyncio.Event()
+    runner._sink.waiting = 1
+
+    async def prepare(*_: object) -> None:
+        asked.set()
+        raise TopicMissingError("Kafka has no topic statuses.")
+
+    monkeypatch.setattr(commanding, "prepare_topics", prepare)
+    keeping = asyncio.create_task(runner._again("status topic", runner._keep_topic))
+    await asked.wait()
+    await asyncio.sleep(0.1)
+    (problem,) = runner.view.problems()
+    assert "status topic cannot be written. Kafka has no topic statuses." in problem.text
+    count = 1
+    await asyncio.sleep(30)
+    assert not list(runner.view.problems())
+    await end_tasks(keeping)
