@@ -110,9 +110,10 @@ def _merge(before: BaseModel, after: BaseModel, at: Path) -> BaseModel:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values are equal, secrets by their text."""
+    """Whether two values are equal, secrets by their text and the file from which they are read again."""
     if isinstance(one, SecretStr) and isinstance(other, SecretStr):
-        return one.get_secret_value() == other.get_secret_value()
+        text, file = one.get_secret_value(), getattr(one, "file", None)
+        return text == other.get_secret_value() and file == getattr(other, "file", None)
     if isinstance(one, BaseModel) and type(one) is type(other):
         assert isinstance(other, BaseModel)
         extra = (one.model_extra or {}) == (other.model_extra or {})

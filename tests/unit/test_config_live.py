@@ -83,6 +83,20 @@ def test_a_difference(
         assert "gateway.toml:" in str(change)
 
 
+def test_a_secret_that_moves_to_another_file_is_read_from_there(tmp_path: Path) -> None:
+    """Or the gateway would go on with the former file, which nobody renews."""
+    for name in ("old", "new"):
+        (tmp_path / name).write_text("hunter2")
+    before, after = (
+        read(tmp_path, BASE.replace('password = "hunter2"', f'password_file = "{tmp_path / name}"'))
+        for name in ("old", "new")
+    )
+    (change,) = changes(before.settings, after.settings, after.provenance)
+    assert (change.path, change.effect) == ("mqtt.password", "live")
+    password: Any = only_live(before.settings, after.settings).mqtt.password
+    assert password.file == tmp_path / "new"
+
+
 def test_secrets_are_changed_and_no_more(tmp_path: Path) -> None:
     (change,) = differences(tmp_path, ('"hunter2"', '"other"'))
     assert str(change).startswith("mqtt.password: changed (")
