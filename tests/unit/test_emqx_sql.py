@@ -55,6 +55,11 @@ def passes(sql: str, payload: object, topic: str = "a/b", properties: Properties
     ("not payload.on", {"on": False}, True),
     ("not payload.on", {}, False),  # NOT takes booleans alone
     ("payload.on = false", {"on": False}, True),
+    ("payload.on = false", {"on": 0}, False),  # in EMQX neither is the other, as in Python
+    ("payload.on != true", {"on": 1}, True),
+    ("payload.x = 1", {"x": True}, False),
+    ("not payload.x = 1", {"x": True}, True),
+    ("0 != payload.x", {"x": False}, True),
     ("payload.x = 1 -- why\n", {"x": 1}, True),
     ("payload.x = 1", b"no json", False),
     ("payload.x > 5", {"x": "text"}, False),

@@ -78,6 +78,14 @@ class Words:
 
     def _compared(self, operator: str, left: Field | Constant, right: Field | Constant) -> str:
         text = f"{self._value(left)} {'==' if operator == '=' else operator} {self._value(right)}"
+        for one, other in ((left, right), (right, left)) if operator in {"=", "!="} else ():
+            if self._json_path(one) is not None and isinstance(other, Constant) and other.value in (0, 1):
+                # true is 1 in Python, and no number in EMQX
+                of, truth = self._value(one), bool(other.value)
+                if isinstance(other.value, bool):
+                    text = f"{of} is {truth}" if operator == "=" else f"{of} is not {truth}"
+                else:
+                    text = f"{text} and {of} is not {truth}" if operator == "=" else f"({text} or {of} is {truth})"
         if operator == "=":
             return text
         # What is not there is neither more nor less than anything, and in EMQX not different from it either.
