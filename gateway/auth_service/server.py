@@ -82,6 +82,7 @@ class AuthServer:
     """
 
     name: Final = "auth_server"
+    open_max: int = 128  # EMQX sends a hundred by default
 
     def __init__(
         self,

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol, cast
 
 from gateway.http.http1 import Head, Refusal, Request, RequestParser
 
-PIPELINED_MAX: Final = 128  # with more open requests the connection is not read; EMQX's default is 100
 _LINGER_S: Final = 2.0  # for what follows a refused request
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -40,8 +39,10 @@ class Exchange:
 
 
 class Site(Protocol):
-    """The server of a connection. Its methods must neither raise nor block."""
+    """The server of a connection. Its methods must neither raise nor block. With ``open_max`` open requests the
+    connection is not read."""
 
+    open_max: int
     read_timeout_s: float
 
     def wanted(self, head: Head) -> bool:
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, site: Site, loop: asyncio.AbstractEventLoop) -> None:
         self._site = site
+        self._open_max = site.open_max
         self._loop = loop
         self._parser = RequestParser(site.wanted)
         self._waiting: deque[Exchange] = (
@@ -173,7 +175,7 @@ class Connection(asyncio.Protocol):
     def _work(self) -> None:
         """Handles received requests, unless too many answers wait."""
         ready: list[bytes] = []
-        while not self._ending and not self._stuffed and len(self._waiting) < PIPELINED_MAX:
+        while not self._ending and not self._stuffed and len(self._waiting) < self._open_max:
             found = self._parser.take()
             if found is None:
                 break
@@ -203,7 +205,7 @@ class Connection(asyncio.Protocol):
         if self._ending:
             self._hold()
             self._close_if_done()
-        elif self._stuffed or len(self._waiting) >= PIPELINED_MAX:
+        elif self._stuffed or len(self._waiting) >= self._open_max:
             self._hold()
         else:
             self._unhold()

@@ -65,6 +65,7 @@ class HttpServer:
     """A component that answers on ``http.host`` and ``http.port``, or on the settings that ``names`` names."""
 
     name: Final = "http"
+    open_max: int = 1  # or one peer has a hundred answers made at once, of megabytes each
     read_timeout_s: float = 60.0  # for a request, and for the peer to read its answer: some have megabytes
 
     def __init__(

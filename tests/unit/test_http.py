@@ -214,6 +214,29 @@ async def test_a_port_for_all_machines_shows_metrics_and_yes_or_no() -> None:
                 assert "http.token" in await response.text()
 
 
+async def test_pipelined_requests_are_answered_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, under_way, most = Worker(), 0, 0
+    answer = worker.server._answers.answer
+
+    async def slowly(path: str, accept: str) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        found = await answer(path, accept)
+        under_way -= 1
+        return found
+
+    monkeypatch.setattr(worker.server._answers, "answer", slowly)
+    async with serving(worker), asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.server.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
+        for _ in range(5):
+            await reader.readuntil(b'"alive": true')
+        writer.close()
+    assert most == 1
+
+
 async def test_with_a_token_a_browser_is_asked_for_it_and_a_scraper_sends_it() -> None:
     token = "of-the-test-0123456789"
     basic = f"Basic {base64.b64encode(f'anybody:{token}'.encode()).decode()}"
