@@ -207,3 +207,13 @@ def test_a_group_whose_topics_may_not_be_seen_is_not_described_as_well(
     monkeypatch.setattr("gateway.cli.kafka.groups.connected", lambda _: contextlib.nullcontext((Settings(), admin)))
     assert main(["groups", "describe", "reader"]) == status
     assert ("group reader cannot be judged: it shows no topic" in capsys.readouterr().err) is not shown
+
+
+def test_a_consumer_that_has_never_committed_is_described_as_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = FakeAdmin()
+    monkeypatch.setattr(admin, "committed", lambda _name: Offsets())
+    monkeypatch.setattr("gateway.cli.kafka.groups.connected", lambda _: contextlib.nullcontext((Settings(), admin)))
+    assert main(["groups", "describe", "reader", "--sample", "1ms"]) == ExitStatus.INCOMPLETE
+    assert "stopped, commits nothing" in capsys.readouterr().out

@@ -72,7 +72,8 @@ def _list(arguments: argparse.Namespace) -> int:
     else:
         rows = [(one.id, one.type or one.protocol_type, state(one.state), one.coordinator,
                  f"__consumer_offsets/{place[one.id]}") for one in groups]  # fmt: skip
-        say(table(("GROUP", "TYPE", "STATE", "COORDINATOR", "OFFSETS IN"), rows) or "Kafka shows us no group.")
+        say(table(("GROUP", "TYPE", "STATE", "COORDINATOR", "OFFSETS IN"), rows)
+            or ("No group is in such a state." if arguments.state else "Kafka shows us no group."))  # fmt: skip
     mention_unanswered(answers.unanswered)
     return ExitStatus.INCOMPLETE if answers.unanswered else ExitStatus.OK
 
@@ -102,7 +103,9 @@ def _describe(arguments: argparse.Namespace) -> int:
 def _once(arguments: argparse.Namespace, admin: Any) -> int:
     first = look(admin, arguments.group)
     second: Look | None = None
-    lags = any(first.ends.get(place, 0) > offset for place, offset in first.committed.items())
+    lags = any(
+        end > max(first.committed.get(place, 0), first.starts.get(place, 0)) for place, end in first.ends.items()
+    )
     if lags and first.group.members and arguments.sample:
         if sys.stderr.isatty():
             mention(f"the group lags; the next look is in {arguments.sample:g} s (--sample)")
