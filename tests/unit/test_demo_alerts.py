@@ -4,6 +4,7 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from config.loading.load import load
 from gateway.devices.commands import AnswerShares, Obedience
 from gateway.devices.fleet import Fleet, FleetSettings
 from gateway.devices.physics import build_fleet
-from gateway.local.demo import alerts
+from gateway.local.demo import alerts, run
 from gateway.local.demo.alerts import SUBJECT, Alerts, Loop, render_loop
 from gateway.local.demo.options import FAULTY_FROM, DemoOptions, gateway_toml
 from gateway.local.demo.run import _Demo
@@ -169,3 +170,29 @@ def test_that_messages_flow_on_is_told_once() -> None:
 
     asyncio.run(work())
     assert [text.startswith("messages flow on") for text in told] == [False, True]
+
+
+def test_a_device_that_publishes_seldom_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, now_s = DemoState(devices=1, with_spark=False, duration_s=60.0), 0.0
+
+    class Devices:
+        def __init__(self, *_: object) -> None: ...
+
+        async def start(self, *_: object) -> None: ...
+
+        def check(self) -> None:
+            nonlocal now_s
+            now_s += 10
+            state.flow_started_s = now_s if now_s > 90 else None  # of a message in 100 s
+
+    async def work() -> None:
+        demo: Any = _Demo(DemoOptions(devices=1, rate=0.01, spark=False), state, View())
+        await demo._services.abandon()
+        demo._services = SimpleNamespace(root=tmp_path, mqtt_port=1, check=lambda: None)
+        await demo._start_fleet()
+
+    monkeypatch.setattr(run, "Child", Devices)
+    monkeypatch.setattr(run, "_REFRESH_S", 0)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now_s))
+    asyncio.run(work())
+    assert now_s == 100

@@ -3,6 +3,8 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,9 @@ from gateway.cli.trial import _text
 from gateway.tools.trial.account import CommandMoments, CommandResult, Moments, Percentiles, TrialResult, percentiles
 from gateway.tools.trial.cleanup import Cleanup
 from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
+from gateway.tools.trial.run import Trial
 from tests.command_line import Cli
+from tests.unit.manual_time import manual_time
 
 
 async def test_what_was_made_last_goes_first_and_failures_are_named() -> None:
@@ -238,6 +242,30 @@ def test_an_entry_keeps_its_ways_and_gets_names_of_its_own() -> None:
     ours = {plan.kafka_topic, answers.topic, switches.status_topic, loose.status_topic}
     assert names == {*ours, *switches.topics, *loose.topics}
     assert "--action" not in TrialPlan(run="r", publisher=("u", "p"), entries=(one,)).missing_right("u", "publish")
+
+
+@manual_time
+async def test_the_pause_of_a_slow_rate_is_no_standstill() -> None:
+    loop = asyncio.get_running_loop()
+    plan = TrialPlan(run="1a2b3c4d", messages=3, rate=0.05)
+    trial: Any = Trial(plan, Settings(), Cleanup(), print)
+
+    class Devices:
+        error, acknowledged, moved = None, 0, asyncio.Event()
+
+        def room_for(self, _number: int) -> bool:
+            return True
+
+        def publish(self, number: int, payload: bytes) -> None:
+            loop.call_soon(self.read_back, LoggedRecord(Place("t", 0, number), 0, None, payload, []))
+
+        def read_back(self, record: LoggedRecord) -> None:
+            trial._take([record])
+            self.acknowledged += 1
+
+    gateway = SimpleNamespace(error=None, last_log=lambda: "")
+    _, trouble = await trial._flow(Devices(), gateway, loop.create_future())
+    assert trouble == ""
 
 
 def test_exit_statuses() -> None:

@@ -278,11 +278,12 @@ class _Demo:
             "faulty_from": FAULTY_FROM if options.spark else 0,
         }
         await self._fleet.start(arguments, self._on_fleet)
-        deadline_s = time.monotonic() + _CONNECT_S
+        patience_s = _CONNECT_S + 1 / options.rate
+        deadline_s = time.monotonic() + patience_s
         while self._state.flow_started_s is None:
             self._check()
             if time.monotonic() > deadline_s:
-                raise DemoError(f"No device has published anything in {_CONNECT_S:g} s. {self._state.device_error}")
+                raise DemoError(f"No device has published anything in {patience_s:.0f} s. {self._state.device_error}")
             await asyncio.sleep(_REFRESH_S)
         step.state = StepState.READY
         self._view.note(f"devices: messages flow from {self._state.connected} of {options.devices}")

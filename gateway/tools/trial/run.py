@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.tools.trial.account import CommandResult
     from gateway.tools.trial.cleanup import Cleanup
 
-_STALL_S = 10.0  # longest time without a record read back while messages are under way
+_STALL_S = 10.0  # longest time without a record read back while messages are under way, beside the rate's period
 _LOST_S = 1.0  # a QoS 0 message that is not back by then counts as lost, so that others can be sent
 _DELETE_S = 30.0
 _TAKE_OVER_S = 5.0
@@ -242,6 +242,7 @@ class Trial:
         loop = asyncio.get_running_loop()
         started_s = self._read_last_s = loop.time()
         plan, tally = self._plan, self._moments.tally
+        stall_s = _STALL_S + (1 / plan.rate if plan.rate else 0.0)
         number = given_up = 0
         while True:
             now_s = loop.time()
@@ -260,9 +261,9 @@ class Trial:
                 ), f"the time limit of {plan.timeout_s:g} s was reached.{subject.last_log()}"
             if plan.qos == 0 and quiet_s > _LOST_S and number < plan.messages:
                 given_up = number - tally.distinct
-            elif quiet_s > _STALL_S and number > tally.distinct:
+            elif quiet_s > stall_s and number > tally.distinct:
                 done = number == plan.messages
-                why = "" if done else f"nothing came back for {_STALL_S:g} s."
+                why = "" if done else f"nothing came back for {stall_s:g} s."
                 return self._flowed_s(started_s), f"{why}{subject.last_log()}".strip()
             publisher.moved.clear()
             await until_set(publisher.moved, 0.02 if plan.rate else 0.1)
