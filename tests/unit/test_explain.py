@@ -140,7 +140,8 @@ def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str
         (["a", "xyz", "--encoding", "hex"], "The payload is no hex"),
         (["a", "@nowhere"], "The payload cannot be read from nowhere"),
         (["a", "--properties", "site"], "write NAME=VALUE"),
-        (["a", "--properties", "payload_format=2"], "payload_format is a number, 0 or 1"),
+        (["a", "--properties", "payload_format=2"], "payload_format is a number from 0 to 1"),
+        (["a", "--properties", "message_expiry=4294967296"], "message_expiry is a number from 0 to 4294967295"),
     ],
 )
 def test_wrong_arguments_say_what_is_right(words: list[str], says: str, cli: Cli) -> None:

@@ -167,8 +167,9 @@ def _properties(texts: list[str]) -> Properties:
         elif name == "correlation_data":
             own[name] = value.encode()
         elif name in ("message_expiry", "payload_format"):
-            if not value.isdecimal() or (name == "payload_format" and value not in ("0", "1")):
-                raise UsageError(f"--properties {text}: {name} is a number{', 0 or 1' * (name == 'payload_format')}.")
+            most = 1 if name == "payload_format" else 0xFFFF_FFFF  # MQTT 5.0, 3.3.2.3.3: four bytes
+            if not (value.isdecimal() and len(value) <= 10 and int(value) <= most):
+                raise UsageError(f"--properties {text}: {name} is a number from 0 to {most}.")
             own[name] = int(value)
         else:
             own[name] = value
