@@ -136,7 +136,7 @@ async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
         if cleaning is None:
             work.cancel()
         elif len(caught) > 1:
-            cleaning.cancel()
+            loop.call_soon(cleaning.cancel)  # not before it has begun: it would name nothing of what is left
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -144,7 +144,7 @@ async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
     await asyncio.wait({work})
     cleaning = asyncio.create_task(cleanup.run())
     if len(caught) > 1:
-        cleaning.cancel()
+        loop.call_soon(cleaning.cancel)
     await asyncio.wait({cleaning})
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ from bridge.dead_letters.reading import LoggedRecord, Place
 from config.errors import ExitStatus
 from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
 from config.tables.commands import CommandSettings
-from gateway.cli.trial import _text
+from gateway.cli.trial import _text, _trial
 from gateway.tools.trial.account import CommandMoments, CommandResult, Moments, Percentiles, TrialResult, percentiles
 from gateway.tools.trial.cleanup import Cleanup
 from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
@@ -63,6 +65,23 @@ async def test_an_interrupted_clean_up_names_everything_that_is_left() -> None:
     with pytest.raises(asyncio.CancelledError):
         await cleaning
     assert [one.what for one in cleanup.left] == ["two", "one"]
+
+
+async def test_what_a_second_ctrl_c_leaves_is_named_when_it_comes_before_the_clean_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow:
+        def __init__(self, _plan: TrialPlan, _base: Settings, cleanup: Cleanup, _tell: Callable[[str], None]) -> None:
+            cleanup.add("a topic", asyncio.Event().wait, command="")  # type: ignore[arg-type]  # its result is not used
+
+        async def run(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("gateway.cli.trial.Trial", Slow)
+    monkeypatch.setattr("gateway.cli.trial._end", lambda _plan, _work, cleanup, *_, **_json: len(cleanup.left))
+    assert await _trial(TrialPlan(run="1a2b3c4d"), Settings(), json=True) == 1
 
 
 @pytest.mark.parametrize("size", [32, 33, 200, 100_000])
