@@ -4,16 +4,19 @@ bronze may lack some of it, decoded with today's schemas, and inserted as far as
     gateway stream backfill --from 2026-11-20 --to 2026-11-21
 
 The stretch is one of receive times (Kafka's timestamps), ``from`` ≤ time < ``to``. A day is taken after the other, so a
-long one needs no more memory than its busiest day. Idempotent: silver and its quarantine get what they do not have, and
-gold's windows are computed again from all of silver. So it may be repeated, cut off, and run while the jobs do.
+long one needs no more memory than its busiest day. Kafka is read to its end with the last day: what waited in a
+gateway's spool is behind what came later, and for how long nobody knows. Idempotent: silver and its quarantine get what
+they do not have, and gold's windows are computed again from all of silver. So it may be repeated, cut off, and run
+while the jobs do.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -26,7 +29,7 @@ from streaming import lake_tables
 from streaming.bronze.tables import QUERY as BRONZE
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
-from streaming.kafka.admin import KafkaAdmin
+from streaming.kafka.admin import KafkaAdmin, Place
 from streaming.kafka.failures import explain
 from streaming.kafka.options import source_options, topics
 from streaming.lake.held import held
@@ -58,16 +61,17 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     schemas = load_device_schemas(settings.stream.silver.schemas)
     tables = prepare_tables(spark, settings.stream, schemas.columns)
     status = ExitStatus.OK
-    for since, until in _days(first, end):
-        found, cut = records_between(spark, settings, since, until)
-        for source, records in found.items():
+    days = [*_days(first, end)]
+    found, cut = records_between(spark, settings, days)
+    for (since, until), sources in zip(days, found, strict=True):
+        for source, records in sources.items():
             told = _fill(records, settings, schemas, tables)
             print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)  # noqa: T201 (the tool's product)
-        if cut:
-            status = ExitStatus.UNJUDGED
-            gone = f"{', '.join(cut[:5])}{', …' if cut[5:] else ''}. Records of this stretch may have been among them"
-            note = f"note: Kafka has deleted {gone}: what was not in bronze could not be filled."
-            print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
+    if cut:
+        status = ExitStatus.UNJUDGED
+        gone = f"{', '.join(cut[:5])}{', …' if cut[5:] else ''}. Records of this stretch may have been among them"
+        note = f"note: Kafka has deleted {gone}: what was not in bronze could not be filled."
+        print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
     if DeltaTable(spark, settings.stream, "gold").exists():
         received = lake_tables.silver(spark, settings.stream).where(_between("received_at", first, end))
         count = gold.recompute(spark, settings, received)
@@ -76,57 +80,70 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
 
 
 def records_between(
-    spark: SparkSession, settings: Settings, since: datetime, until: datetime
-) -> tuple[dict[str, DataFrame], list[str]]:
-    """Kafka's records that were received in a stretch, with Kafka's columns, by where they are from: bronze, and Kafka
-    for what bronze has not read yet, or for all where bronze has none from before the stretch: it may begin within.
-    And what Kafka may have deleted of its own, in words. Raises a StreamError if Kafka does not tell."""
-    bronze, found = DeltaTable(spark, settings.stream, BRONZE), {}
+    spark: SparkSession, settings: Settings, days: Sequence[tuple[datetime, datetime]]
+) -> tuple[list[dict[str, DataFrame]], list[str]]:
+    """Kafka's records that were received in a stretch, with Kafka's columns, for each of its days by where they are
+    from: bronze, and Kafka for what bronze has not read yet, or for all where bronze has none from before the stretch:
+    it may begin within. And what Kafka may have deleted of its own, in words. Raises a StreamError if Kafka does not
+    tell."""
+    first, end = days[0][0], days[-1][1]
+    bronze, kept = DeltaTable(spark, settings.stream, BRONZE), None
+    day, at = F.col("ingest_date"), F.col("timestamp")
     read: Offsets = {}
     if bronze.exists():
         read = read_progress(Folder(spark, location(settings.stream.checkpoint)), BRONZE).offsets  # first: the job runs
-        kept, day, at = bronze.read(), F.col("ingest_date"), F.col("timestamp")
-        within = kept.where(day.between(since.date(), until.date()) & _between("timestamp", since, until))
-        found["bronze"] = within.drop("ingest_date", "batch")
-        if kept.where((day <= since.date()) & (at < F.lit(since))).isEmpty():
+        kept = bronze.read()
+        if kept.where((day <= first.date()) & (at < F.lit(first))).isEmpty():
             read = {}
-    starts, cut = _unread(spark, settings, read, since)
-    if starts:
-        found["Kafka"] = _kafka(spark, settings, starts).where(_between("timestamp", since, until))
+    bounds, cut = _unread(spark, settings, read, [since for since, _ in days])
+    found = []
+    for (since, until), (starts, ends) in zip(days, pairwise(bounds), strict=True):
+        sources = {}
+        if kept is not None:
+            within = kept.where(day.between(since.date(), until.date()) & _between("timestamp", since, until))
+            sources["bronze"] = within.drop("ingest_date", "batch")
+        if unread := {place: (start, ends[place]) for place, start in starts.items() if start < ends[place]}:
+            sources["Kafka"] = _kafka(spark, settings, unread).where(_between("timestamp", first, end))
+        found.append(sources)
     return found, cut
 
 
 def _unread(
-    spark: SparkSession, settings: Settings, read: Offsets, since: datetime
-) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The offsets from which on Kafka may have records since a moment that were not ``read``; and in words what it may
-    have deleted of them."""
+    spark: SparkSession, settings: Settings, read: Offsets, moments: Sequence[datetime]
+) -> tuple[list[dict[Place, int]], list[str]]:
+    """The offsets from which on Kafka may have records since each of these moments that were not ``read``, and its
+    ends; and in words what it may have deleted of them."""
     try:
         with closing(KafkaAdmin(spark, settings.kafka)) as admin:
             places = admin.partitions(topics(settings))
             begins, ends = admin.earliest(places), admin.latest(places)
-            firsts = admin.since(places, millis(since))
+            firsts = [admin.since(places, millis(moment)) for moment in moments]
     except Py4JJavaError as error:
         raise explain("backfill", error, settings) from error
-    starts: dict[str, dict[str, int]] = {}
+    bounds: list[dict[Place, int]] = [{} for _ in firsts]
     cut = []
-    for (topic, partition), first in firsts.items():
-        begin, end = begins[topic, partition], ends[topic, partition]
+    for (topic, partition), end in ends.items():
+        place, begin = (topic, partition), begins[topic, partition]
         known = read.get(topic, {}).get(str(partition), 0)
-        if begin > known and begin in (first, end):
+        if begin > known and begin in (firsts[0][place], end):
             cut.append(f"{topic}/{partition} before offset {begin}")
-        start = max(first, known if known <= end else 0)  # beyond the end it is of another topic of that name
-        if first >= 0 and start < end:
-            starts.setdefault(topic, {})[str(partition)] = start
-    return starts, cut
+        known = known if known <= end else 0  # beyond the end it is of another topic of that name
+        for bound, found in zip(bounds, firsts, strict=True):
+            bound[place] = max(found[place], known) if found[place] >= 0 else end
+    return [*bounds, ends], cut
 
 
-def _kafka(spark: SparkSession, settings: Settings, starts: Offsets) -> DataFrame:
-    """To the end: what waited in a gateway's spool is behind what came later, and for how long nobody knows."""
+def _kafka(spark: SparkSession, settings: Settings, ranges: Mapping[Place, tuple[int, int]]) -> DataFrame:
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, partition), (start, end) in ranges.items():
+        starts.setdefault(topic, {})[str(partition)] = start
+        ends.setdefault(topic, {})[str(partition)] = end
     options = {
         **source_options(settings.kafka),
         "assign": json.dumps({topic: [int(partition) for partition in of] for topic, of in starts.items()}),
         "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
         "includeHeaders": "true",
         "failOnDataLoss": "false",  # what Kafka has deleted since cannot be had from it
     }

@@ -129,6 +129,29 @@ async def test_without_bronze_it_comes_from_kafka(
     assert backfill.run(spark, settings, told(places[5], places[7])) == 0, "its first record is from before the stretch"
 
 
+async def test_each_record_of_kafka_is_read_once_however_many_days_there_are(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await make_topic(partitions=1)
+    settings, read = settings_for(tmp_path, **of_kafka(kafka, topic)), backfill._kafka
+    noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+    days = [noon - timedelta(days=4 - number) for number in range(4)]
+    # That of the first day in between waited in a spool.
+    batch = [Message(payload(number, at), ms(at), 0) for number, at in enumerate([*days[:3], days[0], days[3]])]
+    produce(kafka.bootstrap, topic, batch)
+    counts = []
+
+    def counted(*given: Any) -> Any:
+        counts.append(read(*given).count())
+        return read(*given)
+
+    monkeypatch.setattr(backfill, "_kafka", counted)
+    assert backfill.run(spark, settings, told(days[0], days[3])) == 0
+    assert counts == [1, 1, 2, 1]
+    silver = lake_tables.silver(spark, settings.stream)
+    assert sorted(row.kafka_offset for row in silver.collect()) == [0, 1, 2, 3]
+
+
 async def test_what_bronze_has_not_read_of_one_partition_comes_from_kafka(
     spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,7 +182,7 @@ async def test_files_of_another_time_are_passed_over(
     bronze = f"{settings.stream.lake.path}/bronze"
     later = lake_tables.bronze(spark, settings.stream).withColumn("timestamp", F.expr("timestamp + INTERVAL 6 HOURS"))
     later.write.format("delta").mode("append").save(bronze)
-    found, _ = backfill.records_between(spark, settings, moments(2)[1], FIRST + timedelta(minutes=30))
+    (found,), _ = backfill.records_between(spark, settings, [(moments(2)[1], FIRST + timedelta(minutes=30))])
     assert {source: len(records.inputFiles()) for source, records in found.items()} == {"bronze": 1}
 
 
