@@ -444,7 +444,8 @@ class CommandRunner:
         """Whether an answer would be received: the answers' sessions are subscribed, and their topic is read."""
         if not self._ways:
             return True
-        return self._feed is not None and any(session.subscribed for session in self._worker.mqtt.sessions)
+        names = {name for name in (self._commands.answers, self._commands.delivered_by) if name is not None}
+        return self._feed is not None and self._worker.mqtt.fetches(names)
 
     def _arm(self, due_ns: int, now_ns: int) -> None:
         due_ns = min(due_ns, now_ns + 1_000_000_000)  # sessions come and go without telling

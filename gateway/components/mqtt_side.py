@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -99,6 +99,13 @@ class MqttSide:
         """Sessions of the settings, then those of earlier settings."""
         yield from self.sessions
         yield from self.orphans.sessions
+
+    def fetches(self, routes: Collection[str]) -> bool:
+        """Whether the sessions that receive the messages of these routes are subscribed."""
+        enough = any if self._settings.mqtt.distribution == "shared" else all  # each session has filters of its own
+        names = {route.group for route in self.router.routes if route.name in routes}
+        groups = (group for group in self.groups if group.plan.name in names and not group.plan.every_route)
+        return all(enough(session.subscribed for session in group.sessions) for group in groups)
 
     def received(self) -> Counter[tuple[str, ...]]:
         rows = self.chains.filtered_rows()  # messages that a chain dropped entered no slot

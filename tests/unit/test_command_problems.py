@@ -29,12 +29,19 @@ class Link:
     problem: str | None = "Connection refused."
 
 
-def make(producer: Callable[[], None]) -> CommandRunner:
-    commands = CommandSettings(name="switches", topics=("commands",), status_topic="statuses", max_waiting=2)
-    settings = Settings(commands=(commands,))
+SWITCHES = CommandSettings(name="switches", topics=("commands",), status_topic="statuses", max_waiting=2)
+
+
+def make(
+    producer: Callable[[], None],
+    commands: CommandSettings = SWITCHES,
+    settings: Settings | None = None,
+    mqtt: object = None,
+) -> CommandRunner:
+    settings = settings or Settings(commands=(commands,))
     worker = SimpleNamespace(
-        settings=settings, metrics=Metrics(settings), kafka=SimpleNamespace(login=None),
-        mqtt=SimpleNamespace(sessions=()), ledger_log=SimpleNamespace(intervals=LedgerIntervals()),
+        settings=settings, metrics=Metrics(settings), kafka=SimpleNamespace(login=None), mqtt=mqtt,
+        ledger_log=SimpleNamespace(intervals=LedgerIntervals()),
     )  # fmt: skip
     return CommandRunner(cast("Any", worker), commands, cast("Any", Link()), producer, lambda _: None)
 

@@ -7,14 +7,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from bridge.commands.partition import Earlier
 from bridge.commands.ports import Committed, Partition
 from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.errors import TopicMissingError
+from bridge.routing.router import Router
 from bridge.waiting import end_tasks
+from config.settings import CommandSettings, MqttSettings, RouteSettings, SessionGroupSettings, Settings
+from gateway.base.group_plan import group_plans
 from gateway.components import commanding
 from gateway.components.commanding import CommandRunner
+from gateway.components.mqtt_side import MqttSide
 from tests.unit.manual_time import manual_time
 from tests.unit.test_command_problems import make as make_command_runner
 from tests.unit.test_commands_dispatcher import answer, command
@@ -205,3 +210,40 @@ async def test_a_deleted_status_topic_is_made_anew_or_told(monkeypatch: pytest.M
     await asyncio.sleep(30)
     assert not list(runner.view.problems())
     await end_tasks(keeping)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "others", "own", "is_open"),
+    [
+        ("shared", (True, True), (False,), False),
+        ("shared", (False, False), (True,), True),
+        ("shared", (False, False), (True, False), True),
+        ("partitioned", (True, True), (True, False), False),
+    ],
+)
+async def test_no_command_leaves_before_the_sessions_of_the_answers_are_subscribed(
+    distribution: str, others: tuple[bool, ...], own: tuple[bool, ...], is_open: bool
+) -> None:
+    """Those of other groups bring no answer: each command would time out."""
+    commands = CommandSettings(
+        name="switches", topics=("commands",), status_topic="statuses", answers="answers", secret=SecretStr("s" * 32)
+    )  # fmt: skip
+    routes = (
+        RouteSettings(name="telemetry", filters=("devices/+/telemetry",), topic="telemetry"),
+        RouteSettings(name="answers", filters=("devices/+/res",), topic="answers", group="urgent"),
+    )
+    mqtt = MqttSettings(distribution=distribution, groups=(SessionGroupSettings(name="urgent"),))  # type: ignore[arg-type]
+    settings = Settings(mqtt=mqtt, routes=routes, commands=(commands,))
+    side = MqttSide.__new__(MqttSide)
+    side._settings, side.sessions = settings, []
+    side._shared = SimpleNamespace(router=Router(routes, instance="gateway"))  # type: ignore[assignment]
+    side.groups = []
+    for plan, states in zip(group_plans(settings), (others, own), strict=True):
+        side.sessions += (sessions := [SimpleNamespace(subscribed=state) for state in states])  # type: ignore[arg-type]
+        side.groups.append(SimpleNamespace(plan=plan, sessions=sessions))  # type: ignore[arg-type]
+    runner = make_command_runner(lambda: None, commands, settings, side)
+    runner._feed, runner._link.connected_ns = SimpleNamespace(), 1  # type: ignore[assignment]
+    runner.look()
+    assert runner.dispatcher.is_open is is_open
+    assert runner._timer is not None
+    runner._timer.cancel()
