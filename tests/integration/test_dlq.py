@@ -391,6 +391,14 @@ async def test_what_cannot_be_replayed_stays_as_it_was_and_can_be_later(desk: De
     assert values(await desk.records()) == sorted([b"good", b"x" * 2000, b"lost"])
 
 
+async def test_a_message_is_not_replayed_into_a_topic_of_the_gateway_itself(desk: Desk) -> None:
+    await desk.write(letter("devices/gateway-ledger", b"x"))
+    desk.route(topic="${topic[1]}")
+    status, text = await desk.run("replay", "--all", "--dry-run")
+    assert status == ExitStatus.INCOMPLETE
+    assert "invalid_topic" in text
+
+
 async def test_a_record_that_kafka_refuses_again_is_no_new_dead_letter(desk: Desk, make_topic: Any) -> None:
     compacted = await make_topic(config={"cleanup.policy": "compact"})
     await desk.write(*[letter(f"devices/{n}", b"%d" % n) for n in range(10)])

@@ -101,7 +101,7 @@ class ReplayPath:
         self._client_id = f"{settings.instance}-dlq"
         # Session groups only decide which sessions fetch a message.
         routes = [route.model_copy(update={"group": ""}) for route in settings.routes]
-        self.router = Router(routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
+        self.router = Router(routes, instance=settings.instance, reserved_topics=settings.own_topics)
         self._topics = Topics(settings.kafka, self._client_id, login)
         self._fates: dict[Span, Fate] = {}
         self._failure: BaseException | None = None
