@@ -321,6 +321,8 @@ class Dispatcher:
 
     def _sent(self, command: Command) -> None:
         is_more_asked = command.request.is_answer_asked or self.plan.is_delivery_asked
+        if self.plan.settings.qos == 0:
+            command.code = None  # the broker answers nothing
         if self.plan.settings.qos == 0 or not is_more_asked:
             self._finish(command, Status.SENT)
             return

@@ -105,14 +105,14 @@ def test_the_devices_answer_is_the_outcome(plant: Plant, version: int, code: int
         assert 50 <= got.expiry_s <= 60
 
 
-@pytest.mark.parametrize(("entry", "code"), [("", 0), ("loose", 0), ("exact", 0)])
-def test_a_command_of_which_no_more_is_asked_ends_as_sent(plant: Plant, entry: str, code: int) -> None:
+@pytest.mark.parametrize(("entry", "code"), [("", 0), ("loose", None), ("exact", 0)])
+def test_a_command_of_which_no_more_is_asked_ends_as_sent(plant: Plant, entry: str, code: int | None) -> None:
     site, name = plant.others.get(entry, plant.site), f"sent-{entry}"
     with plant.device(name, prefix=entry or "devices", qos=2) as device:
         site.send(name, id_=name, answer=entry == "loose")
         status = site.outcome(name, "sent")
         device.wait(1)
-    assert status["mqtt_reason_code"] == code
+    assert status.get("mqtt_reason_code") == code
     assert status["receiver"] == "unknown"
 
 
