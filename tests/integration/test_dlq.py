@@ -433,7 +433,8 @@ async def test_a_dry_run_says_what_would_be_and_writes_nothing(desk: Desk) -> No
     assert await desk.records() == []
 
 
-async def test_a_replay_goes_through_the_interceptors_of_today(desk: Desk) -> None:
+@pytest.mark.parametrize("on_error", ["dead_letter", "stop"])
+async def test_a_replay_goes_through_the_interceptors_of_today(desk: Desk, on_error: str) -> None:
     """One message becomes several records, one is dropped, one fails: each has one fate, and no other dead letter."""
     await desk.write(
         letter("devices/many", b'{"r": [{"n": "a"}, {"n": "b"}, {"n": "c"}]}'),
@@ -441,7 +442,7 @@ async def test_a_replay_goes_through_the_interceptors_of_today(desk: Desk) -> No
         letter("devices/bad", b"no JSON"),
     )
     with desk.file.open("a") as file:
-        file.write('[[routes.interceptors]]\nuse = "split"\npath = "r"\nkey = "n"\n')
+        file.write(f'[[routes.interceptors]]\nuse = "split"\npath = "r"\nkey = "n"\non_error = "{on_error}"\n')
     status, text = await desk.run("replay", "--all", "--dry-run", "--json")
     assert status == ExitStatus.INCOMPLETE
     previews = [json.loads(line) for line in text.splitlines()[:3]]

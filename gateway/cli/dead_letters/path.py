@@ -123,6 +123,9 @@ class ReplayPath:
         if dry:
             pipeline.partitions.pump = lambda: None
         self._chains = load_chains(settings)
+        for stage in (stage for chain in self._chains for stage in chain.stages):
+            if stage.policy == "stop":  # no worker stops here: the message is refused, and stays where it is
+                stage.policy = "dead_letter"
         path = pipeline.group(settings, self.router, lambda _span: None, chains=self._chains)
         self.accumulator, self.dispatcher = path.accumulator, path.dispatcher
 
