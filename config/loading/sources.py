@@ -298,6 +298,10 @@ class OverrideSource(LayerSource):
 def _decode(text: str, of: Field, *, secret_file: bool) -> Any:
     """The value of a text, as TOML would give it: JSON for tables and maps, JSON or commas for lists. Raises
     ValueError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not UTF-8 text") from None
     if secret_file or of.kind in {"value", "secret"}:
         return text
     if of.kind == "list" and not text.lstrip().startswith("["):

@@ -16,7 +16,7 @@ from config.loading.show import as_data, as_text
 from config.numbers import bytes_text, many
 from gateway.auth_service.requirements import require_servable
 from gateway.cli.parser import Commands, choice
-from gateway.cli.table import print_json, tell
+from gateway.cli.table import print_json, say, tell
 from gateway.supervisor.cpu import worker_count
 
 
@@ -170,7 +170,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(as_data(loaded))
     else:
-        print(as_text(loaded), end="")
+        say(as_text(loaded))
         for warning in loaded.warnings:
             tell(f"warning: {warning}", to=sys.stderr)
     return ExitStatus.OK

@@ -473,3 +473,9 @@ def test_loading_is_quick_in_a_fresh_process() -> None:
         )
         runs.append(float(done.stdout))
     assert min(runs) < 1, f"CPU seconds of import and load: {runs}"
+
+
+@pytest.mark.parametrize("name", ["MQTT__PASSWORD", "MQTT__ADDRESSES"])
+def test_a_variable_that_is_no_text_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\(GATEWAY_{name}\): is not UTF-8 text"):
+        load(environ={"GATEWAY_MQTT__USERNAME": "u", f"GATEWAY_{name}": "\udcff"})

@@ -240,3 +240,8 @@ def test_show_refuses_bad_settings(tmp_path: Path, cli: Cli) -> None:
 
 def test_reference_prints_the_page(cli: Cli) -> None:
     assert cli("config", "reference").out == reference()
+
+
+def test_half_a_pair_of_surrogates_is_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_INTERCEPTORS", r'[{"use": "sample", "option": "\ud800"}]')
+    assert 'option = "?"' in cli("config", "show").out
