@@ -121,7 +121,21 @@ def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str
     always = ["--config", str(file), "--partitions", "6"]
     raw = base64.b64encode(b"\xff\x00").decode()
     assert (
-        main(["explain", "a/b", raw, "--encoding", "base64", "--properties", "k=v", "content_type=x/y", *always]) == 0
+        main(
+            [
+                "explain",
+                "a/b",
+                raw,
+                "--encoding",
+                "base64",
+                "--properties",
+                "k=v",
+                "content_type=x/y",
+                "correlation_data=\udcff",
+                *always,
+            ]
+        )
+        == 0
     )
     out = capsys.readouterr().out
     assert "key: v" in out
@@ -140,6 +154,9 @@ def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str
         (["a", "xyz", "--encoding", "hex"], "The payload is no hex"),
         (["a", "@nowhere"], "The payload cannot be read from nowhere"),
         (["a", "--properties", "site"], "write NAME=VALUE"),
+        (["a\udcff"], "is no UTF-8 text"),
+        (["d\udcff", "--command"], "is no UTF-8 text"),
+        (["a", "--properties", "site=\udcff"], "is no UTF-8 text"),
         (["a", "--properties", "payload_format=2"], "payload_format is a number from 0 to 1"),
         (["a", "--properties", "message_expiry=4294967296"], "message_expiry is a number from 0 to 4294967295"),
     ],

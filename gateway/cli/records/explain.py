@@ -77,6 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
     With --command: the way of a command from Kafka to a device: MQTT topic and properties, expiry, what is awaited, and
     which route brings it.
     """
+    _check_text(arguments.topic)
     if arguments.command or arguments.commands is not None:
         return _explain_command(arguments)
 
@@ -123,6 +124,14 @@ def _explain_command(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK if told.sent is not None else ExitStatus.FAILED
 
 
+def _check_text(text: str) -> None:
+    """Raises UsageError for bytes of the shell that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!r} is no UTF-8 text, which topics and properties are.") from None
+
+
 def _check_topic(topic: str) -> None:
     """Raises UsageError for a topic that MQTT does not allow."""
     if not topic or "+" in topic or "#" in topic or "\0" in topic:
@@ -162,10 +171,12 @@ def _properties(texts: list[str]) -> Properties:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise UsageError(f"--properties {text}: write NAME=VALUE, such as site=north or content_type=text/plain.")
+        if name == "correlation_data":
+            own[name] = value.encode(errors="surrogateescape")  # the bytes of the shell
+            continue
+        _check_text(text)
         if name not in _OWN:
             user.append((name.removeprefix("user."), value))
-        elif name == "correlation_data":
-            own[name] = value.encode()
         elif name in ("message_expiry", "payload_format"):
             most = 1 if name == "payload_format" else 0xFFFF_FFFF  # MQTT 5.0, 3.3.2.3.3: four bytes
             if not (value.isdecimal() and len(value) <= 10 and int(value) <= most):
