@@ -62,26 +62,34 @@ def _open_locked(files: Files, instance: str, step: Callable[[], None]) -> tuple
     if topics.damaged:
         losses.said.append(f"{files.topics.name} could not be read, so Kafka must be asked for its topics again")
     existed = files.index.exists()
-    index = _sound_index(files, instance, certainly_ours=len(broken) < len(numbers))
-    tally = Tally(files.tally)
-    if index is not None:
-        if not existed and numbers:
-            losses.said.append("its index was missing and was made anew from the log")
-        found = dataclasses.replace(losses, said=[*losses.said])
-        state = State(files, instance, segments, topics, tally, index, damaged=set(broken))
-        try:
-            Loading(state, found, rebuilt=not existed, step=step).load(verify=bool(broken))
-        except sqlite3.Error as error:
-            _close(index)
-            if not is_damage(error):
-                raise
-        else:
-            return state, found.report(state)
-    losses.put_aside.append(put_aside(files.index))
-    losses.said.append("its index could not be read and was made anew from the log")
-    state = State(files, instance, segments, topics, tally, Index(files.index, instance), damaged=broken)
-    Loading(state, losses, rebuilt=True, step=step).load(verify=False)
-    return state, losses.report(state)
+    with contextlib.ExitStack() as on_failure:
+        index = _sound_index(files, instance, certainly_ours=len(broken) < len(numbers))
+        if index is not None:
+            on_failure.callback(_close, index)
+        tally = Tally(files.tally)
+        on_failure.callback(tally.close)
+        if index is not None:
+            if not existed and numbers:
+                losses.said.append("its index was missing and was made anew from the log")
+            found = dataclasses.replace(losses, said=[*losses.said])
+            state = State(files, instance, segments, topics, tally, index, damaged=set(broken))
+            try:
+                Loading(state, found, rebuilt=not existed, step=step).load(verify=bool(broken))
+            except sqlite3.Error as error:
+                _close(index)
+                if not is_damage(error):
+                    raise
+            else:
+                on_failure.pop_all()
+                return state, found.report(state)
+        losses.put_aside.append(put_aside(files.index))
+        losses.said.append("its index could not be read and was made anew from the log")
+        index = Index(files.index, instance)
+        on_failure.callback(_close, index)
+        state = State(files, instance, segments, topics, tally, index, damaged=broken)
+        Loading(state, losses, rebuilt=True, step=step).load(verify=False)
+        on_failure.pop_all()
+        return state, losses.report(state)
 
 
 def _sound_index(files: Files, instance: str, *, certainly_ours: bool) -> Index | None:

@@ -55,6 +55,7 @@ class Fleet:
         self._spawner = spawner
         self._keepers: dict[int, asyncio.Task[None]] = {}
         self._retirements: dict[int, asyncio.Task[None]] = {}
+        self._ends: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -115,6 +116,9 @@ class Fleet:
             for worker in self.retirees:
                 if not worker.left:
                     worker.stop()
+                    task = asyncio.create_task(end(worker, worker.settings), name=f"end {worker.pid}")
+                    self._ends.add(task)
+                    task.add_done_callback(self._ends.discard)
 
     async def _roll_back(self, settings: Settings) -> None:
         for slot in list(self.slots.values()):
@@ -199,7 +203,7 @@ class Fleet:
 
         Workers that are being replaced or retired are only stopped: the next start continues with them.
         """
-        await end_tasks(*self._keepers.values(), *self._retirements.values(), self._watch)
+        await end_tasks(*self._keepers.values(), *self._retirements.values(), *self._ends, self._watch)
         return await self._stop_all(list(self._spawner), verb)
 
     def hasten(self) -> None:

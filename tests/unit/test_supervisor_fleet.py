@@ -45,6 +45,7 @@ class ObedientWorker(WorkerProcess):
         self.spawner = spawner
         self.pid = (1 << 30) + len(spawner.made)  # no process has it
         self.signals: list[str] = []
+        self.ignores: tuple[str, ...] = ()
         self.answers: dict[str, Any] | None = {}
         spawner.history.append(f"{slot} started as {role}")
         if settings.instance == "cold" and slot == spawner.cold_slot:
@@ -65,7 +66,7 @@ class ObedientWorker(WorkerProcess):
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.left = True
         self.signals.append(number.name)
-        if self.alive:
+        if self.alive and number.name not in self.ignores:
             self.spawner.history.append(f"{self.slot} {number.name}")
             self._heard({"say": "released"})
             if number is signal.SIGUSR1 and self.spawner.cannot_retire:
@@ -306,6 +307,22 @@ async def test_a_worker_that_hangs_while_it_ends_a_slot_is_killed_and_another_go
     hung.answers = None
     await until(lambda: any(worker.role == "retiring" and worker is not hung for worker in spawner), "another")
     assert hung.status == -signal.SIGKILL
+
+
+async def test_a_worker_that_hangs_as_changed_settings_end_it_is_killed(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
+    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
+    monkeypatch.setattr("gateway.supervisor.slot._GRACE_S", 0)
+    fleet.settings = fleet.settings.model_copy(update={"shutdown_timeout": timedelta(0)})
+    await fleet.scale(2)
+    await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
+    hung = spawner.of(2)
+    hung.ignores = ("SIGTERM",)
+    fleet.adopt(fleet.settings.model_copy(update={"shutdown_timeout": timedelta(seconds=7)}))
+    await until(lambda: any(one.slot == 2 and one is not hung for one in spawner), "another one goes on")
+    assert hung.signals == ["SIGTERM", "SIGKILL"]
 
 
 async def test_a_stop_says_what_remained(fleet: Fleet, spawner: Spawner) -> None:
