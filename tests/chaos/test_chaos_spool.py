@@ -195,7 +195,7 @@ def test_clocks_that_step_bury_nothing(
     if not environment:
         missing("libfaketime is not installed (Debian: apt-get install libfaketime)")
     kafka = make_kafka()
-    case = make_case(in_order(1000), start=False, bootstrap=kafka.bootstrap)
+    case = make_case(in_order(100_000), start=False, bootstrap=kafka.bootstrap)
     gateway = case.gateway
     gateway.environment = environment
     gateway.start()
@@ -215,7 +215,7 @@ def test_clocks_that_step_bury_nothing(
         clock.write_text("+10800")
         wait_until(lambda: spooled(case) > RATE, "what Kafka refuses is spooled")
         wait_until(lambda: "clock" in {one["id"] for one in gateway.problems()}, "the problem")
-    published = case.broker.stop_load()  # the broker's queue is short, and a start takes a moment
+    published = case.broker.stop_load()
     gateway.kill()
     clock.write_text("+0")
     gateway.start()
