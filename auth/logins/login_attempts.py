@@ -42,7 +42,7 @@ class LoginAttempts:
         self._store = store
         self._chain = chain
         self._events = events
-        self._under_way: dict[Hashable, Counter[str]] = {}  # passwords in verification, by all that may count a failure
+        self._under_way: dict[Hashable, Counter[str]] = {}  # passwords in verification, by what may count a failure
         self._locks: OrderedDict[str, _Lock] = OrderedDict()
 
     def names(self, request: LoginRequest) -> Names:
@@ -105,14 +105,16 @@ class LoginAttempts:
             for name, failures in self.lockouts.counts(names, now_ns)
         )
 
-    def begin(self, names: Names, password: str) -> None:
-        """Register a verification; call ``end`` once."""
-        for name in _counted(names):
+    def begin(self, names: Names, password: str, now_ns: int) -> list[Hashable]:
+        """Register a verification. Call ``end`` once with what is returned: by what its failure would be counted."""
+        counted = [name for name, _failures in self.lockouts.counts(names, now_ns)]
+        for name in counted:
             self._under_way.setdefault(name, Counter())[password] += 1
+        return counted
 
-    def end(self, names: Names, password: str) -> None:
+    def end(self, counted: list[Hashable], password: str) -> None:
         """Unregister a verification, with or without a verdict."""
-        for name in _counted(names):
+        for name in counted:
             tried = self._under_way[name]
             tried[password] -= 1
             if not tried[password]:
@@ -148,11 +150,6 @@ class LoginAttempts:
         # Not if the client id is the same: perhaps it was found by that.
         if found and found == request.username != request.clientid and names.by_name is not None:
             self.lockouts.succeeded(names.by_name, name)
-
-
-def _counted(names: Names) -> set[Hashable]:
-    user, address, also = names[:3]
-    return {user, also, (user, address), (also, address)}
 
 
 def _is_token(password: str) -> bool:

@@ -13,7 +13,7 @@ edit costs a fleet some 10 µs per returning device, and no hash.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
@@ -159,9 +159,9 @@ class Logins:
             self._events.store_failed(error)
             return self._no_answer(request, "backend_down")
         self.counts.in_flight = self._shedder.in_flight
-        self._attempts.begin(names, request.password)
+        counted = self._attempts.begin(names, request.password, now_ns)
         self._under_way[key] = asyncio.get_running_loop().create_task(
-            self._verify(key, request, names, seen), name="auth verification"
+            self._verify(key, request, names, seen, counted), name="auth verification"
         )
         return None
 
@@ -268,7 +268,9 @@ class Logins:
             return True
         return store.version != seen.version and self._chain.stamp(request) != seen.stamp
 
-    async def _verify(self, key: bytes, request: LoginRequest, names: Names, seen: _Seen) -> LoginAnswer:
+    async def _verify(
+        self, key: bytes, request: LoginRequest, names: Names, seen: _Seen, counted: list[Hashable]
+    ) -> LoginAnswer:
         """The chain's answer. Each waiter counts it, as several may wait."""
         try:
             outcome = await self._chain.ask(request)
@@ -295,7 +297,7 @@ class Logins:
             self._shedder.release()
             self.counts.in_flight = self._shedder.in_flight
             self._under_way.pop(key, None)
-            self._attempts.end(names, request.password)
+            self._attempts.end(counted, request.password)
 
     def _admit(self, key: bytes, request: LoginRequest, names: Names, outcome: Outcome, seen: _Seen) -> LoginAnswer:
         """The answer to a login that the chain admits, not counted yet. Raises BackendDownError."""

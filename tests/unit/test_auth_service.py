@@ -572,6 +572,20 @@ class TestAtTheSameTime:
         await asyncio.gather(*tasks)
 
     @manual_time
+    async def test_nor_by_those_behind_its_address_that_have_its_name_and_another_client_id(self) -> None:
+        service = make_service(protection={"failures": 2}, limits={"cache_ttl": "1s"})
+        await service.ask(login(clientid="ada"))
+        service.clock.forward(2)
+        gate = service.hasher.gate = asyncio.Event()
+        tasks = [asyncio.create_task(service.ask(login(password=f"{n}", clientid=f"{n}"))) for n in range(9)]
+        device = asyncio.create_task(service.ask(login(clientid="ada")))
+        await asyncio.sleep(0.1)
+        gate.set()
+        assert (await device).reason == "verified"
+        await asyncio.gather(*tasks)
+        assert not service.access.logins._attempts._under_way
+
+    @manual_time
     async def test_a_ban_that_comes_during_the_verification_holds(self) -> None:
         service = make_service()
         gate = service.hasher.gate = asyncio.Event()
