@@ -38,8 +38,9 @@ def address(environ: Mapping[str, str], process: str = "gateway") -> tuple[str, 
 
 def encrypted(environ: Mapping[str, str]) -> bool:
     """Whether the port speaks TLS: `http.tls` is there, which every process of the gateway's shares."""
-    named = environ.get("GATEWAY_HTTP__TLS") or environ.get("GATEWAY_HTTP__TLS__CERTIFICATE_FILE")
-    return bool(named) or "tls" in _table(environ, "http")
+    whole = environ.get("GATEWAY_HTTP__TLS")
+    tls = json.loads(whole) if whole else _table(environ, "http").get("tls")
+    return bool(tls or environ.get("GATEWAY_HTTP__TLS__CERTIFICATE_FILE"))  # a variable may say null: none
 
 
 def _table(environ: Mapping[str, str], name: str) -> dict[str, Any]:

@@ -753,3 +753,6 @@ def test_the_health_check_speaks_tls_where_the_port_does(healthcheck: Any, tmp_p
     assert healthcheck.encrypted({**named, "GATEWAY_HTTP__TLS__CERTIFICATE_FILE": "c"})
     file.write_text('[http.tls]\ncertificate_file = "c"\n')
     assert healthcheck.encrypted(named)
+    for variable, text in (("GATEWAY_HTTP", '{"tls": null}'), ("GATEWAY_HTTP__TLS", "null")):
+        assert load(environ={**named, variable: text}).settings.http.tls is None
+        assert not healthcheck.encrypted({**named, variable: text})
