@@ -168,19 +168,23 @@ def test_of_two_rules_with_the_same_messages_one_is_left_out() -> None:
     assert findings(found, "route again") == ["lost"]
 
 
-def test_another_kafka_is_for_another_gateway() -> None:
-    other = {**CONNECTOR, "name": "other", "bootstrap_hosts": "elsewhere:9092"}
-    action = {**ACTION, "name": "second", "connector": "other"}
-    rules = [RULE, {**RULE, "id": "two", "sql": 'SELECT * FROM "x"', "actions": ["kafka_producer:second"]}]
+@pytest.mark.parametrize("connector", ["kafka_producer:other", "confluent_producer:main"])
+def test_another_kafka_is_for_another_gateway(connector: str) -> None:
+    """Connectors of two types may have one name."""
+    kind, name = connector.split(":")
+    other = {**CONNECTOR, "type": kind, "name": name, "bootstrap_hosts": "elsewhere:9092"}
+    action = {**ACTION, "type": kind, "name": "second", "connector": name}
+    rules = [RULE, {**RULE, "id": "two", "sql": 'SELECT * FROM "x"', "actions": [f"{kind}:second"]}]
     found, settings = imported(rules, [ACTION, action], [CONNECTOR, other])
     assert [route["name"] for route in settings["routes"]] == ["telemetry-to-kafka"]
-    assert findings(found, "connector other") == ["lost"]
+    assert settings["kafka"]["bootstrap_servers"][0] == "kafka-1:9093"
+    assert findings(found, f"connector {connector}") == ["lost"]
 
 
 def test_a_connector_that_was_not_given_is_asked_for() -> None:
     found, settings = imported([RULE, ACTION])
     assert "bootstrap_servers" not in settings.get("kafka", {})
-    assert findings(found, "connector main") == ["check"]
+    assert findings(found, "connector kafka_producer:main") == ["check"]
 
 
 @pytest.mark.parametrize(
@@ -288,6 +292,13 @@ def test_a_connector_of_another_shape_is_a_sentence(broken: dict[str, Any], tmp_
     said = "".join(cli("import", "emqx", str(file), status=ExitStatus.CONFIG))
     assert said.startswith("gateway: The source")
     assert "kanarie" not in said
+
+
+def test_half_a_character_of_json_is_a_sentence(tmp_path: Path, cli: Cli) -> None:
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps([RULE, changed(ACTION, topic="t\ud800"), CONNECTOR]))
+    said = cli("import", "emqx", str(file), status=ExitStatus.CONFIG)
+    assert r"""in 'topic = "t\ud800'.""" in said.err
 
 
 def test_no_secret_of_a_connector_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

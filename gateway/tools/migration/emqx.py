@@ -93,7 +93,7 @@ def _sort_kafka(document: dict[str, Any], kind: str, source: EmqxSource) -> None
     if isinstance(parameters, dict):
         source.actions[f"{kind}:{name}"] = {**document, "parameters": parameters, "type": kind, "name": name}
     if "bootstrap_hosts" in document:
-        source.connectors[name] = document
+        source.connectors[f"{kind}:{name}"] = document
 
 
 def import_emqx(source: EmqxSource, *, mqtt: str | None, device: str | None) -> Imported:
@@ -134,7 +134,7 @@ def import_emqx(source: EmqxSource, *, mqtt: str | None, device: str | None) -> 
 
 
 def _connector(action: dict[str, Any]) -> str:
-    return str(action.get("connector", action["name"]))
+    return f"{action['type']}:{action.get('connector', action['name'])}"
 
 
 def _others(source: EmqxSource) -> list[str]:

@@ -12,10 +12,16 @@ from gateway.tools.migration.findings import Imported, ImportError_
 
 
 def as_toml_text(imported: Imported, heading: str) -> str:
-    """The file: heading, top-level values, then tables."""
+    """The file: heading, top-level values, then tables. Raises ImportError_ for what is no text."""
     lines = [f"# {line}".rstrip() for line in heading.splitlines()]
     lines += _table(imported.settings, "", imported)
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = ascii(text[: error.start].rpartition("\n")[2] + text[error.start])
+        raise ImportError_(f"The source has half a character, which no setting can have, in {line}.") from None
+    return text
 
 
 def _table(table: dict[str, Any], path: str, imported: Imported) -> Iterator[str]:
