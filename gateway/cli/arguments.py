@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from config.errors import ExitStatus, GatewayError
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _Number = TypeVar("_Number", int, float)
+
+_LONGEST_S: Final = 36_500 * 86_400.0  # less than clocks and MQTT's expiry can carry
 
 
 class UsageError(GatewayError):
@@ -97,9 +99,12 @@ def duration(text: str) -> float:
     from config.values.grammar import parse_duration
 
     try:
-        return parse_duration(text).total_seconds()
+        seconds = parse_duration(text).total_seconds()
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds > _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than 100 years")
+    return seconds
 
 
 def moment(text: str) -> int:
@@ -107,7 +112,8 @@ def moment(text: str) -> int:
     from gateway.base.moments import parse_moment
 
     try:
-        return parse_moment(text.removesuffix(" ago"), time.time_ns() // 1_000_000)
+        # Not before 1970: Kafka takes times of -1 and -2 for something else.
+        return max(0, parse_moment(text.removesuffix(" ago"), time.time_ns() // 1_000_000))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -14,6 +14,7 @@ import pytest
 
 from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.cli import main as module
+from gateway.cli.arguments import moment
 from gateway.cli.main import main
 from gateway.cli.parser import Commands, Parser
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
@@ -38,8 +39,12 @@ WRONG = [
     (["topics", "lst"], "gateway topics: there is no command 'lst'; did you mean list?"),
     (["tail", "--rout", "x", "--devise", "y"], "gateway tail: there is no option --devise; did you mean --device?"),
     (["--config", "x.toml", "run"], "gateway: --config is no option of gateway itself: options come after the command"),
+    (["groups", "describe", "g", "--watch", "36501d"],
+     "gateway groups describe: argument --watch: '36501d' is more than 100 years"),
+    (["spool", "status", "--worker", "-1"],
+     "gateway spool status: argument --worker: '-1' is no whole number from 0 to 1,023"),
     (["routes", "lint", "extra"], "gateway routes lint: 'extra' is one argument too many"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "told"), WRONG, ids=lambda value: " ".join(value) if value else "")
@@ -48,6 +53,11 @@ def test_a_wrong_word_is_named_by_the_command_that_it_was_for(arguments: list[st
     command = told.partition(":")[0]
     assert err.startswith(f"usage: {command} ["), "the usage of another command"
     assert f"{told} (" in err.splitlines()[-1], "not only what is wrong"
+
+
+def test_a_time_before_1970_is_that() -> None:
+    """Kafka takes -1 for the end of a partition."""
+    assert moment("1969-12-31T23:59:59.999") == moment("0001-01-01") == moment("36500d") == 0
 
 
 def test_a_group_without_its_command_shows_what_there_is(cli: Cli) -> None:

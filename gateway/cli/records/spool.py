@@ -16,7 +16,7 @@ from config.errors import ExitStatus, GatewayError
 from config.numbers import bytes_text, some
 from config.settings import Settings
 from gateway.base.moments import moment
-from gateway.cli.arguments import load_noted, quiet
+from gateway.cli.arguments import between, load_noted, quiet
 from gateway.cli.parser import Commands, flag
 from gateway.cli.records import spool_file
 from gateway.cli.records.spool_file import ExportFile
@@ -46,7 +46,8 @@ def add_parser(commands: Commands) -> None:
     import_.add_argument("--from-instance", metavar="NAME", help="the other instance of the export, to confirm it")
 
     for command in (status, export, import_):
-        command.add_argument("--worker", type=int, metavar="N", help="the worker whose spool it is (default: worker)")
+        text = "the worker whose spool it is (default: worker)"
+        command.add_argument("--worker", type=between(0, 1023), metavar="N", help=text)
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
