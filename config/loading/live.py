@@ -9,7 +9,7 @@ connections and their guarantees (``mqtt.addresses``, ``kafka``), and numbers (`
 restart.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -32,6 +32,7 @@ LIVE: Final = (
     "kafka.topics.partitions", "kafka.topics.replication", "kafka.topics.declare",
 )  # fmt: skip
 OTHER: Final = ("admin", "stream", "auth")
+_FIXED: Final = ("instance", "data_dir", "http.host", "http.port", "http.tls")  # for a supervisor, too
 
 _LONGEST: Final = 120  # characters of a value that is shown
 
@@ -57,6 +58,15 @@ class Change:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
+
+
+def remedy(waiting: Iterable[Change], workers: int | None) -> str:
+    """What applies changes that need a restart, in a gateway with this setting ``workers``."""
+    for one in waiting:
+        came_or_went = one.path == "workers" and "0" in (one.before, one.after)  # the supervisor
+        if came_or_went or f"{one.path}.".startswith(tuple(f"{name}." for name in _FIXED)):
+            workers = 0
+    return "a stop and a start of the gateway" if workers == 0 else "`gateway restart --reload`"
 
 
 def effect_of(path: Path, before: object, after: object) -> Effect:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from config.errors import ConfigError
-from config.loading.live import Change, changes, only_live
+from config.loading.live import Change, changes, only_live, remedy
 from config.loading.load import Loaded, check_relations
 from config.settings import Settings
 
@@ -39,9 +39,8 @@ def plan_reload(now: Settings, loaded: Loaded, wish: Wish) -> Plan:
     if not wish.partial and not wish.dry_run:
         names = ", ".join(dict.fromkeys(change.path for change in waiting))
         raise ConfigError(
-            f"Nothing was changed: {names} cannot change while the workers run. Use "
-            "`gateway restart --reload`, which replaces them one after the other, or `gateway reload --partial` for "
-            "the rest of the changes."
+            f"Nothing was changed: {names} cannot change while the workers run. That takes "
+            f"{remedy(waiting, now.workers)}; `gateway reload --partial` takes the rest of the changes."
         )
     settings = only_live(now, loaded.settings)
     check_relations(settings, loaded.provenance)

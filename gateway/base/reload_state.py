@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError, ExitStatus
-from config.loading.live import changes
+from config.loading.live import changes, remedy
 from config.numbers import many
 from gateway.base.instruments import MetricSet, gauge
 from gateway.base.moments import moment
@@ -132,7 +132,7 @@ def _say(plan: Plan, wish: Wish, workers: int) -> str:
         text = "Nothing could be taken."
     if plan.waiting:
         names = ", ".join(dict.fromkeys(change.path for change in plan.waiting))
-        text += f" These need `gateway restart --reload`: {names}."
+        text += f" These need {remedy(plan.waiting, plan.settings.workers)}: {names}."
     return text
 
 

@@ -122,6 +122,22 @@ def test_all_or_nothing_or_a_part(tmp_path: Path) -> None:
     assert plan_reload(now, read(tmp_path, BASE.replace('"20ms"', '"50ms"')), Wish()).waiting == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ("", "http.port = 1", "a stop and a start"),
+        ("", 'http.tls.certificate_file = "c"', "a stop and a start"),
+        ("workers = 2", "workers = 3", "`gateway restart --reload`"),
+        ("workers = 2", "workers = 0", "a stop and a start"),
+        ("workers = 0", "workers = 0\nmqtt.keepalive = 40", "a stop and a start"),
+    ],
+)
+def test_the_restart_that_is_named_takes_the_change(tmp_path: Path, before: str, after: str, wanted: str) -> None:
+    """A supervisor keeps its port and its name; without one, nobody replaces the worker."""
+    with pytest.raises(ConfigError, match=f"That takes {wanted}"):
+        plan_reload(read(tmp_path, before).settings, read(tmp_path, after), Wish())
+
+
 def test_topics_that_commands_use_wait_for_a_restart(tmp_path: Path) -> None:
     """Running commands read answers, and bury records, where they did at their start: answers elsewhere would be
     lost."""

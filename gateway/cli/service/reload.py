@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from config.errors import ConfigError, ExitStatus
-from config.loading.live import Change
+from config.loading.live import Change, remedy
 from config.loading.load import Loaded, load
 from gateway.base.reload_plan import Wish
 from gateway.base.reports import Outcome
@@ -19,7 +19,7 @@ _EPILOG: Final = """\
 live: routes, interceptors, flow, dead_letter, log.level, http.overdue_after, http.token, shutdown_timeout, emqx,
 canary, spool.after, .max_bytes and .replay_max_bytes_per_second, the user and password of mqtt and kafka.sasl,
 kafka.topics (how topics are made).
-Everything else needs `gateway restart --reload`. Environment variables are those that the gateway was started with.
+Everything else needs a restart, and the answer says which. Environment variables are those of the gateway's start.
 
 examples:
   gateway reload --dry-run                show what would change, and whether the gateway could take it
@@ -66,13 +66,13 @@ def _show(outcome: Outcome, loaded: Loaded) -> None:
         mention(
             f"the running gateway reads {details['file'] or 'no file'}, while {here or 'no file'} was checked here."
         )
-    for document in details.get("changes", ()):
-        change = Change(**document)
+    changes = [Change(**document) for document in details.get("changes", ())]
+    for change in changes:
         mark = {"live": " ", "restart": "!", "other": "-"}[change.effect]
         tell(f"{mark} {change}")
-    if any(document["effect"] == "restart" for document in details.get("changes", ())):
-        say("! needs `gateway restart --reload`")
-    if any(document["effect"] == "other" for document in details.get("changes", ())):
+    if waiting := [one for one in changes if one.effect == "restart"]:
+        say(f"! needs {remedy(waiting, loaded.settings.workers)}")
+    if any(one.effect == "other" for one in changes):
         say("- is no part of the running gateway")
     for remark in details.get("remarks", ()):
         tell(f"note: {remark}")
