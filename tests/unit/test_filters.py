@@ -14,7 +14,6 @@ from paho.mqtt.client import topic_matches_sub
 from bridge.routing.filter_trie import FilterTrie
 from bridge.routing.filters import (
     FilterError,
-    Overlap,
     Subscription,
     matches,
     minimal_cover,
@@ -185,15 +184,6 @@ def test_every_overlap_that_is_left_is_reported_with_its_topics(filters: list[tu
                 assert covers(overlap.instead, one.filter)
                 assert covers(overlap.instead, other.filter)
     assert not reported
-
-
-def test_minimal_cover_by_example() -> None:
-    cover = minimal_cover([("a/b", 2), ("a/#", 0), ("a/+", 1), ("b", 1), ("b", 0), ("#", 0), ("+/#", 1), ("$SYS/#", 0)])
-    assert cover.subscriptions == (Subscription("#", 2), Subscription("$SYS/#", 0))
-    assert cover.overlaps == ()
-    crossing = minimal_cover([("a/+/c", 0), ("a/b/+", 1), ("a/b/c", 2)])
-    assert crossing.overlaps == (Overlap("a/+/c", "a/b/+", "a/b/c", "a/+/+"),)
-    assert crossing.subscriptions == (Subscription("a/+/c", 2), Subscription("a/b/+", 1))
 
 
 @patient

@@ -64,10 +64,8 @@ def test_a_code_of_a_kafka_to_come_costs_the_producer_and_nothing_else() -> None
 @pytest.mark.parametrize(("code", "kind"), [
     (3, LeaderMissingError), (5, LeaderMissingError), (6, LeaderMissingError), (100, LeaderMissingError),
     (19, ReplicasMissingError), (20, ReplicasMissingError), (56, RetriableError), (-1, RetriableError),
-    # Rights, codecs and formats: every record would be refused, and none is at fault.
-    *((code, RefusedError) for code in (29, 31, 43, 53, 54, 58, 76)),
 ])  # fmt: skip
-def test_a_retry_says_what_it_waits_for_and_a_refusal_buries_no_message(code: int, kind: type[Exception]) -> None:
+def test_a_retry_says_what_it_waits_for(code: int, kind: type[Exception]) -> None:
     assert type(translate(AnswerError(code), "telemetry")) is kind
 
 

@@ -302,11 +302,6 @@ def test_on_a_tombstone_route_a_missing_key_is_a_dead_letter() -> None:
     assert route_of(empty_payload="tombstone").tombstones
 
 
-def test_the_default_key_is_the_topics_bytes() -> None:
-    topic = "devices/größe/telemetry"
-    assert route_of().for_topic(topic).key == topic.encode()
-
-
 # --- Kafka topics -------------------------------------------------------------------------------------------------
 def made(route: Route, device: str) -> str | None:
     return route.for_topic(f"devices/{device}/telemetry").kafka_topic
