@@ -48,12 +48,6 @@ def test_the_distance_grows_with_the_rate() -> None:
     assert distances[0] < distances[-1]
 
 
-def test_after_a_silence_the_next_message_is_due_at_once() -> None:
-    rhythm = Rhythm(5 * MS, 20 * MS)
-    now_ns = run(rhythm, 100_000, 1)
-    assert rhythm.due_ns() <= now_ns + 20 * MS
-
-
 @given(
     shortest=st.integers(0, 50 * MS),
     longest=st.integers(0, 50 * MS),
@@ -187,22 +181,6 @@ async def test_too_much_in_memory_stops_the_reading_until_half_is_gone() -> None
         assert late.listening
         assert it.accumulator.buffered_bytes == 0
         it.check()
-
-
-async def test_memory_stays_bounded_when_a_flood_meets_a_kafka_that_answers_nothing() -> None:
-    """QoS 0 has no window: only the pause holds it."""
-    async with path(memory_bytes=1 << 20) as it:
-        it.producer.holding = True
-        session = Paced(it.flow)
-        it.flow.add(session)
-        taken = 0
-        while session.listening:
-            for _ in range(100):
-                append(it, bytes(1000))
-            it.flow.took(100, 100_000, pressed=False)
-            taken += 100
-            assert taken < 100_000, "it reads on for ever"
-        assert it.accumulator.buffered_bytes < 2 << 20
 
 
 async def test_stopping_to_read_is_for_good() -> None:

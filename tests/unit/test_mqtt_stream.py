@@ -1,7 +1,6 @@
 """The seam's socket: partial writes, layers that hold bytes, WebSocket frames, and the ends a connection can have."""
 
 import errno
-import random
 import socket
 import ssl
 from typing import Any
@@ -158,33 +157,6 @@ def test_closing_writes_what_fits_first_and_happens_once() -> None:
     assert stream.closed
     stream.close()
     assert stream.fileno() == -1
-
-
-def test_a_real_socket_that_fills_up() -> None:
-    """The same over a real buffer: half a megabyte in odd pieces through a socket pair."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        theirs.setblocking(False)
-        stream = PacketStream(ours, framed=False)
-        stream.setblocking(False)
-        chooser = random.Random(1)
-        data = chooser.randbytes(500_000)
-        received = bytearray()
-        at = 0
-        while at < len(data) or stream.unwritten:
-            size = chooser.randrange(1, 20_000)
-            if at < len(data):
-                stream.write(data[at : at + size])
-                at += size
-            received += theirs.recv(chooser.randrange(1, 30_000))
-            stream.flush()
-        while True:
-            try:
-                received += theirs.recv(65536)
-            except BlockingIOError:
-                break
-        assert bytes(received) == data
 
 
 def test_nagle_is_off_and_the_kernel_gives_a_dead_peer_up() -> None:
