@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from config.origins import DEFAULT, Origin, Problem
-from config.schema import Field, Path, find
+from config.schema import Field, Path, dotted, find
 from config.settings import Settings
 from config.tables.service import FLOW_PROFILES
 from config.values.grammar import format_bytes, format_duration
@@ -123,6 +123,8 @@ def _sentence(error: ErrorDetails, path: Path) -> str:
             return "must be a text in quotes"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "must be a table of settings"
+        case "tuple_type" | "list_type" if isinstance(error["input"], Mapping):
+            return f"must be a list, in brackets; in TOML each of its tables begins with [[{dotted(path)}]]"
         case "tuple_type" | "list_type":
             return "must be a list, in brackets"
         case _:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,8 @@ def _guess(error: BaseException, secured: str) -> str:
         return f"connection refused. Is the broker running, and is this the port of its {secured} listener?"
     if isinstance(error, ssl.SSLCertVerificationError):
         return distrust(error, "kafka.tls")
+    if isinstance(error, socket.gaierror):
+        return f"{text}. Check kafka.bootstrap_servers, and this machine's DNS."
     if isinstance(error, TimeoutError | kafka_errors.RequestTimedOutError):
         return f"no answer within kafka.request_timeout. Is there a firewall, or a TLS listener instead of {secured}?"
     if isinstance(error, kafka_errors.KafkaConnectionError | ConnectionError):

@@ -162,7 +162,8 @@ class FileSource(LayerSource):
         except UnicodeDecodeError as error:
             self._fail(f"is not UTF-8 text at byte {error.start}; TOML files are")
         except (ValueError, RecursionError) as error:  # TOMLDecodeError, too long numbers, too deep nesting
-            self._fail(f"is not valid TOML: {error}")
+            hint = "; a text stands in quotes" if "Invalid value" in str(error) else ""
+            self._fail(f"is not valid TOML: {error}{hint}")
         else:
             self._lines = line_numbers(text)
             self.read(raw)

@@ -257,8 +257,8 @@ class Orphans:
                 "session_left_behind",
                 client_id=record.client_id,
                 brokers=record.addresses,
-                consequence="its messages stay at the former broker until it expires; a run with that broker in "
-                "mqtt.addresses would fetch them",
+                consequence="if it ever connected there, its messages stay at that broker until it expires; a run with "
+                "it in mqtt.addresses would fetch them",
             )
         turns = asyncio.Semaphore(AT_A_TIME)
         self.sessions = [make(record, turns, self._one_less) for record in plan.orphans]

@@ -213,7 +213,7 @@ def test_a_setting_of_earlier_versions_is_refused_with_what_takes_its_place(path
 @pytest.mark.parametrize(("text", "sentence"), [
     ("{", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 2"),
     ("[{]", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 3"),
-    ('{"name": "a"}', "must be a list, in brackets"),
+    ('{"name": "a"}', "must be a list, in brackets; in TOML each of its tables begins with [[routes]]"),
     ('"x"', "must be a list, in brackets"),
     ("[" * 100_000, "must be JSON, nested less deeply"),
 ])  # fmt: skip
@@ -397,7 +397,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(text: str, hint: str) ->
 
 
 @pytest.mark.parametrize(("content", "sentence"), [
-    (b"a = \n", "is not valid TOML: Invalid value (at line 1, column 5)"),
+    (b"a = b\n", "is not valid TOML: Invalid value (at line 1, column 5); a text stands in quotes"),
     (b"a = 1\na = 2\n", "is not valid TOML: Cannot overwrite a value (at line 2, column 6)"),
     (b"a = 1" + b"0" * 5000, "is not valid TOML: Exceeds the limit"),
     (b"a = " + b"[" * 100_000, "is not valid TOML: "),
@@ -417,7 +417,8 @@ def test_a_byte_order_mark_is_no_mistake() -> None:
 @pytest.mark.parametrize(("text", "sentence"), [
     ("mqtt = 1", "mqtt (gateway.toml:1): must be a table of settings"),
     ('[mqtt]\ntls = "x"', "mqtt.tls (gateway.toml:2): must be a table of settings"),
-    ("[routes]\nname = 1", "routes (gateway.toml:1): must be a list, in brackets"),
+    ("[routes]\nname = 1",
+     "routes (gateway.toml:1): must be a list, in brackets; in TOML each of its tables begins with [[routes]]"),
     ("routes = [1]", "routes[0] (gateway.toml:1): must be a table of settings"),
     ('[mqtt]\naddresses = "mqtt://a"', 'mqtt.addresses = "mqtt://a" (gateway.toml:2): must be a list'),
     ("[mqtt]\naddresses = []", "mqtt.addresses (gateway.toml:2): must not be empty"),

@@ -250,3 +250,13 @@ async def test_a_kafka_client_says_it_in_words(port: int, security: str) -> None
             link.close()
     for sentence in sentences:
         assert not RAW.search(sentence), sentence
+
+
+async def test_a_kafka_address_without_a_host_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("bridge.kafka.connection.open_connection", unknown)
+    settings = KafkaSettings(bootstrap_servers=("kafka:9092",))
+    options = {"bootstrap_servers": ["kafka:9092"], "request_timeout_ms": 300, "client_id": "test"}
+    assert "Check kafka.bootstrap_servers" in str(await why_unreachable(options, KafkaLogin(settings)))
