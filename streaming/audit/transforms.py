@@ -8,6 +8,7 @@ Offsets are kept as runs, first and count: a minute of a partition is a row or t
 """
 
 from functools import reduce
+from operator import and_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from pyspark.sql.types import ArrayType, LongType
 
 from bridge.wire import DLQ_ROUTE, GATEWAY_ID, LEDGER_PARTITION, LEDGER_VERSION, ledger_schema
-from streaming.decoding.shapes import header
+from streaming.decoding.shapes import MAX_TS_MS, header
 from streaming.lake.columns import columns
 
 SEEN: Final = columns(
@@ -51,6 +52,8 @@ _ROW: Final = ("gateway", "route", "topic", "partition", "minute")
 _COUNTS: Final = ("matched", "missing", "unaccounted", "expired", "open")
 _SLACK_MS: Final = 3_600_000
 """A gateway's clock can be put back between a record and its entry."""
+_MOST: Final = 1 << 31
+"""Records of an entry."""
 _PIECE: Final = 1 << 16
 """Offsets that runs are cut at, to be compared piece by piece instead of each with each."""
 
@@ -98,12 +101,21 @@ def seen(slim_records: DataFrame, ledger_topic: str) -> DataFrame:
 
 
 def entries(slim_records: DataFrame, ledger_topic: str) -> DataFrame:
-    """The ledger's ``partition`` records, as :data:`ENTRIES`, but for the time. What is no such record is left out."""
+    """The ledger's ``partition`` records, as :data:`ENTRIES`, but for the time. What is no such record is left out; so
+    is one with numbers that cannot be, which a sum of theirs, or as many pieces, would end the job with."""
+    first, last = F.col("first_offset"), F.col("last_offset")
+    sane = (
+        *(F.col(name).between(0, MAX_TS_MS) for name in ("from_ms", "to_ms")),
+        *(F.col(name).between(0, _MOST) for name in ("records", "unlocated")),
+        first.between(0, last) & (F.try_subtract(last, first) < _MOST),
+        F.forall("runs", lambda it: F.get(it, F.lit(0)).between(0, 1 << 62) & F.get(it, F.lit(1)).between(1, _MOST)),
+    )
     return (
         slim_records.where(F.col("topic") == ledger_topic)
         .select(F.from_json(F.col("value").cast("string"), ledger_schema()).alias("it"))
         .select("it.*")
         .where((F.col("v") <= LEDGER_VERSION) & (F.col("kind") == LEDGER_PARTITION))
+        .where(F.coalesce(reduce(and_, sane), F.lit(True)))
         .select(*(name for name in ENTRIES.names if name != "read_at"))
     )
 

@@ -37,7 +37,7 @@ class BadRecord(StrEnum):
     NOT_AN_OBJECT = "not_an_object"  # JSON, but a list, a number, null …
     MISSING_FIELD = "missing_field"  # a required field is absent or null; detail names it
     WRONG_TYPE = "wrong_type"  # a field is not of its type; detail names it
-    OUT_OF_RANGE = "out_of_range"  # ts before 1970 or after 9999, or a number too large for a double; detail names it
+    OUT_OF_RANGE = "out_of_range"  # a time before 1970 or after 9999, a number too large for a double; detail names it
     UNKNOWN_TYPE = "unknown_type"  # no schema for the type; detail names it
     SCHEMA = "schema"  # a value is not what the type's schema allows, or the format is not the type's; detail names it
     NOT_AVRO = "not_avro"  # bytes that the type's Avro schemas cannot read
@@ -73,6 +73,8 @@ class Check(NamedTuple):
 def _checks(shape: Shape) -> Iterator[Check]:
     """All that a payload has to fulfil whose fields are of their kinds, in the order in which it is told."""
     kind, time, ts_ms = shape.type, shape.type.time, shape.ts_ms
+    received = F.unix_millis("timestamp")
+    yield Check(BadRecord.OUT_OF_RANGE, received > MAX_TS_MS, _said("Kafka's timestamp", received))
     values = [(field, shape.field(field)) for field in kind.fields]
     if isinstance(time, PayloadField) and kind.time_format == "iso8601":
         said = _said(time.name, shape.field(time), " is no date and time with a zone, such as 2026-11-21T06:00:00Z")

@@ -35,7 +35,7 @@ from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, LEDGER_VERSION, LEDGER_WORKE
 from config.errors import ConfigError
 from config.settings import Settings
 from streaming import lake_tables
-from streaming.decoding.shapes import header
+from streaming.decoding.shapes import MAX_TS_MS, header
 from streaming.devices.processor import INPUT, OUTPUT, STATE_VERSION, ShardProcessor, with_clocks
 from streaming.devices.records import Rules
 from streaming.job import JobContext
@@ -181,7 +181,7 @@ def presence(records: DataFrame, ledger: str, shards: int) -> DataFrame:
     )
     named = records.where(F.col("topic") != F.lit(ledger)).withColumn("device", device)
     return _input(
-        named.where(F.length("device") > 0),
+        named.where((F.length("device") > 0) & (F.unix_millis("timestamp") <= MAX_TS_MS)),
         shard=_shard(F.col("device"), shards),
         kind=F.lit("presence"),
         ms=F.unix_millis("timestamp"),

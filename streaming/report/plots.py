@@ -74,7 +74,7 @@ def lines(axes: Axes, data: Bars, *, unit: str) -> None:
             [value for _, value in points],
             color=_ROLES[f"c{number}"],
             linewidth=1.5,
-            label=label if len(data.stacks) > 1 else None,
+            label=_label(label) if len(data.stacks) > 1 else None,
             marker="o" if len(points) == 1 else None,
         )
     axes.set_ylim(bottom=0)
@@ -88,7 +88,7 @@ def bars(axes: Axes, data: Bars, *, unit: str) -> None:
     for number, (label, points) in enumerate(list(data.stacks.items())[:MOST_LABELS]):
         counts, bottom = [count for _, count in points], [below[begin] for begin, _ in points]
         colour = _ROLES[f"c{number}"]
-        axes.bar(_times(points), counts, width_days, bottom, align="edge", color=colour, label=label)
+        axes.bar(_times(points), counts, width_days, bottom, align="edge", color=colour, label=_label(label))
         for begin, count in points:
             below[begin] += count
     _time_axis(axes)
@@ -124,6 +124,11 @@ def signal(axes: Axes, data: Signal) -> None:
     axes.set_ylabel(f"{data.name} ({data.unit})" if data.unit else data.name)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="y")
+
+
+def _label(name: str) -> str:
+    """A name that a legend shows; matplotlib leaves one out that begins with ``_``."""
+    return f"\u200b{name}" if name.startswith("_") else name
 
 
 def _drawable(values: Iterable[float]) -> list[float]:

@@ -38,7 +38,8 @@ _MEANS: Final = {
     " that is put aside, and nowhere else",
     "silver": "silver and its quarantine stay: what is there already is not inserted again, and what Kafka has deleted"
     " since remains",
-    "gold": "gold stays: every window is computed again from silver and takes the place of what is there",
+    "gold": "gold stays: every window is computed again from silver and takes the place of what is there;"
+    " windows of other lengths than stream.gold.windows now has remain as they are",
     "devices": "devices and their events are computed again from all of silver",
     "anomalies": "the table anomalies stays: an alert that is there is not inserted again; the Kafka topic gets all of"
     " them a second time, with the alert_id they had",

@@ -25,6 +25,10 @@ from tests.chaos.harness import FULL
 
 BEGIN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EARLIEST, READ_TO, LATEST = 10, 130, 140
+RECORD = (
+    "topic string, partition int, offset long, timestamp timestamp, value binary,"
+    " headers array<struct<key: string, value: binary>>"
+)
 ROUTES = {"g1": "telemetry", "g2": "events"}
 
 
@@ -106,6 +110,24 @@ def test_without_the_header_offsets_are_looked_up_all_the_same(spark: SparkSessi
         row["gateway"]: (row["acknowledged"], row["present"], row["missing"], row["state"]) for row in rows.collect()
     }
     assert found == {"g1": (3, 2, 1, "missing"), "g2": (2, 1, 1, "missing")}
+
+
+def test_an_entry_whose_numbers_cannot_be_is_left_out(spark: SparkSession) -> None:
+    """It would end the job, each time: with 2^46 pieces of a run, or a sum beyond 64 bits."""
+    good, most = entry("g1", 0, {20}) | {"v": 1, "kind": "partition"}, 2**63 - 1
+    bad = [
+        {"runs": [[0, 1 << 62]]}, {"runs": [[most, 5]]}, {"runs": [[5, -9]]}, {"runs": None, "last_offset": most},
+        {"runs": None, "first_offset": -most, "last_offset": most}, {"to_ms": most}, {"from_ms": most},
+        {"records": most}, {"unlocated": -most},
+    ]  # fmt: skip
+    values = [json.dumps(good | it).encode() for it in ({}, {"runs": None}, {"first_offset": None}, *bad)]
+    records = spark.createDataFrame([("l", 0, at, BEGIN, value, []) for at, value in enumerate(values)], RECORD)
+    ledger = audit_transforms.entries(audit_transforms.slim(records, "l"), "l")
+    assert ledger.count() == 3
+    seen = spark.createDataFrame([("t", 0, "g1", None, BEGIN, 20, 1, BEGIN)], SEEN)
+    extents = spark.createDataFrame([("t", 0, 0, 100, 100)], EXTENTS)
+    (row,) = audit_transforms.judged(seen, ledger, extents).collect()
+    assert (row["acknowledged"], row["state"]) == (1, "balanced")
 
 
 def test_a_record_is_not_in_an_entry_of_long_before(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.settings import Settings
 from streaming.decoding.decode import decoded
@@ -361,6 +362,13 @@ def test_each_record_is_decoded_or_told_why_not(spark: SparkSession, schemas: De
         assert (sent.detail or "") in (row["detail"] or ""), case
         for name, value in sent.expected.items():
             assert row[name] == value, f"{name}: {case}"
+
+
+def test_a_time_of_kafkas_after_the_year_9999_is_bad(spark: SparkSession, schemas: DeviceSchemas) -> None:
+    """Readers of silver in Python cannot have it: the report and the jobs devices and anomalies would end with it."""
+    late = as_records(spark, [Sent(boiler())]).withColumn("timestamp", F.timestamp_millis(F.lit(253_402_300_800_000)))
+    said = [(row.reason, row.detail) for row in decoded(late, schemas).select("reason", "detail").collect()]
+    assert said == [("out_of_range", "Kafka's timestamp is 253402300800000")]
 
 
 def test_the_columns_are_kafkas_then_ours(spark: SparkSession, schemas: DeviceSchemas) -> None:

@@ -254,13 +254,15 @@ def test_a_batch_changes_its_devices_and_opens_no_files_of_others(
     )
 
 
-def test_a_key_that_is_no_text_names_no_device(spark: SparkSession) -> None:
+def test_a_key_that_is_no_text_or_a_time_that_is_none_names_no_device(spark: SparkSession) -> None:
     """Rows go to Python as Arrow, where bytes that are no UTF-8 end the process, and the batch with it, each time."""
     rows = [
         (bytes([0xFF, 1]), b'{"clientid": "a", "status": "online"}', "devices.presence", 0, 0, T0, []),
         (b"b", b"online", "devices.presence", 0, 1, T0, [("gateway.device", bytes([0xFE]))]),
     ]
-    found = devices.presence(spark.createDataFrame(rows, RECORD), "gateway-ledger", 2).toArrow().to_pylist()
+    records = spark.createDataFrame(rows, RECORD)
+    late = records.withColumn("timestamp", F.timestamp_millis(F.lit(253_402_300_800_000)))  # no moment of Python's
+    found = devices.presence(records.union(late), "gateway-ledger", 2).toArrow().to_pylist()
     assert sorted(row["device"] for row in found) == ["a", "b"]
 
 

@@ -21,6 +21,7 @@ from streaming.bronze.tables import BRONZE, GAPS
 from streaming.devices.job import DEVICE_EVENTS, DEVICES
 from streaming.lake.lake import DeltaTable
 from streaming.report import job as report
+from streaming.report.data import Finding
 from streaming.report.lake import read_lake
 from streaming.report.page import render
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
@@ -326,6 +327,15 @@ def test_devices_are_counted_and_not_estimated(spark: SparkSession, tmp_path: Pa
     rows.write.format("delta").mode("append").save(silver.url)
     found = read_lake(spark, stream)
     assert {one.label: one.value for one in found.findings}["devices"] == "1,000"
+
+
+def test_a_time_after_the_year_9999_is_drawn(spark: SparkSession, chosen: Settings) -> None:
+    quarantine = DeltaTable(spark, chosen.stream, "silver_quarantine")
+    late = quarantine.read().limit(1).withColumn("kafka_time", F.timestamp_millis(F.lit(1 << 50)))
+    late.write.format("delta").mode("append").save(quarantine.url)
+    found = read_lake(spark, chosen.stream)
+    assert Finding("in quarantine", "6", bad=True) in found.findings
+    assert "not_json" in render(found)
 
 
 def test_an_empty_lake_is_a_page_that_says_so_and_status_4(spark: SparkSession, tmp_path: Path) -> None:

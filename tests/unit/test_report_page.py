@@ -139,6 +139,12 @@ def test_very_little_data_is_drawn_without_a_warning(change: dict[str, object]) 
     read(render(replace(Report("here", BEGIN_S, BEGIN_S, BEGIN_S), **change)))  # type: ignore[arg-type]
 
 
+def test_a_type_with_an_underscore_first_is_in_the_legend() -> None:
+    two = Bars(60.0, {"_a": [(BEGIN_S, 3.0)], "b": [(BEGIN_S, 3.0)]})
+    page = render(Report("here", BEGIN_S, BEGIN_S, BEGIN_S, throughput=two, quarantine=two))
+    assert [page.count(f"{name}</text>") for name in ("_a", "b")] == [2, 2]
+
+
 # ── what is put into it ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
