@@ -131,7 +131,8 @@ def judged(found: DataFrame, ledger: DataFrame, extents: DataFrame) -> DataFrame
     known = F.broadcast(extents.select("topic", "partition"))
     ledger, found = (it.join(known, ["topic", "partition"], "left_semi") for it in (ledger, found))
     runs = _runs(ledger.dropDuplicates([*_ENTRY]))
-    pieces = found.withColumns({"end": F.col("first") + F.col("count"), "at": F.col("first")}).drop("count", "read_at")
+    made = {"end": F.col("first") + F.col("count"), "at": F.col("first"), "came": F.least("minute", "read_at")}
+    pieces = found.withColumns(made).drop("count", "read_at")
     pairs = _pairs(runs, pieces).join(F.broadcast(extents), ["topic", "partition"])
     size = F.col("high") - F.col("low")
     matched = pairs.groupBy(*_ROW).agg(F.sum(size).alias("matched"))
@@ -171,19 +172,20 @@ def _pairs(runs: DataFrame, pieces: DataFrame) -> DataFrame:
     ``tag`` (its gateway), ``minute`` and ``at`` (its first offset)."""
     ours = runs.withColumn("bucket", _buckets("begins", "end"))
     theirs = pieces.select(
-        "topic", "partition", F.col("gateway").alias("tag"), "minute", "at",
+        "topic", "partition", F.col("gateway").alias("tag"), "minute", "at", "came",
         F.col("first").alias("p_first"), F.col("end").alias("p_end"), _buckets("first", "end").alias("bucket"),
     )  # fmt: skip
     of_us = (F.col("tag") == F.col("gateway")) | (~F.col("tagged") & F.col("tag").isNull())
-    # What came later than the entry has the offset of another topic, which was deleted and made anew.
-    of_us &= F.unix_millis("minute") <= F.col("to_ms") + F.lit(_SLACK_MS)
+    # What came later than the entry has the offset of another topic, which was deleted and made anew. A broker that
+    # stamps records itself may have a clock far ahead: then this job has read it before.
+    of_us &= F.unix_millis("came") <= F.col("to_ms") + F.lit(_SLACK_MS)
     begin = F.col("bucket") * F.lit(_PIECE)
     return (
         ours.join(theirs, ["topic", "partition", "bucket"])
         .withColumn("low", F.greatest("begins", "p_first", begin))
         .withColumn("high", F.least("end", "p_end", begin + F.lit(_PIECE)))
         .where((F.col("low") < F.col("high")) & of_us)
-        .drop("bucket", "p_first", "p_end")
+        .drop("bucket", "p_first", "p_end", "came")
     )
 
 
