@@ -43,6 +43,7 @@ from streaming.silver.job import registered_rows
 from streaming.silver.tables import SilverTables, arrivals, prepare_tables
 
 _DAY: Final = timedelta(days=1)
+_PLACE: Final = ("topic", "partition", "offset", "timestamp")
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
@@ -83,9 +84,9 @@ def records_between(
     spark: SparkSession, settings: Settings, days: Sequence[tuple[datetime, datetime]]
 ) -> tuple[list[dict[str, DataFrame]], list[str]]:
     """Kafka's records that were received in a stretch, with Kafka's columns, for each of its days by where they are
-    from: bronze, and Kafka for what bronze has not read yet, or for all where bronze has none from before the stretch:
-    it may begin within. And what Kafka may have deleted of its own, in words. Raises a StreamError if Kafka does not
-    tell."""
+    from: bronze, and Kafka for what bronze has not read yet, or for all that bronze has not where it has none from
+    before the stretch: it may begin within. And what Kafka may have deleted of its own, in words. Raises a StreamError
+    if Kafka does not tell."""
     first, end = days[0][0], days[-1][1]
     bronze, kept = DeltaTable(spark, settings.stream, BRONZE), None
     day, at = F.col("ingest_date"), F.col("timestamp")
@@ -103,7 +104,11 @@ def records_between(
             within = kept.where(day.between(since.date(), until.date()) & _between("timestamp", since, until))
             sources["bronze"] = within.drop("ingest_date", "batch")
         if unread := {place: (start, ends[place]) for place, start in starts.items() if start < ends[place]}:
-            sources["Kafka"] = _kafka(spark, settings, unread).where(_between("timestamp", first, end))
+            records = _kafka(spark, settings, unread).where(_between("timestamp", first, end))
+            if kept is not None and not read:  # it may have most of them
+                there = kept.where(day.between(first.date(), end.date()) & _between("timestamp", first, end))
+                records = records.join(there.select(*_PLACE), [*_PLACE], "left_anti")
+            sources["Kafka"] = records
         found.append(sources)
     return found, cut
 
