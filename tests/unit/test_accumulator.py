@@ -291,18 +291,6 @@ def test_batches_without_a_key_avoid_partitions_that_are_busy() -> None:
 
 
 # --- spans --------------------------------------------------------------------------------------------------------
-def test_spans_complete_in_the_order_of_receipt_whatever_order_partitions_answer_in() -> None:
-    bench = Bench()
-    owner = Owner()
-    for partition in (0, 1):
-        bench.append(bench.accumulator.slot("a", 1, "t", partition), b"%d" % partition)
-        bench.accumulator.current.owed.append((owner, [b"id%d" % partition], []))
-        bench.accumulator.flush()
-    bench.pump()
-    bench.store(bench.accumulator.partitions.queue("t", 1))
-    assert owner.released == []
-    bench.store(bench.accumulator.partitions.queue("t", 0))
-    assert owner.released == [b"id0", b"id1"]
 
 
 def test_a_first_record_that_no_batch_takes_leaves_no_empty_batch() -> None:
@@ -316,18 +304,6 @@ def test_a_first_record_that_no_batch_takes_leaves_no_empty_batch() -> None:
     bench.append(slot, b"x")
     bench.finish()
     assert [record.value for record in bench.log["t", 0]] == [b"x"]
-
-
-def test_a_batch_that_is_durable_before_the_flush_counts_for_its_span() -> None:
-    bench, slot = Bench.with_slot()
-    for number in range(4):
-        bench.append(slot, b"%d" % number + b"." * 90)  # the fourth rolls
-    bench.pump()
-    bench.store(slot.queue)
-    assert bench.spans == []
-    assert bench.ledger.imbalance() == 0
-    bench.finish()
-    assert [span.stored for span in bench.spans] == [4]
 
 
 def test_the_oldest_message_is_the_oldest_not_released_and_none_when_nothing_is_held() -> None:
@@ -431,16 +407,6 @@ def test_a_message_of_several_records_counts_once() -> None:
     bench.drain()
     assert [span.stored for span in bench.spans] == [1]
     assert bench.values() == [b"0", b"1", b"2"]
-
-
-def test_what_is_printed_names_the_place_and_sizes_and_no_payload() -> None:
-    bench = Bench()
-    slot = bench.accumulator.slot("a", 1, "t", 3)
-    bench.append(slot, b"secret")
-    bench.flush()
-    bench.append(slot, b"secret")
-    assert repr(slot.queue) == "<PartitionQueue t/3 2 messages>"
-    assert repr(slot.queue.in_flight) == "<Batch t 1 records, 76 bytes>"
 
 
 # --- mutations: what the ledger sees ----------------------------------------------------------------------------------

@@ -144,9 +144,3 @@ def test_rest_of_a_packet_ends_at_its_boundary(stream: Stream) -> None:
     assert len(flow.rest_of_packet()) == stream.offsets[1] - 10
     flow.sent(stream.offsets[1] - 10)
     assert len(flow.rest_of_packet()) == 0
-
-
-def test_qos0_has_no_window_and_is_done_when_sent() -> None:
-    flow = Outflow(build_stream(20, qos=0, period=10), 2, window=1)
-    assert send_all(flow) == 40
-    assert flow.done

@@ -150,20 +150,6 @@ def test_span_begins_when_the_warm_up_is_acknowledged(monkeypatch: pytest.Monkey
     assert not raised
 
 
-def test_window_closes_until_an_acknowledgement_opens_it() -> None:
-    plan = replay.ReplayPlan(20, 1, 1, period=20)
-    with serving(plan) as (pipe, port, _raised), client(port) as session:
-        subscribed(pipe, session, connect5(5), subscribe5("devices/+/telemetry"))
-        pipe.send(replay.Go(os.getpid(), _WAIT_S))
-        for _ in range(5):
-            assert session.packet()[0] == wire.PUBLISH | 2
-        session.send(wire.PINGREQ)
-        # The answer to the ping comes next: a sixth message would have been before it.
-        assert session.packet() == (wire.PINGRESP[0], b"")
-        session.send(b"\x40\x02\x00\x01")
-        assert session.packet()[0] == wire.PUBLISH | 2
-
-
 def test_qos0_stream_needs_no_acknowledgement() -> None:
     plan = replay.ReplayPlan(20, 2, 0, period=20)
     with serving(plan) as (pipe, port, _raised), client(port) as session:

@@ -200,11 +200,6 @@ def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None
     assert process.returncode == -signal.SIGINT, "whoever called it is told what ended it"
 
 
-def test_every_command_that_is_offered_exists() -> None:
-    for name in module._COMMANDS:
-        assert (ROOT / "gateway" / "cli" / f"{name.replace('.', '/')}.py").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "file"), [("config", "config.py"), ("auth", "auth/__init__.py"), ("bridge", "bridge.py")]
 )

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from config import errors
-from config.errors import ConfigError, ExitStatus, GatewayError
+from config.errors import ConfigError, GatewayError
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("config", "bridge", "auth", "streaming", "gateway")
@@ -70,18 +70,6 @@ def test_a_drawn_tree_is_that_of_the_classes(name: str) -> None:
         assert cls is not None, f"{name} draws {drawn_name}, which does not exist"
         nearest = next((base.__name__ for base in cls.__mro__[1:] if base.__name__ in parents), None)
         assert nearest == parent, f"{name} draws {drawn_name} below {parent}, but it derives from {nearest}"
-
-
-def test_exit_statuses_are_numbers() -> None:
-    assert ExitStatus(78) is ExitStatus.CONFIG
-    assert int(ExitStatus.OK) == 0
-    assert GatewayError.exit_status is ExitStatus.FAILED
-    assert ConfigError.exit_status is ExitStatus.CONFIG
-
-
-def test_a_config_error_tells_one_problem_in_a_line_and_several_in_a_list() -> None:
-    assert str(ConfigError("one is wrong.")) == "one is wrong."
-    assert str(ConfigError("a.", "b.")) == "2 settings cannot be used:\n  - a.\n  - b."
 
 
 def test_a_config_error_survives_the_way_between_processes() -> None:

@@ -31,10 +31,6 @@ def account_of(*stages: Stage, received: int = 7) -> Account:
     return Account(devices=2, published=7, acknowledged=6, received=received, unheard=0, stages=stages)
 
 
-def test_where_order_means_nothing_none_is_claimed() -> None:
-    assert stage_of(reversed(EVERYTHING), "silver").reordered is None
-
-
 def test_people_read_that_order_was_not_kept() -> None:
     assert "behind a later one of their device 5" in render(account_of(stage_of(reversed(EVERYTHING))), NAMES)
 
@@ -78,10 +74,6 @@ def test_the_worst_stage_decides() -> None:
 def test_duplicates_are_those_of_the_stage_with_most() -> None:
     twice = stage_of([*EVERYTHING, *EVERYTHING])
     assert account_of(twice, stage_of(EVERYTHING, "silver")).duplicates == 7
-
-
-def test_without_spark_the_account_has_no_silver() -> None:
-    assert "silver" not in account_of(stage_of(EVERYTHING)).as_json()
 
 
 @pytest.mark.parametrize(("received", "missing"), [(5, 1), (6, 0), (9, 0)])

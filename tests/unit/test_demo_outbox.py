@@ -59,11 +59,6 @@ def test_a_full_outbox_says_so() -> None:
     assert outbox.full
 
 
-def test_a_ledger_knows_what_was_acknowledged() -> None:
-    ledger = DeviceLedger(3, frozenset({1}))
-    assert [ledger.has_acknowledged(number) for number in (-1, 0, 1, 2, 3)] == [False, True, False, True, False]
-
-
 @given(st.lists(st.sampled_from(["take", "send", "ack", "refuse", "lose"]), max_size=200), st.data())
 def test_every_message_is_acknowledged_or_still_there(actions: list[str], data: st.DataObject) -> None:
     """Nothing is forgotten, first sendings are in order, and the ledger agrees with an independent one."""

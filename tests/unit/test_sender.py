@@ -243,17 +243,6 @@ class _Once:
         return None
 
 
-async def test_a_lost_incarnation_is_replaced_and_order_is_kept_over_the_replacement() -> None:
-    kafka, topic = FakeKafka.with_topic(reject=_Once(IncarnationError("UnknownProducerId")), batch_bytes=300)
-    async with Path(kafka) as path:
-        for number in range(100):
-            path.send(value_of(number))
-        await path.drained()
-        assert path.observer.incarnations == [1, 2]
-    assert topic.values() == [value_of(n) for n in range(100)]
-    assert kafka.producers[0].closed
-
-
 async def test_nothing_is_handed_over_while_an_incarnation_is_being_replaced() -> None:
     kafka = FakeKafka()
     kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import SpoolError, SpoolFullError
+from bridge.errors import SpoolError
 from bridge.spool.adoption import adopt_spool
 from bridge.spool.record import SpoolBatch
 from bridge.spool.spool import Spool
@@ -45,24 +44,6 @@ def open_files(folder: Path) -> list[Path]:
 
 def segment_sizes(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_size for path in folder.rglob("*.log")}
-
-
-async def test_what_is_stored_comes_back_in_order_and_counts(tmp_path: Path) -> None:
-    async with opened(tmp_path / "spool") as spool:
-        batches = [batch(n, partition=n % 2) for n in range(10)]
-        ids = await spool.append(batches)
-        assert (spool.batches, spool.messages) == (10, 30)
-        assert spool.bytes == sum(one.stored_bytes for one in batches)
-        assert sorted(spool.partitions()) == [("telemetry", 0), ("telemetry", 1)]
-        assert spool.oldest_ms() == batches[0].opened_ms
-        for partition in (0, 1):
-            result = await spool.read("telemetry", partition, 0, MIB)
-            assert [stored.batch for stored in result.batches] == batches[partition::2]
-            assert [stored.id for stored in result.batches] == ids[partition::2] == sorted(ids[partition::2])
-            assert spool.waiting("telemetry", partition) == 5
-            spool.remove("telemetry", partition, [stored.id for stored in result.batches])
-            assert spool.waiting("telemetry", partition) == 0
-        assert (spool.batches, spool.messages, spool.bytes, spool.oldest_ms()) == (0, 0, 0, 0)
 
 
 async def test_what_is_removed_leaves_the_disk_and_memory(tmp_path: Path) -> None:
@@ -147,21 +128,6 @@ async def test_what_was_not_removed_is_there_after_a_restart(tmp_path: Path) -> 
     assert [stored.batch for stored in result.batches] == [batch(n) for n in (4, 5, 6, 8, 9)]
     assert (await again.append([batch(99)]))[0] > ids[-1]
     await again.close()
-
-
-async def test_a_full_spool_stores_nothing_and_takes_more_when_it_empties(tmp_path: Path) -> None:
-    one = batch(1, size=1000)
-    async with opened(tmp_path / "spool", max_bytes=2 * one.stored_bytes) as spool:
-        ids = await spool.append([one])
-        assert spool.has_room(one.stored_bytes)
-        with pytest.raises(SpoolFullError, match=r"spool\.max_bytes"):
-            await spool.append([one, one])
-        assert spool.batches == 1
-        first, second = await asyncio.gather(spool.append([one]), spool.append([one]), return_exceptions=True)
-        assert isinstance(second, SpoolFullError)  # room is taken when append is called, not when it is over
-        assert isinstance(first, list)
-        spool.remove("telemetry", 0, [ids[0]])
-        await spool.append([one])
 
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
