@@ -121,6 +121,7 @@ class Handshake:
         self.session_present = False
         self.largest: int | None = None  # bytes of a packet that the broker takes, if it says
         self._deadline_s = 0.0  # of the event loop's clock
+        self._will = will
         self.client = self._make_client(will, shown)
 
     async def connect(self) -> None:
@@ -264,7 +265,8 @@ class Handshake:
             return ConnectError(text, label, code=code)
         if label in {"credentials", "not_authorised"}:
             proof = "mqtt.password" if self._settings.token is None else "mqtt.token"
-            text += f" Check mqtt.username ({self._settings.username!r}) and {proof}, and the broker's rules."
+            text += f" Check mqtt.username ({self._settings.username!r}) and {proof}, and the broker's rules"
+            text += f", also about publishing to {self._will[0]} (mqtt.status)." if self._will else "."
         return MqttRefusedError(text, label, code=code)
 
     def _on_subscribe(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.base.lifecycle import StopVerb
+from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.reasons import SHORT_LIVED
 from gateway.mqtt.session import Session
 from tests.brokers import packets
@@ -565,6 +566,14 @@ async def test_the_gateway_stays_connected_to_mosquitto_where_its_status_is_refu
         await asyncio.to_thread(_publish, broker, range(10))
         await until(lambda: not missing(path, 10), "messages")
         assert path.metrics.mqtt_disconnects.child("closed").value == 1
+
+
+async def test_a_broker_that_refuses_the_will_is_told_of_its_topic() -> None:
+    """HiveMQ answers CONNECT so where the client may not publish there."""
+    async with ScriptedBroker(Rules(refuse_connect=0x87)) as broker:
+        with pytest.raises(MqttRefusedError, match=r"about publishing to gateways/p/status \(mqtt\.status\)"):
+            async with running(broker, status_topic="gateways/p/status"):
+                pass
 
 
 async def test_only_the_session_with_a_status_topic_has_a_will() -> None:
