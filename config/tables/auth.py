@@ -290,7 +290,7 @@ class AuthProtectionSettings(Table):
 
 class AuthLimitSettings(Table):
     cache_entries: Annotated[Count, Field(ge=0, le=10_000_000)] = 200_000
-    """Verified logins that are remembered, about 1.3 KiB each: a reconnect costs no hash and no query."""
+    """Verified logins that are remembered, about 1.4 KiB each: a reconnect costs no hash and no query."""
 
     cache_ttl: Annotated[Duration, within("0s", "1d")] = duration("5m")
     """How long a verified login is remembered. A user changed in the built-in database is forgotten at once, one in
