@@ -170,9 +170,12 @@ def test_a_reassignment_is_seen_on_its_way(operator: ClusterAdmin, run: Callable
     moved = threading.Thread(target=operator.reassign, args=(unique, [[3], [2, 3]]), daemon=True)
     moved.start()
     found: list[Any] = []
+    lacking: list[str] = []
 
     def running() -> bool:
-        found[:] = [one for one in run("cluster", "describe")["reassignments"] if one["topic"] == unique]
+        described = run("cluster", "describe")
+        found[:] = [one for one in described["reassignments"] if one["topic"] == unique]
+        lacking[:] = [place for place in described["under_replicated"] if place.startswith(f"{unique}/")]
         return len(found) == 2
 
     wait_until(running, "both are seen")
@@ -184,6 +187,7 @@ def test_a_reassignment_is_seen_on_its_way(operator: ClusterAdmin, run: Callable
     assert (second["partition"], second["adding"], second["removing"]) == (1, [3], [])
     assert first["bytes"] > 1_900_000
     assert 0 <= first["share"] < 1
+    assert lacking == [], "what is being added is not missing"
     wait_until(lambda: not run("cluster", "describe")["reassignments"], "they are over")
 
 

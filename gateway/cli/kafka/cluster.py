@@ -10,7 +10,17 @@ from config.numbers import bytes_text, many
 from gateway.admin import progress
 from gateway.admin.errors import AdminError
 from gateway.admin.kafka import KafkaAdmin
-from gateway.admin.model import Answers, BrokerVersion, Cluster, LogDir, Quorum, Topic, TopicPartition, Unanswered
+from gateway.admin.model import (
+    Answers,
+    BrokerVersion,
+    Cluster,
+    LogDir,
+    Partition,
+    Quorum,
+    Topic,
+    TopicPartition,
+    Unanswered,
+)
 from gateway.admin.progress import Moving
 from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands
@@ -119,7 +129,7 @@ def _text(view: _View) -> str:
         parts.append(_quorum(cluster, cluster.quorum))
     elif cluster.quorum_problem:
         parts.append(f"\nmetadata quorum: {severity('FAIL')}: unknown\n")
-    parts += [_partitions(view.topics, view.moving), _dirs(view.dirs), _moving(view.moving)]
+    parts += [_partitions(view), _dirs(view.dirs), _moving(view.moving)]
     return "".join(parts)
 
 
@@ -138,13 +148,20 @@ def _quorum(cluster: Cluster, quorum: Quorum) -> str:
     return head + table(("NODE", "ROLE", "LAG", "CAUGHT UP", "STATE"), rows, indent="  ")
 
 
-def _partitions(topics: tuple[Topic, ...], moving: tuple[Moving, ...]) -> str:
-    """The partitions without a leader or a replica. A replica that a reassignment adds does not count as missing, as
-    in Kafka."""
-    adding = {one.place: set(one.adding) for one in moving}
-    partitions = [one for topic in topics for one in topic.partitions]
-    lacks = {one: sorted(set(one.replicas) - set(one.isr) - adding.get(TopicPartition(one.topic, one.number), set()))
-             for one in partitions}  # fmt: skip
+def _lacks(view: _View) -> dict[Partition, list[int]]:
+    """The missing replicas of each partition. One that a reassignment adds does not count, as in Kafka."""
+    adding = {one.place: set(one.adding) for one in view.moving}
+    return {
+        one: sorted(set(one.replicas) - set(one.isr) - adding.get(TopicPartition(one.topic, one.number), set()))
+        for topic in view.topics
+        for one in topic.partitions
+    }
+
+
+def _partitions(view: _View) -> str:
+    """The partitions without a leader or a replica."""
+    lacks, topics = _lacks(view), view.topics
+    partitions = list(lacks)
     leaderless = [one for one in partitions if one.leader is None]
     under = [one for one in partitions if one.leader is not None and lacks[one]]
     text = f"\n{many(len(topics), 'topic')}, {many(len(partitions), 'partition')}: "
@@ -208,8 +225,8 @@ def _data(view: _View) -> dict[str, Any]:
         "versions": view.versions.by_broker,
         "leaderless": [f"{topic.name}/{one.number}" for topic in view.topics for one in topic.partitions
                        if one.leader is None],
-        "under_replicated": [f"{topic.name}/{one.number}" for topic in view.topics for one in topic.partitions
-                             if one.leader is not None and one.under_replicated],
+        "under_replicated": [f"{one.topic}/{one.number}" for one, lacking in _lacks(view).items()
+                             if one.leader is not None and lacking],
         "folders": {
             number: [
                 {"path": folder.path, "error": folder.error, "replicas": len(folder.replicas), "bytes": folder.bytes,
