@@ -66,15 +66,6 @@ async def test_a_wrong_password_has_cost_a_hash(store: Store, database: Database
         assert (verdict.reason, verdict.hashed) == ("bad_password", True)
 
 
-async def test_a_device_secret_needs_no_thread(store: Store, database: DatabaseAuthenticator) -> None:
-    key = next(iter(store.device_keys().values()))
-    secret = passwords.generate_secret()
-    add_users(store, User("clientid", "d1", passwords.hash_device_secret(secret, key)))
-    assert isinstance(database.at_once(LoginRequest("", "d1", secret)), Allow)
-    assert database.at_once(LoginRequest("", "d1", "wrong")) is None
-    assert isinstance(database.at_once(LoginRequest("", "d2", secret)), Ignore)
-
-
 async def test_the_first_identity_that_names_a_user_decides(store: Store, database: DatabaseAuthenticator) -> None:
     add_users(store, User("username", "x", SECRET), User("clientid", "c", disabled=True), User("common_name", "cn"))
     assert isinstance(await database.authenticate(LoginRequest("x", "c", "secret")), Allow)

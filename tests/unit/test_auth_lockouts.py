@@ -143,13 +143,6 @@ class TestProtection:
         assert [(locked.kind, locked.name) for locked in begun] == [("address", "10.0.0.1")]
         assert one.locked(names("somebody else"), 1) == "address"
 
-    def test_a_guesser_does_not_lock_out_who_was_in_from_elsewhere(self) -> None:
-        one = protection()
-        known(one, "ada")
-        self.fail(one, "ada", "192.0.2.9", 3)
-        assert one.locked(names("ada", "192.0.2.9"), 1) == "user"
-        assert one.locked(names("ada"), 1) is None
-
     def test_a_guesser_behind_the_same_nat_does_not_lock_out_who_was_in_from_there(self) -> None:
         one = protection()
         known(one, "ada")

@@ -161,23 +161,6 @@ async def test_connections_are_kept_and_the_latest_is_used_first() -> None:
     assert not fake.standing
 
 
-async def test_never_more_questions_than_connections_and_all_are_answered() -> None:
-    fake = Fake(pool_size=2)
-    running = most = 0
-
-    async def slow(link: Link, name: str) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.1)
-        running -= 1
-
-    fake.answer = slow
-    verdicts = await asyncio.gather(*(login(fake, f"lamp-{number}") for number in range(10)))
-    assert all(isinstance(verdict, Allow) for verdict in verdicts)
-    assert most == 2
-
-
 async def test_who_waits_too_long_for_a_connection_is_told_so_and_the_server_is_not_blamed() -> None:
     fake = Fake(pool_size=1, answer=after(0.4))
     began = now()

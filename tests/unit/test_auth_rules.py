@@ -161,11 +161,6 @@ class TestPlaceholders:
                     request = AccessRequest(subject, action, topic)  # type: ignore[arg-type]
                     assert decide([rule], request).rule is None, (placeholder, topic)
 
-    def test_a_denial_that_cannot_be_resolved_leaves_the_rules_after_it_in_force(self) -> None:
-        rules = [Rule("deny", "config/${client_attrs.zone}"), Rule("allow", "config/#")]
-        assert publishes("config/x", rules)
-        assert publishes("config/x", [Rule("deny", "config/${tenant}"), Rule("allow", "config/+")], NOBODY)
-
     def test_a_client_does_not_name_itself_into_the_brokers_topics(self) -> None:
         hostile = Subject(clientid="$SYS", username="ada")
         rules = [Rule("allow", "${clientid}/#")]

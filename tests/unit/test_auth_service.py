@@ -185,11 +185,6 @@ class TestTokenRules:
         service = self.service(Rule("allow", "a"), stored=(Rule("allow", "b"),), hand_over_rules=False)
         assert [one["topic"] for one in body(await service.ask(login()))["acl"]] == ["a"], "EMQX asks about the rest"
 
-    async def test_they_deny_nothing_that_the_database_allows(self) -> None:
-        rules, stored = (Rule("allow", "$SYS/brokers"), Rule("allow", "devices/+")), ("$SYS/brokers/#", "devices/#")
-        service = self.service(*rules, stored=tuple(Rule("allow", topic) for topic in stored), hand_over_rules=False)
-        assert {one["permission"] for one in body(await service.ask(login()))["acl"]} == {"allow"}
-
     async def test_a_white_list_is_closed(self) -> None:
         service = self.service(Rule("allow", "a"), closed=True, stored=(Rule("allow", "b"), Rule("allow", "$SYS/#")))
         told = [(one["permission"], one["topic"]) for one in body(await service.ask(login()))["acl"]]
@@ -197,10 +192,6 @@ class TestTokenRules:
         assert told[-1] == ("deny", "#")
         assert ("deny", "$SYS/#") in told, "its # leaves topics with $ to the database's rules"
         assert "b" not in dict(told).values()
-
-    async def test_an_empty_white_list_allows_nothing(self) -> None:
-        service = self.service(closed=True, stored=(Rule("allow", "#"),))
-        assert [one["permission"] for one in body(await service.ask(login()))["acl"]] == ["deny"]
 
     async def test_more_rules_than_are_handed_over_by_choice_are_not_lost(self) -> None:
         service = self.service(*(Rule("allow", f"a/{number}") for number in range(50)), hand_over_max=10)
@@ -214,11 +205,6 @@ class TestTokenRules:
             ("deny", "all", "a/b/c"), ("allow", "publish", "#"), ("allow", "all", "$SYS/#"),
             ("deny", "all", "$SYS/#"), ("deny", "all", "#"),
         ]  # fmt: skip
-
-    async def test_what_a_token_allows_and_emqx_takes_otherwise_is_left_to_the_rules_of_the_database(self) -> None:
-        rules = (Rule("allow", "a/+/+", actions=frozenset({"subscribe"})), Rule("allow", "b"))
-        service = self.service(*rules, stored=(Rule("allow", "c"),))
-        assert [one["topic"] for one in body(await service.ask(login()))["acl"]] == ["b"]
 
     async def test_a_denial_that_emqx_cannot_be_told_refuses_the_login(self) -> None:
         service = self.service(Rule("deny", "a/${$}{username}/+"), stored=(Rule("allow", "#"),))
