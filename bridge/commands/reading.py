@@ -64,7 +64,7 @@ def read_request(record: LoggedRecord, plan: CommandPlan, now_ms: int) -> Reques
             found[name] = text
         else:
             user.append((name, text))
-    key = None if record.key is None else _text(record.key, "its key")
+    key = None if record.key is None else _text(record.key, "key")
     device = found.get(settings.device_header, key or "")
     _check_level(device, f"the device's name ({settings.device_header!r}, else the key)")
     subject = found.get(settings.subject_header, "")

@@ -71,6 +71,15 @@ def with_settings(
     return command
 
 
+def utf8(text: str) -> str:
+    """A name of Kafka's."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no UTF-8 text") from None
+    return text
+
+
 def positive(text: str) -> int:
     """A whole number above 0."""
     if not (text.isascii() and text.isdigit()) or not int(text):

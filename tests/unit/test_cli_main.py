@@ -41,6 +41,8 @@ WRONG = [
     (["--config", "x.toml", "run"], "gateway: --config is no option of gateway itself: options come after the command"),
     (["groups", "describe", "g", "--watch", "36501d"],
      "gateway groups describe: argument --watch: '36501d' is more than 100 years"),
+    (["topics", "describe", "a\udcff"], r"gateway topics describe: argument TOPIC: 'a\udcff' is no UTF-8 text"),
+    (["tail", "--topic", "a\udcff"], r"gateway tail: argument --topic: 'a\udcff' is no UTF-8 text"),
     (["spool", "status", "--worker", "-1"],
      "gateway spool status: argument --worker: '-1' is no whole number from 0 to 1,023"),
     (["routes", "lint", "extra"], "gateway routes lint: 'extra' is one argument too many"),

@@ -12,7 +12,7 @@ from gateway.admin.groups import offsets_partition
 from gateway.admin.lag import GroupLag, Look, PartitionLag
 from gateway.admin.looking import judged, look
 from gateway.admin.model import Group
-from gateway.cli.arguments import duration
+from gateway.cli.arguments import duration, utf8
 from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import as_data, mention, print_json, say, severity, table, tell
@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
     repeated(listing, "--state", "STATE", "groups in this state; may be repeated")
     rights = "Rights: Describe on the group and its topics; Read on the topics for the lag in seconds."
     describe = parsers.verb("describe", _describe, "a group's members, offsets, lag, and whether it moves", rights)
-    describe.add_argument("group", metavar="GROUP")
+    describe.add_argument("group", type=utf8, metavar="GROUP")
     describe.add_argument(
         "--sample", type=duration, default=_SAMPLE_S, metavar="LENGTH",
         help="time between the two looks; a consumer that commits less often seems stopped (default: 6s; 0s: look "

@@ -13,6 +13,7 @@ from gateway.admin.errors import AdminError, AdminRetriableError
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.leadership import BrokerLeadership, leadership, not_preferred
 from gateway.admin.model import Partition, Topic, TopicPartition
+from gateway.cli.arguments import utf8
 from gateway.cli.kafka.common import (
     CONFIG,
     add_change_options,
@@ -43,7 +44,7 @@ def add_parser(commands: Commands) -> None:
     elect = parsers.verb("elect", _elect, "give partitions back to their preferred leaders", right)
     add_change_options(elect)
     for command in (show, elect):
-        repeated(command, "--topic", "NAME", "this topic alone; may be repeated (default: all)")
+        repeated(command, "--topic", "NAME", "this topic alone; may be repeated (default: all)", type=utf8)
 
 
 def _topics(admin: KafkaAdmin, arguments: argparse.Namespace) -> tuple[Topic, ...]:

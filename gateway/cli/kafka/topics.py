@@ -14,7 +14,7 @@ from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import ConfigEntry, Topic
 from gateway.admin.topic_apply import apply, delete, look, refusals
 from gateway.admin.topic_plan import Step, Wanted, templated, wanted_topics
-from gateway.cli.arguments import duration
+from gateway.cli.arguments import duration, utf8
 from gateway.cli.kafka.common import (
     CONFIG,
     add_change_options,
@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
     flag(listing, "--internal", "Kafka's own topics too (__consumer_offsets, …)")
 
     describe = parsers.verb("describe", _describe, "a topic's partitions, leaders and configuration")
-    describe.add_argument("topics", nargs="+", metavar="TOPIC")
+    describe.add_argument("topics", nargs="+", type=utf8, metavar="TOPIC")
 
     planning = parsers.verb(
         "plan",
@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
         "Rights: Create and Alter on the topics, AlterConfigs for settings.",
     )
     deleting = parsers.verb("delete", _delete, "delete topics with all their records")
-    deleting.add_argument("topics", nargs="+", metavar="TOPIC")
+    deleting.add_argument("topics", nargs="+", type=utf8, metavar="TOPIC")
     for command in (applying, deleting):
         add_change_options(command)
         command.add_argument(

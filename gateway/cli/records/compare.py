@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bridge.kafka.reader import TopicReader
 from config.settings import Settings
-from gateway.cli.arguments import UsageError, load_noted, moment, run_quietly
+from gateway.cli.arguments import UsageError, load_noted, moment, run_quietly, utf8
 from gateway.cli.parser import Commands
 from gateway.cli.table import print_json, progress
 from gateway.components.outward import kafka_login
@@ -36,8 +36,8 @@ recent, or without the identity of --by), 69 Kafka or a topic is missing, 77 Kaf
 
 def add_parser(commands: Commands) -> None:
     parser = commands.verb("compare", _run, epilog=_EPILOG)
-    parser.add_argument("--left", required=True, metavar="TOPIC", help="the present topic")
-    parser.add_argument("--right", required=True, metavar="TOPIC", help="its replacement")
+    parser.add_argument("--left", required=True, type=utf8, metavar="TOPIC", help="the present topic")
+    parser.add_argument("--right", required=True, type=utf8, metavar="TOPIC", help="its replacement")
     parser.add_argument(
         "--by", type=_identity, default="value", metavar="WHAT", help="what identifies a message (default: value)"
     )

@@ -18,7 +18,7 @@ from bridge.routing.filters import matches
 from config.error_words import words
 from config.errors import ExitStatus
 from config.settings import Settings
-from gateway.cli.arguments import UsageError, load_noted, moment, positive, run_quietly, topic_filters
+from gateway.cli.arguments import UsageError, load_noted, moment, positive, run_quietly, topic_filters, utf8
 from gateway.cli.dead_letters.selection import parse_place
 from gateway.cli.parser import Commands, flag, repeated
 from gateway.cli.records.tail_text import LinePrinter, as_json_line
@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
     json = "one JSON object per line: everything in the record"
     parser = commands.verb("tail", _run, epilog=_EPILOG, json=json)
     which = parser.add_argument_group("which topics (all routes' where none is named)")
-    repeated(which, "--topic", "T", "a Kafka topic; may be repeated")
+    repeated(which, "--topic", "T", "a Kafka topic; may be repeated", type=utf8)
     repeated(which, "--route", "R", "the Kafka topic of a route")
     flag(which, "--dead-letters", "the dead-letter topics, with the reasons")
     start = parser.add_argument_group(
@@ -68,7 +68,7 @@ def _header(text: str) -> tuple[str, bytes]:
     name, found, value = text.partition("=")
     if not found or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
-    return name, value.encode()
+    return utf8(name), value.encode(errors="surrogateescape")  # the bytes of the shell
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -126,7 +126,7 @@ def _filter(arguments: argparse.Namespace) -> TailFilter:
     except ValueError as error:
         raise UsageError(f"--where: {error}") from None
     return TailFilter(
-        keys=tuple(key.encode() for key in arguments.key),
+        keys=tuple(key.encode(errors="surrogateescape") for key in arguments.key),
         devices=tuple(arguments.device),
         mqtt_filters=topic_filters("--mqtt-topic", arguments.mqtt_topic),
         headers=tuple(arguments.header),
