@@ -59,6 +59,7 @@ async def test_stopped_in_a_batch_it_finishes_that_and_the_next_run_loses_and_do
 
     sent = 600
     produce(kafka.bootstrap, topic, messages(range(300, sent), base_ms() + 3000, 3))
+    write_config(tmp_path, kafka.bootstrap, topic)  # what is left in one batch of each
     (tmp_path / "log").mkdir()
     logged = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'log'}")
     second = job("--config", str(config), "--available-now", *logged)
@@ -93,7 +94,7 @@ async def test_stopped_while_it_starts_it_ends_and_leaves_nothing(
 async def test_a_jvm_that_is_killed_is_told(
     kafka: KafkaCluster, make_topic: MakeTopic, job: Callable[..., JobProcess], tmp_path: Path
 ) -> None:
-    process = job("--config", str(write_config(tmp_path, kafka.bootstrap, await make_topic())))
+    process = job("--config", str(write_config(tmp_path, kafka.bootstrap, await make_topic())), "--jobs", "bronze")
     wait_for("the job runs", lambda: any(isinstance(event, StartedEvent) for event in process.events()))
     jvm = process.jvm()
     assert jvm is not None
