@@ -1,9 +1,7 @@
 """Kafka's administration against a real broker: topics made and grown, groups and their lag, logins, rights, audit."""
 
 import json
-import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,14 +23,12 @@ from gateway.admin.errors import (
     BrokerSilentError,
     BrokerUnreachableError,
 )
-from gateway.admin.groups import java_hash, offsets_partition
+from gateway.admin.groups import offsets_partition
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import GroupListing, TopicPartition
 from gateway.cli.main import main
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
-from gateway.local.runtime.jars import resolve
-from gateway.local.runtime.java import ensure_java, jvm_environment
 from tests.brokers import topics as of_kafka
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.kafka_backend import KafkaBackend
@@ -326,35 +322,6 @@ async def test_a_share_group_is_described_by_its_own_tool(
 def test_a_group_that_nobody_knows_is_not_found(commands: Commands, unique: str) -> None:
     commands("groups", "describe", unique, status=ExitStatus.NOT_FOUND)
     assert re.search("knows no group|No consumer group has ever", commands.said)
-
-
-def test_the_hash_is_java_s(tmp_path: Path) -> None:
-    """Kafka's own Utils.abs over String.hashCode, run by the Java that Kafka runs on."""
-    names = ["", "a", "billing", "polygenelubricants", SURROGATES, "\N{GRINNING FACE}", "z" * 300]
-    script = tmp_path / "names.json"
-    script.write_text(json.dumps(names))
-    ran = subprocess.run(
-        [os.sys.executable, "-c", _JAVA_HASH, str(script), str(ensure_java().executable),
-         os.pathsep.join(map(str, resolve("kafka")))],
-        capture_output=True, text=True, check=True, env=jvm_environment() | {"PATH": os.environ["PATH"]}, timeout=120,
-    )  # fmt: skip
-    assert json.loads(ran.stdout) == [[java_hash(name), offsets_partition(name, 50)] for name in names]
-
-
-_JAVA_HASH = """
-import json, pathlib, sys
-import jpype
-
-home = pathlib.Path(sys.argv[2]).resolve().parent.parent
-library = next(iter(home.rglob("libjvm.so")))
-jpype.startJVM(str(library), "-Xmx64m", classpath=sys.argv[3].split(":"), convertStrings=False)
-utils = jpype.JClass("org.apache.kafka.common.utils.Utils")
-told = []
-for name in json.load(open(sys.argv[1])):
-    value = jpype.java.lang.String(name).hashCode()
-    told.append([int(value), int(utils.abs(jpype.JInt(value)) % 50)])
-print(json.dumps(told))
-"""
 
 
 # --- logins and rights ---

@@ -13,8 +13,6 @@ import structlog
 
 from config.settings import AuthSettings
 from config.tables.auth import AuthLimitSettings
-from gateway.auth_service.server import AuthServer
-from gateway.http.server import HttpPortError
 from tests.auth_site import DEADLINE_S, auth_site, login, post
 from tests.waiting import until
 
@@ -346,11 +344,3 @@ async def test_a_stop_does_not_wait_beyond_its_deadline() -> None:
         assert time.monotonic() - begun < 2
         assert await client.ended() == b""
         await until(lambda: site.decisions.cancelled == 1, "the login goes on after the stop")
-
-
-async def test_a_port_that_is_taken_is_a_sentence() -> None:
-    async with auth_site(AuthSettings()) as site:
-        port = int(site.server.url.rpartition(":")[2])
-        other = AuthServer(AuthSettings(port=port), site.decisions, site.metrics)
-        with pytest.raises(HttpPortError, match=rf"auth.port = {port}.*auth.port"):
-            await other.start()
