@@ -250,19 +250,22 @@ async def test_an_answer_that_is_no_key_set_takes_no_key_away(
 
 @pytest.mark.parametrize("fault", ["held", "endless"])
 async def test_an_issuer_that_does_not_finish_holds_no_login_up(
-    provider: IdentityProvider, clock: Clock, fault: Any
+    provider: IdentityProvider, clock: Clock, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An unknown key waits for a second; the fetch, for two minutes here."""
+    monkeypatch.setattr("auth.jwt.jwks.FETCH_TIMEOUT_S", 120.0)
     async with running(clock, settings(provider)) as authenticator:
         await eventually(authenticator, provider.sign(), Allow)
         provider.jwks_fault = fault
         clock.ahead_ns += 10 * S
         unknown = [asyncio.create_task(login(authenticator, provider.sign(key=make_key()))) for _ in range(20)]
         await asyncio.to_thread(provider.wait_for, lambda: provider.counts["jwks"] == 2, "a fetch for an unknown key")
-        began = time.monotonic()
-        assert isinstance(await login(authenticator, provider.sign()), Allow)
-        assert time.monotonic() - began < 0.9, "a known key has waited"
-        assert all(isinstance(verdict, Ignore) for verdict in await asyncio.gather(*unknown))
-        assert time.monotonic() - began < 10, "an unknown key waits a second at most"
+        known = asyncio.create_task(login(authenticator, provider.sign()))
+        first, _ = await asyncio.wait([known, *unknown], return_when=asyncio.FIRST_COMPLETED)
+        assert known in first, "a known key has waited"
+        assert isinstance(known.result(), Allow)
+        async with asyncio.timeout(60):
+            assert all(isinstance(verdict, Ignore) for verdict in await asyncio.gather(*unknown))
     assert provider.counts["jwks"] == 2
 
 
@@ -307,12 +310,12 @@ async def test_proxies_of_the_environment_are_not_trusted(
         assert isinstance(await login(authenticator, provider.sign()), Allow)
 
 
-async def test_a_stop_does_not_wait_for_a_fetch(provider: IdentityProvider) -> None:
+async def test_a_stop_does_not_wait_for_a_fetch(provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("auth.jwt.jwks.FETCH_TIMEOUT_S", 120.0)
     provider.jwks_fault = "held"
     keys = JwksKeys(settings(provider), "auth.jwt.keys")
     await keys.start()
     await asyncio.to_thread(provider.wait_for, lambda: provider.counts["jwks"] == 1, "the first fetch")
-    began = time.monotonic()
-    await keys.close()
-    await keys.close()
-    assert time.monotonic() - began < 2
+    async with asyncio.timeout(60):
+        await keys.close()
+        await keys.close()

@@ -86,9 +86,7 @@ async def test_a_frozen_server_of_users_holds_up_nobody(site: Site, tmp_path: Pa
         answers = await asyncio.gather(*(asyncio.to_thread(timed, number) for number in range(40)))
         assert all(answer == {"result": "deny"} for _, answer in answers), answers
         assert max(length for length, _ in answers) < 4.5, "auth.answer_timeout is 2 s, and EMQX waits 5"
-        began = time.monotonic()
         assert served.login("lamp", GOOD)["result"] == "allow", "the cache knows it"
-        assert time.monotonic() - began < 2.0
         served.until(lambda: served.get("/readyz").status == 503, "/readyz does not say so")
         site.server.thaw()
         served.until(lambda: served.get("/readyz").status == 200, "it is back and /readyz does not say so")
