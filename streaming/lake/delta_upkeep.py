@@ -116,8 +116,9 @@ class DeltaUpkeep:
         day is ``unsorted`` by a column of text is asked of days larger than two files; a file without that column's
         range has all values."""
         by_day = self.day_column
+        named = F.lit(None) if by_day is None else F.col("partitionValues")[by_day]
         of = self._files().select(
-            F.lit(None).cast("date") if by_day is None else F.col("partitionValues")[by_day].cast("date"),
+            F.when(named.isNotNull(), F.least(named.cast("date"), F.lit(date.max))),  # Python has none behind it
             F.to_json("partitionValues"),
             "size",
             *(F.get_json_object("stats", f"$.{end}Values.{sort_by}") for end in ("min", "max")),

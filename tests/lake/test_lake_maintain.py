@@ -228,6 +228,13 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
         forget.run(spark, chosen, told(device="d", now=True))
 
 
+def test_a_day_after_the_year_9999_leaves_the_others_their_upkeep(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaTable(spark, settings(tmp_path).stream, "bronze")
+    days = spark.range(2).select("id", F.to_date(F.timestamp_millis(F.col("id") * (1 << 50))).alias("ingest_date"))
+    days.write.format("delta").partitionBy("ingest_date").save(table.url)
+    assert [it.day for it in DeltaUpkeep(spark, table).days(1 << 20)] == [date(1970, 1, 1), date.max]
+
+
 def test_a_row_is_kept_as_long_as_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     chosen = settings(tmp_path, retention=RetentionSettings(bronze=timedelta(hours=36)))
     write_bronze(spark, chosen, [[record(0, date(2026, 3, 1)), record(1, date(2026, 2, 28))]])
