@@ -144,7 +144,7 @@ def test_stopped_at_random_moments_of_the_start(make_case: MakeCase) -> None:
         passes(rng.uniform(0.0, 2.0))
         began = time.monotonic()
         assert gateway.stop() == -signal.SIGTERM, gateway.tail()
-        assert time.monotonic() - began < 8, gateway.tail()
+        assert time.monotonic() - began < 15, f"not its shutdown_timeout, 25 s; {gateway.tail()}"
         assert not gateway.events("worker_failed")
         assert "Traceback" not in gateway.tail(30)
         wait_until(lambda: not case.links, "its connections are closed")

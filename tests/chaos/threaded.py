@@ -73,6 +73,7 @@ class ThreadedBroker:
         self, rate: int, *, devices: int = 50, qos: int = 1, size: int = 60, counts: dict[str, int] | None = None
     ) -> None:
         """Devices publish ``rate`` messages a second in all, until ``stop_load``; each is acknowledged at once.
+        What they would have sent while the machine stood still is no burst afterwards: they stood still with it.
 
         ``counts`` are those of an earlier load, which this one goes on from.
         """
@@ -96,17 +97,17 @@ class ThreadedBroker:
 
     async def _publish(self, rate: int, counts: dict[str, int], qos: int, size: int) -> dict[str, int]:
         names, devices = list(counts), len(counts)
-        began = time.monotonic()
-        sent = extra = 0
+        moment, sent, due = time.monotonic(), 0, 0.0
         while not self._stop_load.is_set():
-            extra, self._burst = extra + self._burst, 0
-            due = int((time.monotonic() - began) * rate) + extra
-            for number in range(sent, due):
+            before, moment = moment, time.monotonic()
+            due += min(moment - before, 0.1) * rate + self._burst
+            self._burst = 0
+            for number in range(sent, int(due)):
                 device = names[number % devices]
                 value = payload(device, counts[device], size)
                 self.broker.publish(Message(f"devices/{device}/telemetry", value, qos, publisher=device))
                 counts[device] += 1
-            sent = max(sent, due)
+            sent = int(due)
             await asyncio.sleep(0.002)
         return counts
 
