@@ -34,7 +34,7 @@ def rules_of_claim(claim: object, *, source: str = "token acl") -> AclRules:
     if isinstance(claim, list):
         rules = _of_list(claim, source)
     elif isinstance(claim, dict):
-        rules = _of_lists(claim, source)
+        rules = _of_lists_by_action(claim, source)
     else:
         raise RuleFormatError(
             f"the acl is a list of rules, or an object of the lists pub, sub and all, not {shown(claim)}"
@@ -111,7 +111,8 @@ def _literal(key: str, value: object) -> str:
     return literal
 
 
-def _of_lists(claim: Mapping[str, object], source: str) -> Iterator[Rule]:
+def _of_lists_by_action(claim: Mapping[str, object], source: str) -> Iterator[Rule]:
+    """The older form, pub, sub and all: what is in no list is refused, by ``AclRules.closed``."""
     if not any(key in claim for key in _OLD):
         raise RuleFormatError("the acl is an object without any of the lists pub, sub and all")
     for key in _OLD:
