@@ -46,7 +46,7 @@ class TopicSettings(Table):
     """Copies of each partition when the gateway creates the topic; -1: the broker's `default.replication.factor`. 1
     loses the topic with its broker."""
 
-    retention: Annotated[Duration, Field(gt=timedelta(0))] | None = None
+    retention: Annotated[Duration, Field(ge=timedelta(milliseconds=1))] | None = None
     """How long records are kept (`retention.ms`) when the gateway creates the topic. Unset: the broker's default."""
 
     cleanup_policy: Literal["delete", "compact", "compact,delete"] | None = None

@@ -36,7 +36,7 @@ class StreamSettings(Table):
     """Folder of Spark's progress, with a folder for each job. `gateway stream reset` begins a job anew."""
 
     topics: tuple[KafkaTopicName, ...] = ()
-    """Kafka topics to read. Empty: the topics of the routes, except those made by a template."""
+    """Kafka topics to read. Empty: the routes' topics, of which none may be a template."""
 
     trigger: Annotated[Duration, within("0s", "1d")] = duration("5s")
     """Time between micro-batches. 0 makes many small files."""

@@ -332,6 +332,9 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
         qos = 3
         [routes.headers]
         one = 1
+        [[kafka.topics.declare]]
+        name = "d"
+        retention = "1us"
         """
     assert problems(text, environ={"GATEWAY_HTTP__PORT": "http", "GATEWAY_LOG__LEVEL": "loud"}) == [
         'mqtt.sesions (gateway.toml:4): is no setting; did you mean "mqtt.sessions"?',
@@ -344,6 +347,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
         "mqtt.proxy.port = 99999 (gateway.toml:8): must be at most 65535",
         "kafka.compression = \"brotli\" (gateway.toml:13): must be one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'",
         "kafka.request_timeout = 0.01 (gateway.toml:14): must be at least 100ms",
+        'kafka.topics.declare[0].retention = "1us" (gateway.toml:25): must be at least 1ms',
         f'flow.memory_bytes = "1KB" (gateway.toml:11): {BYTES_GRAMMAR}',
         'routes[0].filters[1] = "b/#/c" (gateway.toml:19): "#" stands alone in the last level, as in "devices/#"',
         "routes[0].topic (gateway.toml:17): is required here and not given",
