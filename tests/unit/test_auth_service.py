@@ -544,30 +544,24 @@ class TestAtTheSameTime:
         gate.set()
         assert {answer.reason for answer in await asyncio.gather(*tasks)} == {"verified"}
 
+    @pytest.mark.parametrize(
+        ("device", "guesser"),
+        [({"peerhost": "10.0.0.1"}, {"peerhost": "192.0.2.1"}), ({"clientid": "ada"}, {"clientid": "another"})],
+        ids=["from another address", "behind its address with another client id"],
+    )
     @manual_time
-    async def test_who_has_been_in_from_there_is_not_held_up_by_guessers(self) -> None:
+    async def test_who_has_been_in_from_there_is_not_held_up_by_guessers(
+        self, device: dict[str, str], guesser: dict[str, str]
+    ) -> None:
         service = make_service(protection={"failures": 2}, limits={"cache_ttl": "1s"})
-        await service.ask(login(peerhost="10.0.0.1"))
+        await service.ask(login(**device))
         service.clock.forward(2)
         gate = service.hasher.gate = asyncio.Event()
-        tasks = [asyncio.create_task(service.ask(login(password=f"{n}", peerhost="192.0.2.1"))) for n in range(9)]
-        device = asyncio.create_task(service.ask(login(peerhost="10.0.0.1")))
+        tasks = [asyncio.create_task(service.ask(login(password=f"{n}", **guesser))) for n in range(9)]
+        again = asyncio.create_task(service.ask(login(**device)))
         await asyncio.sleep(0.1)
         gate.set()
-        assert (await device).reason == "verified"
-        await asyncio.gather(*tasks)
-
-    @manual_time
-    async def test_nor_by_those_behind_its_address_that_have_its_name_and_another_client_id(self) -> None:
-        service = make_service(protection={"failures": 2}, limits={"cache_ttl": "1s"})
-        await service.ask(login(clientid="ada"))
-        service.clock.forward(2)
-        gate = service.hasher.gate = asyncio.Event()
-        tasks = [asyncio.create_task(service.ask(login(password=f"{n}", clientid=f"{n}"))) for n in range(9)]
-        device = asyncio.create_task(service.ask(login(clientid="ada")))
-        await asyncio.sleep(0.1)
-        gate.set()
-        assert (await device).reason == "verified"
+        assert (await again).reason == "verified"
         await asyncio.gather(*tasks)
         assert not service.access.logins._attempts._under_way
 
