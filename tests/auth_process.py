@@ -54,7 +54,7 @@ class AuthServe:
     def lines(self) -> list[dict[str, Any]]:
         """What it has logged; lines that are no JSON have the event ``text``."""
         found = []
-        for line in self.log.read_text(encoding="utf-8").splitlines():
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 found.append(json.loads(line))
             except ValueError:

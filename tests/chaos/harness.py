@@ -183,8 +183,8 @@ class Gateway:
         return int(text.partition("VmRSS:")[2].split()[0]) / 1024
 
     def log(self) -> list[dict[str, Any]]:
-        """The log lines of the present run."""
-        lines = self.log_file.read_bytes()[self._offset :].decode(errors="replace").splitlines()
+        """The log lines of the present run; what follows the last line break may be a line half written."""
+        *lines, _ = self.log_file.read_bytes()[self._offset :].decode(errors="replace").split("\n")
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def events(self, name: str) -> list[dict[str, Any]]:
