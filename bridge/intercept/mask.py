@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr
 from bridge.intercept.paths import MISSING, parse_path
 from bridge.interceptors import Context, Interceptor
 from bridge.record import Record, dump_json
+from config.values.grammar import Count
 from config.values.model import Table
 
 _SHORTEST_SECRET = 16  # bytes; a shorter key can be guessed, and then every masked value too
@@ -20,7 +21,7 @@ class MaskOptions(Table):
     headers: tuple[str, ...] = ()  # header names
     key: bool = False  # the record's key, too
     secret: SecretStr | None = None  # of hmac: at least 16 bytes
-    length: Annotated[int, Field(ge=8, le=64)] = 32  # hexadecimal digits of the digest that are kept
+    length: Annotated[Count, Field(ge=8, le=64)] = 32  # hexadecimal digits of the digest that are kept
     replacement: str = "***"  # of redact
 
 

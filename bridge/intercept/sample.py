@@ -7,6 +7,7 @@ from pydantic import Field
 
 from bridge.interceptors import Context, Drop, Interceptor
 from bridge.record import Record
+from config.values.grammar import Number
 from config.values.model import Table
 
 _DROP = Drop("sample")
@@ -14,7 +15,7 @@ _RANGE = 1 << 32  # of a CRC-32
 
 
 class SampleOptions(Table):
-    share: Annotated[float, Field(gt=0, le=1)]  # of the records, which are kept
+    share: Annotated[Number, Field(gt=0, le=1)]  # of the records, which are kept
     by: str = ""  # a ${…} template: records with the same text are all kept, or all dropped
 
 

@@ -12,6 +12,7 @@ from bridge.errors import BridgeError
 from bridge.intercept.paths import MISSING, Path, parse_path
 from bridge.interceptors import Context, Drop, Interceptor
 from bridge.record import Record, dump_json
+from config.values.grammar import Count
 from config.values.model import Table
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class SplitOptions(Table):
     copy_fields: dict[str, str] = Field(default={})  # path in the message to path in each element
     key: str = ""  # path in the element of the record's key; empty: the message's key
     otherwise: Literal["error", "pass"] = "error"  # for a value without such an array
-    max_records: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    max_records: Annotated[Count, Field(ge=1, le=100_000)] = 1000
 
 
 class NotSplitError(BridgeError):

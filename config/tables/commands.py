@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from config.values.grammar import ByteCount, Count, Duration, duration, within
+from config.values.grammar import ByteCount, Count, Duration, Number, Qos, duration, within
 from config.values.model import Table
 from config.values.names import KafkaTopicName, placeholders
 
@@ -68,7 +68,7 @@ class CommandSettings(Table):
     """Key that signs the correlation data of commands, 32 characters at least, so that nobody invents an answer. The
     same in all gateways of `group`. Required with `answers` or `delivered_by`."""
 
-    qos: Literal[0, 1, 2] = 1
+    qos: Qos = 1
     """QoS of the messages to devices. 0: a command ends as `sent`, and nobody knows more of it."""
 
     device_header: _HeaderName = "device_id"
@@ -139,10 +139,10 @@ class CommandSettings(Table):
     max_payload_bytes: Annotated[ByteCount, Field(ge=1, le=268_435_455)] = 256 * 1024
     """Largest payload of a command; a larger one is dead-lettered."""
 
-    rate: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    rate: Annotated[Number, Field(gt=0, le=1_000_000)] | None = None
     """Commands a second that a worker sends at most. Unset: no limit."""
 
-    rate_per_device: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    rate_per_device: Annotated[Number, Field(gt=0, le=1_000_000)] | None = None
     """Commands a second that a worker sends one device at most. Unset: no limit."""
 
     settle: Annotated[Duration, within("0s", "10m")] = duration("5s")

@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 from config.tables.tls import TlsSettings
 from config.tables.tokens import TokenSettings
 from config.values.addresses import MqttAddressText
-from config.values.grammar import ByteCount, Count, Duration, WholeSeconds, duration, within
+from config.values.grammar import ByteCount, Count, Duration, Number, WholeSeconds, duration, within
 from config.values.model import Table
 
 
@@ -126,7 +126,7 @@ class MqttSettings(Table):
     refused. A broker that is unreachable, or restarted within the last 30 s, is tried about every second, because EMQX
     drops messages without subscribers."""
 
-    reconnect_jitter: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    reconnect_jitter: Annotated[Number, Field(ge=0, lt=1)] = 0.2
     """Share by which each wait varies at random, within `reconnect_max`."""
 
     stable_after: Annotated[Duration, within("0s", "1d")] = duration("1m")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from config.tables.interceptors import InterceptorSettings
-from config.values.grammar import Count
+from config.values.grammar import Count, Qos
 from config.values.model import Table
 from config.values.names import KafkaTopicName, Template
 from config.values.patterns import compile_pattern
@@ -39,7 +39,7 @@ class RouteSettings(Table):
     """Template of the record's key, which selects the partition as in Kafka's Java client. The MQTT topic keeps each
     topic's messages in order, `${device}` each device's. Empty: no key, all partitions, no order."""
 
-    qos: Literal[0, 1, 2] = 1
+    qos: Qos = 1
     """QoS of the subscription, the highest QoS that the broker delivers. 0 loses messages at every disconnect. 2
     doubles the packets, and Kafka may still hold duplicates after a failure."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from config.values.grammar import ByteCount, Count, Duration, duration, within
+from config.values.grammar import ByteCount, Count, Duration, Number, duration, within
 from config.values.model import Table
 from config.values.names import KafkaTopicName
 
@@ -57,12 +57,12 @@ class DeadLetterSettings(Table):
     `routes[].dead_letter_topic` names another. No route may write to it. Its `retention.ms` limits how long dead
     letters exist."""
 
-    max_per_second: Annotated[float, Field(ge=0, le=1_000_000)] = 100.0
+    max_per_second: Annotated[Number, Field(ge=0, le=1_000_000)] = 100.0
     """Dead letters a second that a route may make, as the mean over `over`. Above it the route is stopped: its further
     messages wait, unacknowledged. Broken devices make fewer than 100, a broken route more. 0: the first dead letter
     stops its route."""
 
-    max_share: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_share: Annotated[Number, Field(ge=0, le=1)] = 0.01
     """Share of a route's messages over `over` that may become dead letters; above it the route is stopped. 0: the first
     one stops the route, once `min_messages` have come. 1: no limit."""
 

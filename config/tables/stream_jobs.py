@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from config.values.grammar import ByteCount, Count, Duration, duration, within
+from config.values.grammar import ByteCount, Count, Duration, Number, duration, within
 from config.values.model import Table
 from config.values.names import Folder, KafkaTopicName
 from config.values.window_shapes import check_windows
@@ -134,11 +134,11 @@ class AnomalySettings(Table):
     """Kafka topic of alerts, and of scores from `score_from` on. Missing: `kafka.topics.create` creates it, else the
     job does not start."""
 
-    score_from: Annotated[float, Field(ge=0, le=10)] = 1.0
+    score_from: Annotated[Number, Field(ge=0, le=10)] = 1.0
     """Scores from here on go to the topic, even below `threshold`. 1 is usual for the signal. 0 sends one record for
     each measured number, several times the telemetry."""
 
-    threshold: Annotated[float, Field(ge=1, le=3)] = 1.3
+    threshold: Annotated[Number, Field(ge=1, le=3)] = 1.3
     """Score at which a reading is an anomaly: its distance from the mean of its hour of the day, in units of what is
     usual for the signal ([how](streaming.md#anomalies-readings-that-do-not-fit-and-silences)). 1.1 finds smaller faults
     and gives more false alerts."""
@@ -150,17 +150,17 @@ class AnomalySettings(Table):
     """Equal readings in a row after which a signal counts as stuck: at least this, and at least four times its longest
     run so far."""
 
-    scale_share: Annotated[float, Field(ge=0, le=1)] = 0.005
+    scale_share: Annotated[Number, Field(ge=0, le=1)] = 0.005
     """Smallest standard deviation, as a share of the mean, so that the last digit of a constant signal may change."""
 
-    min_scale: dict[str, Annotated[float, Field(gt=0, le=1e12)]] = Field(default={})
+    min_scale: dict[str, Annotated[Number, Field(gt=0, le=1e12)]] = Field(default={})
     """Smallest standard deviation of single signals, in their own unit, instead of the share: `{ temperature = 0.2
     }`."""
 
     skip: tuple[str, ...] = ()
     """Signals that are not judged, such as growing counters and switches."""
 
-    silence_factor: Annotated[float, Field(ge=1, le=1e6)] = 5.0
+    silence_factor: Annotated[Number, Field(ge=1, le=1e6)] = 5.0
     """How many of its usual intervals (the 90th percentile of its last 32) a device may be silent while others send."""
 
     min_silence: Annotated[Duration, within("1s", "366d")] = duration("2m")

@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 
 from config.tables.tls import TlsSettings
 from config.values.addresses import HttpUrlText
-from config.values.grammar import Duration, duration, within
+from config.values.grammar import Duration, Number, duration, within
 from config.values.model import Table
 
 
@@ -54,5 +54,5 @@ class TokenSettings(Table):
     oauth: OAuthSettings | None = None
     """OAuth 2.0 client credentials: the gateway fetches tokens from an identity provider."""
 
-    renew_at: Annotated[float, Field(ge=0.1, le=0.95)] = 0.75
+    renew_at: Annotated[Number, Field(ge=0.1, le=0.95)] = 0.75
     """Share of a token's life after which `oauth` fetches the next one. The rest is for an outage of the provider."""

@@ -7,7 +7,7 @@ case-sensitive, every unit of size counts either in 1000 or in 1024, and nothing
 import re
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -133,7 +133,7 @@ def format_bytes(value: int) -> str:
 def _refuse_bool(value: object) -> object:
     """Refuse true and false, which are numbers in Python."""
     if isinstance(value, bool):
-        raise ValueError("a whole number is wanted, not true or false")  # noqa: TRY004 - pydantic turns ValueError alone into a report
+        raise ValueError("a number is wanted, not true or false")  # noqa: TRY004 - pydantic turns ValueError alone into a report
     return value
 
 
@@ -165,3 +165,9 @@ ByteCount = Annotated[int, BeforeValidator(parse_bytes)]
 
 Count = Annotated[int, BeforeValidator(_refuse_bool)]
 """A plain number of things in a setting."""
+
+Number = Annotated[float, BeforeValidator(_refuse_bool)]
+"""A number in a setting, perhaps with a fraction."""
+
+Qos = Annotated[Literal[0, 1, 2], BeforeValidator(_refuse_bool)]
+"""A quality of service in a setting."""

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from config.error_words import words
 from config.errors import ConfigError
+from config.values.grammar import Count
 from config.values.model import Table
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class HeaderTable(Table):
 
 
 class LevelTable(Table):
-    mqtt_topic: Annotated[int, Field(ge=-64, le=64)]
+    mqtt_topic: Annotated[Count, Field(ge=-64, le=64)]
     """A level of the MQTT topic (the header ``mqtt.topic``), from 0; -1 is the last."""
 
 
@@ -64,10 +65,10 @@ class TypeTable(Table):
     framing: Framing = "none"
     """What is in front of Avro's bytes: nothing; 0 and a schema id of 4 bytes (Confluent); C3 01 and a fingerprint."""
 
-    versions: dict[_Name, int | None] = Field(default_factory=dict)
+    versions: dict[_Name, Count | None] = Field(default_factory=dict)
     """Avro: older schemas' files, with the id they have in Confluent's registry (``{}`` entries without one: 0)."""
 
-    id: int | None = None
+    id: Count | None = None
     """Avro with Confluent's framing: the id of ``file`` itself."""
 
     kafka_topics: tuple[_Name, ...] = ()

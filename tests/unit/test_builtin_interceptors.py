@@ -374,6 +374,7 @@ def test_a_schema_lets_through_what_it_describes(tmp_path: Path) -> None:
     ({"use": "split", "path": "a.*"}, "path: 'a.*' names several"),
     ({"use": "split", "max_records": 0}, "max_records: "),
     ({"use": "sample", "share": 0}, "share: "),
+    ({"use": "sample", "share": True}, "share: "),
     ({"use": "sample", "share": 0.5, "by": "${topic[1}"}, "unknown placeholder"),
     ({"use": "age_out", "max_age": "1s"}, "max_age: the age needs"),
     ({"use": "age_out", "timestamp": "ts"}, "timestamp: it has no effect without max_age"),

@@ -427,7 +427,7 @@ def test_a_byte_order_mark_is_no_mistake() -> None:
     ('[mqtt]\naddresses = "mqtt://a"', 'mqtt.addresses = "mqtt://a" (gateway.toml:2): must be a list'),
     ("[mqtt]\naddresses = []", "mqtt.addresses (gateway.toml:2): must not be empty"),
     ("[mqtt]\nsessions = true",
-        "mqtt.sessions = true (gateway.toml:2): a whole number is wanted, not true or false"),
+        "mqtt.sessions = true (gateway.toml:2): a number is wanted, not true or false"),
     ("[mqtt]\nsessions = 1.5", "mqtt.sessions = 1.5 (gateway.toml:2): must be a whole number"),
     ("[mqtt]\nkeepalive = 1.5", "mqtt.keepalive = 1.5 (gateway.toml:2): MQTT carries this in whole seconds"),
     ("[mqtt]\npassword = 5", "mqtt.password (gateway.toml:2): must be a text in quotes"),

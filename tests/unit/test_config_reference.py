@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from config.errors import ExitStatus
 from config.loading.reference import reference
@@ -72,6 +74,17 @@ def test_every_number_has_bounds() -> None:
     assert [name for name, has in bounds.items() if not has & {"ge", "gt"}] == []
     unlimited = {"kafka.topics.declare.retention"}  # as much as there is
     assert {name for name, has in bounds.items() if not has & {"le", "lt"}} == unlimited
+
+
+NUMBERS = {name: field for name, _, field in FIELDS if is_number(field) or name.endswith(".qos")}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_no_number_takes_true_which_python_counts_as_one(name: str) -> None:
+    field = NUMBERS[name]
+    setting = TypeAdapter(Annotated[field.info.annotation, None, *field.info.metadata])
+    with pytest.raises(ValidationError, match=r"true or false|plain number|a size is"):
+        setting.validate_python({"a": True} if field.kind == "map" else True)
 
 
 def test_defaults_keep_their_own_bounds() -> None:
