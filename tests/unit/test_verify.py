@@ -381,6 +381,8 @@ async def test_without_the_header_offsets_alone_decide_and_that_is_said() -> Non
     verdict = await log.verify()
     assert (place(verdict).state, place(verdict).found, place(verdict).surplus) == ("ok", 10, 0)
     assert "records of other writers cannot be told apart" in as_text(verdict)
+    (total,) = (row for row in as_text(replace(verdict, places=verdict.places * 2)).splitlines() if row[:4] == "all ")
+    assert total.split() == ["all", "-", "20", "20", "0", "?", "?", "0"], "no sum of what is not known"
     log.deleted = {("t", 0, 5)}
     assert place(await log.verify()).missing == 0, "the foreign record"
     log.deleted = {("t", 0, 6)}

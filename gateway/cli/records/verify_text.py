@@ -97,8 +97,9 @@ def _total(places: Sequence[PlaceResult]) -> tuple[object, ...]:
     def total(*names: str) -> int:
         return sum(getattr(place, name) for place in places for name in names)
 
+    surplus, opened = (total("surplus"), total("open")) if all(place.tagged for place in places) else ("?", "?")
     return (
-        "all", "", None, total("acknowledged"), total("found"), total("missing"), total("surplus"), total("open"),
+        "all", "", None, total("acknowledged"), total("found"), total("missing"), surplus, opened,
         total("expired", "compacted"), "",
     )  # fmt: skip
 
