@@ -50,6 +50,26 @@ def _groups(settings: Settings) -> Iterator[str]:
         )
 
 
+def _alerts(settings: Settings) -> Iterator[str]:
+    """Another use of the topic of alerts."""
+    taken: dict[str | None, str] = {
+        settings.ledger.topic: "ledger.topic",
+        settings.dead_letter.topic: "dead_letter.topic",
+    }
+    for number, one in enumerate(settings.commands):
+        taken |= dict.fromkeys(one.topics, f"commands.{number}.topics")
+        taken[one.status_topic] = f"commands.{number}.status_topic"
+    for number, route in enumerate(settings.routes):
+        taken |= {route.topic: f"routes.{number}.topic", route.dead_letter_topic: f"routes.{number}.dead_letter_topic"}
+    taken |= dict.fromkeys(settings.stream.devices.presence_topics, "stream.devices.presence_topics")
+    taken |= dict.fromkeys(settings.stream.topics, "stream.topics")
+    if (where := taken.get(settings.stream.anomalies.topic)) is not None:
+        yield (
+            f"<stream.anomalies.topic> is also in <{where}>: alerts would be read as telemetry, commands or the "
+            "gateway's own records; name another topic."
+        )
+
+
 REFUSED = (
     when(
         lambda s: s.worker > 0 and s.workers != 0,
@@ -91,10 +111,17 @@ REFUSED = (
         "<stream.checkpoint> is the same folder as <stream.lake.path>: a job's checkpoint would be in the folder of "
         "its table; give each a folder of its own.",
     ),
-    when(
-        lambda s: s.stream.anomalies.topic in s.stream.topics,
-        "<stream.anomalies.topic> is among <stream.topics>: the jobs would read their own alerts as telemetry; name "
-        "another topic.",
+    Rule(
+        (
+            "stream.anomalies.topic",
+            "stream.topics",
+            "stream.devices.presence_topics",
+            "routes",
+            "commands",
+            "ledger.topic",
+            "dead_letter.topic",
+        ),
+        _alerts,
     ),
 )
 

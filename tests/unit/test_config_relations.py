@@ -54,7 +54,11 @@ def jwt_key(*lines: str, name: str = "k", algorithms: str = '["HS256"]') -> str:
 
 CONTRADICTIONS = {
     "alerts read as telemetry": Case('[stream]\ntopics = ["a", "anomalies"]',
-        ("stream.anomalies.topic", "is among stream.topics", "name another topic")),
+        ("stream.anomalies.topic", "is also in stream.topics", "name another topic")),
+    "alerts among a route's records": Case(route(topic="anomalies"),
+        ('stream.anomalies.topic = "anomalies" (default)', 'routes[0].topic = "anomalies"', "name another topic")),
+    "alerts among the ledger's records": Case('[stream.anomalies]\ntopic = "gateway-ledger"',
+        ("stream.anomalies.topic", "ledger.topic", "name another topic")),
     "client id without session": Case('[mqtt]\nclient_id = "gw"',
         ('mqtt.client_id = "gw" (gateway.toml:2)', "mqtt.sessions = 4 (default)", "ends the older", "add ${session}")),
     "client id without worker": Case('workers = 0\nworker = 1\n[mqtt]\nclient_id = "${instance}-${session}"',
