@@ -27,6 +27,7 @@ WARNED = (
         "<mqtt.addresses> has no ws:// or wss:// address",
         lambda s: not any(parse_mqtt_address(text).websocket for text in s.mqtt.addresses),
     ),
+    *_unused("mqtt.share_group", "<mqtt.distribution>", lambda s: s.mqtt.distribution == "partitioned"),
     *_unused("mqtt.session_expiry", "<mqtt.persistent>", lambda s: s.mqtt.session_expiry and not s.mqtt.persistent),
     *_unused(
         "mqtt.session_expiry",
@@ -43,6 +44,11 @@ WARNED = (
         "auth.protection.flapping_window auth.protection.flapping_ban",
         "<auth.protection.flapping_logins>",
         lambda s: not s.auth.protection.flapping_logins,
+    ),
+    *_unused(
+        "auth.ldap.search_filter auth.ldap.search_username",
+        "<auth.ldap.search_base>",
+        lambda s: s.auth.ldap.search_base is None and "ldap" in s.auth.chain,
     ),
     *_unused("auth.jwt.keys", "<auth.chain> has no jwt", partial(_lacks, "jwt")),
     *(

@@ -271,6 +271,8 @@ DOUBTS = {
         ("mqtt.session_expiry = 2h", "no effect", "mqtt.persistent = false")),
     "expiry in 3.1.1": Case('[mqtt]\nprotocol = "3.1.1"\nsession_expiry = "2h"',
         ("mqtt.session_expiry = 2h", "no effect", "mqtt.protocol")),
+    "a share group that nothing is subscribed with": Case('[mqtt]\ndistribution = "partitioned"\nshare_group = "b"',
+        ('mqtt.share_group = "b"', "no effect", 'mqtt.distribution = "partitioned"')),
     "own status is routed": Case('[mqtt.status]\ntopic = "fleet/${instance}"\n' + route(filters='["x", "fleet/+"]'),
         ("mqtt.status.topic", "routes[0].filters", "own birth and death", "below gateways/")),
     "properties in 3.1.1": Case('[mqtt]\nprotocol = "3.1.1"\n' + route('device = "${property.id}"'),
@@ -452,10 +454,14 @@ DOUBTS |= {
         asked("mysql", "[auth.mysql.tls]", "verify = false"),
         ("auth.mysql.tls.verify = false", "pretend to be the server", "auth.mysql.tls.ca_file"),
     ),
+    "a filter of entries that are not searched": Case(asked("ldap", 'search_filter = "(uid=${clientid})"'),
+        ('auth.ldap.search_filter = "(uid=${clientid})"', "no effect", "auth.ldap.search_base (not set)")),
+    "a name to search as without a search": Case(asked("ldap", 'search_username = "cn=s"', 'search_password = "p"'),
+        ('auth.ldap.search_username = "cn=s"', "no effect", "auth.ldap.search_base (not set)")),
     "passwords in the open in a table": Case(
         asked("redis", 'algorithm = "plain"'), ('auth.redis.algorithm = "plain"', "has all passwords")
     ),
-}
+}  # fmt: skip
 SOUND |= {
     "quotes beside a placeholder": asked(
         "postgresql", "query = \"SELECT password_hash, 'x' AS tenant FROM u WHERE n = ${username} AND k = 'it''s'\""
