@@ -12,7 +12,6 @@ import secrets
 import ssl
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from auth.backends.ldap_connection import DirectoryConnection, EndedError
 from auth.backends.ldap_filter import FilterTemplate, compared_in_name, escape_name, first_name_part
@@ -27,6 +26,7 @@ from bridge.tls import tls_context
 from config.errors import ConfigError
 from config.tables.auth import AuthLdapSettings
 from config.tables.tls import TlsSettings
+from config.values.addresses import parse_ldap_address
 
 # Result codes (RFC 4511 appendix A).
 _SIZE_LIMIT_EXCEEDED: Final = 4
@@ -68,13 +68,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             timeout=settings.timeout,
         )
         self._settings = settings
-        address = urlsplit(settings.address)
-        try:
-            self._encrypted = address.scheme == "ldaps"
-            self._host = address.hostname or ""
-            self._port = address.port or (636 if self._encrypted else 389)
-        except ValueError as error:
-            raise ConfigError(f"auth.ldap.address {settings.address} cannot be read: {error}.") from None
+        self._address = parse_ldap_address(settings.address)
         self._search = settings.search_base is not None
         setting, text = ("search_filter", settings.search_filter) if self._search else ("bind_dn", settings.bind_dn)
         self._template = LoginTemplate(text)
@@ -100,7 +94,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         self._context()
 
     def _context(self) -> ssl.SSLContext | None:
-        tls = self._settings.tls or (TlsSettings() if self._encrypted else None)
+        tls = self._settings.tls or (TlsSettings() if self._address.encrypted else None)
         return None if tls is None else tls_context(tls, "auth.ldap.tls")
 
     def _concerns(self, request: LoginRequest) -> bool:
@@ -109,7 +103,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
 
     async def _open(self) -> DirectoryConnection:
         connection = await DirectoryConnection.connect(
-            self._host, self._port, self._context(), start_tls=not self._encrypted
+            self._address.host, self._address.port, self._context(), start_tls=not self._address.encrypted
         )
         try:
             if self._search:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from config.relations.client_tls import tls_files
 from config.relations.rules import Rule, value, when
 from config.settings import Settings
-from config.values.addresses import is_loopback
+from config.values.addresses import is_loopback, parse_ldap_address
 from config.values.auth_placeholders import check_template
 
 _STORES = ("postgresql", "mysql", "redis")
@@ -81,9 +81,8 @@ def _readable(settings: Settings) -> Iterator[str]:
                 f"<auth.{server}.host> is on another machine, and there is no auth.{server}.tls: password hashes are "
                 "readable and can be changed on the network; add the table."
             )
-    scheme, _, address = settings.auth.ldap.address.partition("://")
-    host = address.rpartition(":")[0] or address
-    if "ldap" in bare and scheme == "ldap" and not is_loopback(host.strip("[]")):
+    address = parse_ldap_address(settings.auth.ldap.address)
+    if "ldap" in bare and not address.encrypted and not is_loopback(address.host):
         yield (
             "<auth.ldap.address> is on another machine, and there is no auth.ldap.tls: devices' passwords are readable "
             "on the network; add the table (StartTLS), or write ldaps://."

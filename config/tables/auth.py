@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from config.tables.tls import ServerTlsSettings, TlsSettings
-from config.values.addresses import HttpUrlText
+from config.values.addresses import HttpUrlText, LdapAddressText
 from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
 
@@ -119,7 +119,7 @@ class AuthRedisSettings(AuthServerSettings):
 
 
 class AuthLdapSettings(Table):
-    address: Annotated[str, Field(pattern=r"^ldaps?://[^/\s]+$")] = "ldap://127.0.0.1:389"
+    address: LdapAddressText = "ldap://127.0.0.1:389"
     """`ldap://host:port`, or `ldaps://host:port` for TLS from the first byte."""
 
     tls: TlsSettings | None = None

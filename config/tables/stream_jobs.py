@@ -45,7 +45,7 @@ class LakeSettings(Table):
     path: Folder = Path("data/lake")
     """Folder, or URL of a file system that Spark knows (`s3a://bucket/lake`), with a folder for each table."""
 
-    catalog: Annotated[str, Field(min_length=1)] | None = None
+    catalog: Annotated[str, Field(pattern=r"^(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*$")] | None = None
     """Catalog and schema that name the Delta tables (`main.iot`, `spark_catalog.default`)."""
 
     compact_after: Annotated[Duration, within("0s", "366d")] = duration("1d")

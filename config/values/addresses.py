@@ -45,6 +45,14 @@ class KafkaAddress(NamedTuple):
     port: int
 
 
+class LdapAddress(NamedTuple):
+    """The address of a directory; ``encrypted``: TLS from the first byte. ``host`` is without brackets."""
+
+    encrypted: bool
+    host: str
+    port: int
+
+
 def parse_mqtt_address(text: str) -> MqttAddress:
     """The parts of ``mqtt://host[:port]``, with the scheme's default port. Raises ValueError with a sentence.
 
@@ -90,6 +98,16 @@ def parse_kafka_address(text: str) -> KafkaAddress:
     if port is None:
         raise ValueError('a Kafka address names its port, as in "broker.example:9092"; IPv6 stands in brackets')
     return KafkaAddress(host, port)
+
+
+def parse_ldap_address(text: str) -> LdapAddress:
+    """The parts of ``ldap://host[:port]`` or ``ldaps://…``. Raises ValueError with a sentence that does not repeat the
+    text."""
+    scheme, found, rest = text.partition("://")
+    if not found or scheme not in {"ldap", "ldaps"}:
+        raise ValueError('an address starts with its scheme, as in "ldaps://ldap.example:636"')
+    host, port = _host_and_port(rest)
+    return LdapAddress(scheme == "ldaps", host, port or (636 if scheme == "ldaps" else 389))
 
 
 def parse_http_url(text: str) -> str:
@@ -157,6 +175,11 @@ def _check_kafka(text: str) -> str:
     return text
 
 
+def _check_ldap(text: str) -> str:
+    parse_ldap_address(text)
+    return text
+
+
 def _check_http(text: str) -> str:
     parse_http_url(text)
     return text
@@ -170,3 +193,6 @@ MqttAddressText = Annotated[str, AfterValidator(_check_mqtt)]
 
 KafkaAddressText = Annotated[str, AfterValidator(_check_kafka)]
 """A Kafka address as text, known to parse."""
+
+LdapAddressText = Annotated[str, AfterValidator(_check_ldap)]
+"""An LDAP address as text, known to parse."""

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from bridge.routing import filters as bridge_filters
 from config.errors import ConfigError
 from config.loading.load import load
-from config.values.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
+from config.values.addresses import is_loopback, parse_kafka_address, parse_ldap_address, parse_mqtt_address
 from config.values.names import check_kafka_topic, placeholders
 from config.values.topic_filters import MqttFilter, disjoint_groups
 
@@ -57,6 +57,9 @@ def test_a_valid_filter_passes(text: str) -> None:
     (parse_kafka_address, "a:", "1 to 65535"),
     (parse_kafka_address, "u:secret@a:1", "kafka.sasl"),
     (parse_kafka_address, ":9", "missing"),
+    (parse_ldap_address, "http://a", "starts with its scheme"),
+    (parse_ldap_address, "ldap://a:99999", "1 to 65535"),
+    (parse_ldap_address, "ldap://a/dc=b", "after the host comes"),
 ])  # fmt: skip
 def test_what_breaks_a_rule_is_refused_with_the_rule_and_no_secret_is_repeated(
     read: Callable[[str], object], text: str, word: str
@@ -105,6 +108,12 @@ def test_an_mqtt_address_has_its_parts(text: str, parts: tuple[str, str, int]) -
 def test_a_kafka_address_has_host_and_port() -> None:
     assert parse_kafka_address("broker:9092") == ("broker", 9092)
     assert parse_kafka_address("[::1]:9092") == ("::1", 9092)
+
+
+def test_an_ldap_address_has_its_default_port() -> None:
+    assert parse_ldap_address("ldap://a") == (False, "a", 389)
+    assert parse_ldap_address("ldaps://[::1]") == (True, "::1", 636)
+    assert parse_ldap_address("ldaps://a:1636") == (True, "a", 1636)
 
 
 def test_loopback_is_known_without_asking_a_name_server() -> None:
