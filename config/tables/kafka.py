@@ -19,8 +19,8 @@ class SaslSettings(Table):
     `SASL_SSL`."""
 
     username: Annotated[str, Field(min_length=1)] | None = None
-    """Kafka user; required except with OAUTHBEARER. It needs Write on the routes' and dead-letter topics, and Create
-    where `kafka.topics.create` is on."""
+    """Kafka user; required except with OAUTHBEARER. It needs Write on topics of routes, dead letters and ledger, and
+    Create with `kafka.topics.create`."""
 
     password: SecretStr | None = None
     """Password of the user; required except with OAUTHBEARER. A `password_file` is read again for each connection."""
@@ -39,18 +39,18 @@ class TopicSettings(Table):
     """Name of the Kafka topic, 1 to 249 characters."""
 
     partitions: Annotated[Count, Field(ge=1, le=100_000)] = 12
-    """Partitions when the gateway creates the topic. 12 divides evenly among 2, 3, 4 or 6 consumers. They can be added
-    later and never removed."""
+    """Partitions of a created topic; `gateway topics apply` adds them to an existing one. 12 divides evenly among 2, 3,
+    4 or 6 consumers."""
 
     replication: ReplicationFactor = -1
-    """Copies of each partition when the gateway creates the topic; -1: the broker's `default.replication.factor`. 1
-    loses the topic with its broker."""
+    """Copies of each partition of a created topic; -1: the broker's `default.replication.factor`. 1 loses the topic
+    with its broker."""
 
     retention: Annotated[Duration, Field(ge=timedelta(milliseconds=1))] | None = None
-    """How long records are kept (`retention.ms`) when the gateway creates the topic. Unset: the broker's default."""
+    """`retention.ms` of a topic that is created, or changed by `gateway topics apply`. Unset: the broker's default."""
 
     cleanup_policy: Literal["delete", "compact", "compact,delete"] | None = None
-    """`cleanup.policy` when the gateway creates the topic. `compact` keeps the last record of each key: for state, not
+    """`cleanup.policy`, set as `retention` is. `compact` keeps the last record of each key: for state, not
     telemetry."""
 
 

@@ -122,9 +122,9 @@ class MqttSettings(Table):
     successful subscription ends those of all sessions."""
 
     reconnect_max: Annotated[Duration, within("10ms", "1h")] = duration("30s")
-    """Longest wait between attempts when the broker refuses this session: taken over, banned, over quota, login
-    refused. A broker that is unreachable, or restarted within the last 30 s, is tried about every second, because EMQX
-    drops messages without subscribers."""
+    """Longest wait after a refusal, a disconnect with a reason, a failure of TLS or token, or three connections in a
+    row shorter than `stable_after`. Within 30 s of an unreachable broker a refused login is tried about every second:
+    EMQX drops messages without subscribers."""
 
     reconnect_jitter: Annotated[Number, Field(ge=0, lt=1)] = 0.2
     """Share by which each wait varies at random, within `reconnect_max`."""
