@@ -86,7 +86,7 @@ class AccessService:
             self.logins.sweep()
         return changed
 
-    def locked_out(self, limit: int) -> list[LockedNow]:
+    def present_lock_outs(self, limit: int) -> list[LockedNow]:
         """The lock-outs that last, ``limit`` of them at most."""
         return list(itertools.islice(self.logins.lockouts.locked_now(self._now_ns()), limit))
 

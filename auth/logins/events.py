@@ -56,7 +56,8 @@ class Events:
             repeat_key=(reason, username, clientid),
         )
 
-    def locked_out(self, locked: Locked, request: LoginRequest) -> None:
+    def lock_out_begun(self, locked: Locked, request: LoginRequest) -> None:
+        """Count and log a lock-out that this login has started."""
         if locked.kind == "user":
             self._counts.lockouts_user += 1
         else:

@@ -131,7 +131,7 @@ class LoginAttempts:
         begun = self.lockouts.failed(names, now_ns, lock_name(found, ""))
         for locked in begun:
             if locked.name != also or all(one.name != user for one in begun):  # one log line per guesser
-                self._events.locked_out(locked, request)
+                self._events.lock_out_begun(locked, request)
             length = len(request.username) + len(request.clientid) + len(request.cert_common_name)
             if locked.kind == "user" and length <= _LONGEST:
                 asked = replace(request, password="")

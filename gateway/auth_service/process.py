@@ -113,7 +113,7 @@ class AuthProcess:
                         "address": one.address,
                         "seconds": one.left_ns // 1_000_000_000,
                     }
-                    for one in self.access.locked_out(_LOCK_OUTS_SHOWN)
+                    for one in self.access.present_lock_outs(_LOCK_OUTS_SHOWN)
                 ],
                 "hashes_waiting": self.hasher.waiting,
             },
@@ -121,7 +121,7 @@ class AuthProcess:
 
     def _on_state(self, _old: State, new: State) -> None:
         if new is State.RUNNING:
-            memory.settle()
+            memory.freeze_loaded_objects()
             auth = self.settings.auth
             _log.info(
                 "auth_ready",

@@ -176,14 +176,16 @@ class _Device(ABC):
     def read(self, t_s: float) -> Reading:
         dt_s = max(0.0, t_s - self._t_s)
         self._t_s = max(self._t_s, t_s)
-        values = self._step(dt_s)
+        values = self._simulate(dt_s)
         values["rssi"] = self._radio.step(dt_s)
         return values
 
     @abstractmethod
-    def _step(self, dt_s: float) -> Reading: ...
+    def _simulate(self, dt_s: float) -> Reading:
+        """Advances the model by the seconds since the last reading, and measures it."""
 
     def _substeps(self, dt_s: float) -> tuple[int, float]:
+        """The number and the seconds of equal steps of at most MAX_STEP_S."""
         count = max(1, math.ceil(dt_s / MAX_STEP_S))
         return count, dt_s / count
 
@@ -209,7 +211,7 @@ class Thermostat(_Device):
         hour = t_s / HOUR_S % 24.0
         return self._comfort_c if 6.0 <= hour < 22.0 else self._comfort_c - self._setback_c
 
-    def _step(self, dt_s: float) -> Reading:
+    def _simulate(self, dt_s: float) -> Reading:
         count, step_s = self._substeps(dt_s)
         keep = math.exp(-step_s / self._tau_s)
         for index in range(count):
@@ -251,7 +253,7 @@ class Meter(_Device):
         peaks = ((7.3, 1.0, 900.0), (12.5, 1.2, 450.0), (19.3, 2.0, 1400.0))
         return sum(height * math.exp(-(((hour - middle) / width) ** 2)) for middle, width, height in peaks)
 
-    def _step(self, dt_s: float) -> Reading:
+    def _simulate(self, dt_s: float) -> Reading:
         habit_w = self._habit_w(self._t_s / HOUR_S % 24.0)
         kettle_w = 2000.0 if self._random.random() < habit_w / 20_000.0 else 0.0
         power_w = (self._base_w + self._size * habit_w) * max(0.3, 1.0 + self._wander.step(dt_s)) + kettle_w
@@ -283,7 +285,7 @@ class Pump(_Device):
         self._motor_c = weather.at(t_s).temperature_c + (30.0 if self._running else 2.0)
         self._battery = _Battery(random)
 
-    def _step(self, dt_s: float) -> Reading:
+    def _simulate(self, dt_s: float) -> Reading:
         count, step_s = self._substeps(dt_s)
         keep = math.exp(-step_s / (20 * 60.0))
         air_c = self._weather.at(self._t_s).temperature_c

@@ -50,7 +50,7 @@ class PahoClient(Client):
     """The client of one connection. Each connection gets a new one, so that no state of the last one remains."""
 
     stream: PacketStream | None = None
-    framed = False  # TLS or a WebSocket
+    reads_in_frames = False  # TLS or a WebSocket
     _spare: socket.socket | None = None  # a second handle on the connection while it is being made
     _aborted = False
 
@@ -62,7 +62,7 @@ class PahoClient(Client):
                 "This paho-mqtt has no Client._create_socket, which the bulk path needs; install paho-mqtt 2.2."
             ) from None
         try:
-            self.stream = PacketStream(create(), framed=self.framed)
+            self.stream = PacketStream(create(), reads_in_frames=self.reads_in_frames)
         except BaseException as error:
             _close_sockets(error)
             raise
@@ -216,7 +216,7 @@ class Handshake:
     def _make_client(self, will: tuple[str, bytes] | None, shown: Shown) -> PahoClient:
         settings, address = self._settings, self._address
         client = make_client(PahoClient, settings, address, self._client_id, shown, clean=not settings.persistent)
-        client.framed = address.websocket or address.encrypted
+        client.reads_in_frames = address.websocket or address.encrypted
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect = self._on_connect

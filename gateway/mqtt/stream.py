@@ -25,13 +25,13 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 class PacketStream:
     """Matches paho's ``SocketLike``. ``wrapped`` is the socket that paho would have used: plain, TLS or WebSocket.
 
-    ``framed`` says that it is TLS or a WebSocket: a read of these gives less than has arrived. ``want_write`` is called
+    ``reads_in_frames``: it is TLS or a WebSocket, whose reads give less than has arrived. ``want_write`` is called
     when something could not be written at once. Call ``flush`` when the descriptor is writable.
     """
 
-    def __init__(self, wrapped: Any, *, framed: bool) -> None:
+    def __init__(self, wrapped: Any, *, reads_in_frames: bool) -> None:
         self._wrapped = wrapped
-        self._framed = framed
+        self._reads_in_frames = reads_in_frames
         self.want_write: Callable[[], None] | None = (
             None  # called when the stream must wait until the descriptor is writable
         )
@@ -58,7 +58,7 @@ class PacketStream:
             back, self._back = self._back, b""
             return back
         data = self._receive()
-        if not self._framed or not data:
+        if not self._reads_in_frames or not data:
             return data
         # A WebSocket gives a frame at a time and TLS a record, and brokers put each packet into one of its own: read
         # paced, one a tick would be a message a tick (TLS took 5 s for 2,000). ``pending`` does not help: it knows the

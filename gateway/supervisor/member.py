@@ -76,7 +76,7 @@ class Membership:
 
     async def start(self) -> None:
         """Raises nothing: a slot that another process still has is reported by the identity."""
-        memory.settle()  # the cost of the first collection is paid before messages arrive
+        memory.freeze_loaded_objects()  # the cost of the first collection is paid before messages arrive
         self._say("warm")
         await self._go.wait()
         await self._wait_for_slot()

@@ -95,7 +95,7 @@ class Supervisor:
             _log.info("supervisor_started", workers=count)
             self.fleet.start(count)
             operator = asyncio.create_task(self._operate(), name="operator")
-            memory.settle()
+            memory.freeze_loaded_objects()
             waiting: set[asyncio.Future[None]] = {wanted, self.fleet.failed, operator}
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if operator.done():

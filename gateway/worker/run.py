@@ -71,7 +71,7 @@ async def run_worker(
 
 def _on_state(membership: Membership | None, _old: State, new: State) -> None:
     if new is State.RECOVERY:
-        memory.settle()  # before a session brings messages, which would wait for it
+        memory.freeze_loaded_objects()  # before a session brings messages, which would wait for it
     elif new is State.RUNNING:
         log.info("worker_ready")
         if membership is not None:

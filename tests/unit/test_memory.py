@@ -17,7 +17,7 @@ from gateway.worker.run import _on_state
 @pytest.fixture
 def settled() -> Iterator[None]:
     before = gc.get_threshold()
-    memory.settle()
+    memory.freeze_loaded_objects()
     yield
     gc.unfreeze()
     gc.set_threshold(*before)
@@ -55,7 +55,7 @@ def test_a_worker_collects_before_its_sessions_bring_messages(monkeypatch: pytes
     """They would wait for 20 ms."""
     collected = []
     lifecycle = Lifecycle()
-    monkeypatch.setattr(memory, "settle", lambda: collected.append(lifecycle.state))
+    monkeypatch.setattr(memory, "freeze_loaded_objects", lambda: collected.append(lifecycle.state))
     lifecycle.listen(partial(_on_state, None))
     for state in (State.STARTING, State.RECOVERY, State.RUNNING):
         lifecycle.advance(state)

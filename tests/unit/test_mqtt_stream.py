@@ -54,7 +54,7 @@ def test_bytes_leave_once_and_in_order_however_little_the_socket_takes(
     writes: list[bytes], room: list[Any], through_paho: list[bool]
 ) -> None:
     wrapped = Wrapped(room)
-    stream = PacketStream(wrapped, framed=False)
+    stream = PacketStream(wrapped, reads_in_frames=False)
     wanted = 0
 
     def want_write() -> None:
@@ -76,7 +76,7 @@ def test_bytes_leave_once_and_in_order_however_little_the_socket_takes(
 
 @pytest.mark.parametrize("error", WOULD_BLOCK, ids=lambda error: type(error).__name__)
 def test_nothing_to_read_is_not_the_end(error: Exception) -> None:
-    stream = PacketStream(Wrapped(arriving=[error, b"data", b""]), framed=False)
+    stream = PacketStream(Wrapped(arriving=[error, b"data", b""]), reads_in_frames=False)
     assert stream.read() is None
     assert stream.read() == b"data"
     assert stream.read() == b""
@@ -87,7 +87,7 @@ def test_nothing_to_read_is_not_the_end(error: Exception) -> None:
     ConnectionResetError(errno.ECONNRESET, "reset"), TimeoutError(), ssl.SSLError("bad record"), OSError(5, "x"),
 ], ids=lambda error: type(error).__name__)  # fmt: skip
 def test_an_error_in_reading_is_the_end_and_keeps_its_reason(error: OSError) -> None:
-    stream = PacketStream(Wrapped(arriving=[error]), framed=False)
+    stream = PacketStream(Wrapped(arriving=[error]), reads_in_frames=False)
     assert stream.read() == b""
     assert stream.failure is error
 
@@ -95,7 +95,7 @@ def test_an_error_in_reading_is_the_end_and_keeps_its_reason(error: OSError) -> 
 def test_an_error_in_writing_does_not_raise_and_keeps_its_reason() -> None:
     """Whoever writes is in the middle of something; the reader sees the end and deals with it."""
     reset = ConnectionResetError(errno.ECONNRESET, "reset")
-    stream = PacketStream(Wrapped([reset]), framed=False)
+    stream = PacketStream(Wrapped([reset]), reads_in_frames=False)
     stream.write(b"x")
     assert stream.failure is reset
     assert stream.flush()
@@ -105,28 +105,28 @@ def test_an_error_in_writing_does_not_raise_and_keeps_its_reason() -> None:
 def test_the_frames_of_a_websocket_are_read_together() -> None:
     """A frame a read, paced, would be a message a tick."""
     wrapped = Wrapped(arriving=[b"a", b"b", b"c", BlockingIOError(), b"d"])
-    stream = PacketStream(wrapped, framed=True)
+    stream = PacketStream(wrapped, reads_in_frames=True)
     assert stream.read() == b"abc"
     assert stream.read() == b"d"
     assert stream.read() is None
 
 
 def test_the_frames_in_front_of_a_websockets_end_are_read_first() -> None:
-    stream = PacketStream(Wrapped(arriving=[b"a", b"b", b"", b""]), framed=True)
+    stream = PacketStream(Wrapped(arriving=[b"a", b"b", b"", b""]), reads_in_frames=True)
     assert stream.read() == b"ab"
     assert stream.read() == b""
 
 
 def test_one_read_of_a_websocket_is_bounded() -> None:
     frames = [bytes(100_000) for _ in range(20)]
-    stream = PacketStream(Wrapped(arriving=list(frames)), framed=True)
+    stream = PacketStream(Wrapped(arriving=list(frames)), reads_in_frames=True)
     first = stream.read()
     assert first is not None
     assert len(first) == 300_000
 
 
 def test_paho_sees_what_is_fed_to_it_and_nothing_else() -> None:
-    stream = PacketStream(Wrapped(arriving=[b"PUBLISH"]), framed=False)
+    stream = PacketStream(Wrapped(arriving=[b"PUBLISH"]), reads_in_frames=False)
     with pytest.raises(BlockingIOError):
         stream.recv(1)
     stream.control += b"CONNACK"
@@ -141,13 +141,13 @@ def test_what_a_tls_layer_holds_is_known() -> None:
         def pending(self) -> int:
             return 5
 
-    assert PacketStream(Holding(), framed=False).pending() == 5
-    assert PacketStream(Wrapped(), framed=False).pending() == 0
+    assert PacketStream(Holding(), reads_in_frames=False).pending() == 5
+    assert PacketStream(Wrapped(), reads_in_frames=False).pending() == 0
 
 
 def test_closing_writes_what_fits_first_and_happens_once() -> None:
     wrapped = Wrapped([BlockingIOError()])
-    stream = PacketStream(wrapped, framed=False)
+    stream = PacketStream(wrapped, reads_in_frames=False)
     stream.want_write = lambda: None  # the event loop's by now; the connecting thread's buffer is not touched
     stream.write(b"\xe0\x00")
     assert wrapped.sent == b""
@@ -161,7 +161,7 @@ def test_closing_writes_what_fits_first_and_happens_once() -> None:
 
 def test_nagle_is_off_and_the_kernel_gives_a_dead_peer_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
-        stream = PacketStream(ours, framed=False)
+        stream = PacketStream(ours, reads_in_frames=False)
         stream.setblocking(False)
         stream.set_user_timeout(45_000)
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -285,7 +285,7 @@ class Answers:
 
 @pytest.fixture(autouse=True)
 def _collector_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member.memory, "settle", lambda: None)
+    monkeypatch.setattr(member.memory, "freeze_loaded_objects", lambda: None)
 
 
 class Talk:

@@ -65,7 +65,7 @@ async def _run(settings: Settings) -> int:
 
     def on_state(_old: State, new: State) -> None:
         if new is State.RUNNING:
-            memory.settle()
+            memory.freeze_loaded_objects()
             say("ready", cpu_s=time.process_time())
 
     worker.service.lifecycle.listen(on_state)
