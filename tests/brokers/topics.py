@@ -10,6 +10,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from tests.waiting import until, wait_until
+
 _DEADLINE_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
@@ -61,17 +63,24 @@ async def delete_topics(bootstrap: str, names: Iterable[str]) -> None:
 
 
 async def add_partitions(bootstrap: str, name: str, partitions: int) -> None:
-    """Give a topic as many partitions as that."""
+    """Give a topic as many partitions as that, and wait until each has a leader, as the broker tells."""
     async with admin_client(bootstrap) as admin:
         await admin.create_partitions({name: NewPartitions(partitions)})
+        await until(lambda: _led(admin, name, partitions), f"{name} has {partitions} partitions")
 
 
 def alter_topic(bootstrap: str, name: str, setting: str, value: object) -> None:
-    """Change one setting of a topic."""
+    """Change one setting of a topic; returns when the broker shows it."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     entry = ConfigEntry(setting, str(value), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(_DEADLINE_SECONDS)
+
+    def shown() -> bool:
+        (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+        return found.result(_DEADLINE_SECONDS)[setting].value == str(value)
+
+    wait_until(shown, f"the broker knows {setting} of {name}")
 
 
 def delete_before(bootstrap: str, name: str, partition: int, offset: int) -> None:
@@ -83,10 +92,12 @@ def delete_before(bootstrap: str, name: str, partition: int, offset: int) -> Non
 
 def produce(bootstrap: str, name: str, values: Iterable[str | bytes], **options: Any) -> None:
     """Write values to a topic; ``options`` as confluent's producer takes them. Kafka has them all in the end."""
+    failed: list[Any] = []
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
     for value in values:
-        producer.produce(name, value, **options)
+        producer.produce(name, value, on_delivery=lambda error, _: failed.append(error), **options)
     assert producer.flush(_DEADLINE_SECONDS) == 0
+    assert not any(failed), f"Kafka did not take a record for {name}: {failed}"
 
 
 def produce_aborted(bootstrap: str, name: str, value: bytes, **options: Any) -> None:

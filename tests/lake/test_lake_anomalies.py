@@ -31,6 +31,7 @@ from streaming.lake.time_ranges import TimeRange
 from streaming.silver.schema import PARTITIONS, silver_schema
 from tests.brokers.fixtures import MakeTopic
 from tests.chaos.harness import FULL
+from tests.waiting import until
 
 BEGIN = datetime(2026, 11, 21, 8, tzinfo=UTC)
 STEP_S = 5
@@ -186,7 +187,10 @@ async def test_the_topic_is_made_if_it_may_be_and_its_records_have_key_headers_a
     ensure_topic(spark, made, f"{topic}-made", "stream.anomalies.topic")
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "none", "auto.offset.reset": "earliest"})
     try:
-        assert len(consumer.list_topics(f"{topic}-made", timeout=60).topics[f"{topic}-made"].partitions) == 3
+        await until(
+            lambda: len(consumer.list_topics(f"{topic}-made", timeout=60).topics[f"{topic}-made"].partitions) == 3,
+            "the broker knows what was made",
+        )
         stream = made.stream.model_copy(update={"anomalies": made.stream.anomalies.model_copy(update={"topic": topic})})
         moment = datetime(2026, 11, 21, 8, 5, tzinfo=UTC)
         row = ("id-1", "röm-1", "room", "temperature", "outlier", "critical", moment, 28.0, 75.0, 20.0, 0.07, 1,

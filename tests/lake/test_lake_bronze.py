@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
@@ -28,7 +27,9 @@ from streaming.progress import BatchEvent, Event, GapEvent
 from streaming.runtime.queries import run_queries
 from streaming.silver import job as silver
 from tests.brokers.fixtures import MakeTopic
+from tests.brokers.topics import delete_before, delete_topics, topic_names
 from tests.integration.streaming_support import Message, base_ms, messages, produce
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,12 +65,6 @@ def gaps(spark: SparkSession, chosen: Settings) -> list[tuple[Any, ...]]:
 
 def places(found: Sequence[Row]) -> list[tuple[str, int, int]]:
     return [(row.topic, row.partition, row.offset) for row in found]
-
-
-def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for deleted in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
-        deleted.result(timeout=60)
 
 
 async def test_every_record_is_kept_as_it_came_and_neither_a_repeated_batch_nor_a_new_checkpoint_makes_a_copy(
@@ -125,7 +120,7 @@ async def test_what_kafka_deleted_before_it_was_read_is_told_to_the_offset(
     produce(kafka.bootstrap, topic, messages(range(50), base_ms(), 1))
     run(spark, chosen)
     produce(kafka.bootstrap, topic, messages(range(50, 100), base_ms(), 1))
-    delete_before(kafka, topic, 80)
+    delete_before(kafka.bootstrap, topic, 0, 80)
 
     with pytest.raises(DataLossError, match=rf"{topic}/0 offsets 50 to 79 \(deleted\).*--allow-data-loss"):
         run(spark, chosen)
@@ -147,8 +142,8 @@ async def test_a_topic_made_anew_is_noticed_even_if_it_is_longer_than_the_old_on
     produce(kafka.bootstrap, topic, messages(range(20), base_ms(), 1))
     run(spark, chosen)
     run(spark, chosen, job=silver.start)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
+    await delete_topics(kafka.bootstrap, [topic])
+    await until(lambda: topic not in topic_names(kafka.bootstrap), "the broker knows that it is gone")
     await make_topic(topic, partitions=1)
     produce(kafka.bootstrap, topic, messages(range(30), base_ms(), 1))
 
@@ -207,7 +202,7 @@ async def test_offsets_without_a_record_are_no_loss_and_what_goes_while_it_is_re
 
     def deleting(*arguments: Any) -> Any:
         lost = checked(*arguments)
-        delete_before(kafka, topic, 16)  # after the look before the batch is read
+        delete_before(kafka.bootstrap, topic, 0, 16)  # after the look before the batch is read
         return lost
 
     monkeypatch.setattr(bronze, "lost_before", deleting)

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +20,7 @@ from streaming.runtime.queries import run_queries
 from streaming.silver import job as silver
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.secured import SecuredKafka
+from tests.brokers.topics import delete_before
 from tests.integration.streaming_support import base_ms, messages, produce
 
 
@@ -50,9 +49,7 @@ async def test_silver_does_not_step_over_records_that_vanished(
     produce(kafka.bootstrap, topic, messages(range(50), base_ms(), 1))
     run(spark, chosen, silver.start)
     produce(kafka.bootstrap, topic, messages(range(50, 100), base_ms(), 1))
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for deleted in admin.delete_records([TopicPartition(topic, 0, 80)]).values():
-        deleted.result(timeout=60)
+    delete_before(kafka.bootstrap, topic, 0, 80)
 
     def offsets() -> list[int]:
         rows = lake_tables.silver(spark, chosen.stream).select("kafka_offset").collect()
