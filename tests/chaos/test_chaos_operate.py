@@ -142,18 +142,21 @@ def other_tables(cluster: SecuredKafka, site: Site, authority: Authority) -> dic
 def on_page(gateway: Gateway, name: str, *words: str, severity: str = "critical", within_s: float = PAGE_S) -> str:
     """The sentence of a problem of this kind with these words in it; AssertionError when it does not come."""
 
-    def sentences() -> list[str]:
-        found = gateway.problems()
-        texts = [p["text"] for p in found if (p["id"], p["severity"]) == (name, severity)]
-        return [text for text in texts if all(word in text for word in words)]
+    said: list[str] = []
+    sentences: list[str] = []
+
+    def looked() -> bool:
+        with contextlib.suppress(OSError):  # no answer in time: the next look counts
+            found = gateway.problems()
+            said[:] = [p["text"] for p in found]
+            texts = [p["text"] for p in found if (p["id"], p["severity"]) == (name, severity)]
+            sentences[:] = [text for text in texts if all(word in text for word in words)]
+        return bool(sentences)
 
     began_s = time.monotonic()
-    what = f"the page says {name} with {words}"
-    with contextlib.suppress(OSError):
-        wait_until(sentences, f"{what}; {[p['text'] for p in gateway.problems()]}", within_s)
-    (sentence, *_) = sentences()
-    print(f"{name} on the page after {time.monotonic() - began_s:.1f} s: {sentence}")
-    return sentence
+    wait_until(looked, lambda: f"the page says {name} with {words}; {said}", within_s)
+    print(f"{name} on the page after {time.monotonic() - began_s:.1f} s: {sentences[0]}")
+    return sentences[0]
 
 
 def well(gateway: Gateway) -> Callable[[], bool]:
