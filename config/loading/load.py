@@ -244,6 +244,10 @@ def _files(table: BaseModel, at: SettingPath) -> Iterator[tuple[SettingPath, Pat
             yield (*at, name), value
         elif isinstance(value, BaseModel):
             yield from _files(value, (*at, name))
+        elif isinstance(value, tuple):
+            for number, one in enumerate(value):
+                if isinstance(one, BaseModel):
+                    yield from _files(one, (*at, name, number))
 
 
 def _unreadable(file: Path) -> str:

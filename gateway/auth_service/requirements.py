@@ -30,14 +30,19 @@ def require_servable(loaded: Loaded) -> None:
     problems: list[str] = []
     if settings.tls is not None:
         problems += unreadable_files(loaded, settings.tls, ("auth", "tls"))
-    if settings.users_file is not None and "users_file" in settings.chain:
-        problems += unreadable_files(loaded, settings.users_file, ("auth", "users_file"))
+    for name in settings.chain:
+        if name != "database":  # its file is made
+            problems += unreadable_files(loaded, getattr(settings, name), ("auth", name))
     if problems:
         raise ConfigError(*problems)
     if settings.tls is not None:
         from gateway.http.tls import TlsContext
 
         TlsContext(settings.tls)
+    if "ldap" in settings.chain:
+        from auth.backends.ldap import LdapAuthenticator
+
+        LdapAuthenticator(settings.ldap)  # judges the name and the filter
 
 
 def require_packages(settings: AuthSettings) -> None:

@@ -1,6 +1,7 @@
 """What `gateway config` prints, and what it ends with."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,10 +186,18 @@ def test_check_refuses_what_a_start_would(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_check_names_each_unreadable_file_of_the_access_service(tmp_path: Path, cli: Cli) -> None:
-    write('[auth]\nchain = ["users_file"]\nusers_file.file = "no"\ntls.certificate_file = "none"\n', tmp_path)
+    key = '[[auth.jwt.keys]]\nname = "k"\nalgorithms = ["RS256"]\npublic_key_file = "k.pem"\n'
+    chain = 'chain = ["users_file", "jwt", "ldap"]\nusers_file.file = "no"\ntls.certificate_file = "none"\n'
+    write(f'[auth]\n{chain}ldap.tls.ca_file = "ca"\n{key}', tmp_path)
     said = cli("config", "check", "--for", "auth", status=ExitStatus.CONFIG).err
-    for setting in ("users_file.file (gateway.toml:3)", "tls.certificate_file (gateway.toml:4)"):
-        assert f"auth.{setting}: the file cannot be read: No such file or directory" in said
+    for setting in ("users_file.file", "tls.certificate_file", "ldap.tls.ca_file", "jwt.keys[0].public_key_file"):
+        assert re.search(rf"auth\.{re.escape(setting)} \(gateway.toml:\d\): the file cannot be read: No such", said)
+
+
+def test_check_judges_the_filter_that_a_directory_is_asked_with(tmp_path: Path, cli: Cli) -> None:
+    write('[auth]\nchain = ["ldap"]\nldap.search_base = "o=x"\nldap.search_filter = "uid=${username}"\n', tmp_path)
+    said = cli("config", "check", "--for", "auth", status=ExitStatus.CONFIG).err
+    assert "auth.ldap.search_filter cannot be read: the filter lacks a '('" in said
 
 
 def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(tmp_path: Path, cli: Cli) -> None:
