@@ -80,10 +80,12 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
                 raise ConfigError(f"auth.ldap.search_filter cannot be read: {error}.") from None
         self._group_attributes = [settings.group_attribute or _NO_ATTRIBUTES]
         compared = compared_in_name(text) if self._filter is None else self._filter.compared
-        self._compared = tuple(one for one in compared if settings.exact_names and not _TYPED.isdisjoint(one.names))
-        self._name_attributes = [one.attribute for one in self._compared]
+        self._spelling_checks = tuple(
+            one for one in compared if settings.exact_names and not _TYPED.isdisjoint(one.names)
+        )
+        self._name_attributes = [one.attribute for one in self._spelling_checks]
         for name in self._template.names if settings.exact_names else ():
-            if name in _TYPED and all(name not in one.names for one in self._compared):
+            if name in _TYPED and all(name not in one.names for one in self._spelling_checks):
                 raise ConfigError(
                     f"auth.ldap.{setting} compares no attribute with ${{{name}}}, as uid=${{{name}}} would: it cannot "
                     "be told whether the client spells its name as its entry does. Let it compare one, or set "
@@ -114,6 +116,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return connection
 
     async def _ask(self, connection: DirectoryConnection, request: LoginRequest) -> _Found:
+        """The result of a bind as the user: by a name made from ``bind_dn``, or by the entry that the filter finds."""
         values = self._template.values(request)
         try:
             password = request.password.encode()
@@ -122,7 +125,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         if self._filter is None:
             name = self._template.filled(tuple(escape_name(value) for value in values)).encode()
             found = await self._bind(connection, name, password)
-            if found.code == 0 and self._compared:
+            if found.code == 0 and self._spelling_checks:
                 own = await self._own_entry(connection, name, self._name_attributes, "auth.ldap.exact_names = true")
                 if not self._spelled(own, values):
                     return _Found(_WRONG_PASSWORD)
@@ -137,7 +140,9 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
                 await connection.bind(nobody, password)
             return _NOBODY
         entry = entries[0]
-        if self._compared and self._settings.group_attribute is not None:  # before the bind, with the searcher's rights
+        if (
+            self._spelling_checks and self._settings.group_attribute is not None
+        ):  # before the bind, with the searcher's rights
             entry = await self._entry(connection, entry.name, self._group_attributes) or Entry(entry.name, ())
         found = await self._bind(connection, entry.name, password, known=entry)
         return _Found(_WRONG_PASSWORD) if found.code in {_NO_SUCH_OBJECT, _INVALID_NAME} else found  # it is there
@@ -218,7 +223,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
     def _spelled(self, entry: Entry, values: tuple[str, ...]) -> bool:
         """Whether the client spells its name exactly as its entry does. A directory takes ``DEV1`` and ``dev1`` for
         one, but rules and EMQX compare exactly. Raises BackendDownError when the entry's spelling cannot be read."""
-        if not self._compared:
+        if not self._spelling_checks:
             return True
         if not entry.values:
             raise self._down(
@@ -227,7 +232,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
                 "settings",
             )
         filled = self._by_name(values)
-        exact = {name for one in self._compared if one.filled(filled) in entry.values for name in one.names}
+        exact = {name for one in self._spelling_checks if one.filled(filled) in entry.values for name in one.names}
         return exact >= _TYPED.intersection(self._template.names)
 
     def _by_name(self, values: tuple[str, ...]) -> dict[str, bytes]:

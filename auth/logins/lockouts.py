@@ -10,7 +10,7 @@ behind a NAT, known devices log in while another client guesses. Cached logins a
 **Nor does a client's own login help it to guess at others.** A client chooses its user name and client id, and only one
 of them may be what is found. So what is trusted is
 
-- a login with all that decides who is found (``Names.who``): its next password is compared with the same secret again;
+- a login with all that decides who is found (``Names.identity``): its next password meets the same secret again;
 - a user name with any client id, if that user was found, and by no token. This covers the name alone: the client id is
   perhaps looked up too, so its own count applies.
 
@@ -53,15 +53,15 @@ class LockedNow(NamedTuple):
 
 
 class Names(NamedTuple):
-    """A login's keys. Failures are counted by ``user``, ``address`` and ``also``, if not empty. ``who`` and ``by_name``
-    are what is trusted: all that decides who is found, exactly as the client writes it, and its user name alone (None
-    for a token)."""
+    """A login's keys. Failures are counted by ``user``, ``address`` and ``client`` (the client id, "" if users are not
+    found by it). Trust is kept by ``identity``, which is all that decides who is found, exactly as the client writes
+    it, and by ``user_at_address`` (None for a token)."""
 
     user: str
     address: str
-    also: str
-    who: Hashable
-    by_name: Hashable
+    client: str
+    identity: Hashable
+    user_at_address: Hashable
 
 
 class Lockouts:
@@ -171,7 +171,7 @@ class ClientLockouts:
         self.failures = settings.failures
         self.users = lockouts(settings.failures)
         self.addresses = lockouts(settings.address_failures)
-        self._pairs = lockouts(settings.failures)
+        self._at_address = lockouts(settings.failures)  # of pairs of a user and an address: of trusted logins
         self._tracked = settings.tracked
         self._trusted: OrderedDict[Hashable, str] = OrderedDict()  # the name that was found, folded
         ban = settings.flapping_ban
@@ -183,29 +183,31 @@ class ClientLockouts:
     def counts(self, names: Names, now_ns: int) -> Iterator[tuple[Hashable, int]]:
         """By what a failure of this login would be counted as a user's, a name or a name and the address, each with the
         failures that it has."""
-        user, address, also, who, by_name = names
-        found = self._trusted.get(who)
+        user, address, client, identity, user_at_address = names
+        found = self._trusted.get(identity)
         if found is not None:
             pair = _pair(names, found)
-            yield pair, self._pairs.count(pair, now_ns)
+            yield pair, self._at_address.count(pair, now_ns)
             return
-        if user and by_name in self._trusted:
-            yield (user, address), self._pairs.count((user, address), now_ns)
+        if user and user_at_address in self._trusted:
+            yield (user, address), self._at_address.count((user, address), now_ns)
         elif user:
             yield user, self.users.count(user, now_ns)
-        if also:
-            yield also, self.users.count(also, now_ns)
+        if client:
+            yield client, self.users.count(client, now_ns)
 
     def locked(self, names: Names, now_ns: int) -> Literal["user", "address"] | None:
-        """The lock-out that applies to a login."""
-        user, address, also, who, by_name = names
-        found = self._trusted.get(who)
+        """The kind of lock-out that refuses this login, or None. A trusted login has counts of its own."""
+        user, address, client, identity, user_at_address = names
+        found = self._trusted.get(identity)
         if found is not None:
-            return "user" if self._pairs.until_ns(_pair(names, found), now_ns) else None
-        known = by_name in self._trusted
-        if user and (self._pairs.until_ns((user, address), now_ns) if known else self.users.until_ns(user, now_ns)):
+            return "user" if self._at_address.until_ns(_pair(names, found), now_ns) else None
+        known = user_at_address in self._trusted
+        if user and (
+            self._at_address.until_ns((user, address), now_ns) if known else self.users.until_ns(user, now_ns)
+        ):
             return "user"
-        if also and self.users.until_ns(also, now_ns):
+        if client and self.users.until_ns(client, now_ns):
             return "user"
         if address and not known and self.addresses.until_ns(address_group(address), now_ns):
             return "address"
@@ -214,21 +216,22 @@ class ClientLockouts:
     def failed(self, names: Names, now_ns: int, found: str = "") -> list[Locked]:
         """Count a wrong password or token of the user ``found`` (folded), or an unknown user. Returns the lock-outs
         that it starts."""
-        user, address, also, who, by_name = names
-        trusted = self._trusted.get(who)
+        user, address, client, identity, user_at_address = names
+        trusted = self._trusted.get(identity)
         if trusted is not None:
             if trusted == found:
                 pair = _pair(names, found)
-                return [Locked("user", pair[0], length_ns)] if (length_ns := self._pairs.failed(pair, now_ns)) else []
-            del self._trusted[who]
-        known = by_name in self._trusted
+                length_ns = self._at_address.failed(pair, now_ns)
+                return [Locked("user", pair[0], length_ns)] if length_ns else []
+            del self._trusted[identity]
+        known = user_at_address in self._trusted
         begun = []
         if user and (
-            length_ns := self._pairs.failed((user, address), now_ns) if known else self.users.failed(user, now_ns)
+            length_ns := self._at_address.failed((user, address), now_ns) if known else self.users.failed(user, now_ns)
         ):
             begun.append(Locked("user", user, length_ns))
-        if also and (length_ns := self.users.failed(also, now_ns)):
-            begun.append(Locked("user", also, length_ns))
+        if client and (length_ns := self.users.failed(client, now_ns)):
+            begun.append(Locked("user", client, length_ns))
         if address and not (known and found == user):
             group = address_group(address)
             if length_ns := self.addresses.failed(group, now_ns):
@@ -236,7 +239,7 @@ class ClientLockouts:
         return begun
 
     def succeeded(self, key: Hashable, found: str) -> None:
-        """Trust logins with this ``Names.who`` or ``by_name``, which were of the user ``found`` (folded)."""
+        """Trust logins with this ``identity`` or ``user_at_address``, which were of the user ``found`` (folded)."""
         self._trusted[key] = found
         self._trusted.move_to_end(key)
         if len(self._trusted) > 2 * self._tracked:
@@ -245,13 +248,13 @@ class ClientLockouts:
     def forgive(self, user: str, address: str) -> None:
         """End a user's lock-out, after an operator changed the user."""
         self.users.forget(user)
-        self._pairs.forget((user, address))
+        self._at_address.forget((user, address))
 
     def locked_now(self, now_ns: int) -> Iterator[LockedNow]:
         """All present lock-outs, the newest of each kind first."""
         for name, left_ns in self.users.locked(now_ns):
             yield LockedNow("user", str(name), "", left_ns)
-        for pair, left_ns in self._pairs.locked(now_ns):
+        for pair, left_ns in self._at_address.locked(now_ns):
             user, address = cast("tuple[str, str]", pair)
             yield LockedNow("user", user, address, left_ns)
         for name, left_ns in self.addresses.locked(now_ns):
@@ -273,12 +276,12 @@ class ClientLockouts:
     def sweep(self, now_ns: int) -> int:
         """Drop expired entries. Returns the number of locked users and addresses."""
         self._flapping.sweep(now_ns)
-        return sum(one.sweep(now_ns) for one in (self.users, self._pairs, self.addresses))
+        return sum(one.sweep(now_ns) for one in (self.users, self._at_address, self.addresses))
 
 
 def _pair(names: Names, found: str) -> tuple[str, str]:
     """The key for counting a trusted login: the user that was found if the login names it, and the address."""
-    return found if found and found in (names.user, names.also) else names.user, names.address
+    return found if found and found in (names.user, names.client) else names.user, names.address
 
 
 def address_group(address: str) -> str:

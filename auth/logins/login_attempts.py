@@ -46,38 +46,39 @@ class LoginAttempts:
         self._locks: OrderedDict[str, _Lock] = OrderedDict()
 
     def names(self, request: LoginRequest) -> Names:
-        """The keys for counting this login's failures. ``also`` is the client id, if users are found by client ids and
-        it differs from the first.
+        """The keys for counting this login's failures. ``client`` is the client id, if users are found by client ids
+        and it differs from ``user``.
 
         A client id always counts beside the user name. A user found by its client id is found with any user name, so a
         guesser would have ten more tries with each. If it counted only for unknown user names, its lock-out would tell
         which user names exist."""
         username, clientid, address = request.username, request.clientid, bounded(request.peerhost)
         user = lock_name(username, clientid)
-        also = ""
+        client = ""
         if self._by_clientid and username and clientid != username:
-            also = lock_name("", clientid)
-            if also == user:
-                also = ""
+            client = lock_name("", clientid)
+            if client == user:
+                client = ""
         certificate = request.cert_common_name
         if len(username) + len(clientid) + len(certificate) > _LONGEST_KEPT:
             username, clientid, certificate = bounded(username), bounded(clientid), bounded(certificate)
-        by_name = (username, address)
+        user_at_address = (username, address)
         if self._tokens and _is_token(request.password):  # which is no guess at a password
-            return Names(user, address, also, ("token", *by_name), None)
-        return Names(user, address, also, (*by_name, clientid if self._by_clientid else "", certificate), by_name)
+            return Names(user, address, client, ("token", *user_at_address), None)
+        identity = (*user_at_address, clientid if self._by_clientid else "", certificate)
+        return Names(user, address, client, identity, user_at_address)
 
     def locked(self, names: Names, now_ns: int) -> bool:
         """Whether a lock-out holds. A change of the user ends it, so that a new password works at once. Raises
         BackendDownError."""
-        user, address, also = names[:3]
+        user, address, client = names[:3]
         locked = self.lockouts.locked(names, now_ns)
         if locked == "user":
             if self._changed(user):
                 self._forgive(user, address)
-                self._forgive(also, address)  # its failures were counted for this client id too
-            elif self._changed(also):
-                self._forgive(also, address)
+                self._forgive(client, address)  # its failures were counted for this client id too
+            elif self._changed(client):
+                self._forgive(client, address)
             locked = self.lockouts.locked(names, now_ns)
         return locked is not None
 
@@ -98,7 +99,7 @@ class LoginAttempts:
         those that count already. Without the limit 2,000 simultaneous guesses would be answered before the first one
         counts. It does not slow a fleet with one user, which has one password, or tokens, which nobody guesses."""
         most = self.lockouts.failures
-        if not most or names.by_name is None:
+        if not most or names.user_at_address is None:
             return False
         return any(
             password not in (tried := self._under_way.get(name, ())) and most <= failures + len(tried)
@@ -127,10 +128,10 @@ class LoginAttempts:
     ) -> None:
         """Count a wrong password or token of the user ``found``, or an unknown user, by the database of this
         version."""
-        user, also = names.user, names.also
+        user, client = names.user, names.client
         begun = self.lockouts.failed(names, now_ns, lock_name(found, ""))
         for locked in begun:
-            if locked.name != also or all(one.name != user for one in begun):  # one log line per guesser
+            if locked.name != client or all(one.name != user for one in begun):  # one log line per guesser
                 self._events.lock_out_begun(locked, request)
             length = len(request.username) + len(request.clientid) + len(request.cert_common_name)
             if locked.kind == "user" and length <= _LONGEST:
@@ -146,10 +147,10 @@ class LoginAttempts:
     def succeeded(self, request: LoginRequest, names: Names, found: str) -> None:
         """Record a login from this address, of the user ``found``."""
         name = names.user if found == request.username else lock_name(found, "")
-        self.lockouts.succeeded(names.who, name)
+        self.lockouts.succeeded(names.identity, name)
         # Not if the client id is the same: perhaps it was found by that.
-        if found and found == request.username != request.clientid and names.by_name is not None:
-            self.lockouts.succeeded(names.by_name, name)
+        if found and found == request.username != request.clientid and names.user_at_address is not None:
+            self.lockouts.succeeded(names.user_at_address, name)
 
 
 def _is_token(password: str) -> bool:

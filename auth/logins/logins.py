@@ -174,7 +174,7 @@ class Logins:
             answer = self.login_at_once(request)
             if answer is not None:
                 return answer
-            task = self._under_way[key]
+            task = self._under_way[key]  # ``login_at_once`` has begun it
         return self._count(await asyncio.shield(task))
 
     def backend_down(self, reason: str) -> LoginAnswer:

@@ -60,7 +60,7 @@ class OAuthClient:
         """A new token. Raises GatewayError, without secrets in its sentence."""
         asked_ns = self._monotonic_ns()
         answer = await self._fetcher.post(*self._request())
-        return self._found(self._body(answer), asked_ns)
+        return self._token_from(self._body(answer), asked_ns)
 
     def _request(self) -> tuple[dict[str, str], dict[str, str]]:
         settings = self._settings
@@ -101,7 +101,7 @@ class OAuthClient:
         hint = _HINTS.get(code, f"Check {self._where}")
         return f"{self._fetcher} refuses ({status} {code}). {hint}."
 
-    def _found(self, body: Mapping[str, Any], asked_ns: int) -> Found:
+    def _token_from(self, body: Mapping[str, Any], asked_ns: int) -> Found:
         token, kind = body.get("access_token"), body.get("token_type", "Bearer")
         if not isinstance(token, str):
             raise CredentialError(f"{self._fetcher} answers without access_token. Is it the token endpoint?")

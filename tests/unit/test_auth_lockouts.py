@@ -123,14 +123,14 @@ def protection(**changed: Any) -> ClientLockouts:
     return ClientLockouts(AuthProtectionSettings.model_validate({"failures": 3, "address_failures": 5, **changed}))
 
 
-def names(user: str, address: str = "10.0.0.1", also: str = "") -> Names:
+def names(user: str, address: str = "10.0.0.1", client: str = "") -> Names:
     """Of a login whose user name and client id are these."""
-    return Names(user, address, also, (user, also, address), (user, address))
+    return Names(user, address, client, (user, client, address), (user, address))
 
 
 def known(one: ClientLockouts, user: str, address: str = "10.0.0.1") -> None:
     """Somebody was in with that user name, and found by it."""
-    one.succeeded(names(user, address).by_name, user)
+    one.succeeded(names(user, address).user_at_address, user)
 
 
 class TestProtection:
@@ -171,13 +171,13 @@ class TestProtection:
 
     def test_a_login_is_trusted_for_the_user_that_was_found_alone(self) -> None:
         one = protection(address_failures=3)
-        fleet, other = names("fleet", also="dev-1"), names("fleet", also="dev-2")
+        fleet, other = names("fleet", client="dev-1"), names("fleet", client="dev-2")
         for login in (fleet, other):
-            one.succeeded(login.who, login.also)
+            one.succeeded(login.identity, login.client)
         for _ in range(3):
-            one.failed(names("fleet", "192.0.2.9", also="stranger"), 0)
+            one.failed(names("fleet", "192.0.2.9", client="stranger"), 0)
         assert one.locked(fleet, 1) is None
-        assert one.locked(names("fleet", also="dev-3"), 1) == "user"
+        assert one.locked(names("fleet", client="dev-3"), 1) == "user"
         begun = [locked for _ in range(3) for locked in one.failed(fleet, 0, "dev-1")]
         assert [locked.name for locked in begun] == ["dev-1"]
         assert one.locked(fleet, 1) == "user"
