@@ -78,7 +78,7 @@ class TopicWriter(Generic[Record]):
         return None if producer is None else producer.partition_count(self._topic)
 
     async def write(self, partition: int, queue: deque[Record]) -> None:
-        """Take records from the queue, and return when it is empty and Kafka has them. It may change meanwhile.
+        """Take records from the queue, and return when it is empty and Kafka has them. Callers may add meanwhile.
 
         Returns also when the topic was made anew without this partition; the queue then has what Kafka has not."""
         backoff = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS)
@@ -101,7 +101,7 @@ class TopicWriter(Generic[Record]):
                     limit = taken // 2
                 case _:
                     await self._wait(error, backoff)
-                    if partition >= (self._partition_count() or partition + 1):
+                    if partition >= (self._partition_count() or partition + 1):  # unknown: it may still exist
                         return
 
     async def _send(self, partition: int, records: list[Record]) -> tuple[BridgeError | None, int, int]:

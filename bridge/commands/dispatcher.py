@@ -67,9 +67,9 @@ class Dispatcher:
         self._partitions: dict[Partition, OwnedPartition] = {}
         self._ids: dict[str, Command] = {}  # unfinished commands with an id of their own
         self._entered: deque[Command] = deque()  # new ones, whose first status may still have to be written
-        self._seen: dict[Partition, int] = {}  # the last answer of each partition of theirs
-        self._rewind_ms: int | None = None
-        self._present: OrderedDict[str, bool] = OrderedDict()
+        self._last_answers: dict[Partition, int] = {}  # the offset of the last answer read, by partition of the answers
+        self._rewind_ms: int | None = None  # from when on the feed must read answers again
+        self._is_online: OrderedDict[str, bool] = OrderedDict()
         self._held_bytes = 0
         self.refused_ns = 0  # when the broker last refused the right to publish
 
@@ -146,7 +146,7 @@ class Dispatcher:
         try:
             request = read_request(record, self.plan, now_ms)
         except BadCommandError as error:
-            self._bury(owned, record, error)
+            self._send_to_dead_letters(owned, record, error)
             return
         # A sum has room for another digit, which bitwise operations leave out: 16 bytes of each command that waits.
         deadline_ns = (now_ns + (request.deadline_ms - now_ms) * 1_000_000) | 0
@@ -201,7 +201,7 @@ class Dispatcher:
             if is_new:
                 self._entered.append(command)
 
-    def _bury(self, owned: OwnedPartition, record: LoggedRecord, error: BadCommandError) -> None:
+    def _send_to_dead_letters(self, owned: OwnedPartition, record: LoggedRecord, error: BadCommandError) -> None:
         place = record.place
         parts = (record.key, record.value, *(value for _, value in record.headers))
         size = owned.burying[place.offset] = sum(len(part or b"") for part in parts)
@@ -348,13 +348,13 @@ class Dispatcher:
     def begin_answers(self, ends: Mapping[Partition, int]) -> None:
         """Answers before these offsets are old: where they belong to no command they were counted before."""
         for at, end in ends.items():
-            self._seen[at] = max(end - 1, self._seen.get(at, -1))
+            self._last_answers[at] = max(end - 1, self._last_answers.get(at, -1))
 
     def answered(self, answer: Answer) -> None:
         """A device's answer. Those for partitions of other members are theirs."""
         at = answer.place[:2]
-        is_again = answer.place.offset <= self._seen.get(at, -1)  # after a rewind
-        self._seen[at] = max(answer.place.offset, self._seen.get(at, -1))
+        is_again = answer.place.offset <= self._last_answers.get(at, -1)  # after a rewind
+        self._last_answers[at] = max(answer.place.offset, self._last_answers.get(at, -1))
         found = self._find(answer.token, answer.device)
         if not answer.code:
             if found == "no token of ours":  # no answer at all: a route may bring other messages as well
@@ -433,10 +433,10 @@ class Dispatcher:
         """A device came, subscribed or left."""
         name = presence.device
         if presence.is_online is not None:
-            self._present[name] = presence.is_online
-            self._present.move_to_end(name)
-            if len(self._present) > _MOST_PRESENT:
-                self._present.popitem(last=False)
+            self._is_online[name] = presence.is_online
+            self._is_online.move_to_end(name)
+            if len(self._is_online) > _MOST_PRESENT:
+                self._is_online.popitem(last=False)
         head = None if presence.is_online is False else self._queues.head(name)
         if head is not None and head.state is State.WAITING:
             head.pauses = 1  # its status says already that it waits
@@ -445,7 +445,7 @@ class Dispatcher:
 
     def receiver(self, device: str) -> Receiver:
         """Whether a device is connected, by the last presence message about it; "unknown" without one."""
-        present = self._present.get(device)
+        present = self._is_online.get(device)
         return "unknown" if present is None else "online" if present else "away"
 
     # --- time ----------------------------------------------------------------------------------------

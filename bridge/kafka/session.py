@@ -57,15 +57,17 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         self.certificate: Validity | None = None
         self.session_ends_ns: int | None = None
         provider = self._sasl_oauth_token_provider
-        self._shown = provider if isinstance(provider, ShownToken) else None
+        self._shown_token = provider if isinstance(provider, ShownToken) else None
         self._patience_s: float = options.get("request_timeout_ms", 40_000) / 1000  # of a request
-        self._stands = False
+        self._is_connected = False
         self._muted_until_s = 0.0  # by the loop's clock
-        self._limits: set[asyncio.Timeout] = set()  # of the requests of ``send``
-        self._asked: dict[asyncio.Future[Any], tuple[Told, float]] = {}  # of ``ask``, oldest first, with their times
-        self._limit: asyncio.TimerHandle | None = None  # of the oldest of these
-        self._rest = bytearray()  # the beginning of a frame
-        self._wanted = 0  # bytes that ``_rest`` must have before it is looked at again
+        self._send_timeouts: set[asyncio.Timeout] = set()  # of requests by ``send``
+        self._open_asks: dict[
+            asyncio.Future[Any], tuple[Told, float]
+        ] = {}  # by ``ask``, oldest first, with their times
+        self._oldest_timer: asyncio.TimerHandle | None = None  # when the oldest of ``_open_asks`` is overdue
+        self._frame_part = bytearray()  # the beginning of a frame
+        self._frame_bytes = 0  # bytes of the whole frame that ``_frame_part`` begins
 
     @property
     def muted_s(self) -> float:
@@ -75,7 +77,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
 
     async def connect(self) -> Any:
         made = await super().connect()
-        self._stands, self._request_timeout = True, None
+        self._is_connected, self._request_timeout = True, None
         self._reader.feed_data = self._feed  # nothing is under way; the task that reads only learns of the end
         return made
 
@@ -86,10 +88,10 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         closed = super().close(reason, exc)
         if writer is not None:
             writer.transport.abort()
-        if self._limit is not None:
-            self._limit.cancel()
-        for answer in list(self._asked):
-            self._tell(answer)
+        if self._oldest_timer is not None:
+            self._oldest_timer.cancel()
+        for answer in list(self._open_asks):
+            self._report_answer(answer)
         return closed
 
     def ask(self, request: Any, told: Told) -> None:
@@ -105,50 +107,50 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         self._writer.writelines((_SIZE.pack(len(header) + sum(map(len, parts))), header, *parts))
         answer = self._loop.create_future()
         self._requests.append((number, question, answer))
-        self._asked[answer] = told, self._loop.time()
-        if self._limit is None:
-            self._limit = self._loop.call_later(self._patience_s, self._look_at_oldest)
+        self._open_asks[answer] = told, self._loop.time()
+        if self._oldest_timer is None:
+            self._oldest_timer = self._loop.call_later(self._patience_s, self._check_oldest)
 
-    def _tell(self, answer: asyncio.Future[Any]) -> None:
-        told, _ = self._asked.pop(answer, (None, 0))
+    def _report_answer(self, answer: asyncio.Future[Any]) -> None:
+        told, _ = self._open_asks.pop(answer, (None, 0))
         if told is not None:
             error = answer.exception()
             told(answer.result() if error is None else None, error)
 
-    def _look_at_oldest(self) -> None:
+    def _check_oldest(self) -> None:
         """End the connection if its oldest request is overdue. One timer serves all requests: nearly all are answered
         long before."""
-        self._limit = None
-        for answer, (_, asked_s) in self._asked.items():
+        self._oldest_timer = None
+        for answer, (_, asked_s) in self._open_asks.items():
             left_s = max(asked_s, self._muted_until_s) + self._patience_s - self._loop.time()
             if left_s > 0:
-                self._limit = self._loop.call_later(left_s, self._look_at_oldest)
+                self._oldest_timer = self._loop.call_later(left_s, self._check_oldest)
             else:
                 answer.set_exception(kafka_errors.RequestTimedOutError())
                 self.close(CloseReason.CONNECTION_TIMEOUT)
             return
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
-        if not self._stands:
-            return self._send_noting(request, expect_response)
+        if not self._is_connected:
+            return self._send_handshake(request, expect_response)
         answer = super().send(request, expect_response)
         return self._within_patience(answer) if expect_response else answer
 
     async def _within_patience(self, answer: Coroutine[Any, Any, Any]) -> Any:
         limit = asyncio.timeout_at(max(self._loop.time(), self._muted_until_s) + self._patience_s)
-        self._limits.add(limit)
+        self._send_timeouts.add(limit)
         try:
             async with limit:
                 return await answer
         finally:
-            self._limits.discard(limit)
+            self._send_timeouts.discard(limit)
 
     def _feed(self, data: bytes) -> None:
         """Take bytes of the broker, and handle the frames that are complete."""
-        rest = self._rest
+        rest = self._frame_part
         if rest:
             rest += data
-            if len(rest) < self._wanted:
+            if len(rest) < self._frame_bytes:
                 return
             data = bytes(rest)
             rest.clear()
@@ -156,12 +158,12 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         while size >= at + 4 and self._writer is not None:
             end = at + 4 + int.from_bytes(data[at : at + 4])
             if end > size:
-                self._wanted = end - at
+                self._frame_bytes = end - at
                 rest += data[at:]
                 return
             self._handle_frame(data[at + 4 : end])
             at = end
-        self._wanted = 4
+        self._frame_bytes = 4
         rest += data[at:]
 
     def _handle_frame(self, frame: bytes) -> None:
@@ -172,33 +174,33 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         throttle_ms = getattr(answer.result(), "throttle_time_ms", 0)
         if throttle_ms > 0 and self._versions.get(_PRODUCE, (0, 0))[1] >= _MUTES_SINCE:
             self._mute(throttle_ms / 1000)
-        self._tell(answer)
+        self._report_answer(answer)
 
     def _mute(self, seconds: float) -> None:
         self._muted_until_s = max(self._muted_until_s, self._loop.time() + seconds)
-        for limit in self._limits:
+        for limit in self._send_timeouts:
             if not limit.expired():
                 limit.reschedule(self._muted_until_s + self._patience_s)
 
     @property
     def credential(self) -> Credential | None:
-        return None if self._shown is None else self._shown.credential
+        return None if self._shown_token is None else self._shown_token.credential
 
     async def _do_sasl_handshake(self) -> None:
         self.began_ns = time.monotonic_ns()
         try:
             await super()._do_sasl_handshake()
         except kafka_errors.SaslAuthenticationFailed:
-            if self._shown is not None:
-                self._shown.refused()
+            if self._shown_token is not None:
+                self._shown_token.refused()
             raise
 
-    async def _send_noting(self, request: Any, expect_response: bool) -> Any:
+    async def _send_handshake(self, request: Any, expect_response: bool) -> Any:
         """Send a request of the handshake and note what its answer says about the session."""
         response = await super().send(request, expect_response)
         if not isinstance(request, SaslAuthenticateRequest) or response.error_code != 0:
             return response
-        if self._shown is not None and response.sasl_auth_bytes:
+        if self._shown_token is not None and response.sasl_auth_bytes:
             response = await super().send(SaslAuthenticateRequest(_CHALLENGE_ANSWER))
             if response.error_code == 0:  # a broker that sends no error here
                 raise kafka_errors.SaslAuthenticationFailed("the token was not accepted")

@@ -65,7 +65,7 @@ class Entry:
         self.exact = True
         self.low = self.high = _NOWHERE
 
-    def jump(self, offset: int, count: int) -> None:
+    def begin_run(self, offset: int, count: int) -> None:
         """Add a batch that does not continue the open run."""
         if offset < 0:
             self.unlocated += count
@@ -73,7 +73,7 @@ class Entry:
         self._close_run()
         self.begin, self.next = offset, offset + count
         if len(self.runs) >= 2 * MAX_RUNS:
-            self.blur()
+            self.keep_bounds_only()
 
     def add(self, other: Entry) -> None:
         """Add the entry of a later interval with the same key."""
@@ -82,21 +82,21 @@ class Entry:
         self.size += other.size
         self.unlocated += other.unlocated
         if not other.exact:
-            self._reach(other.low, other.high)
+            self._widen_bounds(other.low, other.high)
             self.exact = False
         for first, end in other.all_runs():
             if first == self.next:
                 self.next = end
             else:
-                self.jump(first, end - first)
+                self.begin_run(first, end - first)
         if not self.exact:
-            self.blur()
+            self.keep_bounds_only()
 
-    def blur(self) -> None:
+    def keep_bounds_only(self) -> None:
         """Replace the runs by the lowest and the highest offset."""
         self._close_run()
         for first, end in zip(self.runs[::2], self.runs[1::2], strict=True):
-            self._reach(first, end - 1)
+            self._widen_bounds(first, end - 1)
         self.runs = array("q")
         self.begin = self.next = _NOWHERE
         self.exact = False
@@ -122,7 +122,7 @@ class Entry:
             self.runs.extend((self.begin, self.next))
             self.begin = self.next = _NOWHERE
 
-    def _reach(self, low: int, high: int) -> None:
+    def _widen_bounds(self, low: int, high: int) -> None:
         if high >= 0:
             self.low = low if self.high < 0 else min(self.low, low)
             self.high = max(self.high, high)
@@ -195,7 +195,7 @@ class LedgerIntervals:
         if offset == entry.next:
             entry.next += count
         else:
-            entry.jump(offset if self._located else -1, count)
+            entry.begin_run(offset if self._located else -1, count)
 
     def session_lost(self, loss: SessionLoss) -> None:
         """Note a session that the broker had lost, in the open interval."""
@@ -236,4 +236,4 @@ class LedgerIntervals:
                 return
             runs -= interval.run_count()
             for entry in interval.entries.values():
-                entry.blur()
+                entry.keep_bounds_only()

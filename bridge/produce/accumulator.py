@@ -110,7 +110,7 @@ class Slot:
         batch = self.batch = Batch(self, accumulator.create_batch(self.compressed), accumulator.now_ns)
         self.queue.open.append(self)
         accumulator.touched.append(self)
-        batch.parts.append((accumulator.occupy(), 0))
+        batch.parts.append((accumulator.hold_span(), 0))
         self.append = batch.builder.append
         try:
             return self.append(number, timestamp, key, value, headers)
@@ -128,7 +128,7 @@ class Slot:
         accumulator = self.accumulator
         accumulator.touched.append(self)
         if batch.parts[-1][0] is not accumulator.current:
-            batch.parts.append((accumulator.occupy(), 0))
+            batch.parts.append((accumulator.hold_span(), 0))
         self.append = batch.builder.append
         return self.append(number, timestamp, key, value, headers)
 
@@ -212,7 +212,7 @@ class Accumulator:
         else:
             slot.count += 1
 
-    def occupy(self) -> Span:
+    def hold_span(self) -> Span:
         """Keep the current span pending, and return it. The caller lowers ``pending`` later."""
         span = self.current
         if not (span.pending or span.placed or span.spooled):
@@ -220,14 +220,14 @@ class Accumulator:
         span.pending += 1
         return span
 
-    def vacate(self, span: Span) -> None:
-        """Undo ``occupy``. A span without anything pending becomes durable."""
+    def release_span(self, span: Span) -> None:
+        """Undo ``hold_span``. A span without anything pending becomes durable."""
         span.pending -= 1
-        self._complete_head()
+        self._complete_and_free()
 
     @contextmanager
     def within(self, span: Span) -> Iterator[None]:
-        """Append to an older span, which was occupied for it (``occupy``).
+        """Append to an older span, held for it (``hold_span``).
 
         For messages that were held when received and are routed now. No flush may happen inside."""
         for slot in self.touched:
@@ -259,7 +259,7 @@ class Accumulator:
                 parts.append((span, moved))
                 span.pending += 1
 
-    def hurry(self, slot: Slot) -> None:
+    def make_due(self, slot: Slot) -> None:
         """Make the open batch of a slot due without a flush, for records that do not come from a read."""
         if slot.batch is not None:
             slot.seal()
@@ -290,7 +290,7 @@ class Accumulator:
         span.is_sealed = True
         self.spans.append(span)
         self.current = Span()
-        self._complete()
+        self._complete_oldest()
 
     def stored(self, batch: Batch) -> None:
         """Note that Kafka has the batch. Releases its bytes, and every span with nothing else pending."""
@@ -307,8 +307,8 @@ class Accumulator:
                 span.dead += count
             else:
                 span.stored += count
-            self._done_with(span)
-        self._complete_head()
+            self._lower_pending(span)
+        self._complete_and_free()
 
     def spooled(self, batch: Batch, to: Span | None = None) -> None:
         """Note that the spool has the batch. Releases every span with nothing else pending.
@@ -322,16 +322,16 @@ class Accumulator:
             to.pending += 1
         for span, count in parts:
             span.spooled += count
-            self._done_with(span)
-        self._complete_head()
+            self._lower_pending(span)
+        self._complete_and_free()
 
-    def _done_with(self, span: Span) -> None:
+    def _lower_pending(self, span: Span) -> None:
         span.pending -= 1
         if span.settled is not None and not span.pending:
             span.settled(span)
 
-    def _complete_head(self) -> None:
-        self._complete()
+    def _complete_and_free(self) -> None:
+        self._complete_oldest()
         if self.freed is not None:  # also when an older span still waits
             self.freed()
 
@@ -370,7 +370,7 @@ class Accumulator:
         yield from self.spans
         yield self.current
 
-    def _complete(self) -> None:
+    def _complete_oldest(self) -> None:
         spans = self.spans
         while spans and not spans[0].pending:
             self._completed(spans.popleft())

@@ -139,7 +139,7 @@ class DeadLetters:
         dead = self._write(letter, list(batch.parts), min(part_bytes, self._part_bytes), whole=whole)
         if whole:
             dead.messages -= 1  # the record's own slot has counted the message
-        self._accumulator.hurry(dead)
+        self._accumulator.make_due(dead)
         self._made(slot.route, reason, error, slot.topic)
 
     def _with_what_is_known(self, slot: BatchSlot, record: StoredRecord) -> Headers:
@@ -156,7 +156,7 @@ class DeadLetters:
         """Write a dead letter of a message that never became a record, in ``span`` or the current one.
 
         ``whole`` is False for a record whose message is counted with another record. The next flush sends the returned
-        slot, or ``Accumulator.hurry`` does."""
+        slot, or ``Accumulator.make_due`` does."""
         parts = [(span or self._accumulator.current, int(whole))]
         slot = self._write(letter, parts, self._part_bytes, whole=whole)
         self._made(letter.route, letter.reason, letter.error, letter.kafka_topic)

@@ -427,7 +427,7 @@ class Dispatcher:
                 self._filtered(route.name, outcome.reason)
             case Fault(error, stop) if stop:
                 # The message is neither written nor acknowledged: the broker delivers it again.
-                self._accumulator.occupy()
+                self._accumulator.hold_span()
                 self._accumulator.parked_messages += 1
                 self._failed(error)
             case Fault(error):

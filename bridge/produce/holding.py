@@ -131,7 +131,7 @@ class Holding:
             hold.allowance -= 1
             return False
         accumulator = self._accumulator
-        held = message(accumulator.occupy())
+        held = message(accumulator.hold_span())
         hold.messages.append(held)
         accumulator.parked_messages += 1
         accumulator.buffered_bytes += held.size
@@ -153,7 +153,7 @@ class Holding:
                 accumulator.parked_messages -= 1
                 accumulator.buffered_bytes -= message.size
                 message.span.returned -= 1  # it is in no span now, so it may not be counted in one
-                accumulator.vacate(message.span)
+                accumulator.release_span(message.span)
             hold.messages = kept
 
     def tried(self, route: str) -> bool:
@@ -181,7 +181,7 @@ class Holding:
             while left and hold.messages and (hold.released or hold.allowance):
                 left = self._release_span(hold, left)
             for slot in list(self._accumulator.touched):
-                self._accumulator.hurry(slot)  # these messages do not come from a read, so no flush follows
+                self._accumulator.make_due(slot)  # these messages do not come from a read, so no flush follows
             self._accumulator.partitions.pump()
         except Exception as error:  # noqa: BLE001 - the loop would only log it, and the route would stop
             self._failed(error)
@@ -206,7 +206,7 @@ class Holding:
                     self._again(message)
                     accumulator.parked_messages -= 1
                     accumulator.buffered_bytes -= message.size
-                    accumulator.vacate(span)
+                    accumulator.release_span(span)
         finally:
             self._is_releasing = False
         return most

@@ -98,7 +98,7 @@ class Parking:
     ) -> None:
         """Keep a record of the current span until its topic is known. Without a topic it becomes a dead letter."""
         accumulator = self._accumulator
-        record = _Parked(route, qos, timestamp_ms, key, value, headers, accumulator.occupy(), last)
+        record = _Parked(route, qos, timestamp_ms, key, value, headers, accumulator.hold_span(), last)
         parked = self._parked.get(kafka_topic)
         if parked is None:
             parked = self._parked[kafka_topic] = []
@@ -138,7 +138,7 @@ class Parking:
             accumulator.buffered_bytes -= record.size()
         self._settled()
         for slot in slots:
-            accumulator.hurry(slot)
+            accumulator.make_due(slot)
         accumulator.partitions.pump()
 
     def _append(self, record: _Parked, kafka_topic: str, partitions: int) -> Slot:

@@ -55,14 +55,14 @@ class Backlog:
     __slots__ = (
         "behind",
         "behind_messages",
-        "earlier",
+        "from_earlier_run",
         "is_loading",
         "loaded",
         "memory_first",
         "read_id",
-        "read_ns",
         "since_ns",
         "state",
+        "waited_read_ns",
         "writing",
     )
 
@@ -72,12 +72,12 @@ class Backlog:
         self.writing: list[Batch] = []  # being written; the first may be in flight too
         self.behind = 0  # batches on disk that have not been read back
         self.behind_messages = 0
-        self.earlier = 0  # of ``behind``, at most: batches of an earlier run, which may have any QoS
-        self.read_id = 0  # the newest row in memory
-        self.read_ns = 0  # end of the last read that a partition without a batch waited for
-        self.loaded: deque[Batch] = deque()  # read back
+        self.from_earlier_run = 0  # the most of ``behind`` that an earlier run wrote: their QoS is unknown
+        self.read_id = 0  # the newest row in memory; reads go on behind it
+        self.waited_read_ns = 0  # end of the last read that sending had to wait for
+        self.loaded: deque[Batch] = deque()  # read back, not sent yet
         self.is_loading = False  # a read is under way or requested
-        self.memory_first = False  # the next batch comes from memory, if one there may not be spooled
+        self.memory_first = False  # the next batch comes from memory, if that one must not be spooled
 
     def enter(self, state: BacklogState, now_ns: int) -> None:
         assert state in BACKLOG_NEXT[self.state], f"{self.state} to {state}"
@@ -91,7 +91,7 @@ class Backlog:
     @property
     def has_ordered(self) -> bool:
         """Whether a batch on disk may have records of QoS 1 or 2, which a newer one must not overtake."""
-        return self.earlier > 0 or any(batch.slot.qos for batch in self.loaded)
+        return self.from_earlier_run > 0 or any(batch.slot.qos for batch in self.loaded)
 
     @property
     def has_batches(self) -> bool:

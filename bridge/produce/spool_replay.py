@@ -73,7 +73,7 @@ class Replay:
         self.accumulator = Accumulator(self._create_batch, _no_span, links.partitions)
         self._wanted: deque[PartitionQueue] = deque()
         self._spans: dict[Span, Replayed] = {}
-        self._unsettled: Counter[PartitionQueue] = Counter()  # number of unsettled spans by queue
+        self._unsettled_spans: Counter[PartitionQueue] = Counter()  # number of unsettled spans by queue
         self.problem: str | None = None  # why nothing can be read at the moment
         self._held_back: set[PartitionQueue] = set()  # queues that wait for memory
         self._bytes = 0  # read back and not settled
@@ -109,7 +109,7 @@ class Replay:
         """Whether no batch of a route, as read back, has failed."""
         return not any(
             batch.first_failed_ns and batch.slot.route == route and batch.slot.accumulator is self.accumulator
-            for queue in self._unsettled
+            for queue in self._unsettled_spans
             for batch in queue.batches()
         )
 
@@ -122,14 +122,14 @@ class Replay:
         """Make a span for batches on disk that are in memory too."""
         span = Span(self.settle)
         self._spans[span] = Replayed(queue, ids, messages)
-        self._unsettled[queue] += 1
+        self._unsettled_spans[queue] += 1
         return span
 
-    def last_held(self, queue: PartitionQueue) -> int:
+    def newest_in_memory(self, queue: PartitionQueue) -> int:
         """The newest row of a queue that is in memory and still on disk, or 0. Only newer rows may be read.
 
         A row stays on disk until Kafka takes its dead letters."""
-        if not self._unsettled[queue]:
+        if not self._unsettled_spans[queue]:
             return 0
         rows = (row_id for replayed in self._spans.values() if replayed.queue is queue for row_id in replayed.ids)
         return max(rows, default=0)
@@ -137,7 +137,7 @@ class Replay:
     def settle(self, span: Span) -> None:
         """Remove the rows of a span: Kafka has its batches, or the disk has their dead letters."""
         replayed = self._spans.pop(span)
-        self._unsettled[replayed.queue] -= 1
+        self._unsettled_spans[replayed.queue] -= 1
         self._links.ledger.delivered += span.stored
         self._links.ledger.dead_lettered += span.dead
         if self._may_remove:
@@ -158,7 +158,7 @@ class Replay:
         backlog = queue.backlog
         if backlog is None or not backlog.behind or backlog.is_loading or not self._may_read:
             return
-        if self._bytes >= AHEAD_BYTES and self._unsettled[queue]:
+        if self._bytes >= AHEAD_BYTES and self._unsettled_spans[queue]:
             self._held_back.add(queue)
             return
         backlog.is_loading = True
@@ -209,9 +209,9 @@ class Replay:
         self._lose(queue, backlog, answer.lost_batches, answer.lost_messages)
         if rows:
             backlog.read_id = rows[-1].id
-            backlog.earlier = max(0, backlog.earlier - len(rows))
+            backlog.from_earlier_run = max(0, backlog.from_earlier_run - len(rows))
             if queue.in_flight is None and not backlog.loaded:
-                backlog.read_ns = self._clock_ns()
+                backlog.waited_read_ns = self._clock_ns()
             for group in _alike(rows):
                 restored = self._restore(queue, group)
                 backlog.behind -= len(group)
@@ -226,7 +226,7 @@ class Replay:
         if batches:
             backlog.behind -= batches
             backlog.behind_messages -= messages
-            backlog.earlier = max(0, backlog.earlier - batches)
+            backlog.from_earlier_run = max(0, backlog.from_earlier_run - batches)
             self._links.ledger.lost += messages
             log.critical("spool_lost", topic=queue.topic, partition=queue.partition, messages=messages)
             self.settled.set()

@@ -139,7 +139,7 @@ class Spooler:
                 self._begin(queue)
             backlog = queue.backlog
             assert backlog is not None
-            backlog.behind = backlog.earlier = self._store.waiting(topic, partition)
+            backlog.behind = backlog.from_earlier_run = self._store.waiting(topic, partition)
             backlog.behind_messages = self._store.waiting_messages(topic, partition)
             self._links.ledger.recovered += backlog.behind_messages
             if self._policy.after_ns:
@@ -223,7 +223,7 @@ class Spooler:
             # Batches that may not be spooled alternate with the disk, which may never become empty. No order is
             # promised between the two, unless an earlier run had ``spool.acknowledge = "fsync"``.
             backlog.memory_first = False
-            if queue.sealed and not self._takes(queue.sealed[0]) and not backlog.has_ordered:
+            if queue.sealed and not self._may_spool(queue.sealed[0]) and not backlog.has_ordered:
                 return queue.sealed.popleft()
         if backlog.loaded:
             batch = backlog.loaded.popleft()
@@ -250,7 +250,7 @@ class Spooler:
         now_ns = self._clock_ns()
         waiting = [queue for queue in self._links.partitions.queues.values() if queue.has_records]
         for queue in waiting if self._policy.takes else ():
-            if queue not in self._spooling and self._late(queue, now_ns) and self._takes_any(queue):
+            if queue not in self._spooling and self._late(queue, now_ns) and self._may_spool_any(queue):
                 if queue.backlog is None:
                     self._episodes.begin(queue.topic, queue.partition, now_ns)
                 self._begin(queue)
@@ -273,7 +273,7 @@ class Spooler:
         if backlog is None:
             return silent_ns < now_ns - after_ns
         # Kafka can acknowledge nothing while the batches to send first are still being read.
-        if (queue.in_flight or backlog.loaded) and max(silent_ns, backlog.read_ns) < now_ns - after_ns:
+        if (queue.in_flight or backlog.loaded) and max(silent_ns, backlog.waited_read_ns) < now_ns - after_ns:
             return True
         # It waits behind batches on disk, but not longer than a write would take.
         return max(oldest_ns, backlog.since_ns) < now_ns - max(after_ns, self._write_ns)
@@ -282,7 +282,7 @@ class Spooler:
         backlog = queue.backlog
         if backlog is None:
             backlog = queue.backlog = Backlog(BacklogState.SPOOLS, self._clock_ns())
-            backlog.read_id = self.replay.last_held(queue)
+            backlog.read_id = self.replay.newest_in_memory(queue)
         else:
             backlog.enter(BacklogState.SPOOLS, self._clock_ns())
         self._spooling[queue] = None
@@ -323,10 +323,10 @@ class Spooler:
         self._spare_slow_disk()
         return [] if self._reads_first() else self._collect()
 
-    def _takes(self, batch: Batch) -> bool:
+    def _may_spool(self, batch: Batch) -> bool:
         return self._policy.acknowledges or batch.slot.qos == 0
 
-    def _takes_any(self, queue: PartitionQueue) -> bool:
+    def _may_spool_any(self, queue: PartitionQueue) -> bool:
         if self._policy.acknowledges:
             return True
         opened = any(slot.qos == 0 for slot in queue.open)
@@ -349,11 +349,11 @@ class Spooler:
         backlog = queue.backlog
         assert backlog is not None
         batch = queue.in_flight
-        if batch is not None and not batch.is_on_disk and self._takes(batch) and not write.add(queue, batch):
+        if batch is not None and not batch.is_on_disk and self._may_spool(batch) and not write.add(queue, batch):
             return
         kept: list[Batch] = []
         while (batch := queue.next_batch()) is not None:
-            if not self._takes(batch):
+            if not self._may_spool(batch):
                 kept.append(batch)
             elif not write.add(queue, batch):
                 kept.append(batch)

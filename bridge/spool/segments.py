@@ -145,8 +145,8 @@ class Segments:
         return head.with_data(os.pread(fd, head.data_bytes, offset + head.head_bytes))
 
     def scan(self, number: int, offset: int) -> Iterator[Span]:
-        """Records from an offset on, changed ones included, and the bytes between them. After damage it continues at
-        the next intact record."""
+        """Records from an offset on, those with damaged data included, and the stretches without a record. After
+        damage it goes on at the next record."""
         fd = self._reader(number)
         end = os.fstat(fd).st_size
         bad = None

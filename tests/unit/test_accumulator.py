@@ -356,7 +356,7 @@ def test_a_record_moved_to_another_slot_holds_its_own_span_there() -> None:
     bench.accumulator.append(dead, timestamp=7, key=b"k", value=b"bad", headers=[])
     bench.accumulator.move(failed.parts, dead)
     bench.accumulator.discard(failed)
-    bench.accumulator.hurry(dead)
+    bench.accumulator.make_due(dead)
     assert bench.ledger.imbalance() == 0
     bench.pump()
     bench.store(dead.queue)

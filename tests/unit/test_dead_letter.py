@@ -69,7 +69,7 @@ async def test_many_in_one_read_are_all_released_with_the_healthy_around_them(co
 async def test_one_buried_for_an_older_span_holds_that_span_and_goes_without_a_flush() -> None:
     """As messages parked for a topic that turns out not to exist."""
     async with Path() as path:
-        span = path.accumulator.occupy()
+        span = path.accumulator.hold_span()
         path.took(b"parked")
         path.accumulator.parked_messages += 1
         path.flush()
@@ -80,7 +80,7 @@ async def test_one_buried_for_an_older_span_holds_that_span_and_goes_without_a_f
         span.pending -= 1
         path.accumulator.parked_messages -= 1
         assert path.balanced()
-        path.accumulator.hurry(slot)
+        path.accumulator.make_due(slot)
         path.sender.pump()
         await path.drained()
         assert path.owner.released == [b"parked"]

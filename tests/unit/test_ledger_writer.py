@@ -232,7 +232,7 @@ def test_a_record_of_a_version_that_knew_no_copies_is_read() -> None:
 
 def test_records_without_an_offset_have_no_bounds() -> None:
     entry = Entry()
-    entry.jump(-1, 2)
+    entry.begin_run(-1, 2)
     interval = Interval(0, 60_000, {EntryKey("a", "t", 0, dead_letter=False): entry}, LedgerSnapshot(*[0] * 9), 2)
     ((_, value),) = partition_records(Author("gw", 0, "life", 0), 0, interval, ())
     record = is_a(PartitionRecord, decode(value))

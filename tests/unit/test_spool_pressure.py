@@ -124,7 +124,7 @@ async def test_a_batch_that_would_fit_does_not_overtake_one_that_does_not() -> N
     async with SpoolPath(led=False, max_bytes=5500) as path:
         for number, size in ((0, 2000), (1, 3000), (2, 10)):
             path.append(path.slot("t"), value_of(number, size))
-            path.accumulator.hurry(path.slot("t"))
+            path.accumulator.make_due(path.slot("t"))
         path.flush()
         await asyncio.sleep(3)
         assert path.disk.messages == 1
@@ -138,7 +138,7 @@ async def test_batches_of_a_write_that_failed_keep_their_order() -> None:
         path.spool.fails = lambda: True
         for number in range(4):
             path.append(path.slot("t"), value_of(number))
-            path.accumulator.hurry(path.slot("t"))
+            path.accumulator.make_due(path.slot("t"))
         path.flush()
         await path.until(lambda: path.spooler.problem is not None, "the disk fails", within_s=5)
         path.spool.fails = lambda: False
@@ -170,7 +170,7 @@ async def test_one_write_is_of_bounded_size() -> None:
     async with SpoolPath(kafka) as path:
         for number in range(4):
             path.append(path.slot("t"), value_of(number, WRITE_BYTES // 2 - 5000))
-            path.accumulator.hurry(path.slot("t"))
+            path.accumulator.make_due(path.slot("t"))
         path.flush()
         await path.until(lambda: len(path.owner.released) == 4, "by the disk", within_s=3)
         assert path.spool.appends == 2
