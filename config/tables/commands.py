@@ -40,7 +40,7 @@ def _check_response(text: str) -> str:
 
 class CommandSettings(Table):
     name: _RouteName
-    """Name in metrics, logs and statuses: 1 to 64 letters, digits, `.`, `_`, `-`. It must be unique."""
+    """Unique name in metrics, logs and statuses: 1 to 64 letters, digits, `.`, `_`, `-`."""
 
     topics: Annotated[tuple[KafkaTopicName, ...], Field(min_length=1, max_length=100)]
     """Kafka topics with the commands, a record each. Their policy must be `delete`, with a retention of at least
@@ -139,10 +139,10 @@ class CommandSettings(Table):
     max_payload_bytes: Annotated[ByteCount, Field(ge=1, le=268_435_455)] = 256 * 1024
     """Largest payload of a command; a larger one is dead-lettered."""
 
-    rate: Annotated[Number, Field(gt=0, le=1_000_000)] | None = None
+    rate: Annotated[Number, Field(ge=0.0001, le=1_000_000)] | None = None
     """Commands a second that a worker sends at most. Unset: no limit."""
 
-    rate_per_device: Annotated[Number, Field(gt=0, le=1_000_000)] | None = None
+    rate_per_device: Annotated[Number, Field(ge=0.0001, le=1_000_000)] | None = None
     """Commands a second that a worker sends one device at most. Unset: no limit."""
 
     settle: Annotated[Duration, within("0s", "10m")] = duration("5s")

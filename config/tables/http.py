@@ -20,9 +20,9 @@ class HttpSettings(Table):
 
     token: SecretStr | None = None
     """Secret that readers send as `Authorization: Bearer …`, or as the password of Basic authentication with any user
-    name. Everything except `/healthz` and `/readyz` needs it, also on `auth.operator_port`. At least 16 characters on a
-    non-loopback address. Unset: `/metrics` is open to all who reach the port, the status page to this machine only. A
-    `token_file` is read again when it changes."""
+    name. Everything except `/healthz` and `/readyz` needs it or a client certificate, also on `auth.operator_port`. At
+    least 16 characters on a non-loopback address. Without both `/metrics` is open to all who reach the port, the status
+    page to this machine only. A `token_file` is read again when it changes."""
 
     tls: ServerTlsSettings | None = None
     """TLS of this port and of `auth.operator_port`. Unset: plain HTTP, for a loopback address or a closed network."""

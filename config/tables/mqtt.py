@@ -16,7 +16,7 @@ class ProxySettings(Table):
     """Host of an HTTP proxy that allows CONNECT to the MQTT port."""
 
     port: Annotated[Count, Field(ge=1, le=65535)]
-    """Port of the HTTP proxy; there is no default."""
+    """Port on which the HTTP proxy listens."""
 
     username: str | None = None
     """User name for the proxy (Basic authentication)."""
@@ -68,7 +68,7 @@ class MqttSettings(Table):
 
     token: TokenSettings | None = None
     """Token instead of a password, for EMQX's JWT authentication. Before it expires, sessions reconnect one at a time
-    with the next token. Unset: `password` is used."""
+    with the next token."""
 
     persistent: bool = True
     """Whether the broker keeps the session, its queue and unacknowledged messages while the gateway is disconnected.
@@ -97,8 +97,8 @@ class MqttSettings(Table):
     arrives closes the connection. 1 MiB is EMQX's own limit."""
 
     sessions: Annotated[Count, Field(ge=1, le=256)] = 4
-    """MQTT sessions of a worker. EMQX limits queue and window for each. 1 keeps every device's order under any dispatch
-    strategy."""
+    """MQTT sessions of a worker. EMQX limits queue and window for each. 1, in one worker, keeps every device's order
+    under any dispatch strategy."""
 
     distribution: Literal["shared", "partitioned"] = "shared"
     """How sessions divide the messages. `shared`: one shared subscription for any number of workers; a device's order
@@ -142,7 +142,7 @@ class MqttSettings(Table):
     before a client certificate ends."""
 
     proxy: ProxySettings | None = None
-    """HTTP proxy between gateway and broker. Unset: a direct connection."""
+    """HTTP proxy between gateway and broker."""
 
     websocket_path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=1024)] = "/mqtt"
     """Path of the WebSocket endpoint. EMQX, mosquitto and HiveMQ serve `/mqtt`."""

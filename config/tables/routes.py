@@ -24,8 +24,7 @@ def _check_pattern(text: str) -> str:
 
 class RouteSettings(Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-    """Name of the route in metrics, logs and dead letters: 1 to 64 letters, digits, `.`, `_`, `-`. It must be
-    unique."""
+    """Unique name of the route in metrics, logs and dead letters: 1 to 64 letters, digits, `.`, `_`, `-`."""
 
     filters: Annotated[tuple[MqttFilter, ...], Field(min_length=1)]
     """MQTT topic filters of this route; `+` matches one level, `#` all remaining levels. `mqtt.distribution` adds

@@ -48,7 +48,8 @@ class StreamSettings(Table):
     """How far a device's clock may run ahead. Later event times become the receive time plus this."""
 
     shuffle_partitions: Annotated[Count, Field(ge=1, le=100_000)] = 2
-    """Spark's `spark.sql.shuffle.partitions`. 2 fits two cores. On a cluster, use the number of cores."""
+    """Spark's `spark.sql.shuffle.partitions`. Use the number of cores. Fixed once the job `devices` or `anomalies` has
+    begun."""
 
     max_offsets_per_trigger: Annotated[Count, Field(ge=1, le=1_000_000_000)] = 1_000_000
     """Most records in one micro-batch; fewer where batches take too long. The job `silver` holds a batch, 500 bytes a

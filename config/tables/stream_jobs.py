@@ -144,7 +144,7 @@ class AnomalySettings(Table):
     and gives more false alerts."""
 
     warm_up: Annotated[Count, Field(ge=20, le=10_000)] = 60
-    """Readings of a signal before its first alert. A level that lasts as many readings is the new normal."""
+    """Readings of a signal before its first alert. A level that lasts a day and as many readings is the new normal."""
 
     stuck_after: Annotated[Count, Field(ge=2, le=1_000_000)] = 60
     """Equal readings in a row after which a signal counts as stuck: at least this, and at least four times its longest
@@ -169,8 +169,8 @@ class AnomalySettings(Table):
 
 class AuditSettings(Table):
     settle: Annotated[Duration, within("0s", "1d")] = duration("5m")
-    """How long after its end a minute is judged: the ledger is written once a minute, and records may be late. Later
-    entries revise the judgement. Short: more revisions."""
+    """How long after its end a minute is judged: the ledger is written each `ledger.interval`, and records may be late.
+    Later entries revise the judgement. Short: more revisions."""
 
     keep: Annotated[Duration, within("1h", "31d")] = duration("1d")
     """How long a minute is judged again when more arrives. Choose more than messages may wait in a spool. Each day

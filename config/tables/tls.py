@@ -40,8 +40,8 @@ class ServerTlsSettings(Table):
     """PEM file with the private key. Unset: the key is in `certificate_file`."""
 
     key_password: SecretStr | None = None
-    """Password of an encrypted private key. Unset: the key is not encrypted."""
+    """Password of an encrypted private key."""
 
     client_ca_file: Path | None = None
     """PEM file with the authorities that sign client certificates (mutual TLS). Set: only a client with such a
-    certificate is answered, except for `/healthz` and `/readyz` on the operator's port."""
+    certificate is answered; the operator's port also answers to `http.token`, and `/healthz` and `/readyz` to all."""

@@ -436,6 +436,8 @@ def test_a_byte_order_mark_is_no_mistake() -> None:
     ('[auth.ldap]\naddress = "ldap://h:99999"',
         'auth.ldap.address = "ldap://h:99999" (gateway.toml:2): a port is a number from 1 to 65535'),
     ('[stream.lake]\ncatalog = "main..iot"', 'stream.lake.catalog = "main..iot" (gateway.toml:2): must match ^'),
+    ('[[commands]]\nname = "c"\ntopics = ["c"]\nstatus_topic = "s"\nrate = 1e-300',
+        "commands[0].rate = 1e-300 (gateway.toml:5): must be at least 0.0001"),
     ("[kafka.topics]\nreplication = 0",
         "kafka.topics.replication = 0 (gateway.toml:2): replication is -1 (the broker's"),
     (ROUTE + 'allowed_topics = "("',
