@@ -39,30 +39,30 @@ def decoded(records: DataFrame, schemas: DeviceSchemas) -> DataFrame:
     A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each field it needs:
     hold the rows first (``streaming.lake.held``).
     """
-    made = shapes(schemas)
+    all_shapes = shapes(schemas)
     text = F.col("value").cast("string")
     claimed = records.withColumn("_route", _route(schemas))
-    binary = [shape.number for shape in made if shape.group is None]
+    binary = [shape.number for shape in all_shapes if shape.group is None]
     if binary:
-        claimed = claimed.withColumn(BINARY, binary_payloads(made, F.col("_route"), F.col("value")))
-    parsed = _parsed(claimed, schemas, made, text)
-    fine = _by_shape(made, lambda shape: good(shape, text), F.lit(False))
+        claimed = claimed.withColumn(BINARY, binary_payloads(all_shapes, F.col("_route"), F.col("value")))
+    parsed = _parsed(claimed, schemas, all_shapes, text)
+    fine = _by_shape(all_shapes, lambda shape: good(shape, text), F.lit(False))
     plainly = F.col("_whole") & F.col("_corrupt").isNull() & F.is_valid_utf8(text)
     if binary:
         plainly = plainly | F.col("_shape").isin(*binary)
     marked = (
         parsed.withColumn("_good", F.coalesce(plainly & fine, F.lit(False)))
-        .withColumn("_fault", F.when(~F.col("_good"), judged(text, schemas, made)))
+        .withColumn("_fault", F.when(~F.col("_good"), judged(text, schemas, all_shapes)))
         .withColumn("reason", F.col("_fault.reason"))
     )
     nothing = F.lit(None)
     return marked.select(
         *(F.col(name) for name in records.columns),
-        _by_shape(made, lambda shape: shape.device, nothing).cast("string").alias("device"),
+        _by_shape(all_shapes, lambda shape: shape.device, nothing).cast("string").alias("device"),
         F.col("_type").alias("type"),
-        _by_shape(made, lambda shape: shape.sequence, nothing).cast("bigint").alias("seq"),
-        _by_shape(made, lambda shape: shape.ts_ms, nothing).cast("bigint").alias("ts_ms"),
-        *_signals(schemas, made),
+        _by_shape(all_shapes, lambda shape: shape.sequence, nothing).cast("bigint").alias("seq"),
+        _by_shape(all_shapes, lambda shape: shape.ts_ms, nothing).cast("bigint").alias("ts_ms"),
+        *_signals(schemas, all_shapes),
         F.col("reason"),
         F.col("_fault.detail").alias("detail"),
     )
@@ -90,7 +90,7 @@ def _regex(topic_filter: str) -> str:
     return rf"(?s)\A{begin}{body}{'(/.*)?' if open_ended else ''}\z"
 
 
-def _parsed(records: DataFrame, schemas: DeviceSchemas, made: Sequence[Shape], text: Column) -> DataFrame:
+def _parsed(records: DataFrame, schemas: DeviceSchemas, all_shapes: Sequence[Shape], text: Column) -> DataFrame:
     """With ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a number), ``_corrupt`` and ``_whole`` (of
     the shape's own parsing).
 
@@ -98,8 +98,8 @@ def _parsed(records: DataFrame, schemas: DeviceSchemas, made: Sequence[Shape], t
     first JSON value and would drop what follows it, such as the other lines of several readings sent as lines.
     """
     wrapped = F.concat(F.lit('{"record":'), text, F.lit(',"whole":true}'))
-    for number, schema in read_schemas(made, schemas.type_field).items():
-        of = [shape for shape in made if shape.group == number]
+    for number, schema in read_schemas(all_shapes, schemas.type_field).items():
+        of = [shape for shape in all_shapes if shape.group == number]
         payload = columns("record payload, whole boolean, _corrupt string", payload=schema)
         parsed, mine = F.from_json(wrapped, payload, _JSON_OPTIONS), F.lit(True)
         if number:
@@ -116,16 +116,16 @@ def _parsed(records: DataFrame, schemas: DeviceSchemas, made: Sequence[Shape], t
             corrupt = F.when(mine, corrupt).otherwise(F.col("_corrupt"))
         else:
             records = records.withColumn("_type", F.coalesce("_route", F.col("_json0").getField(schemas.type_field)))
-            records = records.withColumn("_shape", _shape(schemas, made))
+            records = records.withColumn("_shape", _shape(schemas, all_shapes))
         records = records.withColumns({"_corrupt": corrupt, "_whole": whole})
     return records
 
 
-def _shape(schemas: DeviceSchemas, made: Sequence[Shape]) -> Column:
+def _shape(schemas: DeviceSchemas, all_shapes: Sequence[Shape]) -> Column:
     """The number of the shape a record is judged by; null if there is none."""
     has_type = F.col("_type")
     number = F.when(has_type.isNull(), F.lit(None).cast("int"))
-    for shape in made:
+    for shape in all_shapes:
         by_route = shape.names if shape.group is None else ()
         if by_route:  # a payload that is read as JSON cannot be of a binary type
             number = number.when(F.col("_route").isin(*by_route), F.lit(shape.number))
@@ -137,10 +137,10 @@ def _shape(schemas: DeviceSchemas, made: Sequence[Shape]) -> Column:
     return number.otherwise(F.lit(0 if schemas.other is not None else None).cast("int"))
 
 
-def _by_shape(made: Sequence[Shape], of: Callable[[Shape], Column], otherwise: Column) -> Column:
+def _by_shape(all_shapes: Sequence[Shape], of: Callable[[Shape], Column], otherwise: Column) -> Column:
     """What ``of`` says for the record's own shape. Shapes that say the same share a branch."""
     branches: dict[str, tuple[Column, list[int]]] = {}
-    for shape in made:
+    for shape in all_shapes:
         column = of(shape)
         branches.setdefault(str(column), (column, []))[1].append(shape.number)
     result: Column | None = None
@@ -151,11 +151,11 @@ def _by_shape(made: Sequence[Shape], of: Callable[[Shape], Column], otherwise: C
     return result.otherwise(otherwise)
 
 
-def _signals(schemas: DeviceSchemas, made: Sequence[Shape]) -> list[Column]:
+def _signals(schemas: DeviceSchemas, all_shapes: Sequence[Shape]) -> list[Column]:
     kinds = {field.name: field.dataType for field in schemas.columns}
     columns = []
     for name in schemas.signals:
-        of = {shape: source for shape in made for source in shape.type.sources if source.signal == name}
+        of = {shape: source for shape in all_shapes for source in shape.type.sources if source.signal == name}
         column = _by_shape(list(of), lambda shape, of=of: shape.signal(of[shape]), F.lit(None))  # type: ignore[misc]
         columns.append(column.cast(kinds[name]).alias(name))
     return columns

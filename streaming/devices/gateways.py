@@ -143,6 +143,7 @@ class Gateway:
         ]
 
     def _hear(self, ms: int, wall_ms: int, rules: Rules) -> list[Event]:
+        """A sign of life of the gateway at ``ms``, read at ``wall_ms``: returns the outage that it ends, if one."""
         if ms <= self.alive_ms:
             return []
         events = []

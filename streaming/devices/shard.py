@@ -117,49 +117,49 @@ class Shard:
         for one in sorted(inputs, key=order):
             match one:
                 case Clock():
-                    self._clock(one, wall_ms)
+                    self._take_clock(one, wall_ms)
                 case Beat():
-                    self._beat(one, wall_ms)
+                    self._take_beat(one, wall_ms)
                 case Presence():
                     device = self._device(one.device)
                     self._put(device, device.hear(one, self._rules))
                 case Reading():
                     device = self._device(one.device)
                     self._put(device, device.read(one, self._rules))
-        for gateway in self._gateways():
-            self._gateway(gateway, gateway.tick(wall_ms, meta.watched_ms, self._rules))
+        for gateway in self._sorted_gateways():
+            self._note_gateway(gateway, gateway.tick(wall_ms, meta.watched_ms, self._rules))
         return self._output
 
-    def _clock(self, clock: Clock, wall_ms: int) -> None:
+    def _take_clock(self, clock: Clock, wall_ms: int) -> None:
         ms = clock.ms // self._rules.grid_ms * self._rules.grid_ms
         gateway = self._store.gateways.get(clock.gateway)
         if gateway is None:
             newest = max((one.data_ms or 0 for one in self._store.gateways.values()), default=0)
-            gateway = self._meet(clock.gateway, ms, newest, wall_ms)
+            gateway = self._add_gateway(clock.gateway, ms, newest, wall_ms)
         if gateway is None or (gateway.data_ms is not None and ms <= gateway.data_ms):
             return  # each part of a step brings a clock
-        self._gateway(gateway, gateway.read_to(ms, wall_ms, self._rules))
-        self._advance([gateway])
+        self._note_gateway(gateway, gateway.read_to(ms, wall_ms, self._rules))
+        self._judge_due([gateway])
 
-    def _beat(self, beat: Beat, wall_ms: int) -> None:
+    def _take_beat(self, beat: Beat, wall_ms: int) -> None:
         if beat.gateway not in self._store.gateways:
             newest = max((one.beat_ms or 0 for one in self._store.gateways.values()), default=0)
-            self._meet(beat.gateway, beat.to_ms, newest, wall_ms)
+            self._add_gateway(beat.gateway, beat.to_ms, newest, wall_ms)
         # Readings that do not say whose they are may be anybody's: while one gateway is alive, so is "".
         names = [name for name in dict.fromkeys((beat.gateway, "")) if name in self._store.gateways]
         heard = [self._store.gateways[name] for name in names]
         for gateway in heard:
-            self._gateway(gateway, gateway.beat(beat, wall_ms, self._rules))
-        self._advance(heard)
+            self._note_gateway(gateway, gateway.beat(beat, wall_ms, self._rules))
+        self._judge_due(heard)
 
-    def _meet(self, name: str, ms: int, newest_ms: int, wall_ms: int) -> Gateway | None:
-        """A gateway that is not known; None if what came of it is so old that it would be forgotten."""
+    def _add_gateway(self, name: str, ms: int, newest_ms: int, wall_ms: int) -> Gateway | None:
+        """A new gateway, kept from now on; None if what came of it is so old that it would be forgotten."""
         if newest_ms - ms > self._rules.forget_after_ms:
             return None
         gateway = self._store.gateways[name] = Gateway(name, ms, heard_wall_ms=wall_ms)
         return gateway
 
-    def _gateway(self, gateway: Gateway, events: list[Event]) -> None:
+    def _note_gateway(self, gateway: Gateway, events: list[Event]) -> None:
         """Passes on what happened to a gateway, and looks at its devices if it went away."""
         named = gateway.name or gateway.beat_ms is None
         if self._first and named:
@@ -173,38 +173,38 @@ class Shard:
                 if device is not None and device.gateway == gateway.name:
                     self._put(device, device.judge(gateway, self._rules))
 
-    def _gateways(self) -> list[Gateway]:
+    def _sorted_gateways(self) -> list[Gateway]:
         """By name: in which order they come out of the store depends on when it was written."""
         return [gateway for _, gateway in sorted(self._store.gateways.items())]
 
-    def _advance(self, moved: list[Gateway]) -> None:
-        """Judges what has become due by the streams' progress, which these gateways have moved."""
+    def _judge_due(self, moved: list[Gateway]) -> None:
+        """Judges gateways and devices that are due, now that these gateways' streams are further."""
         gateways = self._store.gateways
         # Like is compared with like: the ledger is read to its end at once, silver may be days behind it.
-        read = max((gateway.data_ms or 0 for gateway in gateways.values()), default=0)
-        beats = max((gateway.beat_ms or 0 for gateway in gateways.values()), default=0)
+        newest_read = max((gateway.data_ms or 0 for gateway in gateways.values()), default=0)
+        newest_beat = max((gateway.beat_ms or 0 for gateway in gateways.values()), default=0)
         # The others are compared when the newest moves: each gateway moves in each step, and they may be thousands.
         moved.sort(key=lambda gateway: gateway.name)
-        for gateway in moved if self._compared == (read, beats) else self._gateways():
-            newest = read if gateway.beat_ms is None else beats
-            self._gateway(gateway, gateway.compare(newest, self._rules))
+        for gateway in moved if self._compared == (newest_read, newest_beat) else self._sorted_gateways():
+            newest = newest_read if gateway.beat_ms is None else newest_beat
+            self._note_gateway(gateway, gateway.compare(newest, self._rules))
             if newest - gateway.alive_ms > self._rules.forget_after_ms:
                 self._forget_gateway(gateway.name)
-        self._compared = read, beats
+        self._compared = newest_read, newest_beat
         for gateway in moved:
             if gateway.name in gateways:
-                self._look(gateway)
+                self._judge_due_of(gateway)
         due = self._store.meta.due_ms
         # Nobody's progress is further than what was read.
-        if due is not None and due <= max(read, beats) and due <= (now := self._progress()):
-            self._look_by_all(now)
+        if due is not None and due <= max(newest_read, newest_beat) and due <= (now := self._furthest_progress()):
+            self._judge_due_by_all(now)
 
-    def _look(self, gateway: Gateway) -> None:
+    def _judge_due_of(self, gateway: Gateway) -> None:
         """Judges those devices of the gateway that are due by its own progress."""
         now = gateway.progress(self._rules)
         if gateway.due_ms is None or gateway.due_ms > now:
             return
-        for ms, device in self._taken(gateway.name, now):
+        for ms, device in self._take_slots(gateway.name, now):
             if device.dues.get(gateway.name) != ms:
                 continue  # it has another slot by now
             del device.dues[gateway.name]
@@ -213,9 +213,9 @@ class Shard:
             self._put(device, events, changed=bool(events) or (device.state, device.flapping) != before)
         gateway.due_ms = min(self._store.slots(gateway.name), default=None)
 
-    def _look_by_all(self, now: int) -> None:
+    def _judge_due_by_all(self, now: int) -> None:
         """Forgets devices, and sees after those that have no gateway's progress to go by."""
-        for ms, device in self._taken(None, now):
+        for ms, device in self._take_slots(None, now):
             if device.due_ms != ms:
                 continue  # it has another slot by now
             device.due_ms = None
@@ -226,7 +226,7 @@ class Shard:
                 self._put(device, events, changed=bool(events))
         self._store.meta.due_ms = min(self._store.slots(None), default=None)
 
-    def _taken(self, gateway: str | None, until: float) -> Iterator[tuple[int, Device]]:
+    def _take_slots(self, gateway: str | None, until: float) -> Iterator[tuple[int, Device]]:
         """The slots up to a moment with their devices, in order. They are no more kept."""
         for ms in sorted(self._store.slots(gateway)):
             for name in self._store.take_slot(Slot(gateway, ms)) if ms <= until else ():
@@ -242,7 +242,7 @@ class Shard:
     def _forget_gateway(self, name: str) -> None:
         """Its devices go by everybody's progress, until it returns or they come through another."""
         del self._store.gateways[name]
-        for _, device in self._taken(name, inf):
+        for _, device in self._take_slots(name, inf):
             device.dues.pop(name, None)
             self._put(device, [], changed=False)
 
@@ -253,16 +253,16 @@ class Shard:
             self._output.changed[device.name] = device
         gateway = self._gateway_of(device)
         if gateway is not None and (due := device.next_due(gateway, self._rules)) is not None:
-            device.dues[gateway.name] = self._slotted(device, due, device.dues.get(gateway.name), gateway)
-        device.due_ms = self._slotted(device, self._due_by_all(device, gateway), device.due_ms, None)
+            device.dues[gateway.name] = self._slot_for(device, due, device.dues.get(gateway.name), gateway)
+        device.due_ms = self._slot_for(device, self._due_by_all(device, gateway), device.due_ms, None)
         self._store.save(device)
 
-    def _slotted(self, device: Device, due: int, kept: int | None, gateway: Gateway | None) -> int:
+    def _slot_for(self, device: Device, due: int, kept: int | None, gateway: Gateway | None) -> int:
         """The slot by the progress of a gateway, or of everybody's. One that is too early stays (``kept``): it costs
         one look, and moving it with each reading would cost one write a reading."""
         if kept is not None and kept <= due:
             return kept
-        ms = self._slot_of(due, self._progress() if gateway is None else gateway.progress(self._rules))
+        ms = self._slot_of(due, self._furthest_progress() if gateway is None else gateway.progress(self._rules))
         if kept is not None and kept <= ms:
             return kept
         clock = gateway or self._store.meta
@@ -277,7 +277,7 @@ class Shard:
         if device.flapping:
             due = min(due, device.flips[0] + self._rules.flap_window_ms)
         if device.seen_ms is not None and device.next_due(Gateway(device.gateway, 0), self._rules) is not None:
-            due = min(due, self._progress() + _COARSE_MS)  # its gateway may be back by then
+            due = min(due, self._furthest_progress() + _COARSE_MS)  # its gateway may be back by then
         return due
 
     def _slot_of(self, due: int, now: int) -> int:
@@ -290,7 +290,7 @@ class Shard:
     def _device(self, name: str) -> Device:
         return self._store.load(name) or Device(name)
 
-    def _progress(self) -> int:
+    def _furthest_progress(self) -> int:
         """Everybody's: how far the furthest gateway is."""
         return max((gateway.progress(self._rules) for gateway in self._store.gateways.values()), default=0)
 

@@ -284,8 +284,8 @@ def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
 
 @contextmanager
 def _signals_held(received: list[int]) -> Iterator[None]:
-    """Collects signals instead of acting on them. An exception out of a handler inside pyspark's ``launch_gateway``
-    makes it forget the JVM and remove the file the JVM is to write its port to, and such a JVM stays for ever."""
+    """Collects signals in the block instead of acting on them. A handler's exception inside pyspark's
+    ``launch_gateway`` would leave a JVM that nobody knows and that stays for ever."""
     numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, lambda got, _: received.append(got)) for number in numbers}
     try:

@@ -67,8 +67,8 @@ class Reach:
             self._is_checked = True
             yield made
 
-    def raise_to(self, rows: DataFrame) -> None:
-        """Notes that these readings may be in silver from now on. Runs a Spark job."""
+    def raise_note(self, rows: DataFrame) -> None:
+        """Notes that these readings may be in silver from now on: called before they are inserted. Runs a Spark job."""
         if self._folder is None:
             return
         found = _ends(rows.where("message_id IS NULL"))

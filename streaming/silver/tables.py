@@ -113,7 +113,7 @@ class SilverTables:
         ``rows`` as ``rows.judged`` made them, which are read several times: hold them. For tools: the job
         looks such rows up from now on.
         """
-        self.reach.raise_to(readings(rows))
+        self.reach.raise_note(readings(rows))
         return self.merge(rows, brought)
 
     def merge(self, rows: DataFrame, brought: Arrivals) -> int:

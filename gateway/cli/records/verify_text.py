@@ -80,7 +80,7 @@ def as_document(verdict: Verdict, before: Before | None = None) -> dict[str, obj
 def _rows(places: Sequence[PlaceResult]) -> Iterator[tuple[object, ...]]:
     yield from map(_row, places)
     if len(places) > 1:
-        yield _total(places)
+        yield _total_row(places)
 
 
 def _row(place: PlaceResult) -> tuple[object, ...]:
@@ -93,7 +93,7 @@ def _row(place: PlaceResult) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _total(places: Sequence[PlaceResult]) -> tuple[object, ...]:
+def _total_row(places: Sequence[PlaceResult]) -> tuple[object, ...]:
     def total(*names: str) -> int:
         return sum(getattr(place, name) for place in places for name in names)
 
