@@ -60,6 +60,8 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
 WARNED: dict[str, tuple[str, tuple[str, ...]]] = {
     "several commands under way": (_ANSWERS + _commands("in_flight = 3"),
         ("commands[0].in_flight", "another order")),
+    "commands that cannot fail": ('[mqtt]\nprotocol = "3.1.1"\n' + _commands('when_offline = "fail"'),
+        ("commands[0].when_offline", "no effect", "mqtt.protocol", "counts as sent")),
 }  # fmt: skip
 
 SOUND: dict[str, str] = {"commands without answers": _ANSWERS + _commands(), "commands with answers": _ANSWERS + _ASKED}

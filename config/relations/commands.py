@@ -159,4 +159,13 @@ def _unordered(settings: Settings) -> Iterator[str]:
             yield f"<commands.{number}.in_flight>: a device may get and finish its commands in another order."
 
 
-WARNED = (Rule(("commands",), _unordered),)
+def _offline(settings: Settings) -> Iterator[str]:
+    for number, one in enumerate(settings.commands):
+        if settings.mqtt.protocol == "3.1.1" and one.when_offline == "fail":
+            yield (
+                f"<commands.{number}.when_offline> has no effect, since <mqtt.protocol>: the broker does not say that "
+                "nobody subscribes, and the command counts as sent."
+            )
+
+
+WARNED = (Rule(("commands",), _unordered), Rule(("commands", "mqtt.protocol"), _offline))

@@ -35,6 +35,16 @@ WARNED = (
         lambda s: s.mqtt.persistent and s.mqtt.protocol == "3.1.1",
     ),
     *_unused(
+        "mqtt.redirect",
+        "<mqtt.protocol>: the broker then names no other server",
+        lambda s: s.mqtt.protocol == "3.1.1",
+    ),
+    *_unused("mqtt.status.topic", "<mqtt.status.enabled>", lambda s: not s.mqtt.status.enabled),
+    *_unused("ledger.interval", "<ledger.topic>", lambda s: not s.ledger.topic),
+    *_unused("emqx.interval emqx.timeout", "<emqx.url>", lambda s: s.emqx.url is None),
+    *_unused("admin.watch_interval admin.watch_lag", "<admin.watch_groups>", lambda s: not s.admin.watch_groups),
+    *_unused("canary.topic canary.interval canary.timeout", "<canary.enabled>", lambda s: not s.canary.enabled),
+    *_unused(
         "spool.after spool.max_bytes spool.acknowledge spool.replay_max_bytes_per_second",
         "<spool.enabled>",
         lambda s: not s.spool.enabled,
@@ -50,10 +60,15 @@ WARNED = (
         "<auth.ldap.search_base>",
         lambda s: s.auth.ldap.search_base is None and "ldap" in s.auth.chain,
     ),
-    *_unused("auth.jwt.keys", "<auth.chain> has no jwt", partial(_lacks, "jwt")),
+    *_unused(
+        "auth.limits.cache_ttl auth.limits.negative_ttl",
+        "<auth.limits.cache_entries>",
+        lambda s: not s.auth.limits.cache_entries,
+    ),
+    *_unused("auth.database.identities", "<auth.chain> has no database", partial(_lacks, "database")),
     *(
         rule
-        for name in ("postgresql", "mysql", "redis", "ldap", "users_file")
+        for name in ("jwt", "postgresql", "mysql", "redis", "ldap", "users_file")
         for rule in _unused(f"auth.{name}", f"<auth.chain> has no {name}", partial(_lacks, name))
     ),
 )

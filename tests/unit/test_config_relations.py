@@ -298,7 +298,7 @@ DOUBTS = {
     "short readiness": Case("[http]\noverdue_after = 4",
         ("http.overdue_after = 4s", "kafka.request_timeout = 5s", "/readyz turns red")),
     "keys that are not asked": Case(f'[[auth.jwt.keys]]\nname = "k"\nalgorithms = ["HS256"]\n{SECRET}',
-        ("auth.jwt.keys (gateway.toml", "has no effect", 'auth.chain = ["database"] (default)', "has no jwt")),
+        ("auth.jwt (gateway.toml", "has no effect", 'auth.chain = ["database"] (default)', "has no jwt")),
     "keys from a readable place": Case(jwt_key('jwks_url = "http://issuer/jwks"', 'audience = "mqtt"',
         algorithms='["RS256"]'), ('auth.jwt.keys[0].jwks_url = "http://issuer/jwks"', "sign themselves tokens",
         "use https://")),
@@ -462,6 +462,21 @@ DOUBTS |= {
         asked("redis", 'algorithm = "plain"'), ('auth.redis.algorithm = "plain"', "has all passwords")
     ),
 }  # fmt: skip
+DOUBTS["a pace of no questions"] = Case(
+    "emqx.interval = 30", ("emqx.interval = 30s", "no effect", "emqx.url (not set)")
+)
+DOUBTS |= {
+    f"{setting} beside {cause}": Case(f"{cause}\n{setting} = {text}", (f"{setting} =", "no effect", cause.split()[0]))
+    for cause, setting, text in (
+        ('mqtt.protocol = "3.1.1"', "mqtt.redirect", '"never"'),
+        ("mqtt.status.enabled = false", "mqtt.status.topic", '"gateways/x"'),
+        ('ledger.topic = ""', "ledger.interval", '"30s"'),
+        ("admin.watch_groups = []", "admin.watch_lag", '"1h"'),
+        ("canary.enabled = false", "canary.interval", '"30s"'),
+        ("auth.limits.cache_entries = 0", "auth.limits.cache_ttl", '"1h"'),
+        ('auth.chain = ["redis"]', "auth.database.identities", '["username"]'),
+    )
+}
 SOUND |= {
     "quotes beside a placeholder": asked(
         "postgresql", "query = \"SELECT password_hash, 'x' AS tenant FROM u WHERE n = ${username} AND k = 'it''s'\""
