@@ -1,6 +1,5 @@
 """The settings that somebody begins with: what the README gives to paste and what `gateway init` writes start."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def starts_without_a_red_line(gateway: Gateway) -> None:
     gateway.start()
-    lines = [json.loads(line) for line in gateway.log_file.read_text().splitlines()]
+    lines = gateway.log()
     red = [line for line in lines if line["level"] not in {"debug", "info"}]
     assert not red, red
     assert any(line["event"] == "mqtt_subscribed" for line in lines)
