@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from bridge.errors import BridgeError, RefusedError, RetriableError, TopicMissingError
@@ -20,9 +21,11 @@ def described(cluster: KafkaCluster, topic: str, *names: str) -> tuple[int, int,
     """Partitions, replicas, and the configuration of these names that differs from the broker's."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     found = admin.list_topics(topic, timeout=30).topics[topic]
-    assert found.error is None
+    while found.error is not None:  # one of several brokers hears of it later
+        assert found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        found = admin.list_topics(topic, timeout=30).topics[topic]
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    config = admin.describe_configs([resource])[resource].result(30)
+    config = admin.describe_configs([resource])[resource].result(30) if names else {}
     own = {name: config[name].value for name in names if not config[name].is_default}
     return len(found.partitions), len(found.partitions[0].replicas), own
 
