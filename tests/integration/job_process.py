@@ -67,7 +67,11 @@ class JobProcess:
         return self._family
 
     def jvm(self) -> psutil.Process | None:
-        return next((one for one in self.family() if one.is_running() and one.name() == "java"), None)
+        for one in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):  # scripts that start it are soon gone
+                if one.is_running() and one.name() == "java":
+                    return one
+        return None
 
     def send(self, number: signal.Signals) -> None:
         self.family()

@@ -61,8 +61,13 @@ async def test_too_few_replicas_is_tried_again_ever_more_slowly_and_said(backend
     retries = Retries()
     too_few = SimpleNamespace(topics=[(topic, [(0, 19, -1)])])
 
+    looked = asyncio.Event()
+
     async def around(send: Any, number: int) -> object:
-        return too_few if number <= 7 else await send()
+        if number <= 7:
+            return too_few
+        await looked.wait()
+        return await send()
 
     async with running(producer_of(backend, [topic], retries)) as producer:
         assert isinstance(producer, KafkaProducer)
@@ -76,6 +81,7 @@ async def test_too_few_replicas_is_tried_again_ever_more_slowly_and_said(backend
         middles_s = (0.1, 0.2, 0.4, 0.8, 0.83, 0.83)  # spread by 20 %, and none beyond 1 s
         assert all(pause > 0.79 * middle for pause, middle in zip(pauses_s, middles_s, strict=False)), pauses_s
         assert not answer.done()
+        looked.set()
         async with asyncio.timeout(PATIENCE_S):
             await answer
         assert producer.trouble(topic) is None

@@ -38,10 +38,14 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def until_gone(processes: list[psutil.Process], directory: Path) -> None:
-    def runs() -> bool:
-        return any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
+    def runs(one: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+        return False
 
-    wait_until(lambda: not runs() and not directory.exists(), f"the end of {processes}, and of {directory}")
+    wait_until(
+        lambda: not any(map(runs, processes)) and not directory.exists(), f"the end of {processes}, and of {directory}"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.package)
@@ -59,8 +63,7 @@ def test_killed_tests_leave_nothing_running(kind: type[LoopbackServer]) -> None:
     finally:
         tests.kill()
         tests.communicate()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        until_gone(processes, Path(directory))
+    until_gone(processes, Path(directory))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.package)

@@ -160,8 +160,13 @@ def test_every_query_has_data_and_nothing_fires(site: Prometheus) -> None:
 
     with contextlib.suppress(AssertionError):
         wait_until(all_have, "every query has data")
-    troubles = {one["labels"]["job"]: one["lastError"] for one in site.ask("targets")["activeTargets"]}
-    assert troubles == {"gateway": "", "auth": "", "stream": ""}
+    troubles: dict[str, str] = {}
+
+    def all_answer() -> bool:  # within the second that a look may take here
+        troubles.update({one["labels"]["job"]: one["lastError"] for one in site.ask("targets")["activeTargets"]})
+        return troubles == {"gateway": "", "auth": "", "stream": ""}
+
+    wait_until(all_answer, lambda: f"every look is answered: {troubles}")
     assert not due, f"no data for {list(due)}"
 
     # Those that are rightly empty are at least PromQL.
@@ -185,7 +190,8 @@ def check_variables(site: Prometheus, dashboard: ModuleType) -> None:
     assert found["worker"] == ["0", "1"]
     assert [len(found["instance"]), len(found["auth"])] == [1, 1]
     chosen = {name: f"({'|'.join(map(re.escape, values))})".replace("\\", "\\\\") for name, values in found.items()}
-    assert site.query(expanded('gateway_lifecycle_state{instance=~"$instance", worker=~"$worker"}', **chosen))
+    query = expanded('gateway_lifecycle_state{instance=~"$instance", worker=~"$worker"}', **chosen)
+    wait_until(lambda: site.query(query), query)  # a look that was not answered in time has ended every series
 
 
 def check_alerts(site: Prometheus) -> None:
@@ -201,6 +207,7 @@ def check_alerts(site: Prometheus) -> None:
     for rule in (one for one in rules("alert") if one["alert"].startswith("Gateway")):
         for name, selection in selections(rule["expr"]):
             if name in ours and name not in HAS_NO_SERIES and name != "gateway_problems":  # there while one is
-                assert site.query(selection), f"{rule['alert']} asks for {selection}, which nobody has"
+                asks = f"{rule['alert']} asks for {selection}, which nobody has"
+                wait_until(lambda selection=selection: site.query(selection), asks)
     firing = {alert["labels"]["alertname"] for alert in site.alerts() if alert["state"] == "firing"}
     assert firing == {"GatewayWatchdog"}

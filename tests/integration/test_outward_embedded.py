@@ -58,7 +58,9 @@ def test_a_token_goes_all_the_way_and_is_renewed(
                         device.publish("devices/d1", payload("d1", count))
                         count += 1
                         time.sleep(0.01)
-                wait_until(gateway.settled, "all is settled")
+                wait_until(
+                    lambda: gateway.status()["ledger"]["received"] >= count and gateway.settled(), "all has come"
+                )
                 renewals = gateway.samples("gateway_mqtt_renewals_total")
                 failures = gateway.metric("gateway_mqtt_connect_failures_total")
                 assert gateway.stop() is not None

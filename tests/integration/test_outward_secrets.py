@@ -74,11 +74,11 @@ class Heard:
         for process in found:
             folder = Path("/proc") / str(process.pid)
             for name in ("cmdline", "comm", "environ"):
-                text = (folder / name).read_bytes().decode(errors="replace")
-                lines = text.split("\0")
-                if name == "environ":
-                    lines = [line for line in lines if line.partition("=")[0] not in set(given)]
-                self.check(name, "\n".join(lines))
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a child that has ended
+                    lines = (folder / name).read_bytes().decode(errors="replace").split("\0")
+                    if name == "environ":
+                        lines = [line for line in lines if line.partition("=")[0] not in set(given)]
+                    self.check(name, "\n".join(lines))
         return [process.pid for process in found]
 
     def check_files(self, folder: Path, *, but: Iterable[Path] = ()) -> None:
