@@ -38,7 +38,7 @@ async def rest(broker: ScriptedBroker) -> AsyncIterator[EmqxRest]:
 @asynccontextmanager
 async def watch(rest: EmqxRest, path: Path, *, first: bool = True, **changes: Any) -> AsyncIterator[EmqxWatch]:
     """A watch that looks when it is told to: its own next look is an hour away."""
-    values = {"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1h", "timeout": "2s"}
+    values = {"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1h", "timeout": "1m"}
     settings = EmqxSettings.model_validate(values)
     metrics = Metrics(Settings(mqtt=MqttSettings(sessions=2), emqx=settings))
     made = EmqxWatch(settings, SESSIONS, metrics, path, **changes)
@@ -190,7 +190,7 @@ async def test_it_looks_by_itself_and_a_hanging_api_does_not_hold_up_its_stop(
     broker: ScriptedBroker, rest: EmqxRest, tmp_path: Path
 ) -> None:
     settings = EmqxSettings.model_validate(
-        {"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1s", "timeout": "1s"}
+        {"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1s", "timeout": "1m"}
     )
     watched = EmqxWatch(settings, SESSIONS, Metrics(Settings(mqtt=MqttSettings(sessions=2))), tmp_path / "e.json")
     await watched.start()

@@ -119,6 +119,7 @@ def test_what_is_swallowed_is_gone_and_nobody_is_told(echo: Echo) -> None:
                 fresh.sendall(b"d")
                 assert receive(fresh, 1) == b"d", "new connections work"
             proxy.cut()
+            connection.settimeout(DEADLINE_S)
             with pytest.raises(ConnectionResetError):
                 connection.recv(1)
 

@@ -466,7 +466,7 @@ async def test_a_closed_producer_leaves_no_task_and_no_socket(
         await asyncio.wait(answers, timeout=frozen_s)
         begun = time.monotonic()
         await producer.close(patience_s=1)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 10, "a TLS connection alone would wait 30 s for the frozen broker's goodbye"
         await before.gone()
     finally:
         backend.thaw()

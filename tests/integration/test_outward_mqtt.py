@@ -64,6 +64,7 @@ class Expiring:
 
     async def watch(self) -> None:
         while True:
+            moment = time.monotonic()
             for link in list(self.broker.links):
                 if link.connect is None or link.transport.is_closing():
                     continue
@@ -72,6 +73,7 @@ class Expiring:
                     self.ended += 1
                     link.end(0xA0)
             await asyncio.sleep(0.01)
+            self.lifetime_s += max(0.0, time.monotonic() - moment - 0.1)  # no token ends while the machine stands still
 
     @property
     def away(self) -> int:

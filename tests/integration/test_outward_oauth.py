@@ -286,8 +286,9 @@ async def test_a_provider_that_misbehaves_is_told_and_gets_nothing_more(
     with IdentityProvider() as thief:
         provider.redirect_to = thief.token_url
         began = time.monotonic()
-        assert FAULTS[fault] in await refusal(clock, settings(provider, timeout=0.5))
-        assert time.monotonic() - began < 5
+        timeout = 0.5 if "within" in FAULTS[fault] else 20
+        assert FAULTS[fault] in await refusal(clock, settings(provider, timeout=timeout))
+        assert time.monotonic() - began < 10
         assert not thief.counts, "the secret was taken where a redirect leads"
 
 

@@ -369,7 +369,7 @@ async def test_answers_may_come_in_pieces(size: int) -> None:
 
 
 async def test_an_idle_link_pings_and_a_silent_broker_is_left() -> None:
-    async with ScriptedBroker() as broker, link(broker.port, keepalive="1s") as made:
+    async with ScriptedBroker() as broker, link(broker.port, keepalive="3s") as made:
         await until(lambda: any(packet.type is Type.PINGREQ for packet in links_of(broker).log), "it pings")
         assert len(broker.connects) == 1
         first = made.connected_ns

@@ -70,13 +70,13 @@ async def test_a_session_that_expires_gives_what_it_held_to_the_others_behind_ne
 
 async def test_a_session_that_comes_back_in_time_does_not_expire() -> None:
     async with ScriptedBroker() as broker:
-        async with RawClient(broker.port, "a", expiry=1) as client:
+        async with RawClient(broker.port, "a", expiry=2) as client:
             await client.subscribe(SHARE)
         await until(lambda: broker.session("a").link is None, "it is away")
-        async with RawClient(broker.port, "a", expiry=1) as client:
+        async with RawClient(broker.port, "a", expiry=2) as client:
             assert client.session_present
             began = asyncio.get_running_loop().time()
-            await until(lambda: asyncio.get_running_loop().time() > began + 1.2, "longer than the expiry")
+            await until(lambda: asyncio.get_running_loop().time() > began + 2.2, "longer than the expiry")
             await client.settled()
             assert "a" in broker.sessions
 

@@ -44,7 +44,7 @@ async def test_each_way_in_which_emqx_loses_a_session_is_said(tmp_path: Path, ho
         EmqxRest(broker) as rest,
         running(broker, tmp_path) as (lost, found, path, session),
     ):
-        values = {"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1h", "timeout": "2s"}
+        values = {"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1h", "timeout": "1m"}
         settings = EmqxSettings.model_validate(values)
         watch = EmqxWatch(settings, [("0", CLIENT)], path.metrics, tmp_path / "e.json", worker=1, lost=lost)
         await watch.start()

@@ -174,7 +174,7 @@ def test_simulated_devices_publish_what_they_say(
     with Client(mqtt_broker.port) as subscriber:
         subscriber.subscribe(f"{unique}/+/telemetry", qos=2)
         faults = "duplicates=0.2,reorder=0.1,corrupt=0.1,disconnects=0.02,wrong-clock=0.5"
-        arguments = ["--devices", "10", "--rate", "10", "--duration", "1s", "--prefix", unique, "--faults", faults]
+        arguments = ["--devices", "10", "--rate", "10", "--duration", "2s", "--prefix", unique, "--faults", faults]
         address = f"mqtt://127.0.0.1:{mqtt_broker.port}"
         assert main(["simulate", "--mqtt", address, *arguments, "--qos", str(qos), "--json"]) == ExitStatus.OK
         account = json.loads(capsys.readouterr().out)
@@ -202,7 +202,7 @@ def test_simulated_devices_use_the_settings_to_reach_the_broker(
 ) -> None:
     broker = make_mosquitto(users={"devices": "right"}, tls=True)
     settings.write_text(f'[mqtt]\nusername = "devices"\npassword = "wrong"\ntls.ca_file = "{broker.ca_file}"\n')
-    arguments = ["simulate", "--devices", "3", "--rate", "20", "--duration", "1s", "--json"]
+    arguments = ["simulate", "--devices", "3", "--rate", "20", "--duration", "2s", "--json"]
     for address in (f"mqtts://localhost:{broker.tls_port}", f"wss://localhost:{broker.wss_port}"):
         settings.write_text(settings.read_text().replace('"right"', '"wrong"'))
         assert main([*arguments, "--mqtt", address]) == ExitStatus.REFUSED

@@ -114,7 +114,7 @@ def test_every_message_comes_through_and_nothing_is_left(
 def command_tables(**changes: object) -> dict[str, object]:
     """Settings with an entry whose devices answer, and one whose devices do not."""
     ways = {"device": "${topic[1]}", "metadata_headers": ["topic", "properties", "device"]}
-    common = {"secret": "s" * 32, "settle": "0s", "answer_timeout": "1s"}
+    common = {"secret": "s" * 32, "settle": "0s", "answer_timeout": "4s"}
     return {
         "routes": [
             {"name": "answers", "filters": ["devices/+/res/#"], "topic": "answers", **ways},
