@@ -4,19 +4,23 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from bridge.intercept.loading import load_chains
 from bridge.routing.lint import SURE, lint
 from bridge.routing.router import Router
+from bridge.tls import tls_context
 from config.errors import ConfigError, ExitStatus
 from config.extras import how_to_install
 from config.loading.load import Loaded, load, require_runnable
 from config.loading.reference import reference
 from config.loading.show import as_data, as_text
 from config.numbers import bytes_text, many
+from config.settings import Settings
 from gateway.auth_service.requirements import require_servable
 from gateway.cli.parser import Commands, choice
 from gateway.cli.table import print_json, say, tell
+from gateway.http.tls import TlsContext
 from gateway.supervisor.cpu import worker_count
 
 
@@ -40,6 +44,8 @@ def _check(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return _refused(error)
     problems, warnings = {"run": check_run, "stream": _check_stream, "auth": _check_auth}[arguments.purpose](loaded)
+    if arguments.purpose == "run" and not problems:
+        problems = _unusable_tls(loaded.settings)
     if problems:
         return _refused(ConfigError(*problems))
     if arguments.purpose == "run" and loaded.settings.stream.silver.schemas is not None:
@@ -66,6 +72,17 @@ def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
     except ConfigError as error:
         problems = [*error.problems, *problems]
     return problems, [*warnings, *_spools_too_large(loaded)]
+
+
+def _unusable_tls(settings: Settings) -> list[str]:
+    """Problems of certificates, keys and authorities that can be read."""
+    problems = []
+    for side, tls in {"mqtt": settings.mqtt.tls, "kafka": settings.kafka.tls}.items():
+        if tls.ca_file is not None or tls.certificate_file is not None:
+            problems += _problems(partial(tls_context, tls, f"{side}.tls"))
+    if settings.http.tls is not None:
+        problems += _problems(partial(TlsContext, settings.http.tls, "http.tls"))
+    return problems
 
 
 def _spools_too_large(loaded: Loaded) -> list[str]:

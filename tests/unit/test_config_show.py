@@ -185,6 +185,15 @@ def test_check_refuses_what_a_start_would(tmp_path: Path, cli: Cli) -> None:
     assert "MQTT does not tell" in printed
 
 
+def test_check_judges_what_is_in_tls_files(tmp_path: Path, cli: Cli) -> None:
+    Path("garbage").write_text("no certificate")
+    kafka = '[kafka]\nsecurity = "SSL"\n[kafka.tls]\nca_file = "garbage"\n'
+    write(f'{kafka}[http.tls]\ncertificate_file = "garbage"\n{ROUTE}', tmp_path)
+    said = cli("config", "check", status=ExitStatus.CONFIG).err
+    assert "kafka.tls.ca_file garbage cannot be used" in said
+    assert "http.tls.certificate_file" in said
+
+
 def test_check_names_each_unreadable_file_of_the_access_service(tmp_path: Path, cli: Cli) -> None:
     key = '[[auth.jwt.keys]]\nname = "k"\nalgorithms = ["RS256"]\npublic_key_file = "k.pem"\n'
     chain = 'chain = ["users_file", "jwt", "ldap"]\nusers_file.file = "no"\ntls.certificate_file = "none"\n'
