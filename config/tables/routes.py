@@ -71,7 +71,7 @@ class RouteSettings(Table):
     Names that start with `__` never match. Narrow it."""
 
     max_topics: Annotated[Count, Field(ge=1, le=100_000)] = 100
-    """How many different topics this route's template may make; messages for further ones are dead-lettered. Every
+    """How many topics this route's template may make in a worker; messages for further ones are dead-lettered. Every
     topic costs partitions."""
 
     dead_letter_topic: KafkaTopicName | None = None

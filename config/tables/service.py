@@ -58,16 +58,16 @@ class DeadLetterSettings(Table):
     letters exist."""
 
     max_per_second: Annotated[Number, Field(ge=0, le=1_000_000)] = 100.0
-    """Dead letters a second that a route may make, as the mean over `over`. Above it the route is stopped: its further
-    messages wait, unacknowledged. Broken devices make fewer than 100, a broken route more. 0: the first dead letter
-    stops its route."""
+    """Dead letters a second of a route in each worker, as the mean over `over`. Above it the route is stopped: its
+    further messages wait, unacknowledged. Broken devices make fewer than 100, a broken route more. 0: the first dead
+    letter stops its route."""
 
     max_share: Annotated[Number, Field(ge=0, le=1)] = 0.01
     """Share of a route's messages over `over` that may become dead letters; above it the route is stopped. 0: the first
     one stops the route, once `min_messages` have come. 1: no limit."""
 
     over: Annotated[Duration, within("1s", "1d")] = duration("1m")
-    """Period over which both limits above are taken."""
+    """Period over which both limits are taken."""
 
     min_messages: Annotated[Count, Field(ge=1, le=1_000_000_000)] = 1000
     """Messages of a route before its share is judged; if fewer came within `over`, it looks back further. Small: one
