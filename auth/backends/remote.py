@@ -284,7 +284,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     def _failed(self, problem: BackendDownError, ticket: Ticket, *, probe: bool = False) -> None:
         self.failures[problem.cause] += 1
         if not self.breaker.holds(ticket):
-            return  # as above
+            return  # the server went down or came back meanwhile
         if problem.cause == "other" and not probe:
             # The server answered with an unknown error. One user's name or entry may cause it, and must not affect
             # other users or /readyz. So a probe decides.

@@ -284,7 +284,7 @@ class Store:
         changed: bool = versions["version"] != self._version
         bans_changed: bool = versions["ban_version"] != self._ban_version
         if changed:
-            self._forget()
+            self._refill_caches()
         if bans_changed:
             self._ban_kinds = frozenset(self._different("kind", "bans"))
             self._ban_prefixes = self._different("prefix", "bans")
@@ -293,7 +293,7 @@ class Store:
         self._number(versions["version"], versions["ban_version"])
         self._data_version = seen  # last: a look that failed on the way, at a lock, is repeated
 
-    def _forget(self) -> None:
+    def _refill_caches(self) -> None:
         self._rules.clear()
         self._everybody = None
         self._kept_rules = 0

@@ -120,7 +120,7 @@ class Spooler:
         self.problem: str | None = None  # why nothing can be written at the moment
         self.full = False  # whether the reason is a full disk
         if policy.takes and not policy.after_ns:
-            links.partitions.made = self._begin
+            links.partitions.made = self._begin_spooling
 
     def adopt(self, policy: SpoolPolicy) -> None:
         """Use another policy from now on. ``after_ns`` may change neither to 0 nor from it."""
@@ -136,7 +136,7 @@ class Spooler:
             if not self._policy.takes:
                 queue.backlog = Backlog(BacklogState.DRAINS, self._clock_ns())
             elif queue.backlog is None:
-                self._begin(queue)
+                self._begin_spooling(queue)
             backlog = queue.backlog
             assert backlog is not None
             backlog.behind = backlog.from_earlier_run = self._store.waiting(topic, partition)
@@ -250,10 +250,10 @@ class Spooler:
         now_ns = self._clock_ns()
         waiting = [queue for queue in self._links.partitions.queues.values() if queue.has_records]
         for queue in waiting if self._policy.takes else ():
-            if queue not in self._spooling and self._late(queue, now_ns) and self._may_spool_any(queue):
+            if queue not in self._spooling and self._must_spool(queue, now_ns) and self._may_spool_any(queue):
                 if queue.backlog is None:
                     self._episodes.begin(queue.topic, queue.partition, now_ns)
-                self._begin(queue)
+                self._begin_spooling(queue)
         self._episodes.tell(now_ns)
         try:
             self.pump()
@@ -264,7 +264,7 @@ class Spooler:
         wait_s = until_beat_s(LOOK_INTERVAL_S if waiting else idle_s)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
 
-    def _late(self, queue: PartitionQueue, now_ns: int) -> bool:
+    def _must_spool(self, queue: PartitionQueue, now_ns: int) -> bool:
         """Whether a partition's batches that are only in memory must go to the disk."""
         oldest_ns, after_ns, backlog = queue.oldest_ns(), self._policy.after_ns, queue.backlog
         if not oldest_ns:
@@ -278,7 +278,7 @@ class Spooler:
         # It waits behind batches on disk, but not longer than a write would take.
         return max(oldest_ns, backlog.since_ns) < now_ns - max(after_ns, self._write_ns)
 
-    def _begin(self, queue: PartitionQueue) -> None:
+    def _begin_spooling(self, queue: PartitionQueue) -> None:
         backlog = queue.backlog
         if backlog is None:
             backlog = queue.backlog = Backlog(BacklogState.SPOOLS, self._clock_ns())

@@ -81,7 +81,7 @@ class Store:
         self._state: State | None = None
         self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
         self._ends: dict[int, int] = {}  # where those segments end
-        self._behind = False  # the index could not be written
+        self._is_index_behind = False  # the index could not be written
         self._untidy: set[int] = set()  # segments whose damage only a read may find
         self.salvages = 0  # how often all numbers were replaced
         self.opening_steps = 0  # grows while a log is read; other threads may look at it
@@ -122,7 +122,7 @@ class Store:
 
         Raises SpoolWriteError, and then nothing of any call is stored. Call ``index_appended`` soon.
         """
-        if self._behind or len(self._unindexed) >= _UNINDEXED:
+        if self._is_index_behind or len(self._unindexed) >= _UNINDEXED:
             self.index_appended()
         state = self.state
         self._need_space(sum(batch.stored_bytes for batches in calls for batch in batches))
@@ -196,13 +196,13 @@ class Store:
                 for segment, end in self._ends.items():
                     state.index.set_segment(segment, end, damaged=segment in state.damaged)
         except sqlite3.Error as error:
-            self._behind = True
-            if self._released(error):
+            self._is_index_behind = True
+            if self._freed_reserve(error):
                 self.index_appended(imported=imported)
             else:
                 self._index_failed(error)
         else:
-            self._behind = False
+            self._is_index_behind = False
             self._unindexed.clear()
             self._ends.clear()
             self._note(touched.values())
@@ -294,7 +294,7 @@ class Store:
                                     sums[-1].messages += messages
                                     sums[-1].bytes += size
         except sqlite3.Error as error:
-            if self._released(error):
+            if self._freed_reserve(error):
                 return self.remove(removals, count_all=count_all)
             self._index_failed(error)
             return self.remove(removals, count_all=True)
@@ -416,7 +416,7 @@ class Store:
         except OSError as error:
             log.warning("spool_tally_failed", error=words(error))  # delivery does not need the tally
 
-    def _released(self, error: sqlite3.Error) -> bool:
+    def _freed_reserve(self, error: sqlite3.Error) -> bool:
         """Free the reserved space of a full disk. True when the operation may be tried once more."""
         if is_full(error) and self.state.files.free_reserve():
             log.warning("spool_reserve_used", error=words(error))

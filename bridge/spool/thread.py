@@ -22,19 +22,19 @@ TOGETHER_BYTES: Final = 8 << 20  # waiting appends are written together, up to t
 
 
 class _Append:
-    """A waiting append. ``counted`` runs on the loop before the future is done, with None after a failure."""
+    """A waiting append. ``before_done`` runs on the loop before the future is done, with None after a failure."""
 
-    __slots__ = ("batches", "counted", "future", "size")
+    __slots__ = ("batches", "before_done", "future", "size")
 
     def __init__(
         self,
         batches: Sequence[SpoolBatch],
-        counted: Callable[[list[int] | None], None],
+        before_done: Callable[[list[int] | None], None],
         future: asyncio.Future[list[int]],
     ) -> None:
         self.batches = batches
         self.size = sum(len(batch.data) for batch in batches)
-        self.counted = counted
+        self.before_done = before_done
         self.future = future
 
 
@@ -100,11 +100,11 @@ class SpoolThread:
         """Run ``work`` in the thread, then ``done`` on the loop."""
         self._jobs.put(_Job(work, done))
 
-    async def append(self, batches: Sequence[SpoolBatch], counted: Callable[[list[int] | None], None]) -> list[int]:
+    async def append(self, batches: Sequence[SpoolBatch], before_done: Callable[[list[int] | None], None]) -> list[int]:
         """Append in the thread, together with other waiting appends."""
         assert self._loop is not None
         future: asyncio.Future[list[int]] = self._loop.create_future()
-        self._jobs.put(_Append(batches, counted, future))
+        self._jobs.put(_Append(batches, before_done, future))
         return await future
 
     def post(self, callback: Callable[[], None]) -> None:
@@ -169,7 +169,7 @@ class SpoolThread:
     def _answer(self, calls: list[_Append], ids: list[list[int]], took_ns: int) -> None:
         self.wrote(took_ns)
         for call, given in zip(calls, ids, strict=True):
-            call.counted(given)
+            call.before_done(given)
             if not call.future.done():
                 call.future.set_result(given)
 
@@ -192,6 +192,6 @@ def _unwatched(_took_ns: int) -> None:
 
 def _fail(calls: list[_Append], error: BaseException) -> None:
     for call in calls:
-        call.counted(None)
+        call.before_done(None)
         if not call.future.done():
             call.future.set_exception(error)

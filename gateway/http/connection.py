@@ -79,16 +79,16 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = (
             None  # limits the time for a request to arrive, or for answers to be read
         )
-        self._taken = 0  # requests so far
-        self._timed = -1  # number of the request that the timer is for
-        self._stuffed = False  # the peer does not read its answers, and the transport's buffer is full
-        self._held = False  # reading is paused
+        self._requests = 0  # requests so far
+        self._timed_request = -1  # number of the request that the timer is for
+        self._buffer_is_full = False  # the peer does not read its answers, and the transport's buffer is full
+        self._reading_paused = False  # reading is paused
         self._refused = False  # the peer may send more after a refused request
         self._ending = False  # no request is read any more; closes after the last answer
         self._tls = False
 
     def __repr__(self) -> str:
-        return f"<Connection {self._taken} requests, {len(self._waiting)} waiting>"
+        return f"<Connection {self._requests} requests, {len(self._waiting)} waiting>"
 
     @property
     def idle(self) -> bool:
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     def end(self) -> None:
         """Stops reading requests, and closes after the pending answers."""
         self._ending = True
-        self._hold()
+        self._pause_reading()
         self._close_if_done()
 
     def abort(self) -> None:
@@ -142,13 +142,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer reads answers too slowly: reading of requests pauses."""
-        self._stuffed = True
-        self._hold()
+        self._buffer_is_full = True
+        self._pause_reading()
         self._start_timer()
 
     def resume_writing(self) -> None:
         """The peer has read them: reading continues."""
-        self._stuffed = False
+        self._buffer_is_full = False
         self._stop_timer()
         if self._ending:
             self._close_if_done()
@@ -169,17 +169,17 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"".join(ready) if len(ready) > 1 else ready[0])
         if self._ending:
             self._close_if_done()
-        elif self._held and not self._stuffed:
+        elif self._reading_paused and not self._buffer_is_full:
             self._work()
 
     def _work(self) -> None:
         """Handles received requests, unless too many answers wait."""
         ready: list[bytes] = []
-        while not self._ending and not self._stuffed and len(self._waiting) < self._open_max:
+        while not self._ending and not self._buffer_is_full and len(self._waiting) < self._open_max:
             found = self._parser.take()
             if found is None:
                 break
-            self._taken += 1
+            self._requests += 1
             if isinstance(found, Refusal):
                 answer: bytes | Exchange = self._site.refuse(found)
                 closes = self._refused = True
@@ -203,14 +203,14 @@ class Connection(asyncio.Protocol):
 
     def _after_work(self) -> None:
         if self._ending:
-            self._hold()
+            self._pause_reading()
             self._close_if_done()
-        elif self._stuffed or len(self._waiting) >= self._open_max:
-            self._hold()
+        elif self._buffer_is_full or len(self._waiting) >= self._open_max:
+            self._pause_reading()
         else:
-            self._unhold()
+            self._resume_reading()
             if self._parser.inside:
-                if self._timed != self._taken:
+                if self._timed_request != self._requests:
                     self._start_timer()
                 if self._parser.continue_due() and self._transport is not None and not self._waiting:
                     self._transport.write(_CONTINUE)
@@ -221,41 +221,41 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._waiting:
             return
         if self._refused:
-            if self._stuffed:
+            if self._buffer_is_full:
                 return  # ``resume_writing`` calls again
             # Bytes that nobody reads would reset the connection, and the peer lose its answers (RFC 9112, 9.6).
             self._refused = False
             if self._transport.can_write_eof():
                 self._transport.write_eof()
-            self._unhold()
+            self._resume_reading()
             self._stop_timer()
             self._timer = self._loop.call_later(_LINGER_S, self._close_if_done)
             return
         self._transport.close()  # after its buffer is sent, for which the peer has the same time as for a request
-        if not self._stuffed:
+        if not self._buffer_is_full:
             self._start_timer()
 
     # ---- reading, and its time ----
 
-    def _hold(self) -> None:
-        if not self._held and self._transport is not None and not self._transport.is_closing():
-            self._held = True
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
+            self._reading_paused = True
             self._transport.pause_reading()
-            if not self._stuffed:
+            if not self._buffer_is_full:
                 self._stop_timer()  # the delay is not the peer's
 
-    def _unhold(self) -> None:
-        if self._held and self._transport is not None and not self._transport.is_closing():
-            self._held = False
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None and not self._transport.is_closing():
+            self._reading_paused = False
             self._transport.resume_reading()
 
     def _start_timer(self) -> None:
         self._stop_timer()
-        self._timed = self._taken
+        self._timed_request = self._requests
         self._timer = self._loop.call_later(self._site.read_timeout_s, self._time_out)
 
     def _stop_timer(self) -> None:
-        self._timed = -1
+        self._timed_request = -1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -264,5 +264,5 @@ class Connection(asyncio.Protocol):
         """Closes the connection: the peer sent no whole request, or did not read its answers, in time."""
         self._timer = None
         if self._transport is not None:
-            self._site.timed_out(writing=self._stuffed or self._ending)
+            self._site.timed_out(writing=self._buffer_is_full or self._ending)
             self._transport.abort()

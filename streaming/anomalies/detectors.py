@@ -305,19 +305,19 @@ class Habit:
     a look counts no more than what had been planned until it, so an outage is nobody's silence.
     """
 
-    __slots__ = ("_limits", "counted_to_us", "gaps", "last_event_us", "last_received_us", "look_at_us", "silent_us",
-                 "told")  # fmt: skip
+    __slots__ = ("_limits", "counted_to_us", "gaps", "last_event_us", "last_received_us", "look_at_us", "reported",
+                 "silent_us")  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.gaps: deque[int] = deque(maxlen=_GAPS)
         self.last_received_us = 0
         self.last_event_us = 0
-        self.counted_to_us = 0
-        self.silent_us = 0
+        self.counted_to_us = 0  # to where the stream's clock is counted as silence or was heard
+        self.silent_us = 0  # counted since the device was heard
         self.look_at_us = 0
         """When the next look was planned; 0: none is."""
-        self.told = False
+        self.reported = False
 
     def heard(self, received_us: int, event_us: int, clock_us: int) -> None:
         """The device spoke. ``clock_us``: the stream's clock then."""
@@ -329,7 +329,7 @@ class Habit:
         self.last_event_us = max(self.last_event_us, event_us)
         self.counted_to_us = max(self.counted_to_us, clock_us)
         self.silent_us = 0
-        self.told = False
+        self.reported = False
 
     @property
     def usual_us(self) -> int | None:
@@ -344,7 +344,7 @@ class Habit:
     def plan(self) -> int | None:
         """When to look again, on the stream's clock, if that is not planned already; remembers it as planned."""
         usual_us = self.usual_us
-        if self.look_at_us or self.told or usual_us is None:
+        if self.look_at_us or self.reported or usual_us is None:
             return None
         share = _NEXT_LOOK if self.silent_us else _FIRST_LOOK
         self.look_at_us = self.counted_to_us + max(1, round(share * self._limit_us(usual_us)))
@@ -355,7 +355,7 @@ class Habit:
         stream's clock, which may be far past the look."""
         planned, self.look_at_us = self.look_at_us, 0
         usual_us = self.usual_us
-        if usual_us is None or self.told:
+        if usual_us is None or self.reported:
             return None
         limit_us = self._limit_us(usual_us)
         share = _NEXT_LOOK if self.silent_us else _FIRST_LOOK
@@ -366,5 +366,5 @@ class Habit:
         self.counted_to_us = max(planned, now_us)
         if self.silent_us < limit_us:
             return None
-        self.told = True
+        self.reported = True
         return Silence(self.silent_us, usual_us)

@@ -14,7 +14,7 @@ STATE_VERSION: Final = 2
 """Raised when older bytes cannot be read any more. Of version 1 the habit is read; its signals begin anew."""
 
 _HEAD = struct.Struct("<BHH")  # version, signals, gaps
-_HABIT_FIELDS: Final = ("last_received_us", "last_event_us", "counted_to_us", "silent_us", "look_at_us", "told")
+_HABIT_FIELDS: Final = ("last_received_us", "last_event_us", "counted_to_us", "silent_us", "look_at_us", "reported")
 _HABIT = struct.Struct("<qqqqq?")
 _FIRST: Final = ("counts", "variance", "readings", "newest_us", "slot", "mean_off")
 _THEN: Final = ("calm", "off_run", "off_sum", "run_from_us", "quiet", "last", "repeats", "longest", "runs")

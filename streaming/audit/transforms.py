@@ -133,7 +133,7 @@ def judged(found: DataFrame, ledger: DataFrame, extents: DataFrame) -> DataFrame
     runs = _runs(ledger.dropDuplicates([*_ENTRY]))
     made = {"end": F.col("first") + F.col("count"), "at": F.col("first"), "came": F.least("minute", "read_at")}
     pieces = found.withColumns(made).drop("count", "read_at")
-    pairs = _pairs(runs, pieces).join(F.broadcast(extents), ["topic", "partition"])
+    pairs = _overlaps(runs, pieces).join(F.broadcast(extents), ["topic", "partition"])
     size = F.col("high") - F.col("low")
     matched = pairs.groupBy(*_ROW).agg(F.sum(size).alias("matched"))
     by_run = pairs.groupBy(*_ENTRY, "begins").agg(
@@ -167,9 +167,9 @@ def _runs(ledger: DataFrame) -> DataFrame:
     )
 
 
-def _pairs(runs: DataFrame, pieces: DataFrame) -> DataFrame:
+def _overlaps(runs: DataFrame, pieces: DataFrame) -> DataFrame:
     """What runs and seen pieces have in common: ``low`` to before ``high``, with the run's columns, and of the piece
-    ``tag`` (its gateway), ``minute`` and ``at`` (its first offset)."""
+    ``tag`` (its gateway), ``minute`` and ``at`` (its first offset). Both are cut at _PIECE offsets to be joined."""
     ours = runs.withColumn("bucket", _buckets("begins", "end"))
     theirs = pieces.select(
         "topic", "partition", F.col("gateway").alias("tag"), "minute", "at", "came",

@@ -21,10 +21,10 @@ _LONGS = (-(2**63), 2**63 - 1)
 _WRONG: dict[str, Kind] = {"reason": "string", "detail": "string"}
 
 
-def binary_payloads(made: Sequence[Shape], route: Column, value: Column) -> Column:
+def binary_payloads(all_shapes: Sequence[Shape], route: Column, value: Column) -> Column:
     """A struct: every field of every binary shape (``slot`` names it), then ``reason`` and ``detail`` for bytes that
     cannot be decoded. All null for records whose ``route`` is no binary type; their bytes do not travel to Python."""
-    mine = [shape for shape in made if shape.group is None]
+    mine = [shape for shape in all_shapes if shape.group is None]
     kinds = {slot(shape, field): field.kind for shape in mine for field in shape.type.fields} | _WRONG
     result = columns(", ".join(f"{name} {kind}" for name, kind in kinds.items()))
     names = [name for shape in mine for name in shape.names]

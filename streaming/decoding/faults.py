@@ -180,7 +180,7 @@ def _without_shape(whole: Column, schemas: DeviceSchemas) -> Column:
 def _of_shape(shape: Shape, whole: Column | None) -> Column:
     """What is wrong with a record of a known type; ``whole`` is its payload as a variant, None for a binary one."""
     texts: dict[BadRecord, list[Column]] = {}
-    for check in (*(() if whole is None else _kinds(shape, whole)), *_checks(shape)):
+    for check in (*(() if whole is None else _kind_checks(shape, whole)), *_checks(shape)):
         texts.setdefault(check.reason, []).append(F.when(check.wrong, check.detail))
     told = F.col(BINARY)
     return F.coalesce(
@@ -193,18 +193,18 @@ def _of_shape(shape: Shape, whole: Column | None) -> Column:
     )
 
 
-def _kinds(shape: Shape, whole: Column) -> Iterator[Check]:
+def _kind_checks(shape: Shape, whole: Column) -> Iterator[Check]:
     fields = shape.type.fields
     for path in sorted({field.path[:depth] for field in fields for depth in range(1, len(field.path))}):
-        yield _kind(whole, path, "object")
+        yield _kind_check(whole, path, "object")
     for field in fields:
         value, misfit = shape.field(field), F.lit(False)
         if field.kind == "long":
             misfit = value != F.rint(value) if shape.read_as(field) == "double" else value.isNull()
-        yield _kind(whole, field.path, field.kind, misfit)
+        yield _kind_check(whole, field.path, field.kind, misfit)
 
 
-def _kind(whole: Column, path: tuple[str, ...], kind: str, misfit: Column | None = None) -> Check:
+def _kind_check(whole: Column, path: tuple[str, ...], kind: str, misfit: Column | None = None) -> Check:
     found = F.try_variant_get(whole, _place(path), "variant")
     named = F.schema_of_variant(found)
     wrong = ~_any_of(named.startswith(known) for known in _FOUND[kind])

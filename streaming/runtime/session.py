@@ -256,7 +256,8 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
 
 
 def class_data(conf: Mapping[str, str], jars: Sequence[Path]) -> ClassData | None:
-    """Spark's and these jars', beside them; None where not they are the class path, or the user sees to it."""
+    """The archive of Spark's and these jars' classes, beside the jars. None if the class path is another one, or the
+    user's JVM options name an archive."""
     said = " ".join([conf.get(_JVM_OPTIONS, ""), *(os.environ.get(name, "") for name in _JVM_VARIABLES)])
     theirs = re.search("-Xshare|SharedArchiveFile|ArchiveClassesAtExit", said)
     if not jars or conf.get(_CLASS_PATH) != _class_path(jars) or theirs:

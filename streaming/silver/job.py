@@ -105,7 +105,7 @@ class _BatchWriter:
         rows = Forgotten(rows.sparkSession, self._settings).without(rows)
         counts = self._in_one_pass(rows, batch) if self._is_plain else None
         if counts is None:
-            counts, others = self._held(rows, batch)
+            counts, others = self._write_rows(rows, batch)
             self._is_plain = not others
         self._context.counts[QUERY, batch] = counts
 
@@ -135,11 +135,11 @@ class _BatchWriter:
             F.col(f"kafka_{name}").between(found[f"first_{name}"], found[f"last_{name}"])
             for name in ("partition", "offset")
         ]
-        again, _ = self._held(rows.where(stretch[0] & stretch[1]), batch, is_appended=True)
+        again, _ = self._write_rows(rows.where(stretch[0] & stretch[1]), batch, is_appended=True)
         self._is_plain = 2 * again.rows <= counts.rows
         return counts._replace(quarantined=again.quarantined)
 
-    def _held(self, rows: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
+    def _write_rows(self, rows: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
         """Decodes the rows once and reads them several times. Returns also how many silver could have.
         ``is_appended``: the others are there already."""
         with held(rows) as kept:
