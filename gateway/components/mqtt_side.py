@@ -168,9 +168,9 @@ class MqttSide:
         for group in self.groups:
             group.dispatcher.sort_held()
 
-    async def durable(self) -> None:
+    async def wait_until_durable(self) -> None:
         """Wait until every message received before the held ones is durable."""
-        await asyncio.gather(*(group.flow.durable(group.dispatcher.holding.kept) for group in self.groups))
+        await asyncio.gather(*(group.flow.wait_until_durable(group.dispatcher.holding.kept) for group in self.groups))
 
     def release(self, routes: Iterable[str]) -> None:
         """Hold these routes no longer, except those that the ceiling on dead letters has stopped."""

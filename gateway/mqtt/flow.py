@@ -316,7 +316,8 @@ class Flow:
         two flushes leave together: each write costs as much as ten messages.
         """
         ledger = self._ledger
-        # Returned messages have already left the windows. Kafka gets them again with the redelivery.
+        # The broker delivers returned messages again, and they are counted then. Which ones they are is not known: they
+        # are taken off the terms in this order.
         returned = span.returned
         from_stored = min(returned, span.stored)
         from_dead = min(returned - from_stored, span.dead)
@@ -354,11 +355,11 @@ class Flow:
             self._empty.clear()
             await self._empty.wait()
 
-    async def durable(self, held: Callable[[], Mapping[Span, int]]) -> None:
+    async def wait_until_durable(self, held_back: Callable[[], Mapping[Span, int]]) -> None:
         """Wait until every message read so far is durable or returned, while reading goes on. The caller sets the
         limit.
 
-        Messages held on purpose are excepted: ``held`` says how many, by span. One caller at a time.
+        Messages of stopped routes are excepted: ``held_back`` says how many, by span. One caller at a time.
         """
         self.flush()
         spans = self._accumulator.spans
@@ -368,7 +369,7 @@ class Flow:
         progress = self._progress = asyncio.Event()
         try:
             while last in spans:
-                kept = held()
+                kept = held_back()
                 if kept and all(span.pending == kept.get(span, 0) for span in _up_to(last, spans)):
                     return
                 progress.clear()

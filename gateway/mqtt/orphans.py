@@ -143,7 +143,7 @@ class OrphanSession(Session):
     async def _retire(self) -> None:
         siblings = self._data_path.siblings
         while True:
-            news = siblings.news
+            sibling_subscribed = siblings.next_subscribed
             try:
                 async with self._turns:
                     if await self._resume_and_end():
@@ -171,8 +171,8 @@ class OrphanSession(Session):
             if self._stopping and self._verb() is not StopVerb.RETIRE:
                 return
             if pause is not None:
-                await siblings.wait(pause, news)
-                self._servers.rested()
+                await siblings.wait(pause, sibling_subscribed)
+                self._servers.waited()
 
     async def _resume_and_end(self) -> bool:
         """Whether the session has ended, or belongs to another client. Raises ConnectError."""

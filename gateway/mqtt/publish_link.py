@@ -162,15 +162,15 @@ class PublishLink:
     async def _run(self) -> None:
         siblings = self._siblings
         while True:
-            news = siblings.news
+            sibling_subscribed = siblings.next_subscribed
             try:
                 await self._connect()
                 log.info("publish_link_connected", client_id=self.client_id, window=self._window)
                 label, detail = await asyncio.shield(self._ended)
                 self.problem = f"The connection has ended: {detail or label}."
                 log.warning("publish_link_ended", client_id=self.client_id, reason=label, detail=detail)
-                news = siblings.news
-                self._servers.ended(time.monotonic_ns())
+                sibling_subscribed = siblings.next_subscribed
+                self._servers.connection_ended(time.monotonic_ns())
                 pause = self._retry.ended(label, time.monotonic_ns())
                 if self._redirection is not None and self._redirect(self._redirection):
                     continue
@@ -180,7 +180,7 @@ class PublishLink:
                 pause = self._retry.failed(error, time.monotonic_ns())
                 forget_frames(error)
                 to = error.redirection or self._redirection  # in CONNACK, or in a DISCONNECT instead of it
-                if self._redirect(to) if to is not None else self._servers.failed() and pause.is_shared:
+                if self._redirect(to) if to is not None else self._servers.next_after_failure() and pause.is_shared:
                     continue
             except Exception as error:
                 self.problem = repr(error)
@@ -188,8 +188,8 @@ class PublishLink:
                 pause = self._retry.ended("other", time.monotonic_ns())
             finally:
                 self._hang_up()
-            await siblings.wait(pause, news)
-            self._servers.rested()
+            await siblings.wait(pause, sibling_subscribed)
+            self._servers.waited()
 
     def _redirect(self, to: Redirection) -> bool:
         """Follow a redirection: True to go on at once. Otherwise the next address is tried after a wait."""
@@ -199,7 +199,7 @@ class PublishLink:
             log.warning("publish_link_redirected", broker=str(here), to=str(self._servers.current()))
             return True
         self.problem = f"{here} redirects to another server, and {objection}."
-        self._servers.failed()
+        self._servers.next_after_failure()
         return False
 
     async def _connect(self) -> None:

@@ -41,32 +41,32 @@ class Pause(NamedTuple):
 class Siblings:
     """Facts that the sessions of a worker share. Belongs to the event loop's thread.
 
-    ``news`` is set, and replaced, when a session is subscribed. A session takes it before its attempt, so that events
-    during the attempt count too.
+    ``next_subscribed`` is set, and replaced, when a session is subscribed. A session takes it before its attempt, so
+    that events during the attempt count too.
     """
 
     def __init__(self) -> None:
-        self.news = asyncio.Event()
+        self.next_subscribed = asyncio.Event()
         self._away_ns: int | None = None
 
     def subscribed(self) -> None:
         """Note a subscribed session: sessions that wait for the broker try at once."""
-        news, self.news = self.news, asyncio.Event()
-        news.set()
+        subscribed, self.next_subscribed = self.next_subscribed, asyncio.Event()
+        subscribed.set()
 
     def away(self, now_ns: int) -> None:
         """Note that the broker ended a connection or was unreachable."""
         self._away_ns = now_ns
 
-    def restarted(self, now_ns: int) -> bool:
+    def lately_down(self, now_ns: int) -> bool:
         """Whether the broker was down within the last 30 s. EMQX opens its listeners before its authenticators work,
         and refuses every login meanwhile."""
         return self._away_ns is not None and now_ns - self._away_ns < RESTART_NS
 
     @staticmethod
-    async def wait(pause: Pause, news: asyncio.Event) -> None:
+    async def wait(pause: Pause, sibling_subscribed: asyncio.Event) -> None:
         if pause.is_shared:
-            await until_set(news, pause.wait_ns / 1e9)
+            await until_set(sibling_subscribed, pause.wait_ns / 1e9)
         else:
             await asyncio.sleep(pause.wait_ns / 1e9)
 
@@ -119,7 +119,7 @@ class Retry:
         if error.code in _OURS_ALONE:
             return Pause(self._growing.next_ns(now_ns), False)
         if isinstance(error, MqttRefusedError) or error.reason in _CONFIGURATION:
-            if self._siblings.restarted(now_ns):
+            if self._siblings.lately_down(now_ns):
                 return self._wait_soon(now_ns)
             return Pause(self._growing.next_ns(now_ns), True)
         if label is not None and label not in _NO_REASON:

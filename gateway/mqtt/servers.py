@@ -64,9 +64,9 @@ class Servers:
         """Note that a session is connected to ``current()`` and subscribed."""
         self._since_ns = now_ns
 
-    def failed(self) -> bool:
-        """Note a failed attempt, and choose the next address: a configured one. Whether it was not tried since the last
-        wait."""
+    def next_after_failure(self) -> bool:
+        """Choose the next configured address after a failed attempt. True if it can be tried at once: no attempt there
+        failed since the last wait."""
         self._since_ns = None
         if self._redirected is not None:
             self._redirected = None
@@ -75,7 +75,7 @@ class Servers:
         self._tried += 1
         return self._tried < len(self._configured)
 
-    def ended(self, now_ns: int) -> None:
+    def connection_ended(self, now_ns: int) -> None:
         """Note the end of an accepted connection; after a long one, redirections are counted anew. Call it before
         ``redirect``, if there is a redirection."""
         held_ns = now_ns - self._since_ns if self._since_ns is not None else 0
@@ -83,7 +83,7 @@ class Servers:
         if held_ns >= SETTLED_NS:
             self._hops = 0
 
-    def rested(self) -> None:
+    def waited(self) -> None:
         """Note a wait since the last attempt."""
         self._hops = self._tried = 0
 

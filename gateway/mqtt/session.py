@@ -350,7 +350,7 @@ class Session:
         siblings = self._data_path.siblings
         while not self._stopping:
             pause: Pause | None = None  # None: at once
-            news = siblings.news
+            sibling_subscribed = siblings.next_subscribed
             try:
                 connection = await self._open()
                 if not first.done():
@@ -358,9 +358,9 @@ class Session:
                 await self._drop_stale_filters(connection)
                 await self._repeat_subscriptions(connection)
                 label, self.problem = await asyncio.shield(connection.ended)
-                news = siblings.news
+                sibling_subscribed = siblings.next_subscribed
                 now_ns = time.monotonic_ns()
-                self._servers.ended(now_ns)
+                self._servers.connection_ended(now_ns)
                 if label == "not_authorised" and self._unanswered:
                     self._status_refused(label)
                 pause = None if self.state is SessionState.RENEWING else self._retry.ended(label, now_ns)
@@ -377,7 +377,7 @@ class Session:
                 if await self._has_other_token(error):
                     continue
                 now_ns = time.monotonic_ns()
-                is_final = isinstance(error, MqttRefusedError) and not siblings.restarted(now_ns)
+                is_final = isinstance(error, MqttRefusedError) and not siblings.lately_down(now_ns)
                 if is_final and not first.done() and self._servers.only:
                     first.set_exception(error)
                     return
@@ -395,8 +395,8 @@ class Session:
                 if not self._stopping:
                     self._move(SessionState.WAITING)
             if pause is not None and not self._stopping:
-                await siblings.wait(pause, news)
-                self._servers.rested()
+                await siblings.wait(pause, sibling_subscribed)
+                self._servers.waited()
 
     def _pause_after(self, error: ConnectError, now_ns: int) -> Pause | None:
         """Choose the next address. Returns the wait before it is tried."""
@@ -407,7 +407,7 @@ class Session:
         if to is not None:
             return None if self._redirect(to) else self._retry.failed(error, now_ns, label)
         pause = self._retry.failed(error, now_ns, label)
-        return None if self._servers.failed() and pause.is_shared else pause
+        return None if self._servers.next_after_failure() and pause.is_shared else pause
 
     async def _has_other_token(self, error: ConnectError) -> bool:
         """Whether to try again at once with another token than the refused one. Once only: a second refusal has another
@@ -506,7 +506,7 @@ class Session:
             return True
         self.problem = f"{here} redirects to another server, and {objection}."
         log.warning("mqtt_redirect_refused", session=self.plan.name, error=self.problem, repeat_key=str(here))
-        servers.failed()
+        servers.next_after_failure()
         return False
 
     def _make_connection(self, handshake: Handshake) -> Connection:

@@ -46,10 +46,10 @@ class FleetReload:
         running = await asyncio.gather(*(_running(slot) for slot in slots))
         workers = [worker for worker in running if isinstance(worker, WorkerProcess)]
         problems = [problem for problem in running if isinstance(problem, str)]
-        problems = problems or await self._step(workers, "try" if dry_run else "prepare", self._settings)
+        problems = problems or await self._take_step(workers, "try" if dry_run else "prepare", self._settings)
         if problems or dry_run:
-            await self._step(workers, "discard")
-        elif problems := await self._step(workers, "commit"):
+            await self._take_step(workers, "discard")
+        elif problems := await self._take_step(workers, "commit"):
             await asyncio.gather(*map(_roll_back, workers))
         else:
             for worker in workers:
@@ -58,10 +58,10 @@ class FleetReload:
             for slot in slots:
                 slot.settings = self._settings
             # The settings are in use; a failure to finish is no reason to roll back.
-            self.remarks += await self._step(workers, "finish")
+            self.remarks += await self._take_step(workers, "finish")
         return next(iter(problems), None)
 
-    async def _step(self, workers: list[WorkerProcess], step: str, settings: Settings | None = None) -> list[str]:
+    async def _take_step(self, workers: list[WorkerProcess], step: str, settings: Settings | None = None) -> list[str]:
         """Has all workers take one step of the reload. Returns the sentences of those that failed."""
         answers = await asyncio.gather(*(worker.reload(step, settings, _STEP_S) for worker in workers))
         self.remarks += (remark for answer in answers for remark in answer.remarks if remark not in self.remarks)

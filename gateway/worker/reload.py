@@ -144,9 +144,9 @@ class Reloader:
         A supervisor without an answer asks for ``roll back`` while a step still runs: the running step ends first.
         """
         async with self._stepping:
-            return await self._step(step, settings)
+            return await self._take_step(step, settings)
 
-    async def _step(self, step: str, settings: Settings | None) -> list[str]:
+    async def _take_step(self, step: str, settings: Settings | None) -> list[str]:
         match step:
             case "prepare" | "try":
                 assert settings is not None
@@ -181,7 +181,7 @@ class Reloader:
         """Unsubscribe the filters that no route names. Returns remarks; raises nothing because of the settings."""
         assert self._before is not None
         before, self._before = self._before, None
-        await self._leave()
+        await self._leave_former_filters()
         await self._worker.finish_reload(before.settings)
         self._worker.kafka.settle()
         return []
@@ -193,9 +193,9 @@ class Reloader:
         self._now, self._before = before, None
         before.altered = frozenset(chain.route for chain in (*failed.chains, *before.chains))
         await self._exchange(failed, before)
-        await self._leave()
+        await self._leave_former_filters()
 
-    async def _leave(self) -> None:
+    async def _leave_former_filters(self) -> None:
         for name, error in (await self._worker.mqtt.unsubscribe_stale()).items():
             log.warning("filters_not_left", session=name, error=str(error), retried="at its next connect")
         if self._closing is not None:
@@ -221,18 +221,18 @@ class Reloader:
         log.info("settings_exchanged", held_routes=sorted(move), former_routes=sorted(former))
         subscribing = asyncio.ensure_future(self._subscribe())
         try:
-            remarks = await self._settle(move)
+            remarks = await self._release_when_durable(move)
         finally:
             await asyncio.wait([subscribing])
         return [*remarks, *subscribing.result()]
 
-    async def _settle(self, names: frozenset[str]) -> list[str]:
+    async def _release_when_durable(self, names: frozenset[str]) -> list[str]:
         """Release the held routes, once every message received before them is durable."""
         if not names:
             return []
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._worker.mqtt.durable()
+                await self._worker.mqtt.wait_until_durable()
         except TimeoutError:
             late = (
                 f"What was taken before was not all written after {PATIENCE_S:g} s, so the routes "

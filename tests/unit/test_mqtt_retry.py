@@ -104,7 +104,7 @@ def test_a_refusal_within_thirty_seconds_of_a_restart_is_tried_every_second(erro
     """EMQX opens its listeners before its authenticators and rules are loaded."""
     siblings = Siblings()
     retry, sibling = make(siblings), make(siblings)
-    assert not siblings.restarted(0)
+    assert not siblings.lately_down(0)
     retry.subscribed(0)
     began = 100 * SECOND
     if sign == "a closed port":
@@ -126,7 +126,7 @@ def test_a_kick_is_no_restart() -> None:
     retry = make(siblings)
     retry.subscribed(0)
     retry.ended("administrative", SECOND)
-    assert not siblings.restarted(SECOND)
+    assert not siblings.lately_down(SECOND)
 
 
 def test_waits_of_the_settings_are_kept_to() -> None:
@@ -140,17 +140,17 @@ def test_waits_of_the_settings_are_kept_to() -> None:
 async def test_a_sibling_that_is_subscribed_ends_the_wait() -> None:
     siblings, loop = Siblings(), asyncio.get_running_loop()
     long = Pause(3600 * SECOND, True)
-    waiting = [asyncio.create_task(siblings.wait(long, siblings.news)) for _ in range(3)]
-    banned = asyncio.create_task(siblings.wait(Pause(20 * SECOND, False), siblings.news))
+    waiting = [asyncio.create_task(siblings.wait(long, siblings.next_subscribed)) for _ in range(3)]
+    banned = asyncio.create_task(siblings.wait(Pause(20 * SECOND, False), siblings.next_subscribed))
     began = loop.time()
     loop.call_later(2, siblings.subscribed)
     await asyncio.wait(waiting)
     assert loop.time() - began == pytest.approx(2)
     await banned
     assert loop.time() - began == pytest.approx(20)
-    before = siblings.news
+    before = siblings.next_subscribed
     siblings.subscribed()
     await siblings.wait(long, before)
     assert loop.time() - began == pytest.approx(20), "also when it came in during the attempt that failed"
-    await siblings.wait(Pause(SECOND, True), siblings.news)
+    await siblings.wait(Pause(SECOND, True), siblings.next_subscribed)
     assert loop.time() - began == pytest.approx(21), "news are told once"

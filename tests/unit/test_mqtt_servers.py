@@ -21,11 +21,11 @@ def test_addresses_are_tried_in_turn_and_kept_while_they_work() -> None:
     ours = servers()
     assert str(ours.current()) == A
     ours.subscribed(0)
-    ours.ended(5 * SECOND)
+    ours.connection_ended(5 * SECOND)
     assert str(ours.current()) == A, "an ordinary end is no reason to go elsewhere: the session is there"
-    ours.failed()
+    ours.next_after_failure()
     assert str(ours.current()) == B
-    ours.failed()
+    ours.next_after_failure()
     assert str(ours.current()) == A
     assert not ours.only
     assert servers(A).only
@@ -91,12 +91,12 @@ def test_servers_that_refer_to_each_other_are_left_after_three_hops() -> None:
     names = ["c.example", "d.example"]
     for hop in range(MAX_HOPS):
         ours.subscribed(hop * SECOND)
-        ours.ended(hop * SECOND + 1)
+        ours.connection_ended(hop * SECOND + 1)
         assert ours.redirect(to(names[hop % 2])) is None
     assert "refer to each other" in (ours.redirect(to("e.example")) or "")
-    ours.failed()
+    ours.next_after_failure()
     assert str(ours.current()) == A
-    ours.rested()
+    ours.waited()
     assert ours.redirect(to("c.example")) is None, "after a wait they are followed again"
 
 
@@ -105,36 +105,36 @@ def test_a_connection_that_held_makes_the_next_redirection_the_first_again() -> 
     for hop in range(10):
         assert ours.redirect(to(f"c{hop}.example")) is None
         ours.subscribed(hop * 100 * SECOND)
-        ours.ended(hop * 100 * SECOND + 10 * SECOND)
+        ours.connection_ended(hop * 100 * SECOND + 10 * SECOND)
 
 
 def test_a_redirected_session_stays_where_it_is_until_that_fails() -> None:
     ours = servers()
     ours.redirect(to("c.example"))
     ours.subscribed(0)
-    ours.ended(SECOND)
+    ours.connection_ended(SECOND)
     assert ours.current().host == "c.example"
-    ours.failed()
+    ours.next_after_failure()
     assert str(ours.current()) == A, "back to the one that sent us"
-    ours.failed()
+    ours.next_after_failure()
     assert str(ours.current()) == B
 
 
 def test_each_address_is_tried_once_before_a_wait() -> None:
     ours = servers()
-    assert ours.failed(), "the second was not tried yet"
-    assert not ours.failed(), "both were"
-    assert not ours.failed()
-    ours.rested()
-    assert ours.failed()
-    assert not servers(A).failed()
-    ours.rested()
+    assert ours.next_after_failure(), "the second was not tried yet"
+    assert not ours.next_after_failure(), "both were"
+    assert not ours.next_after_failure()
+    ours.waited()
+    assert ours.next_after_failure()
+    assert not servers(A).next_after_failure()
+    ours.waited()
     ours.redirect(to("c.example"))
-    assert not ours.failed(), "two that refer to an address that is gone must not be asked without a wait"
+    assert not ours.next_after_failure(), "two that refer to an address that is gone must not be asked without a wait"
 
 
 def test_sessions_begin_at_different_addresses_and_go_round() -> None:
     begun = [Servers([parse_mqtt_address(text) for text in (A, B)], place=place) for place in range(3)]
     assert [str(one.current()) for one in begun] == [A, B, A]
-    begun[1].failed()
+    begun[1].next_after_failure()
     assert str(begun[1].current()) == A
