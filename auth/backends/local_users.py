@@ -71,6 +71,7 @@ class LocalUsers(ABC):
             return self._unreadable(found.user, error)
 
     def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
+        """As in ``auth.ports.KnowingSecrets``: a right generated secret is admitted despite a lock-out."""
         found = self._find(request)
         stored = found.user.password if found is not None and found.user.kind in _WITH_PASSWORDS else ""
         try:

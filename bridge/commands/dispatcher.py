@@ -148,7 +148,7 @@ class Dispatcher:
         except BadCommandError as error:
             self._send_to_dead_letters(owned, record, error)
             return
-        # A sum has room for another digit, which bitwise operations leave out: 16 bytes of each command that waits.
+        # ``| 0`` copies a sum without its spare digit: 16 bytes less for each command that waits.
         deadline_ns = (now_ns + (request.deadline_ms - now_ms) * 1_000_000) | 0
         command = Command(
             owned.key, record.place.offset, self._queues.device(request.device), request, record.value or b"", now_ns,

@@ -354,7 +354,7 @@ class Router:
 
         self.match = match if older else self._trie.first
 
-    def leaves(self, filters: Iterable[str]) -> list[str]:
+    def uncovered(self, filters: Iterable[str]) -> list[str]:
         """The filters with topics that perhaps no route takes."""
         return [text for text in filters if not self._trie.covering(text)]
 

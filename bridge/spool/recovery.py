@@ -145,14 +145,14 @@ class Loading:
                 if not self._was_stored(head, append, newest=newest):
                     is_cut = True
                     break
-                _learn(state, head)
+                _note_partition_of(state, head)
                 self._changed[head.id] = head.batch.messages
             for offset, head in append.records:
                 if not self._was_stored(head, append, newest=newest):
                     is_cut = True
                     break
                 partition, sequence = head.id >> ID_BITS, head.id & _SEQUENCE
-                _learn(state, head)
+                _note_partition_of(state, head)
                 if sequence > floors.setdefault(partition, self._removed(partition)):
                     rows.append(Row(head.id, number, offset, head.size, head.batch.messages, head.batch.opened_ms))
                 end = offset + head.size
@@ -287,7 +287,7 @@ def _appends(segments: Segments, number: int, start: int) -> Iterator[_Append]:
         yield append
 
 
-def _learn(state: State, head: Head) -> None:
+def _note_partition_of(state: State, head: Head) -> None:
     name = head.batch.topic, head.batch.partition
     partition = state.partitions.get(name)
     if partition is None:

@@ -279,9 +279,9 @@ class Connection:
                 flow.pace(self)
         flow.took(messages, size, pressed=pressed)
         if unacked > self._limit:
-            self._pass_limit(unacked)
+            self._note_overrun(unacked)
 
-    def _pass_limit(self, unacked: int) -> None:
+    def _note_overrun(self, unacked: int) -> None:
         if not self.overrun:
             log.warning(
                 "mqtt_window_overrun",

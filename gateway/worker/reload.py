@@ -272,7 +272,7 @@ def _older(before: _Generation, router: Router) -> tuple[tuple[float, Router], .
     for left_s, older in ((now_s, before.router), *before.older):
         wanted = [text for route in older.routes for text in route.filters]
         for one in later:
-            wanted = one.leaves(wanted)
+            wanted = one.uncovered(wanted)
         if wanted and now_s - left_s <= FORMER_S:
             later.append(older)
             kept.append((left_s, older))

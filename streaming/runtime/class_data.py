@@ -21,8 +21,8 @@ class ClassData:
     """The archive for one Java and one class path, in ``folder``; it may not exist yet."""
 
     def __init__(self, folder: Path, java_home: Path, class_path: Sequence[Path]) -> None:
-        """Of ``class_path`` what decides: jars, or folders of jars. What changed makes another archive; the JVM looks
-        more closely itself."""
+        """``class_path``: the jars, or folders of jars, that name the archive. A changed one makes another archive; the
+        JVM checks its classes itself."""
         facts = [java_home / "lib" / "modules", *class_path]  # the first is replaced when Java is updated
         self._folder = folder
         self._family = f"classes-{_digest(map(str, (java_home, *facts)))}"

@@ -161,7 +161,7 @@ class Trial:
         """Delete a topic, and wait until no broker lists it. An interrupted clean-up does not wait for the thread."""
         await asyncio.wrap_future(begun(partial(_delete_topic, settings, topic), "trial"))
 
-    def _groups(self, settings: Settings) -> None:
+    def _clean_up_groups(self, settings: Settings) -> None:
         """Have the consumer groups deleted that the gateway makes for commands."""
         if not settings.commands:
             return
@@ -204,7 +204,7 @@ class Trial:
 
     async def _subject(self, settings: Settings, way: Way, folder: Path) -> Subject:
         self._progress("starting the gateway")
-        self._groups(settings)
+        self._clean_up_groups(settings)
         subject = Subject(settings, folder / "gateway.log", self._batches.extend)
         expiry_s = settings.mqtt.session_expiry.total_seconds()
         self._cleanup.add(

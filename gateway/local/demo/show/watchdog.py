@@ -84,7 +84,7 @@ class Watchdog:
             stage: self._waiting_since.get(stage, now_s) for stage, count in waiting.items() if count > 0
         }
         standing = next((stage for stage in texts if self._stands(stage, state, now_s)), None)
-        return self._take(standing, texts, state, now_s)
+        return self._changed(standing, texts, state, now_s)
 
     def _stands(self, stage: str, state: DemoState, now_s: float) -> bool:
         taken_s = now_s - self._totals[stage][1]
@@ -94,7 +94,8 @@ class Watchdog:
         waited_s = now_s - self._waiting_since.get(stage, now_s)
         return min(taken_s, waited_s) >= (SPARK_STANDS_S if stage == "spark" else STANDS_S)
 
-    def _take(self, stage: str | None, texts: dict[str, str], state: DemoState, now_s: float) -> Standstill | None:
+    def _changed(self, stage: str | None, texts: dict[str, str], state: DemoState, now_s: float) -> Standstill | None:
+        """The standstill that has begun now, or the one that has ended; None if nothing has changed."""
         now = self._now
         if now is not None and now.stage != stage:
             self._now, now.seconds = None, state.flow_seconds_at(now_s) - now.at_s
