@@ -135,10 +135,10 @@ class Dispatcher:
             owned, offset = self._partitions.get(record.place[:2]), record.place.offset
             # One that is held was read again, after a rebalance that left the partition here.
             if owned and not (owned.is_closing or offset in owned.commands or offset in owned.burying):
-                self._take(owned, record, now_ns, now_ms)
+                self._take_command(owned, record, now_ns, now_ms)
         self.pump()
 
-    def _take(self, owned: OwnedPartition, record: LoggedRecord, now_ns: int, now_ms: int) -> None:
+    def _take_command(self, owned: OwnedPartition, record: LoggedRecord, now_ns: int, now_ms: int) -> None:
         known = owned.take(record, self.plan.settings.id_header)
         if known is not None and known.mark is Mark.FINISHED:
             return
@@ -236,10 +236,10 @@ class Dispatcher:
         """Send what may be sent now."""
         now_ns = self._clock.now_ns()
         for command in self._queues.leaving(now_ns, lambda: self.is_open and self._link.room > 0):
-            self._send(command, now_ns)
+            self._send_command(command, now_ns)
         self._show_queued()
 
-    def _send(self, command: Command, now_ns: int) -> None:
+    def _send_command(self, command: Command, now_ns: int) -> None:
         if now_ns >= command.deadline_ns:
             self._finish(command, Status.EXPIRED)
             return
@@ -287,7 +287,7 @@ class Dispatcher:
         elif code >= 0x80:
             self._return(command, State.WAITING)
         else:
-            self._sent(command)
+            self._note_sent(command)
         self.pump()
 
     def _nobody(self, command: Command) -> None:
@@ -314,12 +314,12 @@ class Dispatcher:
             self._timers.set(command, command.deadline_ns)
             return
         if command.code == NOBODY and command.shown is not Status.WAITING:
-            self._write(command, Status.WAITING, reason="nobody subscribes to its topic")
+            self._write_status(command, Status.WAITING, reason="nobody subscribes to its topic")
         pause_ns = min(_RETRY_FIRST_NS << min(command.pauses, 10), _RETRY_LONGEST_NS)
         command.pauses += 1
         self._timers.set(command, min(now_ns + pause_ns, command.deadline_ns))
 
-    def _sent(self, command: Command) -> None:
+    def _note_sent(self, command: Command) -> None:
         is_more_asked = command.request.is_answer_asked or self.plan.is_delivery_asked
         if self.plan.settings.qos == 0:
             command.code = None  # the broker answers nothing
@@ -330,7 +330,7 @@ class Dispatcher:
         if self.plan.settings.release == "sent":
             self._queues.release(command)
         self._timers.set(command, self._clock.now_ns() + self.plan.answer_timeout_ns)
-        self._write(command, Status.SENT)
+        self._write_status(command, Status.SENT)
 
     def _show_queued(self) -> None:
         """Commands that could not leave at once are accepted.
@@ -341,7 +341,7 @@ class Dispatcher:
         while self._entered and self._sink.waiting < _MOST_UNWRITTEN:
             command = self._entered.popleft()
             if self._is_ours(command) and command.state is State.QUEUED and command.shown is None:
-                self._write(command, Status.ACCEPTED)
+                self._write_status(command, Status.ACCEPTED)
 
     # --- answers -------------------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class Dispatcher:
         if is_late:
             if status is not None:
                 del self._partitions[command.partition].late[command.offset]
-                self._write(command, status, terminal=True, late=True, answer=answer)
+                self._write_status(command, status, terminal=True, late=True, answer=answer)
         elif not command.request.is_answer_asked:
             self.account.unmatched["not asked for"] += not is_again
         elif status is not None:
@@ -383,7 +383,7 @@ class Dispatcher:
                 self._move(command, State.IN_PROGRESS)
             self._timers.set(command, self._clock.now_ns() + self.plan.answer_timeout_ns)
             if command.shown is not Status.IN_PROGRESS or self._sink.waiting < _MOST_UNWRITTEN:
-                self._write(command, Status.IN_PROGRESS, answer=answer)
+                self._write_status(command, Status.IN_PROGRESS, answer=answer)
         self.pump()
 
     def delivered(self, delivery: Delivery) -> None:
@@ -400,7 +400,7 @@ class Dispatcher:
                 self._queues.release(command)
             if command.state is State.SENT:
                 self._move(command, State.DELIVERED)
-                self._write(command, Status.DELIVERED)
+                self._write_status(command, Status.DELIVERED)
         self.pump()
 
     def _find(self, token: str, device: str) -> tuple[Command, bool] | str | None:
@@ -501,9 +501,9 @@ class Dispatcher:
             command.payload = b""  # a timed-out command is remembered for its late answer
             self.pump()
 
-        self._write(command, status, terminal=True, reason=reason, answer=answer, stored=stored)
+        self._write_status(command, status, terminal=True, reason=reason, answer=answer, stored=stored)
 
-    def _write(
+    def _write_status(
         self,
         command: Command,
         status: Status,

@@ -174,11 +174,11 @@ class GroupMember:
 
     async def stop(self) -> None:
         """Await ``revoked``, then end. The partitions wait SESSION_S for this member to come back. Never raises."""
-        await self._end(leave=False)
+        await self._leave_and_close(leave=False)
 
     async def retire(self) -> None:
         """As ``stop``, but the partitions go to other members at once. Never raises."""
-        await self._end(leave=True)
+        await self._leave_and_close(leave=True)
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -554,7 +554,7 @@ class GroupMember:
             else:
                 return
 
-    async def _end(self, *, leave: bool) -> None:
+    async def _leave_and_close(self, *, leave: bool) -> None:
         if self._consumer is None:
             return
         settled = asyncio.ensure_future(self._settled.wait())

@@ -170,13 +170,13 @@ class TopicWatch:
                 continue
             before, self._seen[topic] = self._seen[topic], there
             if there != before and (topic in self._pinned or not before or not there):
-                self._say(topic, self._pinned.get(topic, there or 0), there)
+                self._log_partitions(topic, self._pinned.get(topic, there or 0), there)
             self._missed[topic] = 0 if there is not None else self._missed.get(topic, 0) + 1
             if self._missed[topic] >= LOOKS_BEFORE_CREATION:
                 gone.append(topic)
         return gone
 
-    def _say(self, topic: str, used: int, there: int | None) -> None:
+    def _log_partitions(self, topic: str, used: int, there: int | None) -> None:
         if there is None:
             made = "it is made anew soon" if self._creator is not None else "kafka.topics.create is off: make it anew"
             log.error(

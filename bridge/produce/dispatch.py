@@ -168,7 +168,7 @@ class Dispatcher:
         if found is not None:
             self._old -= 1
         else:
-            found = self._settle(flags, topic_bytes)
+            found = self._make_entry(flags, topic_bytes)
             if len(topic_bytes) > REMEMBERED_BYTES:
                 return found
         if self._young >= self._half and self._young + self._old >= self._most:
@@ -216,7 +216,7 @@ class Dispatcher:
         self._property_entries = limits.property_entries
         self._max_record_bytes = limits.max_record_bytes
 
-    def _settle(self, flags: int, topic_bytes: bytes) -> Entry:
+    def _make_entry(self, flags: int, topic_bytes: bytes) -> Entry:
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
         if route is None or not route.fast or route.tombstones or self._is_others(route, topic):

@@ -236,7 +236,7 @@ class Sender:
         try:
             producer.hand_over(queue.topic, queue.partition, batch.builder, partial(self._answer, queue, batch))
         except BridgeError as error:
-            self._failed(queue, batch, error)
+            self._batch_failed(queue, batch, error)
 
     def _answer(self, queue: PartitionQueue, batch: Batch, offset: int, error: BridgeError | None) -> None:
         try:
@@ -265,9 +265,9 @@ class Sender:
             elif queue.has_unsent:
                 self._send_next(queue)
         else:
-            self._failed(queue, batch, error)
+            self._batch_failed(queue, batch, error)
 
-    def _failed(self, queue: PartitionQueue, batch: Batch, error: BridgeError) -> None:
+    def _batch_failed(self, queue: PartitionQueue, batch: Batch, error: BridgeError) -> None:
         now_ns = self._clock_ns()
         batch.first_failed_ns = batch.first_failed_ns or now_ns
         self._observer.batch_failed(batch, queue.partition, error)
@@ -507,7 +507,7 @@ class Sender:
                     text = (
                         f"No answer for {queue.topic}/{queue.partition} within kafka.delivery_timeout ({seconds:g} s)."
                     )
-                    self._failed(queue, batch, IncarnationError(text))
+                    self._batch_failed(queue, batch, IncarnationError(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,7 +369,7 @@ class Spooler:
 
     async def _write_all(self, items: list[tuple[PartitionQueue, Batch]]) -> None:
         while items:
-            await self._write(items)
+            await self._write_batches(items)
             items = [] if self._closed else self._next_items()
 
     def _written_all(self, task: asyncio.Task[None]) -> None:
@@ -377,7 +377,7 @@ class Spooler:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._links.fatal(error)
 
-    async def _write(self, items: list[tuple[PartitionQueue, Batch]]) -> None:
+    async def _write_batches(self, items: list[tuple[PartitionQueue, Batch]]) -> None:
         now_ns, now_ms = self._clock_ns(), time.time_ns() // 1_000_000
         rows = [
             SpoolBatch(
@@ -405,11 +405,11 @@ class Spooler:
                 self.problem = None
                 log.info("spool_takes_again")
             for (queue, batch), row_id in zip(items, ids, strict=True):
-                self._written(queue, batch, row_id)
+                self._note_written(queue, batch, row_id)
         for queue in dict.fromkeys(queue for queue, _ in items):
             self._links.resume(queue)
 
-    def _written(self, queue: PartitionQueue, batch: Batch, row_id: int) -> None:
+    def _note_written(self, queue: PartitionQueue, batch: Batch, row_id: int) -> None:
         backlog = queue.backlog
         assert backlog is not None
         backlog.writing.remove(batch)

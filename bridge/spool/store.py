@@ -216,12 +216,12 @@ class Store:
         if found is None:
             return ReadResult([])
         try:
-            return self._read(found, max(after_id, found.base), max_bytes)
+            return self._read_batches(found, max(after_id, found.base), max_bytes)
         except sqlite3.Error as error:
             self._index_failed(error)
             return self.read(topic, partition, after_id, max_bytes)  # from the new index
 
-    def _read(self, partition: PartitionState, after: int, max_bytes: int) -> ReadResult:
+    def _read_batches(self, partition: PartitionState, after: int, max_bytes: int) -> ReadResult:
         batches: list[StoredBatch] = []
         bad: list[Row] = []
         size = 0
@@ -245,11 +245,11 @@ class Store:
                 batches.append(StoredBatch(row.id, found, row.size))
                 size += row.size
         if bad:
-            self._lose(partition, bad)
+            self._drop_lost(partition, bad)
         messages, lost = sum(row.messages for row in bad), sum(row.size for row in bad)
         return ReadResult(batches, len(bad), messages, lost)
 
-    def _lose(self, partition: PartitionState, bad: list[Row]) -> None:
+    def _drop_lost(self, partition: PartitionState, bad: list[Row]) -> None:
         log.error(
             "spool_batches_lost",
             topic=partition.topic,

@@ -122,7 +122,7 @@ class SpoolThread:
             if isinstance(job, _Append):
                 self._append(job)
             elif job is not None:
-                self._work(job)
+                self._run_job(job)
             elif self.stopping:
                 return
 
@@ -135,7 +135,7 @@ class SpoolThread:
         except Empty:
             return None
 
-    def _work(self, job: _Job) -> None:
+    def _run_job(self, job: _Job) -> None:
         done = job.done
         try:
             result = job.work()

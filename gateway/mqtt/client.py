@@ -152,7 +152,7 @@ class Handshake:
     async def connected(self, ended: asyncio.Future[Any]) -> None:
         """Wait for CONNACK. Raises MqttRefusedError, or ConnectError when the connection ends first."""
         left_s = self._deadline_s - asyncio.get_running_loop().time()
-        await self._answer(self._connected, ended, "CONNECT", max(left_s, 0.0))
+        await self._await_answer(self._connected, ended, "CONNECT", max(left_s, 0.0))
 
     async def subscribe(
         self, subscriptions: Sequence[Subscription], ended: asyncio.Future[Any], silent_s: Callable[[], float]
@@ -167,7 +167,9 @@ class Handshake:
         self._granted = asyncio.get_running_loop().create_future()
         self._subscriptions = subscriptions
         self._packet_id = self._send_subscribe(subscriptions)
-        await self._answer(self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds(), silent_s)
+        await self._await_answer(
+            self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds(), silent_s
+        )
 
     def repeat(self, subscriptions: Sequence[Subscription]) -> None:
         """Send the same SUBSCRIBE again; nothing waits for the answer. Raises ConnectError."""
@@ -187,7 +189,7 @@ class Handshake:
         self.client.loop_write()
         return packet_id
 
-    async def _answer(
+    async def _await_answer(
         self,
         answer: asyncio.Future[None],
         ended: asyncio.Future[Any],

@@ -154,7 +154,7 @@ class Connection:
             # A defect. The bytes are no longer in the stream, so the connection ends: then the broker sends the
             # messages again.
             log.critical("mqtt_read_failed", error=repr(error), exc_info=error)
-            self._end("other", f"reading failed: {words(error)}")
+            self._end_connection("other", f"reading failed: {words(error)}")
             if not isinstance(error, Exception):
                 raise
 
@@ -200,7 +200,9 @@ class Connection:
         elif failure is not None:
             raise failure
         elif at_end:
-            self._end("closed", words(stream.failure) if stream.failure else "the broker closed the connection")
+            self._end_connection(
+                "closed", words(stream.failure) if stream.failure else "the broker closed the connection"
+            )
 
     def _report_reuse(self) -> None:
         self._reuse_reported = True
@@ -297,7 +299,7 @@ class Connection:
 
     def _reject(self, error: MalformedPacketError) -> None:
         log.error("mqtt_malformed", error=str(error), consequence="disconnecting; the broker may send it again")
-        self._end("protocol", str(error))
+        self._end_connection("protocol", str(error))
         self._client.disconnect(reasoncode=ReasonCode(PacketTypes.DISCONNECT, identifier=error.reason_code))
         self._client.loop_write()
 
@@ -431,7 +433,7 @@ class Connection:
             paused=self._is_unread,
         )
         if verdict is Verdict.SILENT:
-            self._end("keepalive", "no PINGRESP")
+            self._end_connection("keepalive", "no PINGRESP")
             return
         if verdict is Verdict.STUCK:
             text = "The broker began a packet and does not finish it: its length is wrong, or the broker hangs."
@@ -440,7 +442,7 @@ class Connection:
         self._send_ping()
         if self._stream.failure is not None and self._is_unread:
             # Otherwise the reader notices the end, after all bytes before it.
-            self._end("closed", words(self._stream.failure))
+            self._end_connection("closed", words(self._stream.failure))
             return
         self._arm_ping()
 
@@ -465,14 +467,14 @@ class Connection:
                 text += f"; {advice}"
             if code in REDIRECTIONS:
                 self.redirection = Redirection(code, getattr(properties, "ServerReference", ""))
-            self._end(reasons.disconnect_label(code), text)
+            self._end_connection(reasons.disconnect_label(code), text)
         elif reason.value == PROTOCOL_ERROR:
             kind = reasons.packet_name(self._served)
-            self._end("protocol", f"the broker sent a {kind} that MQTT does not allow, or not here")
+            self._end_connection("protocol", f"the broker sent a {kind} that MQTT does not allow, or not here")
         else:
             failure = self._stream.failure
             text = words(failure) if failure else reasons.lost(reason.value, sent=False)
-            self._end("requested" if self.stopping else "closed", text)
+            self._end_connection("requested" if self.stopping else "closed", text)
 
     def _on_socket_close(self, _client: object, _data: object, _stream: object) -> None:
         """Remove the descriptor from the event loop before paho closes it."""
@@ -483,7 +485,7 @@ class Connection:
             self._loop.remove_reader(self._stream.fileno())
             self._loop.remove_writer(self._stream.fileno())
 
-    def _end(self, label: str, detail: str | None) -> None:
+    def _end_connection(self, label: str, detail: str | None) -> None:
         if self.ended.done():
             return
         self._flow.remove(self)
@@ -522,12 +524,12 @@ class Connection:
             if data is None:
                 return
             if not data:
-                self._end("requested", None)
+                self._end_connection("requested", None)
                 return
 
     def close(self) -> None:
         """Close the socket. Without a DISCONNECT before, the broker sends the will."""
-        self._end("requested", None)
+        self._end_connection("requested", None)
         if not self._stream.closed:
             self._forget()
             self._stream.close()

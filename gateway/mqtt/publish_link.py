@@ -143,7 +143,7 @@ class PublishLink:
 
     def give_up(self, why: str) -> None:
         """End the present connection and make another: the broker answers pings, perhaps, but no messages."""
-        self._end("closed", why)
+        self._end_connection("closed", why)
 
     def _send(self) -> None:
         """Write the packets that have gathered: a call of the system takes longer than to make one."""
@@ -216,7 +216,7 @@ class PublishLink:
         self._rest = b""
         watched = self._watched = WatchedStream(
             client, stream, self._settings.keepalive,
-            take=self._take, ended=partial(self._end, "closed"), written=self._tell,
+            take=self._take, ended=partial(self._end_connection, "closed"), written=self._tell_change,
         )  # fmt: skip
         await handshake.connected(self._ended)
         self._window, self._largest = handshake.window, handshake.largest or _LARGEST
@@ -224,12 +224,12 @@ class PublishLink:
         self._servers.subscribed(self.connected_ns)
         self._retry.subscribed(self.connected_ns)
         watched.keep_alive()
-        self._tell()
+        self._tell_change()
 
     def _hang_up(self) -> None:
         """Close the connection; nobody knows what becomes of unanswered messages."""
         is_connected = self.connected_ns is not None
-        self._end("closed", None)
+        self._end_connection("closed", None)
         client, self._client = self._client, None
         stream, self._stream = self._stream, None
         if client is not None:
@@ -242,7 +242,7 @@ class PublishLink:
             stream.flush()
             stream.close()
 
-    def _end(self, label: str, detail: str | None) -> None:
+    def _end_connection(self, label: str, detail: str | None) -> None:
         if self._watched is not None:
             self._watched.stop()
             self._watched = None
@@ -260,9 +260,9 @@ class PublishLink:
         for packet_id, published in waiting.items():
             self._tell_of(published, DENIED if packet_id == refused else None)
         if was_connected:
-            self._tell()
+            self._tell_change()
 
-    def _tell(self) -> None:
+    def _tell_change(self) -> None:
         for changed in self._changed:
             changed()
 
@@ -277,7 +277,7 @@ class PublishLink:
         while (packet := _packet(data, at)) is not None:
             kind, begin, end = packet
             if kind in (_PUBACK, _PUBREC, _PUBCOMP):
-                self._answer(stream, kind, data[begin:end])
+                self._take_answer(stream, kind, data[begin:end])
             else:
                 stream.control += data[at:end]
             at = end
@@ -285,11 +285,11 @@ class PublishLink:
         if not self._waiting:
             self._idle.set()
         if self.room > room:
-            self._tell()
+            self._tell_change()
 
-    def _answer(self, stream: PacketStream, kind: int, body: bytes) -> None:
+    def _take_answer(self, stream: PacketStream, kind: int, body: bytes) -> None:
         if len(body) < 2:
-            self._end("protocol", "the broker sent an acknowledgement without a packet id")
+            self._end_connection("protocol", "the broker sent an acknowledgement without a packet id")
             return
         packet_id = int.from_bytes(body[:2])
         code = body[2] if len(body) > 2 else 0  # left out: success [MQTT-3.4.2.1]
@@ -320,10 +320,12 @@ class PublishLink:
             if code in REDIRECTIONS:
                 self._redirection = Redirection(code, getattr(properties, "ServerReference", ""))
             advice = reasons.disconnect_advice(code)
-            self._end(reasons.disconnect_label(code), reasons.lost(code, sent=True) + (f"; {advice}" if advice else ""))
+            self._end_connection(
+                reasons.disconnect_label(code), reasons.lost(code, sent=True) + (f"; {advice}" if advice else "")
+            )
         else:
             failure = self._stream.failure if self._stream is not None else None
-            self._end("closed", words(failure) if failure else reasons.lost(code, sent=False))
+            self._end_connection("closed", words(failure) if failure else reasons.lost(code, sent=False))
 
 
 def _packet(data: bytes, at: int) -> tuple[int, int, int] | None:

@@ -70,7 +70,7 @@ class Membership:
         the steps of a reload, and raises GatewayError for a failed one. The value of ``progress`` changes while the
         worker makes progress."""
         self._stop, self._answers, self._reload, self._progress = stop, answers, reload, progress
-        self._channel = await open_channel(self._socket, self._heard, self._lost)
+        self._channel = await open_channel(self._socket, self._take_message, self._lost)
         self._say("up")
         self._telling = asyncio.create_task(self._tell_progress(), name="tell progress")
 
@@ -139,14 +139,14 @@ class Membership:
 
     # --- messages from the supervisor ---
 
-    def _heard(self, message: Message) -> None:
+    def _take_message(self, message: Message) -> None:
         match message:
             case {"say": "go"}:
                 self._go.set()
             case {"say": "ask", "number": int(number), "path": str(path), "accept": str(accept)}:
                 self._begin(self._answer(number, path, accept), f"answer {path}")
             case {"say": "reload", "number": int(number), "step": str(step), "settings": settings}:
-                self._begin(self._do(number, step, settings), f"reload: {step}")
+                self._begin(self._take_reload_step(number, step, settings), f"reload: {step}")
             case _:
                 _log.warning("supervisor_said_nonsense", message=json.dumps(message)[:200])
 
@@ -155,7 +155,7 @@ class Membership:
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _do(self, number: int, step: str, text: str | None) -> None:
+    async def _take_reload_step(self, number: int, step: str, text: str | None) -> None:
         assert self._reload is not None
         sentence, remarks = None, []
         telling = asyncio.create_task(self._tell_progress(), name="tell progress")

@@ -230,10 +230,10 @@ class WorkerProcess:
 
     async def attach(self, sock: socket.socket) -> None:
         """Opens the channel and sends the settings."""
-        self._channel = await open_channel(sock, self._heard, self._hung_up)
+        self._channel = await open_channel(sock, self._take_message, self._hung_up)
         self._channel.send_line(to_json(self.settings))
 
-    def _heard(self, message: Message) -> None:
+    def _take_message(self, message: Message) -> None:
         match message:
             case {"say": "up" | "warm" | "ready" | "released" as mark}:
                 self._marks.add(mark)

@@ -96,7 +96,7 @@ class Slot:
             async with self.changing:
                 if self.current is worker:
                     self.current = None
-                    self._judge(worker, status)
+                    self._judge_end(worker, status)
             if self.current is None:
                 await self._wait()
 
@@ -120,7 +120,7 @@ class Slot:
             self._backoff.started(time.monotonic_ns())
             _log.info("worker_ready", slot=self.number, pid=worker.pid)
 
-    def _judge(self, worker: WorkerProcess, status: int) -> None:
+    def _judge_end(self, worker: WorkerProcess, status: int) -> None:
         self.problem = worker.sentence or f"Its process ended {describe(status)}."
         match judge(status, told=worker.left, ever_ready=self._ever_ready):
             case Verdict.EXPECTED:

@@ -290,7 +290,10 @@ def literals_of_calls(folder: str, functions: set[str], place: int) -> set[str]:
 
 @pytest.mark.parametrize(
     ("functions", "place", "definition"),
-    [({"ConnectError", "MqttRefusedError"}, 1, Metrics.mqtt_connect_failures), ({"_end"}, 0, Metrics.mqtt_disconnects)],
+    [
+        ({"ConnectError", "MqttRefusedError"}, 1, Metrics.mqtt_connect_failures),
+        ({"_end_connection"}, 0, Metrics.mqtt_disconnects),
+    ],
     ids=["connect failures", "disconnects"],
 )
 def test_reasons_the_sessions_give_are_in_the_table(functions: set[str], place: int, definition: object) -> None:

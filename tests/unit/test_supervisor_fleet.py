@@ -49,28 +49,28 @@ class ObedientWorker(WorkerProcess):
         self.answers: dict[str, Any] | None = {}
         spawner.history.append(f"{slot} started as {role}")
         if settings.instance == "cold" and slot == spawner.cold_slot:
-            self._heard({"say": "failed", "sentence": "No such topic."})
+            self._take_message({"say": "failed", "sentence": "No such topic."})
             self.finish(69)
         else:
             marks, spawner.hangs_at = spawner.hangs_at, None
             if marks is not None:
                 self.answers = None
             for mark in ["up", "warm"] if marks is None else marks:
-                self._heard({"say": mark})
+                self._take_message({"say": mark})
 
     def go(self) -> None:
         if "ready" not in self.marks and self.answers is not None:
             self.spawner.history.append(f"{self.slot} goes")
-            self._heard({"say": "ready"})
+            self._take_message({"say": "ready"})
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.left = True
         self.signals.append(number.name)
         if self.alive and number.name not in self.ignores:
             self.spawner.history.append(f"{self.slot} {number.name}")
-            self._heard({"say": "released"})
+            self._take_message({"say": "released"})
             if number is signal.SIGUSR1 and self.spawner.cannot_retire:
-                self._heard({"say": "stopped", "unacked": 7})
+                self._take_message({"say": "stopped", "unacked": 7})
             self.finish(75 if number is signal.SIGUSR1 and self.spawner.cannot_retire else 0)
 
     def kill(self) -> None:

@@ -56,7 +56,7 @@ class FakeWorker(WorkerProcess):
 
     def say(self, *words: str) -> None:
         for word in words:
-            self._heard({"say": word})
+            self._take_message({"say": word})
 
     def go(self) -> None:
         self.told.append("go")
@@ -133,7 +133,7 @@ async def test_what_is_vain_ends_the_first_start(status: int) -> None:
     bench = Bench()
     keeper = asyncio.create_task(bench.slot.keep())
     worker = await bench.started(1)
-    worker._heard({"say": "failed", "sentence": "The password is wrong."})
+    worker._take_message({"say": "failed", "sentence": "The password is wrong."})
     worker.finish(status)
     with pytest.raises(VainError, match=r"^The password is wrong\.$") as raised:
         await keeper
@@ -167,7 +167,7 @@ async def test_the_old_one_lets_go_when_the_new_one_is_warm_and_not_before(bench
 
 async def test_a_new_one_that_fails_before_it_is_warm_changes_nothing(bench: Bench) -> None:
     old, new, replacing = await bench.replaced()
-    new._heard({"say": "failed", "sentence": "No such topic."})
+    new._take_message({"say": "failed", "sentence": "No such topic."})
     new.finish(69)
     assert await replacing == "worker 3: No such topic."
     assert bench.slot.current is old
@@ -236,7 +236,7 @@ async def test_a_step_of_a_reload_is_waited_for_while_its_worker_gets_on() -> No
     step = asyncio.create_task(worker.reload("commit", None, 60))
     await moving(worker, 200)
     assert not step.done()
-    worker._heard({"say": "reloaded", "number": 1, "sentence": None, "remarks": ["late"]})
+    worker._take_message({"say": "reloaded", "number": 1, "sentence": None, "remarks": ["late"]})
     assert await step == Reloaded(None, ("late",))
     began = asyncio.get_running_loop().time()
     assert "60 s without progress" in str((await worker.reload("finish", None, 60)).sentence)
@@ -256,7 +256,7 @@ async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_ol
     old.say("released")
     await until(lambda: new.told == ["go"])
     old.finish(-signal.SIGTERM)
-    new._heard({"say": "failed", "sentence": "The password is wrong."})
+    new._take_message({"say": "failed", "sentence": "The password is wrong."})
     new.finish(77)
     assert await replacing == "worker 3: The password is wrong."
     third = await bench.started(3)
