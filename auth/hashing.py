@@ -95,7 +95,7 @@ class Hasher:
                 passwords.hash_argon2id(_NOBODYS, self.cost)
             return good
 
-        return await self._run(judge)
+        return await self._run_in_thread(judge)
 
     def verify_at_once(self, stored: str, password: str) -> bool | None:
         """As ``verify`` for a fast kind, without waiting. None if a thread is needed, also after a failure."""
@@ -117,11 +117,11 @@ class Hasher:
 
     async def burn(self) -> None:
         """Takes as long as verifying a wrong argon2id password. Raises OverloadedError."""
-        await self._run(lambda: passwords.hash_argon2id(_NOBODYS, self.cost))
+        await self._run_in_thread(lambda: passwords.hash_argon2id(_NOBODYS, self.cost))
 
     async def hash(self, password: str) -> str:
         """A new argon2id hash. Raises OverloadedError, and ValueError for what MQTT cannot carry."""
-        return await self._run(lambda: passwords.hash_argon2id(password, self.cost))
+        return await self._run_in_thread(lambda: passwords.hash_argon2id(password, self.cost))
 
     def outdated(self, stored: str) -> bool:
         """Whether a verified password should be hashed anew: neither argon2id with today's settings or more, nor a
@@ -139,7 +139,7 @@ class Hasher:
         """End the threads, without waiting for their present work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         began_ns = time.monotonic_ns()
         await self._take_a_thread()
         loop = asyncio.get_running_loop()

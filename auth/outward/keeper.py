@@ -117,10 +117,10 @@ class Keeper:
 
     async def _run(self) -> None:
         while True:
-            await self._look()
+            await self._renew()
             await until_due(self._plan.due_ns, self._monotonic_ns, self._asked)
 
-    async def _look(self) -> None:
+    async def _renew(self) -> None:
         self._plan.began(self._monotonic_ns())
         self._looking = True
         try:

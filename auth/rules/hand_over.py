@@ -160,10 +160,10 @@ class _Writer:
             told = kinds if self._closed else self._uncontradicted(line, kinds)
             if not line.eq:
                 self._denials.append(line)
-            self._tell(line, kinds, told)
+            self._hand_over_line(line, kinds, told)
         else:
             kinds, told = self._beside_denials(line)
-            self._tell(line, kinds, self._guarded(line.topic, self._uncontradicted(line, told)))
+            self._hand_over_line(line, kinds, self._guarded(line.topic, self._uncontradicted(line, told)))
 
     def close(self) -> None:
         """End the list: deny topics without a rule, unless a left-out rule might allow them."""
@@ -175,7 +175,7 @@ class _Writer:
                 self.acl += _entries("deny", "#", kinds)
                 break
 
-    def _tell(self, line: _Line, kinds: int, told: int) -> None:
+    def _hand_over_line(self, line: _Line, kinds: int, told: int) -> None:
         text: str | None = line.topic
         if not _wild(line.topic):
             if line.eq or "${" in line.topic:  # the same thing without wildcards, and EMQX looks for no placeholder

@@ -167,7 +167,7 @@ class FirstStart:
             what = "Grafana's first password"
             self._file("grafana/admin_password", lambda: secrets.token_urlsafe(24), _GROUP, what)
 
-    def _place(self, place: str, mode: int) -> Path:
+    def _make_folder(self, place: str, mode: int) -> Path:
         folder = self._folder / place
         try:
             for missing in reversed([one for one in folder.parents if not one.exists()]):
@@ -193,7 +193,7 @@ class FirstStart:
     def _file(self, file: str, make: Callable[[], str], mode: int, what: str) -> str:
         """The text of a file, which is made if missing: completely or not at all, and by one process only."""
         place, name = file.split("/")
-        path = self._place(place, mode) / name
+        path = self._make_folder(place, mode) / name
         try:
             return _read(path)
         except FileNotFoundError:
@@ -292,7 +292,7 @@ class FirstStart:
         if not made:
             return
         # Within the transaction, so that the database has no secret that could not be written to the file.
-        path = self._place("devices", _PRIVATE) / "devices.csv"
+        path = self._make_folder("devices", _PRIVATE) / "devices.csv"
         before = _HEADING
         with contextlib.suppress(FileNotFoundError):
             before = _read(path, strip=False)

@@ -404,7 +404,7 @@ class CommandRunner:
                     if self._rewind_ms == moment_ms:  # no earlier one was asked for meanwhile
                         self._rewind_ms = None
                 for record in await feed.read():
-                    self._hear(record)
+                    self._take_uplink(record)
                 self.look()
         finally:
             self._feed = None
@@ -416,7 +416,7 @@ class CommandRunner:
         if moment_ms is not None:
             self._rewind_ms = moment_ms if self._rewind_ms is None else min(moment_ms, self._rewind_ms)
 
-    def _hear(self, record: LoggedRecord) -> None:
+    def _take_uplink(self, record: LoggedRecord) -> None:
         dispatcher = self.dispatcher
         for kind in self._ways[record.place.topic]:
             if kind == "answers" and (answer := read_answer(record)) is not None:

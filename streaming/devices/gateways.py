@@ -119,13 +119,13 @@ class Gateway:
     def compare(self, newest_ms: int, rules: Rules) -> list[Event]:
         """The others are at ``newest_ms``: it is away if that is too far ahead."""
         if newest_ms - self.alive_ms > self.patience_ms(rules):
-            return self._lose(rules)
+            return self._mark_lost(rules)
         return []
 
     def tick(self, wall_ms: int, watched_ms: int, rules: Rules) -> list[Event]:
         """Time passes and nothing is heard. ``watched_ms``: since when the job runs without a break."""
         if wall_ms - max(self.heard_wall_ms, watched_ms) > self.patience_ms(rules):
-            return self._lose(rules)
+            return self._mark_lost(rules)
         delivers = any(worker.quiet_ms >= (self.data_ms or 0) for worker in self.workers.values())
         unread = wall_ms - max(self.data_wall_ms, watched_ms) > rules.offline_after_ms
         behind = self.data_ms is not None and self.progress(rules) == self.data_ms and self.alive_ms > self.data_ms
@@ -149,7 +149,7 @@ class Gateway:
         events = []
         silence = ms - self.alive_ms
         if silence > self.patience_ms(rules):
-            events += self._lose(rules)
+            events += self._mark_lost(rules)
             self.outages = [*self.outages, (self.alive_ms, ms)][-_MOST_OUTAGES:]
         if self.lost:
             self.lost = False
@@ -157,7 +157,7 @@ class Gateway:
         self.alive_ms, self.heard_wall_ms = ms, wall_ms
         return events
 
-    def _lose(self, rules: Rules) -> list[Event]:
+    def _mark_lost(self, rules: Rules) -> list[Event]:
         if self.lost:
             return []
         self.lost, self.stalled = True, False

@@ -83,12 +83,12 @@ class ShardProcessor(StatefulProcessor):
         self._meta = handle.getValueState("meta", _META)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803 (Spark's names)
-        return self._run(key[0], [one for row in rows if (one := _input(row)) is not None], timerValues)
+        return self._run_shard(key[0], [one for row in rows if (one := _input(row)) is not None], timerValues)
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
-        return self._run(key[0], [], timerValues)
+        return self._run_shard(key[0], [], timerValues)
 
-    def _run(self, shard: int, inputs: list[Input], timer_values: TimerValues) -> Iterator[Row]:
+    def _run_shard(self, shard: int, inputs: list[Input], timer_values: TimerValues) -> Iterator[Row]:
         wall_ms = timer_values.getCurrentProcessingTimeInMs()
         store = _SparkStore(self._devices, self._due, self._gateways, self._meta)
         output = Shard(store, self._rules, first=shard == 0).run(inputs, wall_ms)

@@ -70,13 +70,13 @@ class Device:
             if known is None or reading.event_ms >= known[1]:
                 self.values[name] = (value, reading.event_ms)
         self.event_ms = max(reading.event_ms, self.event_ms or 0)
-        events += self._count(reading)
+        events += self._count_sequence(reading)
         # Of one moment the gateway decides, as in a batch: which of two is read first is chance.
         if self.seen_ms is None or (reading.received_ms, reading.gateway) >= (self.seen_ms, self.gateway):
             self.seen_ms = reading.received_ms
             self.type, self.site, self.gateway = reading.type, reading.site, reading.gateway
             if self.state == UNKNOWN or (self.state == OFFLINE and self._revives(reading)):
-                events += self._turn(ONLINE, reading.received_ms, "reading", "readings come again", rules)
+                events += self._change_state(ONLINE, reading.received_ms, "reading", "readings come again", rules)
         return events
 
     def hear(self, presence: Presence, rules: Rules) -> list[Event]:
@@ -99,11 +99,11 @@ class Device:
             self.birth_ms = at
             if self.reason != "death" and self.seen_ms is not None and self.seen_ms >= at:
                 return events  # its readings have said so, and what came of them since
-            return events + self._turn(ONLINE, at, "birth", presence.detail, rules)
+            return events + self._change_state(ONLINE, at, "birth", presence.detail, rules)
         self.death_ms = at
         if self.seen_ms is not None and self.seen_ms > at + AFTER_DEATH_MS:
             return events  # it has sent since
-        return events + self._turn(OFFLINE, at, "death", presence.detail, rules)
+        return events + self._change_state(OFFLINE, at, "death", presence.detail, rules)
 
     def judge(self, gateway: Gateway, rules: Rules) -> list[Event]:
         """What the progress of its gateway's stream brings: silence, gaps old enough to be told, an end of flapping."""
@@ -117,9 +117,9 @@ class Device:
             deadline = gateway.deadline(heard, rules.offline_after_ms)
             if now >= deadline:
                 detail = f"no reading since {moment(heard)}"
-                events += self._turn(OFFLINE, deadline, "silence", detail, rules)
+                events += self._change_state(OFFLINE, deadline, "silence", detail, rules)
             elif gateway.is_away and self.state == ONLINE:
-                events += self._turn(UNKNOWN, max(gateway.away_ms, self.since_ms), "gateway", "", rules)
+                events += self._change_state(UNKNOWN, max(gateway.away_ms, self.since_ms), "gateway", "", rules)
         return events + self.calm(now, rules)
 
     def calm(self, now: int, rules: Rules) -> list[Event]:
@@ -142,7 +142,7 @@ class Device:
             due.append(self.flips[0] + rules.flap_window_ms)
         return min(due, default=None)
 
-    def _count(self, reading: Reading) -> list[Event]:
+    def _count_sequence(self, reading: Reading) -> list[Event]:
         if reading.seq is None:
             return []
         resets, last = self.sequence.resets, self.sequence.last
@@ -167,7 +167,7 @@ class Device:
     def _revives(self, reading: Reading) -> bool:
         return self.reason != "death" or reading.received_ms > (self.death_ms or 0) + AFTER_DEATH_MS
 
-    def _turn(self, state: State, at_ms: int, reason: str, detail: str, rules: Rules) -> list[Event]:
+    def _change_state(self, state: State, at_ms: int, reason: str, detail: str, rules: Rules) -> list[Event]:
         was = self.state
         if was == state:
             return []

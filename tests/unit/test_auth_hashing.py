@@ -163,7 +163,7 @@ async def test_the_threads_have_a_lower_priority(hasher: Hasher) -> None:
     def mine() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    assert await hasher._run(mine) > mine()
+    assert await hasher._run_in_thread(mine) > mine()
 
 
 async def test_after_the_end_nothing_is_computed(hasher: Hasher) -> None:
