@@ -30,7 +30,7 @@ class StatusSettings(Table):
     """Whether the gateway publishes a retained birth message and registers a last will, so that everybody on the broker
     sees whether it runs."""
 
-    topic: Annotated[str, Field(min_length=1, max_length=65535)] = "gateways/${instance}/status"
+    topic: Annotated[str, Field(min_length=1, max_length=16_000)] = "gateways/${instance}/status"
     """MQTT topic of birth and will; its only placeholder is `${instance}`. No route takes topics below `gateways/`."""
 
 
@@ -59,7 +59,7 @@ class MqttSettings(Table):
     """MQTT version. Only MQTT 5 carries user properties, reason codes, session expiry and `receive_maximum`. "3.1.1" is
     for older brokers, whose own limits apply."""
 
-    username: Annotated[str, Field(max_length=65535)] | None = None
+    username: Annotated[str, Field(max_length=16_000)] | None = None
     """User name for the broker. Unset: anonymous."""
 
     password: SecretStr | None = None

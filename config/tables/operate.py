@@ -82,7 +82,7 @@ class CanarySettings(Table):
     """Whether a synthetic device publishes messages and reads them back from Kafka, for metrics of the whole way. Off
     by default, because its messages go into a Kafka topic."""
 
-    topic: Annotated[str, Field(min_length=1, max_length=65535)] = "canary/${instance}"
+    topic: Annotated[str, Field(min_length=1, max_length=16_000)] = "canary/${instance}"
     """MQTT topic of the canary; its only placeholder is `${instance}`. A route must match it, best to a Kafka topic of
     its own."""
 

@@ -430,6 +430,7 @@ def test_a_byte_order_mark_is_no_mistake() -> None:
         "mqtt.sessions = true (gateway.toml:2): a number is wanted, not true or false"),
     ("[mqtt]\nsessions = 1.5", "mqtt.sessions = 1.5 (gateway.toml:2): must be a whole number"),
     ("[mqtt]\nkeepalive = 1.5", "mqtt.keepalive = 1.5 (gateway.toml:2): MQTT carries this in whole seconds"),
+    (f'[mqtt]\nusername = "{"ä" * 40_000}"', "mqtt.username (gateway.toml:2): is longer than 16000"),
     ("[mqtt]\npassword = 5", "mqtt.password (gateway.toml:2): must be a text in quotes"),
     ("[mqtt]\npassword_file = 5", "mqtt.password_file (gateway.toml:2): must be the path of a file"),
     ("[mqtt.proxy]", "mqtt.proxy.host (gateway.toml:1): is required here and not given"),
