@@ -222,4 +222,4 @@ async def test_an_answer_that_never_ends_is_given_up() -> None:
 
     async with played(drip) as port:
         with pytest.raises(TimeoutError, match="does not come to its end"):
-            await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=0.2)
+            await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=2.0)
