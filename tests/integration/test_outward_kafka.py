@@ -35,6 +35,7 @@ from tests.servers.token_source import MadeTokens
 from tests.waiting import until
 
 SESSION_S = 4.0
+EARLY = (0.4, 0.5)  # for RENEW_AT: two seconds are left, and a machine may stand still for one
 PATIENCE_S = 60.0
 USER = {"username": "gateway", "password": "gateway-secret"}
 OAUTH = {"mechanism": "OAUTHBEARER", "token": {"value": "comes from the test's own source"}}
@@ -188,9 +189,10 @@ def login_by(
 
 
 async def test_sessions_are_renewed_before_the_broker_ends_them(
-    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic
+    cluster: SecuredKafka, provider: IdentityProvider, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of each mechanism, side by side: three sessions long, without a batch that has to be sent again."""
+    monkeypatch.setattr(kafka_client, "RENEW_AT", EARLY)
 
     async def write(mechanism: str) -> None:
         topic = await make_topic(f"write-{mechanism}", cluster=cluster)
@@ -273,9 +275,10 @@ async def test_without_new_tokens_batches_wait_for_one(
 
 
 async def test_a_connection_that_cannot_be_replaced_is_kept(
-    cluster: SecuredKafka, make_topic: MakeTopic, tmp_path: Path
+    cluster: SecuredKafka, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file has another password than the broker: what stands goes on, is tried again, counted, and said once."""
+    monkeypatch.setattr(kafka_client, "RENEW_AT", EARLY)
     topic = await make_topic(cluster=cluster)
     file = tmp_path / "password"
     file.write_text(USER["password"])
