@@ -51,7 +51,10 @@ def _groups(settings: Settings) -> Iterator[str]:
 
 
 def _alerts(settings: Settings) -> Iterator[str]:
-    """Another use of the topic of alerts."""
+    """Another use of the topic of alerts, where settings speak of Spark: its name alone is no reason to refuse a
+    route."""
+    if "stream" not in settings.model_fields_set:
+        return
     taken: dict[str | None, str] = {
         settings.ledger.topic: "ledger.topic",
         settings.dead_letter.topic: "dead_letter.topic",

@@ -27,7 +27,8 @@ the user has to allow the groups with this prefix."""
 
 
 def topics(settings: Settings) -> tuple[str, ...]:
-    """The Kafka topics to read: ``stream.topics``, else those the routes name. Raises ConfigError if there are none."""
+    """The Kafka topics to read: ``stream.topics``, else those the routes name. Raises ConfigError if there are none, or
+    if alerts are written to one."""
     if settings.stream.topics:
         return tuple(dict.fromkeys(settings.stream.topics))
     if not settings.routes:
@@ -40,7 +41,13 @@ def topics(settings: Settings) -> tuple[str, ...]:
             f"stream.topics is empty, and the topic of route {templates[0]!r} is a template, so the topics it makes are"
             " not known here: name the Kafka topics to read in stream.topics."
         )
-    return tuple(dict.fromkeys(route.topic for route in settings.routes))
+    found = dict.fromkeys(route.topic for route in settings.routes)
+    if settings.stream.anomalies.topic in found:
+        raise ConfigError(
+            f"stream.anomalies.topic = {settings.stream.anomalies.topic!r} is also a topic of routes: the jobs would"
+            " read alerts as telemetry; name another topic."
+        )
+    return tuple(found)
 
 
 def source_options(kafka: KafkaSettings) -> dict[str, str]:

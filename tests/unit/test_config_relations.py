@@ -55,7 +55,7 @@ def jwt_key(*lines: str, name: str = "k", algorithms: str = '["HS256"]') -> str:
 CONTRADICTIONS = {
     "alerts read as telemetry": Case('[stream]\ntopics = ["a", "anomalies"]',
         ("stream.anomalies.topic", "is also in stream.topics", "name another topic")),
-    "alerts among a route's records": Case(route(topic="anomalies"),
+    "alerts among a route's records": Case(route(topic="anomalies") + "[stream]",
         ('stream.anomalies.topic = "anomalies" (default)', 'routes[0].topic = "anomalies"', "name another topic")),
     "alerts among the ledger's records": Case('[stream.anomalies]\ntopic = "gateway-ledger"',
         ("stream.anomalies.topic", "ledger.topic", "name another topic")),

@@ -213,6 +213,10 @@ def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(tmp_path: P
     write('[stream]\ntopics = ["t"]', tmp_path)
     assert "routes: none is given" in cli("config", "check", status=ExitStatus.CONFIG).err
     cli("config", "check", "--for", "stream")
+    write(ROUTE.replace('topic = "telemetry"', 'topic = "anomalies"'), tmp_path)
+    cli("config", "check")
+    said = cli("config", "check", "--for", "stream", status=ExitStatus.CONFIG).err
+    assert "stream.anomalies.topic = 'anomalies' is also a topic of routes" in said
     write("", tmp_path)
     assert "stream.topics is empty" in cli("config", "check", "--for", "stream", status=ExitStatus.CONFIG).err
 
