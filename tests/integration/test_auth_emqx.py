@@ -294,9 +294,14 @@ async def test_a_dashboard_sees_its_own_tenant_and_changes_nothing(make_service:
             secrets[tenant] = json.loads(gateway(service, *user, "--generate", "--json"))["secret"]
         gateway(service, "acl", "add", "allow", "${tenant}/#", "--group", "dashboards", "--action", "subscribe")
         async with emqx_of(service) as emqx:
+
+            async def reads_its_own() -> bool:
+                board = await emqx.connect("acme-board", "screen-1", secrets["acme"])  # noqa: B023
+                return isinstance(board, Connection) and await emqx.subscribe(board, "acme/#") == "allow"
+
+            await until(reads_its_own, "its rule is known")
             made = await emqx.connect("acme-board", "screen-1", secrets["acme"])
             assert isinstance(made, Connection)
-            assert await emqx.subscribe(made, "acme/#") == "allow"
             assert await emqx.subscribe(made, "$share/screens/acme/+/state") == "allow"
             for other in ("globex/#", "+/+/state", "#", "+/#"):
                 assert await emqx.subscribe(made, other) == "deny", other
