@@ -297,7 +297,7 @@ async def test_a_keepalive_of_the_servers_is_kept_to() -> None:
 
 
 async def test_attempts_are_further_and_further_apart_and_soon_again_after_a_stable_time() -> None:
-    mqtt = {"reconnect_initial": "20ms", "reconnect_max": "2s", "reconnect_jitter": 0, "stable_after": "200ms"}
+    mqtt = {"reconnect_initial": "20ms", "reconnect_max": "30s", "reconnect_jitter": 0, "stable_after": "200ms"}
     async with ScriptedBroker() as broker, running(broker, mqtt=mqtt) as (_, sessions):
         broker.rules.refuse_connect = 0x88
         times: list[float] = []
@@ -316,7 +316,7 @@ async def test_attempts_are_further_and_further_apart_and_soon_again_after_a_sta
         dropped = time.monotonic()
         broker.link("gateway-0-0").transport.abort()
         await until(lambda: len(broker.connects) > before, "another attempt")
-        assert time.monotonic() - dropped < 1, "after a stable time it starts from reconnect_initial again"
+        assert time.monotonic() - dropped < 2, "after a stable time it starts from reconnect_initial again"
 
 
 DEFAULT_WAITS = {"reconnect_initial": "500ms", "reconnect_max": "30s"}
@@ -359,14 +359,14 @@ async def test_a_start_while_the_broker_restarts_is_not_ended_by_its_refusals() 
 
 
 async def test_one_session_that_is_back_wakes_the_others() -> None:
-    waits = {"reconnect_initial": "4s", "reconnect_max": "30s", "reconnect_jitter": 0.9}
+    waits = {"reconnect_initial": "8s", "reconnect_max": "30s", "reconnect_jitter": 0.9}
     async with ScriptedBroker() as broker, running(broker, clients=4, mqtt=waits) as (_, sessions):
         await broker.stop()
         await broker.start()
         await until(lambda: any(s.subscribed for s in sessions), "one is back")
         began = time.monotonic()
         await until(lambda: all(s.subscribed for s in sessions), "the others too")
-        assert time.monotonic() - began < 1.5, "waits of 0.4 to 7.6 s"
+        assert time.monotonic() - began < 3, "waits of 0.8 to 15.2 s"
 
 
 async def test_another_address_is_tried_without_a_wait() -> None:
