@@ -104,7 +104,7 @@ async def test_messages_come_back_late_twice_or_not_at_all(
     broker: ScriptedBroker, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     topic = await make_topic(partitions=3)
-    settings = settings_for(broker, kafka, topic)
+    settings = settings_for(broker, kafka, topic, timeout="4s")
     with capture_logs() as logs:
         async with carrier(broker, kafka, topic) as carry, canary(settings) as bird:
             account = bird.account
@@ -114,7 +114,7 @@ async def test_messages_come_back_late_twice_or_not_at_all(
             await until_carried(carry, lambda: account.duplicates >= 2, "copies are seen as such", copies=2)
             await until(lambda: account.lost["kafka"] >= 2, "what nobody writes to Kafka is lost there")
             (problem,) = bird.problems()
-            assert f"not in Kafka topic {topic} within 1s" in problem.text
+            assert f"not in Kafka topic {topic} within 4s" in problem.text
             await until_carried(carry, lambda: account.late >= 2, "what comes after all is late")
             await until_carried(carry, lambda: account.success is True, "it is well again")
             assert bird.problems() == ()
