@@ -86,7 +86,7 @@ def test_a_slot_that_does_not_run_is_retired_by_the_command(make_case: MakeCase)
     wait_until(lambda: broker.call(lambda: broker.broker.published) > 200, "messages wait")
     published = broker.stop_load()
     assert "Worker 0 of instance gateway has retired; it did not run." in commanded(gateway, "retire")
-    assert not case.client_ids
+    wait_until(lambda: not case.client_ids, "all sessions have ended")
     found = account(case.bootstrap, case.topic, published)
     assert not found.missing, str(found)
     assert meta_line(gateway, "workers") == ""
@@ -150,7 +150,7 @@ def test_adopting_without_kafka_says_that_the_cluster_stays(make_case: MakeCase)
     gateway.configure(kafka={"bootstrap_servers": [case.bootstrap]})
     gateway.start()
     orphans_end(gateway)
-    assert case.client_ids == {f"renamed-0-{n}" for n in range(4)}
+    wait_until(lambda: case.client_ids == {f"renamed-0-{n}" for n in range(4)}, "the broker has ended them")
     stopped(gateway)
 
 

@@ -34,7 +34,7 @@ def test_a_half_open_connection_is_noticed_by_its_silence(direction: str, make_c
             proxy.swallow(to_server=direction != "to_client", to_client=direction != "to_server")
             case.unacknowledged += WINDOWS  # what was sent into the void, at most
             proxy.swallow(False)
-            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") == n + 4, "all four notice")
+            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") >= n + 4, "all four notice")
             case.all_back()
         case.flows(300)
     assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"keepalive"}

@@ -295,7 +295,7 @@ def test_retired_as_a_whole(make_case: MakeCase) -> None:
     assert status == 0, said + gateway.tail()
     assert "Instance gateway has retired" in said
     assert gateway.process.wait(10) == 0
-    assert not case.client_ids
+    wait_until(lambda: not case.client_ids, "all sessions have ended")
     assert not slots(data_of(gateway))
     found = account(case.bootstrap, case.topic, published)
     assert not found.missing, str(found)
