@@ -67,7 +67,7 @@ class Outcome:
     result: Result
     reason: LoginReason
     source: str = ""  # the authenticator that decided, or that gave no answer
-    user: str = ""
+    user: str = ""  # the name by which the authenticator knows it
     allow: Allow | None = None
     degraded: bool = False  # whether an authenticator that might decide otherwise gave no answer: not cached
     guess: bool = False  # a wrong password or token, or an unknown user: counts towards a lock-out
@@ -294,7 +294,7 @@ class _Walk:
         self.steps: list[Step] = []
         self.at = ""  # the authenticator asked now
         self.down = ""  # the first that could not be asked
-        self.final = True  # an authenticator may know the client soon
+        self.final = True  # False: an authenticator may know the client soon
         self.heard = False  # an authenticator has looked at the client
         self.hashed = False  # an argon2id hash was computed for a refusal
         self.outcome: Outcome | None = None

@@ -147,7 +147,7 @@ class Sender:
         self.producer: Producer = factory()
         self._number = 0
         self._state = SenderState.NEW
-        self._failures: dict[PartitionQueue, BridgeError] = {}
+        self._failures: dict[PartitionQueue, BridgeError] = {}  # for which the producer is replaced
         self._waiting: set[PartitionQueue] = set()  # without a leader, held, or over a quota
         self._recovery: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None

@@ -5,7 +5,7 @@ filter_trie.py   a tree of topic filters by level: finds the first that matches 
 filters.py       sets of MQTT topic filters: ``$share/…`` parsed and written, and what covers what
 headers.py       record headers made from a message's properties, flags and identity
 lint.py          finds likely mistakes in routes, from settings alone
-router.py        routes in order, from a message to Kafka topic, key and headers; the subscriptions they need
-template.py      templates that make a Kafka topic, a key or a header value from a message: ``devices-${topic[1]}``
+router.py        routes in order: renders a message's Kafka topic, key and headers; the subscriptions they need
+template.py      parses and compiles a route's templates, such as ``devices-${topic[1]}``
 topic_rule.py    the Kafka topics that a route may write to; names made from device data are checked
 """

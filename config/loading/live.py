@@ -192,6 +192,8 @@ def _by_name(tables: tuple[BaseModel, ...]) -> dict[str, tuple[int, BaseModel]]:
 def _change(
     old: object, new: object, path: Path, said: str, origins: Mapping[Path, Origin], field: Field | None
 ) -> Change:
+    """``said`` is the setting's path with the names of items, ``path`` with their places; ``field`` is None for an
+    interceptor's own option."""
     hide = field is not None and field.sensitive
     return Change(
         said, _shown(old, field, hide=hide), _shown(new, field, hide=hide), _origin(path, origins),

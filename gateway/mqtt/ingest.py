@@ -46,6 +46,8 @@ class Ingest:
 
     Any other message with such an id is new and is delivered: a broker restored from an older snapshot uses ids again.
     MQTT would leave it out [MQTT-4.3.3-10], but then it would be lost.
+
+    A packet above ``max_packet`` bytes ends the connection; a message above ``max_record`` is a dead letter.
     """
 
     __slots__ = (

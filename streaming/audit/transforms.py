@@ -169,7 +169,9 @@ def _runs(ledger: DataFrame) -> DataFrame:
 
 def _overlaps(runs: DataFrame, pieces: DataFrame) -> DataFrame:
     """What runs and seen pieces have in common: ``low`` to before ``high``, with the run's columns, and of the piece
-    ``tag`` (its gateway), ``minute`` and ``at`` (its first offset). Both are cut at _PIECE offsets to be joined."""
+    ``tag`` (its gateway), ``minute`` and ``at`` (its first offset). Both are cut at _PIECE offsets to be joined.
+
+    ``tagged``: the run's records have the header ``gateway.id``. ``came``: by then the piece was in Kafka."""
     ours = runs.withColumn("bucket", _buckets("begins", "end"))
     theirs = pieces.select(
         "topic", "partition", F.col("gateway").alias("tag"), "minute", "at", "came",
