@@ -10,7 +10,7 @@ extras.py         packages that only some commands need, and the command that in
 numbers.py        numbers, sizes and lists of names in sentences
 origins.py        origins of values, and problems with them
 prose.py          wraps sentences to the terminal's width
-removed.py        settings of earlier versions, each with its replacement
+removed.py        settings of earlier versions, each with its replacement; ``loading/sources`` tells them
 schema.py         the parts of the settings tree: paths, kinds, environment names, texts
 settings.py       the typed settings tree
 wording.py        pydantic's errors in our words

@@ -10,6 +10,6 @@ erlang_terms.py       reads the plain Erlang terms of a file such as acl.conf: t
 files.py              files of rules in JSON: this service's own, and those of EMQX's REST API
 hand_over.py          a client's rules as the ``acl`` of the login's answer
 reasons.py            why a rule did not decide about a request, for people
-rules.py              whether a client may publish to a topic or subscribe to a filter
+rules.py              whether a client may publish to a topic or subscribe to a filter: matches each rule to it
 topics.py             the topics of access rules: placeholders, the topic of a request, filters as sets
 """

@@ -151,6 +151,8 @@ def share(
 def _share_topic(
     free: set[Partition], claims: Mapping[str, set[Partition]], others: Mapping[str, set[Partition]]
 ) -> dict[str, set[Partition]]:
+    """Shares one topic's partitions, ``free``, which are taken out of it. ``claims``: what each member that wants the
+    topic has now, of all topics; ``others``: what it got of earlier topics."""
     base, spare = divmod(len(free), len(claims))
     shares: dict[str, set[Partition]] = {}
     for member in sorted(claims, key=lambda member: -len(free & claims[member])):

@@ -121,6 +121,7 @@ class Loading:
         """Add records of the log that the index lacks."""
         segments = self.state.log
         ends = {number: end for number, end, _ in self.state.index.segments()}
+        # By partition the newest record that was indexed or removed: what is not newer is skipped.
         floors = {p.number: max(p.last, self._removed(p.number)) for p in self.state.partitions.values()}
         numbers = segments.numbers()
         for number in numbers:

@@ -166,6 +166,7 @@ def _state(
     *,
     looked_twice: bool,
 ) -> State:
+    """The state of one partition. ``member`` reads it; ``lost`` records were deleted before they were read."""
     if lag is None:
         return "unknown"
     if lost:

@@ -13,7 +13,7 @@ config.py          ``gateway config``: check the settings, show them with their 
 doctor.py          ``gateway doctor``: problems between MQTT, this machine and Kafka, with their repair
 import_.py         ``gateway import``: another bridge's configuration as settings of this one
 init.py            ``gateway init``: a first settings file
-main.py            the ``gateway`` command: finds the command's module and runs it
+main.py            the ``gateway`` command: finds the command's module, runs it, and ends with an error's status
 parser.py          the class of all commands' parsers: help that fits the terminal, errors with their usage
 routes.py          ``gateway routes``: the routes, and likely mistakes in them
 stream.py          ``gateway stream``: the Spark jobs
