@@ -54,7 +54,8 @@ class AuthServe:
     def lines(self) -> list[dict[str, Any]]:
         """What it has logged; lines that are no JSON have the event ``text``."""
         found = []
-        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
+        *lines, _ = self.log.read_text(encoding="utf-8", errors="replace").split("\n")  # the last may be half written
+        for line in lines:
             try:
                 found.append(json.loads(line))
             except ValueError:
