@@ -62,12 +62,11 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         self._is_connected = False
         self._muted_until_s = 0.0  # by the loop's clock
         self._send_timeouts: set[asyncio.Timeout] = set()  # of requests by ``send``
-        self._open_asks: dict[
-            asyncio.Future[Any], tuple[Told, float]
-        ] = {}  # by ``ask``, oldest first, with their times
+        # The requests of ``ask``, oldest first, with their times.
+        self._open_asks: dict[asyncio.Future[Any], tuple[Told, float]] = {}
         self._oldest_timer: asyncio.TimerHandle | None = None  # when the oldest of ``_open_asks`` is overdue
         self._frame_part = bytearray()  # the beginning of a frame
-        self._frame_bytes = 0  # bytes of the whole frame that ``_frame_part`` begins
+        self._frame_bytes = 0  # of the frame that ``_frame_part`` begins; 4, its length, until that is known
 
     @property
     def muted_s(self) -> float:

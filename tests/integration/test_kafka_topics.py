@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from bridge.errors import BridgeError, RefusedError, RetriableError, TopicMissingError
@@ -15,15 +14,20 @@ from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_backend import KafkaBackend
 from tests.brokers.secured import SecuredKafka
 from tests.producer_port import running, sent, values
+from tests.waiting import wait_until
 
 
 def described(cluster: KafkaCluster, topic: str, *names: str) -> tuple[int, int, dict[str, str]]:
     """Partitions, replicas, and the configuration of these names that differs from the broker's."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    found = admin.list_topics(topic, timeout=30).topics[topic]
-    while found.error is not None:  # one of several brokers hears of it later
-        assert found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        found = admin.list_topics(topic, timeout=30).topics[topic]
+    looks: list[Any] = []
+
+    def is_known() -> bool:  # one of several brokers hears of it later, and any of them is asked
+        looks.append(admin.list_topics(topic, timeout=30).topics[topic])
+        return looks[-1].error is None
+
+    wait_until(is_known, f"{topic} is known")
+    found = looks[-1]
     resource = ConfigResource(ResourceType.TOPIC, topic)
     config = admin.describe_configs([resource])[resource].result(30) if names else {}
     own = {name: config[name].value for name in names if not config[name].is_default}
