@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from config.tables.tls import ServerTlsSettings, TlsSettings
-from config.values.addresses import HttpUrlText, LdapAddressText
+from config.values.addresses import HostText, HttpUrlText, LdapAddressText
 from config.values.grammar import ByteCount, Count, Duration, duration, within
 from config.values.model import Table
 
@@ -322,14 +322,14 @@ class AuthLimitSettings(Table):
 
 
 class AuthSettings(Table):
-    host: Host = "127.0.0.1"
+    host: HostText = "127.0.0.1"
     """Address that EMQX connects to. Beyond this machine it needs `shared_secret` or `tls.client_ca_file`, because
     whoever may ask can guess passwords."""
 
     port: Annotated[Count, Field(ge=0, le=65535)] = 8085
     """Port that EMQX connects to. 0 takes a free port and logs it."""
 
-    operator_host: Host = "127.0.0.1"
+    operator_host: HostText = "127.0.0.1"
     """Address of the service's `/metrics`, `/healthz`, `/readyz` and `/status`, protected by `http.token` and
     `http.tls`."""
 

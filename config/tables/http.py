@@ -6,12 +6,13 @@ from typing import Annotated
 from pydantic import Field, SecretStr
 
 from config.tables.tls import ServerTlsSettings
+from config.values.addresses import HostText
 from config.values.grammar import Count, Duration
 from config.values.model import Table
 
 
 class HttpSettings(Table):
-    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    host: HostText = "127.0.0.1"
     """Address to listen on: this machine only by default, `0.0.0.0` in a container. On a non-loopback address, the
     status page and `/status` need `http.token` or a client certificate, and `/readyz` gives others no reasons."""
 

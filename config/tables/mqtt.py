@@ -6,13 +6,15 @@ from pydantic import Field, SecretStr
 
 from config.tables.tls import TlsSettings
 from config.tables.tokens import TokenSettings
-from config.values.addresses import MqttAddressText
+from config.values.addresses import HostText, HttpHeaders, MqttAddressText
 from config.values.grammar import ByteCount, Count, Duration, Number, WholeSeconds, duration, within
 from config.values.model import Table
 
+_NO_NUL = r"^[^\x00]*$"  # MQTT 5.0, 1.5.4: a broker ends the connection
+
 
 class ProxySettings(Table):
-    host: Annotated[str, Field(min_length=1, max_length=253)]
+    host: HostText
     """Host of an HTTP proxy that allows CONNECT to the MQTT port."""
 
     port: Annotated[Count, Field(ge=1, le=65535)]
@@ -59,10 +61,10 @@ class MqttSettings(Table):
     """MQTT version. Only MQTT 5 carries user properties, reason codes, session expiry and `receive_maximum`. "3.1.1" is
     for older brokers, whose own limits apply."""
 
-    username: Annotated[str, Field(max_length=16_000)] | None = None
+    username: Annotated[str, Field(max_length=16_000, pattern=_NO_NUL)] | None = None
     """User name for the broker. Unset: anonymous."""
 
-    password: SecretStr | None = None
+    password: Annotated[SecretStr, Field(max_length=16_000)] | None = None
     """Password for the broker. With `mqtt://` and `ws://` the network can read it. A `password_file` is read again for
     each connection."""
 
@@ -74,7 +76,9 @@ class MqttSettings(Table):
     """Whether the broker keeps the session, its queue and unacknowledged messages while the gateway is disconnected.
     Off: they are lost."""
 
-    client_id: Annotated[str, Field(min_length=1, max_length=1024)] = "${instance}-${worker}-${session}"
+    client_id: Annotated[str, Field(min_length=1, max_length=1024, pattern=_NO_NUL)] = (
+        "${instance}-${worker}-${session}"
+    )
     """MQTT client id of a session, with the placeholders `${instance}`, `${worker}` and `${session}`. It must be stable
     and unique: a broker finds a persistent session by it, and ends the older of two."""
 
@@ -147,7 +151,7 @@ class MqttSettings(Table):
     websocket_path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=1024)] = "/mqtt"
     """Path of the WebSocket endpoint. EMQX, mosquitto and HiveMQ serve `/mqtt`."""
 
-    websocket_headers: dict[str, str] = Field(default={}, repr=False)
+    websocket_headers: HttpHeaders = Field(default={}, repr=False)
     """Extra HTTP headers of the WebSocket handshake, name to value. Values are treated as secrets."""
 
     status: StatusSettings = StatusSettings()

@@ -13,13 +13,14 @@ from config.tables.stream_jobs import (
     LakeSettings,
     SilverSettings,
 )
+from config.values.addresses import HostText
 from config.values.grammar import Count, Duration, duration, within
 from config.values.model import Table
 from config.values.names import Folder, KafkaTopicName
 
 
 class StreamMetricsSettings(Table):
-    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    host: HostText = "127.0.0.1"
     """Address of a job's metrics port, which has no password: beyond this machine, let only Prometheus reach it."""
 
     port: Annotated[Count, Field(ge=0, le=65535)] | None = None

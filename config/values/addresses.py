@@ -14,6 +14,8 @@ _DEFAULT_PORTS: dict[MqttScheme, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 8083
 _FOREIGN_SCHEMES = {"tcp": "mqtt", "ssl": "mqtts", "tls": "mqtts", "mqtt+ssl": "mqtts", "http": "ws", "https": "wss"}
 
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<host>[^:\[\]/]*))(?::(?P<port>[^:]*))?")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")  # RFC 9110, 5.5
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
 
 
@@ -130,6 +132,28 @@ def parse_http_url(text: str) -> str:
     return host
 
 
+def check_host(text: str) -> str:
+    """``text``, if it is a host name or an IP address and nothing else. Raises ValueError with a sentence that does not
+    repeat the text, which may contain a password."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        if any(character in text for character in ":/@[]"):
+            raise ValueError("a host stands alone here, without scheme, user, port or brackets") from None
+        _host_and_port(text)
+    return text
+
+
+def check_headers(headers: dict[str, str]) -> dict[str, str]:
+    """``headers``, if HTTP can carry each, name to value. Raises ValueError with a sentence without values."""
+    for name, text in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of an HTTP header: letters, digits and some signs, without spaces")
+        if not _HEADER_VALUE.fullmatch(text):
+            raise ValueError(f"the value of {name!r} has a line break or another control character")
+    return headers
+
+
 def is_readable_on_the_way(url: str) -> bool:
     """Whether data sent to ``url`` leaves this machine unencrypted. ``url`` must parse."""
     return not url.lower().startswith("https://") and not is_loopback(parse_http_url(url))
@@ -184,6 +208,12 @@ def _check_http(text: str) -> str:
     parse_http_url(text)
     return text
 
+
+HttpHeaders = Annotated[dict[str, str], AfterValidator(check_headers)]
+"""HTTP headers, name to value, that a request can carry."""
+
+HostText = Annotated[str, AfterValidator(check_host)]
+"""A host name or an IP address, IPv6 without brackets."""
 
 HttpUrlText = Annotated[str, AfterValidator(_check_http)]
 """An ``http://`` or ``https://`` URL as text, known to parse."""

@@ -1,6 +1,7 @@
 """Filters, topic names, placeholders and addresses are judged by the protocols' rules."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,14 @@ from pydantic import TypeAdapter
 from bridge.routing import filters as bridge_filters
 from config.errors import ConfigError
 from config.loading.load import load
-from config.values.addresses import is_loopback, parse_kafka_address, parse_ldap_address, parse_mqtt_address
+from config.values.addresses import (
+    check_headers,
+    check_host,
+    is_loopback,
+    parse_kafka_address,
+    parse_ldap_address,
+    parse_mqtt_address,
+)
 from config.values.names import check_kafka_topic, placeholders
 from config.values.topic_filters import MqttFilter, disjoint_groups
 
@@ -57,16 +65,26 @@ def test_a_valid_filter_passes(text: str) -> None:
     (parse_kafka_address, "a:", "1 to 65535"),
     (parse_kafka_address, "u:secret@a:1", "kafka.sasl"),
     (parse_kafka_address, ":9", "missing"),
+    (check_headers, {"X Y": "secret"}, "no name of an HTTP header"),
+    *((check_headers, {"X": text}, "control character") for text in ("secret\r\nY: z", "secret\n", "\0")),
+    *((check_host, text, "alone") for text in ("http://a", "a:9464", "[::1]", "u:secret@a", "a/b")),
+    *((check_host, text, "neither a host name") for text in ("a b", "-a", "*", "a" * 64)),
+    (check_host, "", "missing"),
     (parse_ldap_address, "http://a", "starts with its scheme"),
     (parse_ldap_address, "ldap://a:99999", "1 to 65535"),
     (parse_ldap_address, "ldap://a/dc=b", "after the host comes"),
 ])  # fmt: skip
 def test_what_breaks_a_rule_is_refused_with_the_rule_and_no_secret_is_repeated(
-    read: Callable[[str], object], text: str, word: str
+    read: Callable[[Any], object], text: object, word: str
 ) -> None:
     with pytest.raises(ValueError, match=word) as caught:
         read(text)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["localhost", "kafka-1.example.", "0.0.0.0", "::", "fe80::1%eth0"])
+def test_a_host_is_a_name_or_an_address_without_brackets(text: str) -> None:
+    assert check_host(text) == text
 
 
 _LEVELS = st.lists(st.sampled_from(["a", "b", "$x", "+", ""]), min_size=1, max_size=4)

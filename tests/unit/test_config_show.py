@@ -25,7 +25,7 @@ keepalive = "1m30s"
 [mqtt.tls]
 ca_file = "ca \\"x\\".pem"
 [mqtt.websocket_headers]
-"X-Odd \\u00e9" = "token"
+"X.\\u004fdd" = "token"
 [kafka.topics]
 create = true
 [[kafka.topics.declare]]
@@ -91,7 +91,7 @@ def test_each_value_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
     assert facts["sessions = 2"] == "GATEWAY_MQTT__SESSIONS"
     assert facts['level = "debug"'] == "command line"
     assert facts["# password = ********"] == "secret file pw, named by gateway.toml:5"
-    assert facts['# websocket_headers = {"X-Odd é" = ********}'] == "gateway.toml:10"
+    assert facts['# websocket_headers = {"X.Odd" = ********}'] == "gateway.toml:10"
     assert facts['name = "two"'] == "gateway.toml:25"
     assert facts["metadata_headers = []"] == "gateway.toml:28"
     assert facts['retention = "7d"'] == "gateway.toml:16"
