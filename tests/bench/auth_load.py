@@ -94,8 +94,14 @@ def _connect(port: int, count: int) -> list[socket.socket]:
     return found
 
 
+def _received(one: socket.socket) -> bytes:
+    if not (data := one.recv(_ANSWER_MAX)):
+        raise ValueError("the service closed a connection; its log says why")
+    return data
+
+
 def _complete(answer: bytes) -> bool:
-    """Whether a whole answer is there; raises when it is not the right one."""
+    """Whether a whole answer is there. Raises ValueError when it is not the right one."""
     end = answer.find(b"\r\n\r\n")
     if end < 0:
         return False
@@ -128,7 +134,7 @@ def _closed_loop(port: int, load: Load) -> Slice:
                 raise ValueError(f"no answer for {_STALLED_S:g} s")
             for key, _ in ready:
                 one = key.data
-                answer = parts.pop(key.fd, b"") + one.recv(_ANSWER_MAX)
+                answer = parts.pop(key.fd, b"") + _received(one)
                 if not _complete(answer):
                     parts[key.fd] = answer
                     continue
@@ -171,7 +177,7 @@ class _Stream:
         return self._due_ns if self._free else now_ns + 1_000_000
 
     def receive(self, one: socket.socket) -> None:
-        answer = self._parts.pop(one.fileno(), b"") + one.recv(_ANSWER_MAX)
+        answer = self._parts.pop(one.fileno(), b"") + _received(one)
         if not _complete(answer):
             self._parts[one.fileno()] = answer
             return

@@ -25,6 +25,7 @@ Figure = Literal[
     "share_of_small",
     "rows_per_cpu_s",
     "share_of_bronze",
+    "times_plain",
     "p99_s",
     "nab_score",
     "precision",

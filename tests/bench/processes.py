@@ -145,7 +145,7 @@ def spawn(command: list[str], log: Path, directory: Path) -> subprocess.Popen[by
         )
 
 
-def stop(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+def stop(process: subprocess.Popen[Any], timeout_s: float) -> int:
     """Ends a process with SIGTERM, after ``timeout_s`` with SIGKILL; returns its exit status."""
     if process.poll() is None:
         process.terminate()

@@ -22,6 +22,7 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("share_of_small", "of small"),
     ("rows_per_cpu_s", "rows/CPU s"),
     ("share_of_bronze", "of bronze"),
+    ("times_plain", "times plain"),
     ("p99_s", "p99 s"),
     ("nab_score", "NAB score"),
     ("precision", "precision"),

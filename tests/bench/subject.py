@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from tests.asking import get
 from tests.bench.account import cpu_of, own_peak_rss_mib, peak_rss_mib, pss_mib, tree
 from tests.bench.processes import BenchError, free_port, spawn, wait_until
 from tests.toml_text import to_toml
+
+if TYPE_CHECKING:
+    from tests.bench.measurement import Figure
 
 _ROOT: Final = Path(__file__).parents[2]
 _STOP_S: Final = 30.0  # above the gateway's own shutdown deadline of 25 s
@@ -25,7 +28,6 @@ _REST_S: Final = 0.2
 _CALM_S: Final = 3
 _CALM_SHARE: Final = 0.5
 
-Memory = Literal["rss_mib", "pss_mib", "supervisor_mib", "supervisor_pss_mib"]
 TomlValue = str | int | float | bool | list[str] | list[dict[str, str]]
 
 
@@ -104,11 +106,11 @@ class Subject:
         self.check_alive()
         return max(peak_rss_mib(pid) for pid in tree(self.pid)[1:] or [self.pid])
 
-    def memory(self) -> dict[Memory, float]:
+    def memory(self) -> dict[Figure, float]:
         """That, the largest worker's share of memory now, and both of the supervisor if there is one."""
         self.check_alive()
         supervised = tree(self.pid)[1:]
-        found: dict[Memory, float] = {
+        found: dict[Figure, float] = {
             "rss_mib": self.peak_rss_mib(), "pss_mib": max(map(pss_mib, supervised or [self.pid])),
         }  # fmt: skip
         if supervised:

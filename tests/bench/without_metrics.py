@@ -29,11 +29,11 @@ async def _not_started(_self: object) -> None:
 
 def switch_off() -> None:
     """For this process, before a worker is made."""
-    SendCounts.batch_stored = _stored  # type: ignore[method-assign]
+    SendCounts.batch_stored = _stored  # type: ignore[method-assign, assignment]
     Contacts.asked = _nothing  # type: ignore[method-assign]
     Contacts.answered = _nothing  # type: ignore[method-assign]
-    EventLoopProbe.start = _not_started  # type: ignore[method-assign]
-    Vitals.start = _not_started  # type: ignore[method-assign]
+    EventLoopProbe.start = _not_started  # type: ignore[method-assign, assignment]
+    Vitals.start = _not_started  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

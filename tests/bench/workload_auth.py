@@ -18,7 +18,7 @@ from auth.store.store import Store
 from config.tables.auth import AuthHashingSettings
 from tests.bench.account import cpu_of
 from tests.bench.auth_load import Load, Mixed, Slice, auth_load, login_request
-from tests.bench.measurement import Measurement
+from tests.bench.measurement import Figure, Measurement
 from tests.bench.processes import Helper, free_port
 from tests.bench.site import Site
 from tests.bench.subject import AuthService, Subject, running
@@ -155,7 +155,7 @@ def _compared(service: _Running, loads: Sequence[Load]) -> Measurement:
 def _measured(found: Sequence[Slice], echoes: Sequence[Slice], service: _Running) -> Measurement:
     latencies = sorted(one for part in found for one in part.latencies_ns)
     seconds = sum(part.seconds for part in found)
-    figures = {
+    figures: dict[Figure, float] = {
         "per_s": len(latencies) / seconds,
         "p50_ms": latencies[len(latencies) // 2] / 1e6,
         "p99_ms": latencies[int(len(latencies) * 0.99)] / 1e6,

@@ -4,13 +4,13 @@ import copy
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.bench import __main__ as bench
 from tests.bench import against, report
-from tests.bench.measurement import Measurement, Row
+from tests.bench.measurement import Figure, Measurement, Row
 from tests.bench.result import Result, ratios
 from tests.bench.site import Site
 
@@ -129,3 +129,7 @@ def test_exit_status_and_order_of_a_call(
     earlier.write_text(json.dumps({"machine": {}, "rows": [], "ratios": []}))
     with pytest.raises(SystemExit, match="an older one"):
         bench.main([*call, "--against", str(earlier)])
+
+
+def test_the_table_has_a_column_for_each_figure() -> None:
+    assert {figure for figure, _ in report._COLUMNS} == set(get_args(Figure))

@@ -23,9 +23,9 @@ def _client(loop: asyncio.AbstractEventLoop) -> mqtt.Client:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="baseline", protocol=mqtt.MQTTv5)
     client.max_inflight_messages_set(_WINDOW)
     client.on_socket_open = lambda client, _data, sock: loop.add_reader(sock.fileno(), client.loop_read)
-    client.on_socket_close = lambda _client, _data, sock: loop.remove_reader(sock.fileno())
+    client.on_socket_close = lambda _client, _data, sock: loop.remove_reader(sock.fileno())  # type: ignore[assignment]
     client.on_socket_register_write = lambda client, _data, sock: loop.add_writer(sock.fileno(), client.loop_write)
-    client.on_socket_unregister_write = lambda _client, _data, sock: loop.remove_writer(sock.fileno())
+    client.on_socket_unregister_write = lambda _client, _data, sock: loop.remove_writer(sock.fileno())  # type: ignore[assignment]
     return client
 
 
