@@ -48,11 +48,11 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True)
 class _Verified:
-    """An admitted login. It has an ``answer`` to send, or a ``body`` if the time of expiry depends on the login. Both
+    """An admitted login. It has an ``answer`` to send, or a ``draft`` if the time of expiry depends on the login. Both
     would take a third more memory."""
 
     allow: Allow
-    body: Answer | None
+    draft: Answer | None
     answer: LoginAnswer | None
     expires_at_ns: int
     seen: _Seen
@@ -83,7 +83,7 @@ class Logins:
         self.counts: Final = chain.counts
         self._attempts = LoginAttempts(settings, store, chain, events)
         self.lockouts: Final = self._attempts.lockouts
-        self.writer: Final = AnswerWriter(settings, store)
+        self.answer_writer: Final = AnswerWriter(settings, store)
         self._shedder: Final = LoadShedder(limits.in_flight, limits.logins_per_second, limits.tenant_logins_per_second)
         self._chain = chain
         self._store = store
@@ -183,6 +183,7 @@ class Logins:
         return self._count(self._no_answers[known])
 
     def _from_cache(self, key: bytes, entry: _Verified, request: LoginRequest, now_ns: int) -> LoginAnswer | None:
+        """The answer to a login that was verified before, counted; None: it is decided anew."""
         store = self._store
         seen = entry.seen
         if (seen.version != store.version or seen.ban_version != store.ban_version) and not self._still_holds(
@@ -198,12 +199,12 @@ class Logins:
         answer = entry.answer
         if answer is None:
             now_s = self._now_s()
-            expire_at_s = self.writer.expire_at_s(entry.allow, now_s)
+            expire_at_s = self.answer_writer.expire_at_s(entry.allow, now_s)
             if expire_at_s is not None and expire_at_s <= now_s:
                 self._verified.drop(key)  # the clock was set; the chain decides
                 return None
-            assert entry.body is not None
-            answer = LoginAnswer("allow", entry.body.body(expire_at_s), "cached")
+            assert entry.draft is not None
+            answer = LoginAnswer("allow", entry.draft.body(expire_at_s), "cached")
         counts = self.counts
         counts.cache_hits += 1
         if self._chain.degraded:
@@ -224,10 +225,10 @@ class Logins:
             if entry.seen.version != version:
                 if self._chain.stamp(request) != entry.seen.stamp or self._tenant_disabled(entry.allow.tenant):
                     return False
-                body = self.writer.write(request, entry.allow)
+                body = self.answer_writer.write(request, entry.allow)
                 if body.problem:
                     return False
-                sent = body.body(self.writer.expire_at_s(entry.allow, self._now_s()))
+                sent = body.body(self.answer_writer.expire_at_s(entry.allow, self._now_s()))
                 self._remember(key, entry, body, sent, self._now_ns())
         except BackendDownError as error:
             self._events.store_failed(error)
@@ -236,8 +237,8 @@ class Logins:
         return True
 
     def _remember(self, key: bytes, entry: _Verified, body: Answer, sent: bytes, now_ns: int) -> None:
-        if self.writer.moving:
-            entry.body = body
+        if self.answer_writer.moving:
+            entry.draft = body
         else:
             entry.answer = LoginAnswer("allow", sent, "cached")
         self._verified.put(key, entry, now_ns, 1 + len(sent) // _ORDINARY)
@@ -312,11 +313,11 @@ class Logins:
         if allow.tenant and not self._shedder.admit_tenant(allow.tenant, limit, now_ns):
             self._events.refused(request, "rate_limited", source=outcome.source)
             return self._no_answers["rate_limited"]
-        expire_at_s = self.writer.expire_at_s(allow, now_s)
+        expire_at_s = self.answer_writer.expire_at_s(allow, now_s)
         if expire_at_s is not None and expire_at_s <= now_s:
             self._events.refused(request, "expired", source=outcome.source)
             return self._denials["expired"]
-        body = self.writer.write(request, allow)
+        body = self.answer_writer.write(request, allow)
         if body.problem:
             self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
             return self._denials["rules_unexpressible"]

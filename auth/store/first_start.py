@@ -75,7 +75,7 @@ class FirstStart:
     def __init__(self, settings: Settings, folder: Path, progress: Callable[[str], None] = lambda _text: None) -> None:
         self._settings = settings
         self._progress = progress  # receives a sentence about each slow step
-        self._folder = folder
+        self._folder = folder  # DIR of the module's docstring
         self._said: list[str] = []
         self._made: set[str] = set()  # names of files
 
@@ -120,7 +120,7 @@ class FirstStart:
         return self._said
 
     def _close_to_others(self) -> None:
-        """Close the folders of the database and of the secrets (below ``data_dir``) to other users.
+        """Close ``auth`` below ``data_dir`` (database; secrets unless ``--secrets`` moves them) to other users.
 
         The group may enter them, for files that are for a group."""
         folder = database_path(self._settings).parent

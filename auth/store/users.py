@@ -86,7 +86,7 @@ class UserEdits:
         return len(gone)
 
     def rehash(self, user: User, stored: str) -> bool:
-        """Replace the stored hash of a user that has just logged in. Returns False if it has changed meanwhile.
+        """Replace the hash of a user that has just logged in by ``stored``. Returns False if it has changed meanwhile.
 
         The password is the same, so cached logins stay valid."""
         done = self._db.execute(

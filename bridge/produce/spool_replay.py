@@ -92,7 +92,7 @@ class Replay:
         self._may_read = False
         await end_tasks(self._loader)
 
-    def end(self) -> None:
+    def stop_removing(self) -> None:
         """Stop removing rows, before the store is closed."""
         self._may_remove = False
 

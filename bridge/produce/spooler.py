@@ -157,8 +157,8 @@ class Spooler:
         await self.replay.close()
         if self._writer is not None:
             await asyncio.wait([self._writer])
-        under_way = [queue for queue in self._links.partitions.queues.values() if queue.in_flight is not None]
-        replays = [queue for queue in under_way if queue.in_flight is not None and queue.in_flight.is_on_disk]
+        queues = self._links.partitions.queues.values()
+        replays = [queue for queue in queues if queue.in_flight is not None and queue.in_flight.is_on_disk]
         if replays and patience_s:
             settled = self.replay.settled
             settled.clear()
@@ -167,8 +167,8 @@ class Spooler:
                     while any(queue.in_flight is not None and queue.in_flight.is_on_disk for queue in replays):
                         await settled.wait()
                         settled.clear()
-        self.replay.end()
-        self._episodes.tell(None)
+        self.replay.stop_removing()  # the store is closed next
+        self._episodes.tell(None)  # all that have ended
 
     async def drained(self) -> None:
         """Wait until nothing is on disk, however long that takes."""

@@ -12,7 +12,7 @@ routes.py         settings of the way from an MQTT filter to a Kafka topic
 service.py        settings of the worker itself: flow control, dead letters, logs
 spool.py          settings of the spool: batches on disk while Kafka cannot take them
 stream.py         settings of the Spark jobs, which run in a process of their own
-stream_jobs.py    settings of each Spark job beside ``[stream]``, a table each
+stream_jobs.py    settings of each Spark job beside ``[stream]``, a table each; the lake's: retention, compaction
 tls.py            the TLS table of every outgoing connection
 tokens.py         settings of the gateway's own tokens for EMQX and Kafka
 """

@@ -176,11 +176,11 @@ def _text(given: dict[str, Any], name: str) -> str:
 
 
 def _known(given: dict[str, Any], name: str, values: Mapping[object, Any]) -> Any:
-    """``qos`` or ``retain``, which are numbers, booleans or texts, depending on EMQX's template."""
+    """``qos`` or ``retain``, numbers, booleans or texts, depending on EMQX's template. Missing: 0 or False."""
     value = given.get(name)
     if value is None or value == "undefined":
         value = ""
     try:
         return values[value]
     except (KeyError, TypeError):  # TypeError: a list or an object
-        raise UnreadableError(f"{name} is not what it can be") from None
+        raise UnreadableError(f"{name} has no known value") from None

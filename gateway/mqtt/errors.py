@@ -47,6 +47,6 @@ class ConnectError(MqttError):
 
 
 class MqttRefusedError(ConnectError):
-    """The broker refused the login or a subscription."""
+    """The broker refused the login or a subscription. By the only address, and first of all, it ends a start."""
 
     exit_status = ExitStatus.REFUSED

@@ -2,7 +2,7 @@
 
     supervisor.py     the process: its lock, signals, HTTP port, reload, stop
     fleet.py          all slots together: rolling (SIGUSR2), scaling, ending; kills workers that do not answer
-    slot.py           one slot and the worker processes that hold it, one after another
+    slot.py           one slot and the worker processes that hold it, one after another; kills one that does not end
     process.py        the supervisor's view of one worker process
     channel.py        the messages between the two, a JSON object per line
     member.py         the worker's end of the channel: get warm, then take the slot

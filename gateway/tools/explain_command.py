@@ -117,8 +117,8 @@ def explain_command(
         return told
     told.is_ordered, told.deadline_ms = request.is_ordered, request.deadline_ms
     token = plan.signer.sign(place, request.own_id or str(place))
-    sent, told.after_sent = _send(plan, record, 0)
-    _, told.after_nobody = _send(plan, record, NOBODY)
+    sent, told.after_sent = _try_out(plan, record, 0)
+    _, told.after_nobody = _try_out(plan, record, NOBODY)
     if sent is None:
         told.notes.append("It has expired already, so it is never sent.")
         return told
@@ -129,10 +129,11 @@ def explain_command(
     return told
 
 
-def _send(plan: CommandPlan, record: LoggedRecord, answer: int) -> tuple[Outgoing | None, list[StatusRecord]]:
+def _try_out(plan: CommandPlan, record: LoggedRecord, answer: int) -> tuple[Outgoing | None, list[StatusRecord]]:
+    """What would be published, and the statuses written, if ``answer`` were the broker's reason code."""
     ports = _Ports(answer)
     dispatcher = Dispatcher(plan, ports, ports, ports, ports)
-    dispatcher.assign(record.place[:2], None, ())
+    dispatcher.assign(record.place[:2], None, ())  # nothing committed, no earlier statuses
     dispatcher.is_open = True
     dispatcher.take([record])
     ports.settle()

@@ -1,6 +1,6 @@
 """The job ``devices``: what is known of each device now, and what happened to it.
 
-gateways.py    how far the stream of each gateway is, and whether the gateway is away
+gateways.py    how far the stream of each gateway is, and whether it is away; how long its devices may be silent
 job.py         the job ``devices``: what is known of each device now, and what happened to it
 presence.py    births and deaths of devices out of Kafka's records, in the forms that are in use
 processor.py   a shard of devices as a stateful processor of Spark: its state variables, and rows in and out

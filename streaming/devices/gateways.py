@@ -1,4 +1,4 @@
-"""How far the stream of each gateway is, and whether the gateway is away. Plain Python, as ``device_state``."""
+"""How far the stream of each gateway is, and whether the gateway is away. Plain Python, as ``state``."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple

@@ -96,7 +96,9 @@ def bars(axes: Axes, data: Bars, *, unit: str) -> None:
 
 
 def histogram(axes: Axes, counts: Mapping[str, int], *, unit: str, ranges: str) -> None:
-    """A bar for each range, with its count beside it: a range of few is as legible as one of many."""
+    """A bar for each range, with its count beside it: a range of few is as legible as one of many.
+
+    ``unit`` and ``ranges`` are the labels of the axes."""
     places = range(len(counts))
     placed = axes.barh(places, list(counts.values()), color=_ROLES["c0"], height=0.7)
     axes.bar_label(placed, labels=[f"{count:,}" for count in counts.values()], padding=4)

@@ -98,7 +98,7 @@ def _add(arguments: argparse.Namespace) -> int:
     rule = _rule(arguments)
     with database(arguments, create=True) as (settings, store), store.edit(operator()) as editor:
         if arguments.first or arguments.before is not None:
-            number = editor.rules.insert(rule, arguments.before)
+            number = editor.rules.insert(rule, arguments.before)  # None: at the front
         else:
             number = editor.rules.append(rule)
     answer(arguments, {"id": number, **rule_as_json(rule)}, f"Added rule {number}: {sentence(rule)}.")

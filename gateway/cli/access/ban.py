@@ -25,7 +25,7 @@ def add_parser(commands: Commands) -> None:
     remove = parsers.verb("remove", _remove, "lift a ban")
     parsers.verb("list", _list, "list bans")
     for command in (add, remove):
-        command.add_argument("kind", choices=_KINDS, metavar="KIND", help=f"{', '.join(_KINDS)}")
+        command.add_argument("kind", choices=_KINDS, metavar="KIND", help=", ".join(_KINDS))
         command.add_argument("value", metavar="VALUE", help='the name, or an address or network ("10.0.0.0/8")')
     add.add_argument(
         "--until", default="never", metavar="WHEN", help='its end: "1h", "2027-01-31" or "never" (default: %(default)s)'

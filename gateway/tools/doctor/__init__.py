@@ -13,7 +13,7 @@ over facts (``*_verdicts``), so they are tested without a broker.
     endpoint_verdicts.py   verdicts over one address: name, port, certificate
     examine.py             the whole examination: all groups at once, each with a time limit
     host_facts.py          facts about this machine: disk, descriptors, memory
-    host_verdicts.py       verdicts over this machine
+    host_verdicts.py       verdicts over this machine: data_dir, room for the spool, fsync, descriptors, memory, CPU
     kafka_facts.py         facts from each Kafka broker by itself
     model.py               a check, and the report of all checks
     mqtt_facts.py          facts from each MQTT address, and whom the first working one admits

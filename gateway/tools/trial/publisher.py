@@ -112,7 +112,9 @@ class _Line:
 
 
 class Publisher:
-    """Devices on a few connections, whose sessions end with them. ``moved`` is set at each acknowledgement."""
+    """Devices on a few connections, whose sessions end with them.
+
+    ``moved`` is set when there is something to look at: an acknowledgement, a loss, a refusal, records read back."""
 
     def __init__(self, plan: TrialPlan, way: Way, moments: Moments) -> None:
         self.plan = plan

@@ -281,6 +281,7 @@ class Trial:
             witness.result()
 
     async def _witness(self, reader: TopicReader, starts: dict[tuple[str, int], int], publisher: Publisher) -> None:
+        """Read the records back as they arrive, and tell the progress twice a second."""
         loop = asyncio.get_running_loop()
         said_s = 0.0
         async for records in reader.follow(starts):
