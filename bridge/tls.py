@@ -14,7 +14,7 @@ from config.error_words import words
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from config.settings import TlsSettings
+    from config.settings import Settings, TlsSettings
 
 log = structlog.get_logger("credentials")
 
@@ -87,6 +87,28 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
                 f"certificate, and {where}.key_password."
             ) from error
     return context
+
+
+def client_tables(settings: Settings) -> dict[str, TlsSettings]:
+    """The tables of client TLS that a connection uses, by their places ("mqtt.tls"), without those of ``auth``."""
+    found: dict[str, TlsSettings] = {}
+    if any(text.lower().startswith(("mqtts:", "wss:")) for text in settings.mqtt.addresses):
+        found["mqtt.tls"] = settings.mqtt.tls
+    tokens = {"mqtt.token": settings.mqtt.token}
+    kafka, admin = settings.kafka, settings.admin
+    for side, security, tls, sasl in (
+        ("kafka", kafka.security, kafka.tls, kafka.sasl),
+        ("admin", admin.security or "", admin.tls, admin.sasl),
+    ):
+        if security.endswith("SSL"):
+            found[f"{side}.tls"] = tls
+        tokens[f"{side}.sasl.token"] = sasl.token if sasl is not None else None
+    for where, token in tokens.items():
+        if token is not None and token.oauth is not None and token.oauth.token_url.lower().startswith("https:"):
+            found[f"{where}.oauth.tls"] = token.oauth.tls
+    if (settings.emqx.url or "").lower().startswith("https:"):
+        found["emqx.tls"] = settings.emqx.tls
+    return found
 
 
 class TlsFiles:

@@ -9,7 +9,7 @@ from functools import partial
 from bridge.intercept.loading import load_chains
 from bridge.routing.lint import SURE, lint
 from bridge.routing.router import Router
-from bridge.tls import tls_context
+from bridge.tls import client_tables, tls_context
 from config.errors import ConfigError, ExitStatus
 from config.extras import how_to_install
 from config.loading.load import Loaded, load, require_runnable
@@ -45,7 +45,8 @@ def _check(arguments: argparse.Namespace) -> int:
         return _refused(error)
     problems, warnings = {"run": check_run, "stream": _check_stream, "auth": _check_auth}[arguments.purpose](loaded)
     if arguments.purpose == "run" and not problems:
-        problems = _unusable_tls(loaded.settings)
+        problems, found = _check_tls(loaded.settings)
+        warnings += found
     if problems:
         return _refused(ConfigError(*problems))
     if arguments.purpose == "run" and loaded.settings.stream.silver.schemas is not None:
@@ -74,15 +75,17 @@ def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
     return problems, [*warnings, *_spools_too_large(loaded)]
 
 
-def _unusable_tls(settings: Settings) -> list[str]:
-    """Problems of certificates, keys and authorities that can be read."""
-    problems = []
-    for side, tls in {"mqtt": settings.mqtt.tls, "kafka": settings.kafka.tls}.items():
+def _check_tls(settings: Settings) -> tuple[list[str], list[str]]:
+    """Problems and warnings of certificates, keys and authorities; a gateway starts without those of its operator."""
+    problems: list[str] = []
+    warnings: list[str] = []
+    for where, tls in client_tables(settings).items():
         if tls.ca_file is not None or tls.certificate_file is not None:
-            problems += _problems(partial(tls_context, tls, f"{side}.tls"))
+            found = warnings if where.startswith(("admin", "emqx")) else problems
+            found += _problems(partial(tls_context, tls, where))
     if settings.http.tls is not None:
         problems += _problems(partial(TlsContext, settings.http.tls, "http.tls"))
-    return problems
+    return problems, warnings
 
 
 def _spools_too_large(loaded: Loaded) -> list[str]:

@@ -188,10 +188,20 @@ def test_check_refuses_what_a_start_would(tmp_path: Path, cli: Cli) -> None:
 def test_check_judges_what_is_in_tls_files(tmp_path: Path, cli: Cli) -> None:
     Path("garbage").write_text("no certificate")
     kafka = '[kafka]\nsecurity = "SSL"\n[kafka.tls]\nca_file = "garbage"\n'
-    write(f'{kafka}[http.tls]\ncertificate_file = "garbage"\n{ROUTE}', tmp_path)
+    oauth = 'token_url = "https://idp/token"\nclient_id = "a"\nclient_secret = "b"\ntls.ca_file = "garbage"\n'
+    mqtt = f'[mqtt]\nusername = "u"\n[mqtt.token.oauth]\n{oauth}'
+    write(f'{kafka}{mqtt}[http.tls]\ncertificate_file = "garbage"\n{ROUTE}', tmp_path)
     said = cli("config", "check", status=ExitStatus.CONFIG).err
-    assert "kafka.tls.ca_file garbage cannot be used" in said
-    assert "http.tls.certificate_file" in said
+    for setting in ("kafka.tls.ca_file", "mqtt.token.oauth.tls.ca_file", "http.tls.certificate_file"):
+        assert setting in said
+
+
+def test_check_warns_of_tls_files_without_which_a_gateway_starts(tmp_path: Path, cli: Cli) -> None:
+    emqx = '[emqx]\nurl = "https://emqx"\napi_key = "a"\napi_secret = "b"\ntls.ca_file = "absent"\n'
+    write(f'{emqx}[admin]\nsecurity = "SSL"\ntls.ca_file = "absent"\n{ROUTE}', tmp_path)
+    said = cli("config", "check").out
+    for side in ("admin", "emqx"):
+        assert f"warning: {side}.tls.ca_file absent cannot be used" in said
 
 
 def test_check_names_each_unreadable_file_of_the_access_service(tmp_path: Path, cli: Cli) -> None:

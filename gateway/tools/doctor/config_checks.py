@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bridge.certificate import validity
 from bridge.routing.router import Router
-from bridge.tls import tls_context
+from bridge.tls import client_tables, tls_context
 from config.errors import ConfigError, ExitStatus, GatewayError
 from config.numbers import many
 from gateway.data_dir.directory import explained
@@ -98,17 +98,8 @@ def judge_identity(findings: Findings, directory: Path, instance: str) -> str | 
 
 def own_certificates(findings: Findings, settings: Settings) -> None:
     """Check the gateway's certificates: usable, and how long valid. Reads small files."""
-    mqtt_tls = any(text.startswith(("mqtts", "wss")) for text in settings.mqtt.addresses)
-    tables = {
-        "mqtt.tls": settings.mqtt.tls if mqtt_tls else None,
-        "kafka.tls": settings.kafka.tls if settings.kafka.security.endswith("SSL") else None,
-        "admin.tls": settings.admin.tls if (settings.admin.security or "").endswith("SSL") else None,
-        "emqx.tls": settings.emqx.tls if (settings.emqx.url or "").startswith("https") else None,
-    }
     files: dict[str, Path] = {}
-    for where, tls in tables.items():
-        if tls is None:
-            continue
+    for where, tls in client_tables(settings).items():
         try:
             tls_context(tls, where)
         except ConfigError as error:
