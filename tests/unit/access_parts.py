@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
 from auth.errors import BackendDownError, OverloadedError
 from auth.logins.chain import Chain
 from auth.model import Allow, Ban, Deny, Ignore, LoginAnswer, LoginRequest, Rule, Subject, Tenant, Verdict
@@ -42,6 +45,22 @@ def edited(store: Store, *changes: Callable[[Editor], object]) -> bool:
 
 def add_users(store: Store, *users: User) -> None:
     edited(store, *(lambda edit, user=user: edit.users.add(user) for user in users))
+
+
+def add_bans(store: Store, *bans: Ban) -> None:
+    edited(store, *(lambda edit, ban=ban: edit.bans.add(ban) for ban in bans))
+
+
+def any_rule(**fields: SearchStrategy[Any]) -> SearchStrategy[Rule]:
+    """Rules with these fields, and any permission, actions, QoS and retain flag."""
+    usual = {
+        "permission": st.sampled_from(["allow", "deny"]),
+        "actions": st.sampled_from([{"publish"}, {"subscribe"}, {"publish", "subscribe"}]).map(frozenset),
+        "eq": st.booleans(),
+        "qos": st.sampled_from([(), (0,), (0, 2), (1, 2)]).map(frozenset),
+        "retain": st.sampled_from([None, True, False]),
+    }
+    return st.builds(Rule, **{**usual, **fields})
 
 
 class ManualClock:

@@ -15,6 +15,7 @@ from auth.rules.acl_conf_writing import write_acl_conf
 from auth.rules.files import condition_of, condition_text, read_rules, write_rules
 from auth.rules.rules import rule_problem
 from auth.rules.topics import parse_topic
+from tests.unit.access_parts import any_rule
 
 PUBLISH = frozenset({"publish"})
 SUBSCRIBE = frozenset({"subscribe"})
@@ -118,15 +119,9 @@ TOPIC = st.lists(
     min_size=1,
     max_size=4,
 ).map("/".join)
-RULES = st.builds(
-    Rule,
-    permission=st.sampled_from(["allow", "deny"]),
+RULES = any_rule(
     topic=TOPIC | TOPIC.map("{}/#".format),
     who=st.just((("all", ""),)) | st.lists(CONDITIONS, min_size=1, max_size=3).map(tuple),
-    actions=st.sampled_from([PUBLISH, SUBSCRIBE, PUBLISH | SUBSCRIBE]),
-    eq=st.booleans(),
-    qos=st.sampled_from([frozenset(), frozenset({0}), frozenset({0, 2})]),
-    retain=st.sampled_from([None, True, False]),
 ).filter(lambda rule: not rule_problem(rule))
 
 
