@@ -4,8 +4,6 @@ import os
 import shlex
 import sqlite3
 import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ from auth.store.store import Store, database_path
 from config.errors import ConfigError
 from config.loading.load import load
 from config.settings import Settings
-from config.tables.commands import CommandSettings
 from gateway.cli.main import main
 from gateway.tools.trial.plan import TrialPlan
 from tests.command_line import Cli
+from tests.kinds import there
 from tests.unit.access_parts import opened_store
 
 TOML = """\
@@ -37,15 +35,9 @@ topic = "telemetry"
 """
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="gateway-first-start-") as made:
-        yield Path(made)
-
-
-def settings(folder: Path, more: str = "", before: str = "") -> Settings:
+def settings(folder: Path, more: str = "") -> Settings:
     file = folder / "gateway.toml"
-    file.write_text(f"data_dir = {str(folder)!r}\n{before}{TOML}{more}")
+    file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{more}")
     return load(file, environ={}).settings
 
 
@@ -54,9 +46,7 @@ def first_start(ours: Settings, *arguments: Any, **options: Any) -> list[str]:
 
 
 def user(store: Store, name: str) -> User:
-    found = store.find_user("username", name)
-    assert found is not None, f"there is no user {name}"
-    return found
+    return there(store.find_user("username", name))
 
 
 def knows(store: Store, name: str, password: str) -> bool:
@@ -69,9 +59,9 @@ def may(store: Store, name: str, action: str, topic: str) -> bool:
     return decide(store.rules_for(subject), request).allowed
 
 
-def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> None:
-    ours = settings(folder)
-    secrets = folder / "secrets"
+def test_the_first_start_makes_everything_and_the_next_nothing(tmp_path: Path) -> None:
+    ours = settings(tmp_path)
+    secrets = tmp_path / "secrets"
     said = FirstStart(ours, secrets).run()
     assert len(said) == 12
     made = {path.relative_to(secrets).as_posix(): path.read_text() for path in secrets.rglob("*") if path.is_file()}
@@ -95,8 +85,8 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
     assert again == made
 
 
-def test_grafana_gets_a_password_where_there_is_a_folder_for_it(folder: Path) -> None:
-    ours, place = settings(folder), folder / "secrets" / "grafana"
+def test_grafana_gets_a_password_where_there_is_a_folder_for_it(tmp_path: Path) -> None:
+    ours, place = settings(tmp_path), tmp_path / "secrets" / "grafana"
     place.mkdir(parents=True)
     assert any("Grafana" in sentence for sentence in first_start(ours))
     password = place / "admin_password"
@@ -108,22 +98,22 @@ def test_grafana_gets_a_password_where_there_is_a_folder_for_it(folder: Path) ->
     assert password.read_text() == text
 
 
-def test_two_installations_have_nothing_in_common(folder: Path) -> None:
+def test_two_installations_have_nothing_in_common(tmp_path: Path) -> None:
     texts = []
     for name in ("a", "b"):
-        (folder / name).mkdir()
-        FirstStart(settings(folder / name), folder / name / "secrets").run()
-        texts.append({path.read_text() for path in (folder / name / "secrets").rglob("*") if path.is_file()})
+        (tmp_path / name).mkdir()
+        FirstStart(settings(tmp_path / name), tmp_path / name / "secrets").run()
+        texts.append({path.read_text() for path in (tmp_path / name / "secrets").rglob("*") if path.is_file()})
     assert not texts[0] & texts[1]
 
 
-def test_secrets_can_be_read_by_whom_they_are_for(folder: Path) -> None:
+def test_secrets_can_be_read_by_whom_they_are_for(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        FirstStart(settings(folder), folder / "secrets").run()
+        FirstStart(settings(tmp_path), tmp_path / "secrets").run()
     finally:
         os.umask(before)
-    for path in (folder / "secrets").rglob("*"):
+    for path in (tmp_path / "secrets").rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
         group = bool({path.parent.name, path.name} & {"emqx", "operator"})
         wanted = (0o750 if group else 0o700) if path.is_dir() else (0o640 if group else 0o600)
@@ -148,37 +138,55 @@ def test_nobody_else_looks_into_the_folder_of_the_database(tmp_path: Path, befor
     assert any("closed" in one for one in said) == (before is not None)
 
 
-def test_what_the_first_users_may(folder: Path) -> None:
-    ours = settings(folder)
+RIGHTS: dict[str, tuple[str, list[str], list[str]]] = {
+    "routes": ("",
+        ["gateway subscribe devices/+/telemetry", "gateway subscribe $share/gateway/devices/+/status",
+         "gateway publish gateways/plant-7/status", "device-1 publish devices/device-1/telemetry",
+         "device-1 subscribe devices/device-1/commands"],
+        ["gateway publish devices/device-1/telemetry", "gateway subscribe #", " publish devices//telemetry",
+         "device-1 publish devices/device-2/telemetry", "device-1 subscribe devices/device-2/telemetry",
+         "device-1 publish devices/device-1x", "device-1 subscribe devices/device-1x", "device-1 publish #",
+         "device-1 subscribe #", "device-1 publish gateways/plant-7/status",
+         "device-1 subscribe gateways/plant-7/status", "+ subscribe devices/+/telemetry"]),
+    "the canary's topic": (
+        '[canary]\nenabled = true\n[[routes]]\nname = "canary"\nfilters = ["canary/plant-7"]\ntopic = "canaries"',
+        ["gateway publish canary/plant-7"], ["gateway publish canary/another"]),
+    "commands below their prefix, and a device's own answers": (
+        '[[commands]]\nname = "switches"\ntopics = ["commands"]\nstatus_topic = "command-status"',
+        ["gateway publish devices/device-1/req/switch", "gateway publish devices/device-1/req",
+         "device-1 subscribe devices/device-1/req/switch", "device-1 subscribe devices/device-1/req",
+         "device-1 publish devices/device-1/res", "device-1 publish devices/device-1/res/token/200"],
+        ["gateway publish devices/device-1/res", "gateway publish devices/device-1/telemetry",
+         "gateway publish plants/1/req/switch",
+         "device-2 publish devices/device-1/res", "device-2 publish devices/device-1/res/token/200"]),
+    "event messages, which the gateway alone may see": (
+        '[[routes]]\nname = "presence"\nfilters = ["$SYS/brokers/+/clients/#"]\ntopic = "devices.presence"',
+        ["gateway subscribe $share/gateway/$SYS/brokers/+/clients/#"],
+        ["gateway subscribe $SYS/#", "device-1 subscribe $SYS/brokers/+/clients/#"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "rights", "others"), RIGHTS.values(), ids=RIGHTS)
+def test_what_the_first_users_may(tmp_path: Path, more: str, rights: list[str], others: list[str]) -> None:
+    ours = settings(tmp_path, more)
     first_start(ours)
     with opened_store(database_path(ours)) as store:
-        assert may(store, "gateway", "subscribe", "devices/+/telemetry")
-        assert may(store, "gateway", "subscribe", "$share/gateway/devices/+/status")
-        assert may(store, "gateway", "publish", "gateways/plant-7/status")
-        assert not may(store, "gateway", "publish", "devices/device-1/telemetry")
-        assert not may(store, "gateway", "subscribe", "#")
-        assert may(store, "device-1", "publish", "devices/device-1/telemetry")
-        assert may(store, "device-1", "subscribe", "devices/device-1/commands")
-        for topic in ("devices/device-2/telemetry", "devices/device-1x", "#", "gateways/plant-7/status"):
-            assert not may(store, "device-1", "publish", topic)
-            assert not may(store, "device-1", "subscribe", topic)
-        assert not may(store, "", "publish", "devices//telemetry")
-        assert not may(store, "+", "subscribe", "devices/+/telemetry")
+        assert [one for one in (*rights, *others) if may(store, *one.split(" "))] == rights
 
 
-def test_a_route_added_later_is_given_to_the_gateway(folder: Path) -> None:
-    FirstStart(settings(folder), folder / "secrets").run()
+def test_a_route_added_later_is_given_to_the_gateway(tmp_path: Path) -> None:
+    FirstStart(settings(tmp_path), tmp_path / "secrets").run()
     more = '[[routes]]\nname = "alarms"\nfilters = ["alarms/#"]\ntopic = "alarms"\n'
-    ours = settings(folder, more)
+    ours = settings(tmp_path, more)
     assert first_start(ours) == ["added 1 rule for gateway: its routes, and what it publishes"]
     with opened_store(database_path(ours)) as store:
         assert may(store, "gateway", "subscribe", "alarms/#")
 
 
-def test_devices_are_made_by_name_and_left_alone(folder: Path) -> None:
-    ours = settings(folder)
+def test_devices_are_made_by_name_and_left_alone(tmp_path: Path) -> None:
+    ours = settings(tmp_path)
     assert first_start(ours, ["d1", "d2", "d1"])[-1].startswith("added d1, d2: ")
-    file = folder / "secrets" / "devices" / "devices.csv"
+    file = tmp_path / "secrets" / "devices" / "devices.csv"
     before = file.read_text()
     first_start(ours, ["d2", "d3"])
     assert file.read_text().startswith(before)
@@ -191,30 +199,30 @@ def test_devices_are_made_by_name_and_left_alone(folder: Path) -> None:
 
 
 def test_devices_of_a_transaction_that_failed_get_other_secrets_in_the_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_session: Session) -> None:
         raise sqlite3.OperationalError("disk is full")
 
-    ours = settings(folder)
+    ours = settings(tmp_path)
     first_start(ours, ["d1"])
     with monkeypatch.context() as patched:
         patched.setattr(Session, "finish", full)
         with pytest.raises(StoreError):
             first_start(ours, ["d2"])
     first_start(ours, ["d2"])
-    rows = [line.split(",") for line in (folder / "secrets" / "devices" / "devices.csv").read_text().splitlines()[1:]]
+    rows = [line.split(",") for line in (tmp_path / "secrets" / "devices" / "devices.csv").read_text().splitlines()[1:]]
     assert [name for name, _ in rows] == ["d1", "d2"]
     with opened_store(database_path(ours)) as store:
         assert all(knows(store, *row) for row in rows)
 
 
-def test_a_new_database_takes_over_a_file_of_users(folder: Path) -> None:
-    ours = settings(folder)
-    file = folder / "users.csv"
+def test_a_new_database_takes_over_a_file_of_users(tmp_path: Path) -> None:
+    ours = settings(tmp_path)
+    file = tmp_path / "users.csv"
     file.write_text('user_id,password,is_superuser\nalice,"a, b",true\nd9,secret,false\n')
     assert first_start(ours, users_file=file)[-1].startswith("added 2 users from ")
-    assert not (folder / "secrets" / "devices").exists(), "no sample beside them"
+    assert not (tmp_path / "secrets" / "devices").exists(), "no sample beside them"
     with opened_store(database_path(ours)) as store:
         assert knows(store, "alice", "a, b")
         assert user(store, "alice").is_superuser
@@ -225,9 +233,9 @@ def test_a_new_database_takes_over_a_file_of_users(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["name,password\na,b\n", "user_id,password\na\n", "user_id,password\na,b\na,c\n"])
-def test_a_bad_file_of_users_leaves_nothing_behind(folder: Path, text: str) -> None:
-    ours = settings(folder)
-    file = folder / "users.csv"
+def test_a_bad_file_of_users_leaves_nothing_behind(tmp_path: Path, text: str) -> None:
+    ours = settings(tmp_path)
+    file = tmp_path / "users.csv"
     file.write_text(text)
     with pytest.raises((ImportFormatError, StoreError)):
         first_start(ours, users_file=file)
@@ -237,10 +245,10 @@ def test_a_bad_file_of_users_leaves_nothing_behind(folder: Path, text: str) -> N
     assert first_start(ours, users_file=file)[-1].startswith("added device-1")
 
 
-def test_a_lost_password_file_is_made_anew_with_its_password(folder: Path) -> None:
-    ours = settings(folder)
+def test_a_lost_password_file_is_made_anew_with_its_password(tmp_path: Path) -> None:
+    ours = settings(tmp_path)
     first_start(ours)
-    file = folder / "secrets" / "gateway" / "mqtt_password"
+    file = tmp_path / "secrets" / "gateway" / "mqtt_password"
     old = file.read_text()
     file.unlink()
     with pytest.raises(StoreError):
@@ -251,25 +259,25 @@ def test_a_lost_password_file_is_made_anew_with_its_password(folder: Path) -> No
         assert not knows(store, "gateway", old)
 
 
-def test_secrets_that_are_given_are_taken(folder: Path) -> None:
-    (folder / "given").write_text("0123456789abcdef0123\n")
-    more = f'[auth]\nshared_secret_file = "{folder}/given"\n'
+def test_secrets_that_are_given_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "given").write_text("0123456789abcdef0123\n")
+    more = f'[auth]\nshared_secret_file = "{tmp_path}/given"\n'
     mqtt = '[mqtt]\nusername = "bridge"\npassword = "thought-up"\naddresses = ["mqtts://broker"]\n'
-    ours = settings(folder, mqtt + more)
+    ours = settings(tmp_path, mqtt + more)
     first_start(ours)
-    assert "0123456789abcdef0123" in (folder / "secrets" / "emqx" / "authorization.conf").read_text()
+    assert "0123456789abcdef0123" in (tmp_path / "secrets" / "emqx" / "authorization.conf").read_text()
     with opened_store(database_path(ours)) as store:
         assert knows(store, "bridge", "thought-up")
         assert user(store, "bridge").password.startswith("$argon2id$"), "a person's password is hashed slowly"
         assert store.find_user("username", "gateway") is None
-    (folder / "given").write_text("another-secret-of-the-service")
+    (tmp_path / "given").write_text("another-secret-of-the-service")
     with pytest.raises(ConfigError, match="is another one than"):
-        FirstStart(settings(folder, mqtt + more), folder / "secrets").run()
+        FirstStart(settings(tmp_path, mqtt + more), tmp_path / "secrets").run()
 
 
-def test_a_password_in_a_file_that_was_there_is_hashed_slowly(folder: Path) -> None:
-    ours = settings(folder)
-    file = folder / "secrets" / "gateway" / "mqtt_password"
+def test_a_password_in_a_file_that_was_there_is_hashed_slowly(tmp_path: Path) -> None:
+    ours = settings(tmp_path)
+    file = tmp_path / "secrets" / "gateway" / "mqtt_password"
     file.parent.mkdir(parents=True)
     file.write_text("thought-up")
     first_start(ours)
@@ -278,102 +286,68 @@ def test_a_password_in_a_file_that_was_there_is_hashed_slowly(folder: Path) -> N
         assert user(store, "gateway").password.startswith("$argon2id$"), "it would pass every lock-out"
 
 
-def test_the_header_follows_the_secret(folder: Path) -> None:
-    ours = settings(folder)
+def test_the_header_follows_the_secret(tmp_path: Path) -> None:
+    ours = settings(tmp_path)
     first_start(ours)
-    (folder / "secrets" / "service" / "shared_secret").write_text('chosen"by\\the-operator')
+    (tmp_path / "secrets" / "service" / "shared_secret").write_text('chosen"by\\the-operator')
     assert first_start(ours) == ["wrote emqx/authorization.conf anew: it held another secret"]
-    assert (folder / "secrets" / "emqx" / "authorization.conf").read_text() == (
+    assert (tmp_path / "secrets" / "emqx" / "authorization.conf").read_text() == (
         'authorization = "Bearer chosen\\"by\\\\the-operator"\n'
     )
-    (folder / "secrets" / "gateway" / "emqx_api_secret").write_text("rotated")
+    (tmp_path / "secrets" / "gateway" / "emqx_api_secret").write_text("rotated")
     assert first_start(ours) == ["wrote emqx/api_keys anew: it held another secret"]
-    assert (folder / "secrets" / "emqx" / "api_keys").read_text() == "gateway:rotated\n"
+    assert (tmp_path / "secrets" / "emqx" / "api_keys").read_text() == "gateway:rotated\n"
 
 
-def test_the_canarys_topic_may_be_published_to(folder: Path) -> None:
-    ours = settings(folder)
-    ours = ours.model_copy(update={"canary": ours.canary.model_copy(update={"enabled": True})})
+def test_an_empty_secret_is_refused(tmp_path: Path) -> None:
+    ours = settings(tmp_path)
     first_start(ours)
-    with opened_store(database_path(ours)) as store:
-        assert may(store, "gateway", "publish", f"canary/{ours.instance}")
-        assert not may(store, "gateway", "publish", "canary/another")
-
-
-def test_commands_may_be_published_below_their_prefix_only(folder: Path) -> None:
-    ours = settings(folder)
-    commands = CommandSettings(name="switches", topics=("commands",), status_topic="command-status")
-    FirstStart(ours.model_copy(update={"commands": (commands,)}), folder / "secrets").run()
-    with opened_store(database_path(ours)) as store:
-        for topic in ("devices/device-1/req/switch", "devices/device-1/req"):
-            assert may(store, "gateway", "publish", topic)
-            assert may(store, "device-1", "subscribe", topic)
-        for topic in ("devices/device-1/res", "devices/device-1/telemetry", "plants/1/req/switch"):
-            assert not may(store, "gateway", "publish", topic)
-        for topic in ("devices/device-1/res", "devices/device-1/res/token/200"):
-            assert may(store, "device-1", "publish", topic), "its answers"
-            assert not may(store, "device-2", "publish", topic)
-
-
-def test_an_empty_secret_is_refused(folder: Path) -> None:
-    ours = settings(folder)
-    first_start(ours)
-    (folder / "secrets" / "service" / "shared_secret").write_text("\n")
+    (tmp_path / "secrets" / "service" / "shared_secret").write_text("\n")
     with pytest.raises(ConfigError, match="is empty"):
         first_start(ours)
 
 
-def test_the_command_says_what_it_made(folder: Path, cli: Cli) -> None:
-    settings(folder)
-    arguments = ["auth", "init", "--config", str(folder / "gateway.toml"), "--device", "d1"]
+def test_the_command_says_what_it_made(tmp_path: Path, cli: Cli) -> None:
+    settings(tmp_path)
+    arguments = ["auth", "init", "--config", str(tmp_path / "gateway.toml"), "--device", "d1"]
     assert "added the user gateway" in cli(*arguments).out
-    assert (folder / "auth" / "secrets" / "devices" / "devices.csv").exists()
+    assert (tmp_path / "auth" / "secrets" / "devices" / "devices.csv").exists()
     assert cli(*arguments).out == "Everything exists already: nothing was made.\n"
 
 
-def test_settings_may_name_the_secrets_before_they_are_made(folder: Path, cli: Cli) -> None:
-    secrets = folder / "auth" / "secrets"
+def test_settings_may_name_the_secrets_before_they_are_made(tmp_path: Path, cli: Cli) -> None:
+    secrets = tmp_path / "auth" / "secrets"
     mqtt = f'[mqtt]\nusername = "gateway"\npassword_file = "{secrets}/gateway/mqtt_password"\n'
     auth = f'[auth]\nhost = "0.0.0.0"\nshared_secret_file = "{secrets}/service/shared_secret"\n'
     auth += '[emqx]\nurl = "http://127.0.0.1:18083"\napi_key = "gw-1"\n'
     auth += f'api_secret_file = "{secrets}/gateway/emqx_api_secret"\n'
-    file = folder / "gateway.toml"
-    file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt}{auth}")
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"data_dir = {str(tmp_path)!r}\n{TOML}{mqtt}{auth}")
     assert main(["auth", "init", "--config", str(file)]) == 0
     ours = load(file, environ={}).settings
     assert ours.auth.shared_secret.get_secret_value() == (secrets / "service" / "shared_secret").read_text()
     assert (secrets / "emqx" / "api_keys").read_text() == f"gw-1:{ours.emqx.api_secret.get_secret_value()}\n"
     assert main(["auth", "init", "--config", str(file)]) == 0
     # One that is somewhere else is not made by this: that is said, and not taken for done.
-    file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt.replace('mqtt_password', 'elsewhere')}{auth}")
+    file.write_text(f"data_dir = {str(tmp_path)!r}\n{TOML}{mqtt.replace('mqtt_password', 'elsewhere')}{auth}")
     assert "mqtt.password_file" in cli("auth", "init", "--config", str(file), status=78).err
 
 
-def test_the_file_that_deploy_describes_is_one_that_is_taken_over(folder: Path) -> None:
+def test_the_file_that_deploy_describes_is_one_that_is_taken_over(tmp_path: Path) -> None:
     described = (Path(__file__).parents[2] / "deploy" / "secrets" / "README.md").read_text()
     lines = [line.strip() for line in described.splitlines() if line.startswith("    ")]
-    file = folder / "users.csv"
+    file = tmp_path / "users.csv"
     file.write_text("\n".join(lines) + "\n")
-    ours = settings(folder)
+    ours = settings(tmp_path)
     first_start(ours, users_file=file)
     with opened_store(database_path(ours)) as store:
         name, password, _ = lines[1].split(",")
         assert knows(store, name, password)
 
 
-def test_a_route_of_event_messages_gives_the_gateway_alone_the_right_to_see_them(folder: Path) -> None:
-    presence = '\n[[routes]]\nname = "presence"\nfilters = ["$SYS/brokers/+/clients/#"]\ntopic = "devices.presence"\n'
-    ours = settings(folder, presence)
-    first_start(ours)
-    with opened_store(database_path(ours)) as store:
-        assert may(store, "gateway", "subscribe", "$share/gateway/$SYS/brokers/+/clients/#")
-        assert not may(store, "gateway", "subscribe", "$SYS/#")
-        assert not may(store, "device-1", "subscribe", "$SYS/brokers/+/clients/#")
-
-
 @pytest.mark.parametrize("publisher", [None, ("device-1", "secret")])
-def test_the_rule_that_a_refused_trial_names_is_what_it_lacks(folder: Path, publisher: tuple[str, str] | None) -> None:
-    ours = settings(folder)
+def test_the_rule_that_a_refused_trial_names_is_what_it_lacks(tmp_path: Path, publisher: Any) -> None:
+    ours = settings(tmp_path)
     first_start(ours)
     plan = TrialPlan("0123abcd", publisher=publisher)
     user = GATEWAY_USER if publisher is None else publisher[0]
@@ -385,7 +359,7 @@ def test_the_rule_that_a_refused_trial_names_is_what_it_lacks(folder: Path, publ
         _, _, command = plan.missing_right(name, action).partition("gateway auth acl ")  # type: ignore[arg-type]
         command, _, _ = command.partition(". In EMQX")
         if publisher is not None or action == "subscribe":
-            assert main(["auth", "acl", *shlex.split(command), "--config", str(folder / "gateway.toml")]) == 0
+            assert main(["auth", "acl", *shlex.split(command), "--config", str(tmp_path / "gateway.toml")]) == 0
     with opened_store(database_path(ours)) as after:
         assert may(after, GATEWAY_USER, "subscribe", subscription)
         assert may(after, user, "publish", topic)

@@ -13,23 +13,19 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyspark
 import pytest
 import yaml
 
-from auth.model import AccessRequest, Subject
-from auth.rules.rules import decide
 from auth.store.first_start import GATEWAY_USER, FirstStart, emqx_files
-from auth.store.store import database_path
 from config.loading.load import load, require_runnable
 from config.loading.sources import RESERVED
 from config.schema import environment_names
 from config.settings import Settings
 from tests.brokers.emqx_conf import AuthConf, HttpConf, flatten, read_auth_conf, read_hocon
 from tests.scripts import load_script
-from tests.unit.access_parts import opened_store
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -530,8 +526,9 @@ def test_volumes_of_secrets_begin_with_their_owner() -> None:
         assert SERVICES[service]["group_add"] == ["10001"], f"{service} runs as another user"
 
 
-def test_the_gateway_has_a_key_of_emqxs_rest_api(tmp_path: Path) -> None:
+def test_the_gateway_has_its_user_and_a_key_of_emqxs_rest_api(tmp_path: Path) -> None:
     """That of the bootstrap file, on the dashboard's port, with the secret of a volume that the gateway sees."""
+    assert environment("gateway")["GATEWAY_MQTT__USERNAME"] == GATEWAY_USER
     emqx = settings().emqx
     assert emqx.url == f"http://emqx:{EMQX['dashboard.listeners.http.bind']}"
     assert EMQX["api_key.bootstrap_file"] == "/run/gateway-auth/api_keys"
@@ -549,24 +546,6 @@ def test_what_must_not_be_asked_before_it_is_there_waits() -> None:
     assert waits["emqx"]["auth-init"]["condition"] == "service_completed_successfully"
     assert waits["auth"]["auth-init"]["condition"] == "service_completed_successfully"
     assert waits["gateway"]["auth"]["condition"] == "service_healthy"
-
-
-def test_the_gateways_user_may_what_the_gateway_does_and_no_more(tmp_path: Path) -> None:
-    ours = load(DEPLOY / "gateway.toml", environ={}, overrides={"data_dir": str(tmp_path)}).settings
-    FirstStart(ours, tmp_path / "secrets").run()
-    assert environment("gateway")["GATEWAY_MQTT__USERNAME"] == GATEWAY_USER
-    with opened_store(database_path(ours)) as store:
-        subject = Subject(username=GATEWAY_USER, clientid="gateway-1-0-0")
-
-        def may(action: Literal["publish", "subscribe"], topic: str) -> bool:
-            return decide(store.rules_for(subject), AccessRequest(subject, action, topic)).allowed
-
-        for route in ours.routes:
-            for topic_filter in route.filters:
-                assert may("subscribe", f"$share/{ours.mqtt.share_group}/{topic_filter}")
-        assert may("publish", ours.mqtt.status.topic.replace("${instance}", ours.instance))
-        assert not may("subscribe", "#")
-        assert not may("publish", "devices/device-1/telemetry")
 
 
 # --- Prometheus and Grafana ------------------------------------------------------------------------------------------
