@@ -51,21 +51,19 @@ async def test_the_first_that_knows_the_client_decides() -> None:
     assert [(step.name, step.said) for step in bob.steps] == [("mysql", "ignore"), ("redis", "allow")]
 
 
-@pytest.mark.parametrize(("request_", "result"), [
-    (LoginRequest(clientid="c"), "allow"),
-    (LoginRequest(clientid="c", peerhost="10.0.0.1"), "allow"),
-    (LoginRequest(clientid="c", username="u"), "deny"),
-    (LoginRequest(clientid="c", password="p"), "deny"),
-    (LoginRequest(clientid="c", cert_common_name="n"), "deny"),
+@pytest.mark.parametrize(("request_", "tables", "result"), [
+    (LoginRequest(clientid="c"), {}, "deny"),
+    (LoginRequest(clientid="c"), {"anonymous": True}, "allow"),
+    (LoginRequest(clientid="c", peerhost="10.0.0.1"), {"anonymous": True}, "allow"),
+    (LoginRequest(clientid="c", username="u"), {"anonymous": True}, "deny"),
+    (LoginRequest(clientid="c", password="p"), {"anonymous": True}, "deny"),
+    (LoginRequest(clientid="c", cert_common_name="n"), {"anonymous": True}, "deny"),
 ])  # fmt: skip
-async def test_anonymous_is_who_shows_nothing_at_all(request_: LoginRequest, result: str) -> None:
-    chain, _ = chain_of(knowing("mysql"), anonymous=True)
+async def test_anonymous_is_who_shows_nothing_at_all_where_that_is_allowed(
+    request_: LoginRequest, tables: dict[str, bool], result: str
+) -> None:
+    chain, _ = chain_of(knowing("mysql"), **tables)
     assert (await chain.ask(request_)).result == result
-
-
-async def test_nobody_is_anonymous_unless_it_is_said() -> None:
-    chain, _ = chain_of(knowing("mysql"))
-    assert (await chain.ask(LoginRequest(clientid="c"))).reason == "unknown"
 
 
 class TestBackendDown:
@@ -128,13 +126,12 @@ class TestBackendDown:
         assert (await chain.ask(login("nobody"))).result == "deny"
 
 
-class TestOverload:
-    @pytest.mark.parametrize("policy", ["deny", "ignore"])
-    async def test_without_room_a_wrong_password_and_an_unknown_user_look_alike(self, policy: str) -> None:
-        chain, hasher = chain_of(knowing("mysql", "ada"), backend_down=policy)
-        hasher.room = 0
-        outcomes = [await chain.ask(login("ada", "wrong")), await chain.ask(login("nobody", "wrong"))]
-        assert {(one.result, one.reason) for one in outcomes} == {(policy, "shed")}
+@pytest.mark.parametrize("policy", ["deny", "ignore"])
+async def test_without_room_a_wrong_password_and_an_unknown_user_look_alike(policy: str) -> None:
+    chain, hasher = chain_of(knowing("mysql", "ada"), backend_down=policy)
+    hasher.room = 0
+    outcomes = [await chain.ask(login("ada", "wrong")), await chain.ask(login("nobody", "wrong"))]
+    assert {(one.result, one.reason) for one in outcomes} == {(policy, "shed")}
 
 
 class TestCost:
