@@ -187,9 +187,7 @@ async def test_a_time_out_ends_the_connection_and_not_the_next_question() -> Non
 
 
 async def test_a_time_out_counts_the_connecting_too() -> None:
-    fake = Fake()
-
-    fake.connect = fake.answer = after(TIMEOUT_S * 0.7)
+    fake = Fake(answer=after(TIMEOUT_S * 0.7), connect=after(TIMEOUT_S * 0.7))
     began = now()
     assert await cause_of(fake) == "timeout"
     assert now() - began == pytest.approx(TIMEOUT_S)
@@ -284,13 +282,11 @@ async def test_who_waits_when_the_breaker_opens_is_refused_without_asking() -> N
 
 
 async def test_what_one_name_brings_about_does_not_shut_out_the_others() -> None:
-    fake = Fake()
-
     async def picky(link: Link, name: str) -> None:
         if name == "hostile":
             raise OtherError
 
-    fake.answer = picky
+    fake = Fake(answer=picky)
     for _ in range(20):
         assert await cause_of(fake, "hostile") == "other"
     assert fake.breaker.state is BreakerState.CLOSED
@@ -333,7 +329,6 @@ async def test_an_odd_answer_to_one_question_is_followed_by_a_probe() -> None:
 
 async def test_what_comes_late_says_nothing_about_now() -> None:
     """Asked before the breaker opened, failing after it has closed again."""
-    fake = Fake(pool_size=5)
 
     async def by_name(link: Link, name: str) -> None:
         if name == "slow":
@@ -342,7 +337,7 @@ async def test_what_comes_late_says_nothing_about_now() -> None:
         if name == "lost":
             raise LostError
 
-    fake.answer = by_name
+    fake = Fake(pool_size=5, answer=by_name)
     late = asyncio.create_task(login(fake, "slow"))
     await asyncio.sleep(0.05)
     assert [await cause_of(fake, "lost") for _ in range(3)] == ["lost"] * 3
@@ -430,15 +425,13 @@ async def test_a_file_that_goes_away_later_is_named() -> None:
 
 
 async def test_a_library_that_hides_the_cancellation_is_late_all_the_same() -> None:
-    fake = Fake()
-
     async def hiding(link: Link, name: str) -> None:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
             raise OtherError from None
 
-    fake.answer = hiding
+    fake = Fake(answer=hiding)
     assert await cause_of(fake) == "timeout"
 
 
@@ -472,10 +465,7 @@ async def test_a_login_that_is_none_of_its_business_asks_nobody() -> None:
 async def test_whatever_the_server_does_every_login_ends_in_time(seed: int) -> None:
     """A seeded run of 400 logins, some given up, against a server that answers, stalls, breaks and complains. The fake
     checks that no connection has two questions, and no login another's answer."""
-    rng = random.Random(seed)
-
-    fake = Fake(pool_size=rng.randint(1, 5))
-    sick = 0.0
+    rng, sick = random.Random(seed), 0.0
 
     async def answer(link: Link, name: str) -> None:
         await asyncio.sleep(rng.expovariate(20))
@@ -489,7 +479,7 @@ async def test_whatever_the_server_does_every_login_ends_in_time(seed: int) -> N
         if rng.random() < sick:
             raise ConnectionRefusedError
 
-    fake.answer, fake.connect = answer, connect
+    fake = Fake(rng.randint(1, 5), answer, connect)
 
     async def one(number: int) -> str:
         began = now()

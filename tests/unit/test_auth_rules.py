@@ -1,5 +1,6 @@
 """Who may publish and subscribe where: each kind of condition, topic and request that access rules know."""
 
+import functools
 import time
 from types import MappingProxyType
 from typing import Any
@@ -18,16 +19,12 @@ SUBJECT = Subject(
 NOBODY = Subject()
 
 
-def allowed(rules: list[Rule], action: Action, topic: str, subject: Subject = SUBJECT, **more: Any) -> bool:
+def allowed(action: Action, topic: str, rules: list[Rule], subject: Subject = SUBJECT, **more: Any) -> bool:
     return decide(rules, AccessRequest(subject, action, topic, **more)).allowed
 
 
-def publishes(topic: str, rules: list[Rule], subject: Subject = SUBJECT, **more: Any) -> bool:
-    return allowed(rules, "publish", topic, subject, **more)
-
-
-def subscribes(topic: str, rules: list[Rule], subject: Subject = SUBJECT, **more: Any) -> bool:
-    return allowed(rules, "subscribe", topic, subject, **more)
+publishes = functools.partial(allowed, "publish")
+subscribes = functools.partial(allowed, "subscribe")
 
 
 def test_what_no_rule_allows_is_denied() -> None:
