@@ -27,17 +27,10 @@ from tests.terminal import Terminal
 # --- where a group is kept ---
 
 
-@pytest.mark.parametrize(
-    ("text", "hashed"),
-    [
-        ("", 0),
-        ("a", 97),
-        ("hello", 99162322),
-        ("polygenelubricants", -2147483648),
-        ("\N{GRINNING FACE}", 1772899),  # two code units: 0xD83D, 0xDE00
-        ("группа", 1749938458),
-    ],
-)
+@pytest.mark.parametrize(("text", "hashed"), [
+    ("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -2147483648), ("группа", 1749938458),
+    ("\N{GRINNING FACE}", 1772899),  # two code units: 0xD83D, 0xDE00
+])  # fmt: skip
 def test_the_hash_is_java_s(text: str, hashed: int) -> None:
     assert java_hash(text) == hashed
 
@@ -102,26 +95,23 @@ def test_records_that_were_deleted_are_lost_and_no_lag() -> None:
     assert found.bad == found.partitions
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "age_s", "state"),
-    [
-        (look_of(0, 100, 100, MEMBER), look_of(5, 200, 200, MEMBER), None, "caught up"),
-        (look_of(0, 0, 900, MEMBER), look_of(5, 500, 1000, MEMBER), 60, "catching up"),
-        (look_of(0, 0, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), 60, "slow"),
-        (look_of(0, 0, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), None, "slow"),
-        (look_of(0, 0, 1000, MEMBER), look_of(5, 800, 2000, MEMBER), None, "moving"),
-        (look_of(0, 0, 1000, MEMBER), look_of(5, 800, 2000, MEMBER), 5, "moving"),  # commits come in steps
-        (look_of(0, 0, 1000, MEMBER), look_of(5, 1000, 2000, MEMBER), 60, "moving"),
-        (look_of(0, 50, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), 60, "stopped"),
-        (look_of(0, 50, 1000), look_of(5, 50, 1000), 60, "nobody reads it"),
-        (look_of(0, 50, 1000, MEMBER), look_of(5, 50, 1000, MEMBER, state="Assigning"), 60, "rebalancing"),
-        (None, look_of(5, 50, 1000), 60, "nobody reads it"),
-        (None, look_of(5, 50, 1000, MEMBER), 60, "behind"),
-        (None, look_of(5, 50, None, MEMBER), None, "unknown"),
-        (look_of(0, 500, 100, MEMBER), look_of(5, 500, 100, MEMBER), None, "unknown"),
-        (look_of(0, None, 1000, MEMBER), look_of(5, 10, 1000, MEMBER), 60, "behind"),  # its first commit
-    ],
-)
+@pytest.mark.parametrize(("before", "now", "age_s", "state"), [
+    (look_of(0, 100, 100, MEMBER), look_of(5, 200, 200, MEMBER), None, "caught up"),
+    (look_of(0, 0, 900, MEMBER), look_of(5, 500, 1000, MEMBER), 60, "catching up"),
+    (look_of(0, 0, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), 60, "slow"),
+    (look_of(0, 0, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), None, "slow"),
+    (look_of(0, 0, 1000, MEMBER), look_of(5, 800, 2000, MEMBER), None, "moving"),
+    (look_of(0, 0, 1000, MEMBER), look_of(5, 800, 2000, MEMBER), 5, "moving"),  # commits come in steps
+    (look_of(0, 0, 1000, MEMBER), look_of(5, 1000, 2000, MEMBER), 60, "moving"),
+    (look_of(0, 50, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), 60, "stopped"),
+    (look_of(0, 50, 1000), look_of(5, 50, 1000), 60, "nobody reads it"),
+    (look_of(0, 50, 1000, MEMBER), look_of(5, 50, 1000, MEMBER, state="Assigning"), 60, "rebalancing"),
+    (None, look_of(5, 50, 1000), 60, "nobody reads it"),
+    (None, look_of(5, 50, 1000, MEMBER), 60, "behind"),
+    (None, look_of(5, 50, None, MEMBER), None, "unknown"),
+    (look_of(0, 500, 100, MEMBER), look_of(5, 500, 100, MEMBER), None, "unknown"),
+    (look_of(0, None, 1000, MEMBER), look_of(5, 10, 1000, MEMBER), 60, "behind"),  # its first commit
+])  # fmt: skip
 def test_stopped_is_told_from_slow(before: Look | None, now: Look, age_s: float | None, state: str) -> None:
     assert lag_of(now, before, written_s_ago=age_s).partitions[0].state == state
 
@@ -204,11 +194,6 @@ def test_columns_are_aligned() -> None:
     assert table(("NAME",), []) == ""
 
 
-def test_names_from_outside_cannot_write_on_the_terminal() -> None:
-    text = table(("NAME",), [("a\x1b[2Jb",), ("two\nlines",), ("組",)])
-    assert text.splitlines() == ["NAME", "a?[2Jb", "two?lines", "組"]
-
-
 def test_a_severity_is_a_word_and_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -234,10 +219,12 @@ def test_everything_told_becomes_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert as_data({"a": (1, None, {2})}) == {"a": [1, None, [2]]}
 
 
-def test_a_name_cannot_bring_colours_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_from_outside_cannot_write_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client id that conceals what stands behind it, or clears the screen, as text and as JSON; our own stay."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
+    text = table(("NAME",), [("a\x1b[2Jb",), ("two\nlines",), ("組",)])
+    assert text.splitlines() == ["NAME", "a?[2Jb", "two?lines", "組"]
     ours = severity("warn", Terminal())
     for hostile in ("\x1b[8mhidden", "\x1b[2J", "\x9b2J", "\x1b]0;title\x07", "a\rb", "\u202egpj"):
         (shown,) = table(("NAME",), [(f"{ours}: {hostile}",)]).splitlines()[1:]
