@@ -3,17 +3,7 @@
 import inspect
 
 from bridge import errors
-from bridge.errors import (
-    BridgeError,
-    IncarnationError,
-    LeaderMissingError,
-    PoisonedError,
-    RefusedError,
-    ReplicasMissingError,
-    RetriableError,
-    TopicMissingError,
-    UnreachableError,
-)
+from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError, RetriableError
 from bridge.kafka.error_codes import translate
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
@@ -33,8 +23,8 @@ def test_an_error_of_ours_stays_itself() -> None:
 
 
 def test_only_what_may_be_sent_again_as_it_is_is_retriable() -> None:
-    retriable = {cls for cls in BRANCHES if issubclass(cls, RetriableError)}
-    assert retriable == {RetriableError, LeaderMissingError, ReplicasMissingError, UnreachableError}
+    retriable = {cls.__name__ for cls in BRANCHES if issubclass(cls, RetriableError)}
+    assert retriable == {"RetriableError", "LeaderMissingError", "ReplicasMissingError", "UnreachableError"}
 
 
 def test_the_exit_status_says_whether_another_try_is_vain() -> None:
@@ -45,4 +35,3 @@ def test_the_exit_status_says_whether_another_try_is_vain() -> None:
         "SpoolError": ExitStatus.CONFIG,
         "SpoolWriteError": ExitStatus.UNAVAILABLE,
     }
-    assert issubclass(TopicMissingError, BridgeError)
