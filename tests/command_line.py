@@ -1,6 +1,7 @@
 """The command ``gateway``, in a process of its own and in this one."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,20 @@ def run_gateway(
         [*GATEWAY, *words], cwd=cwd, env=own_environment(**environment), input=stdin, capture_output=True, text=True,
         timeout=timeout_s, check=False,
     )  # fmt: skip
+
+
+def interrupted(code: str, cwd: Path) -> tuple[int, str, str]:
+    """Run this Python code until it prints a line, and interrupt it: its status, that line, what it complained of."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=cwd, env=own_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    return process.returncode, line, complaint
 
 
 class Said(NamedTuple):

@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +16,7 @@ from gateway.cli.arguments import moment
 from gateway.cli.main import main
 from gateway.cli.parser import Commands, Parser
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
-from tests.command_line import Cli, run_gateway
-
-ROOT = Path(__file__).parents[2]
+from tests.command_line import GATEWAY, Cli, interrupted, own_environment, run_gateway
 
 
 def test_the_version_is_the_packages(cli: Cli) -> None:
@@ -158,21 +154,16 @@ def test_an_error_of_python_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
         main(["run"])
 
 
-def command(*arguments: str, code: str = "") -> list[str]:
-    return [sys.executable, "-c", f"import sys; from gateway.cli.main import main; {code}sys.exit(main({arguments!r}))"]
-
-
 @pytest.mark.parametrize("arguments", [("config", "reference"), ("config", "show")])
 def test_whose_output_nobody_reads_ends_silently_and_not_as_done(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """As in ``gateway config reference | head``: neither a traceback nor python's complaint while it ends. Status 0 of
     ``gateway dlq replay | head`` would say that all were replayed."""
     reader, writer = os.pipe()
     os.close(reader)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     try:
         ended = subprocess.run(
-            command(*map(str, arguments)), stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False,
-            cwd=tmp_path, env=environment, text=True,
+            [*GATEWAY, *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False, cwd=tmp_path,
+            env=own_environment(), text=True,
         )  # fmt: skip
     finally:
         os.close(writer)
@@ -182,24 +173,12 @@ def test_whose_output_nobody_reads_ends_silently_and_not_as_done(arguments: tupl
 
 def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     # Many short sleeps: a signal that comes just before a sleep begins is looked at when that sleep is over.
-    waiting = (
-        "import gateway.cli.service.run as r, time; "
+    code = (
+        "import sys, time, gateway.cli.service.run as r; from gateway.cli.main import main; "
         "r._run = lambda a: (print('waiting', flush=True), [time.sleep(0.01) for _ in range(6000)]); "
+        "sys.exit(main(['run']))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        command("run", code=waiting), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        env=environment,
-    )  # fmt: skip
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        _, stderr = process.communicate(timeout=60)
-    assert time.monotonic() - began < 30
-    assert stderr == ""
-    assert process.returncode == -signal.SIGINT, "whoever called it is told what ended it"
+    assert interrupted(code, tmp_path) == (-signal.SIGINT, "waiting\n", ""), "whoever called it is told what ended it"
 
 
 @pytest.mark.parametrize(

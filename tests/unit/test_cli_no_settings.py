@@ -1,8 +1,6 @@
 """Every command that reads settings, where there are none: it says so, and where they were looked for."""
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -13,9 +11,8 @@ import config.loading.load
 from config.errors import GatewayError
 from gateway.cli.main import make_parser
 from gateway.cli.parser import Commands
-from tests.command_line import Cli
+from tests.command_line import Cli, interrupted
 
-ROOT = Path(__file__).parents[2]
 NEEDED = {  # arguments that are more than a word
     "auth acl add": ["--everybody"],
     "auth acl import": ["acl.conf"],
@@ -117,13 +114,4 @@ def test_a_stream_tool_that_is_interrupted_ends_without_a_traceback(tmp_path: Pa
         "maintain.run = lambda *_: (print('runs', flush=True), [time.sleep(0.01) for _ in range(6000)])\n"
         "sys.exit(tool.main(['maintain']))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "runs\n"
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (-signal.SIGINT, "")
+    assert interrupted(code, tmp_path) == (-signal.SIGINT, "runs\n", "")
