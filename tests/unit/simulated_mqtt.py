@@ -126,7 +126,6 @@ class Connection:
         self.ended = False
         self.listening = False
         self.expected: list[bytes] = []  # packet ids in the order sent: the order of their acknowledgements
-        self.expected2: list[bytes] = []
         self._wire = bytearray()
         self._rest = b""
         self._scheduled = False

@@ -1,6 +1,7 @@
 """Single decisions about commands; random histories are in test_commands_simulation.py."""
 
 import json
+from collections import defaultdict
 
 import pytest
 
@@ -10,6 +11,14 @@ from bridge.commands.ports import DENIED, Committed
 from bridge.commands.reading import Delivery
 from bridge.dead_letters.reading import LoggedRecord, Place
 from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World, earlier
+
+
+def commanding(**settings: str) -> Member:
+    """A member that has sent its first command."""
+    member = Member(World(1, **settings))
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS)])
+    return member
 
 
 def test_a_devices_rate_holds_though_it_has_nothing_under_way() -> None:
@@ -31,9 +40,7 @@ def test_a_devices_rate_holds_though_it_has_nothing_under_way() -> None:
 
 def test_a_login_that_expires_costs_no_command_and_what_is_denied_twice_is_refused() -> None:
     """EMQX sends DISCONNECT 0x87 for both."""
-    member = Member(World(1))
-    member.assign(("commands", 0))
-    member.dispatcher.take([command(BEGIN_MS)])
+    member = commanding()
     for _ in range(2):
         member.sending.popleft()[1](DENIED)
         member.dispatcher.pump()
@@ -45,10 +52,8 @@ def test_a_login_that_expires_costs_no_command_and_what_is_denied_twice_is_refus
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_command_that_the_broker_never_acknowledges_expires_and_holds_nothing_up(is_late: bool) -> None:
     """On a connection that holds. An acknowledgement shortly after the deadline counts."""
-    world = World(1, expiry="60s", answer_timeout="20s")
-    member = Member(world)
-    member.assign(("commands", 0))
-    member.dispatcher.take([command(BEGIN_MS)])
+    member = commanding(expiry="60s", answer_timeout="20s")
+    world = member.world
     world.ns = 79 * S
     member.dispatcher.take([command(BEGIN_MS + 79_000, 1)])
     if is_late:
@@ -67,24 +72,19 @@ def answer(member: Member, code: int, *, number: int = 0) -> None:
 
 
 def test_each_answer_of_a_device_that_is_at_work_lets_the_timeout_run_anew() -> None:
-    world = World(1, answer_timeout="20s")
-    member = Member(world)
-    member.assign(("commands", 0))
-    member.dispatcher.take([command(BEGIN_MS)])
+    member = commanding(answer_timeout="20s")
     member.sending.popleft()[1](0)
     for number in range(3):
         answer(member, 102, number=number)
-        world.ns += 19 * S
+        member.world.ns += 19 * S
         member.dispatcher.tick()
     answer(member, 200, number=3)
     member.kafka_takes()
-    assert [value["status"] for _, value in world.statuses[0]] == ["sent", *["in_progress"] * 3, "succeeded"]
+    assert [value["status"] for _, value in member.world.statuses[0]] == ["sent", *["in_progress"] * 3, "succeeded"]
 
 
 def test_a_device_that_answers_1xx_for_ever_takes_no_memory_while_statuses_wait() -> None:
-    member = Member(World(1))
-    member.assign(("commands", 0))
-    member.dispatcher.take([command(BEGIN_MS)])
+    member = commanding()
     for number in range(2000):
         answer(member, 102, number=number)
     assert member.waiting == 1000
@@ -136,17 +136,15 @@ def test_what_an_earlier_owner_has_sent_counts_as_sent() -> None:
 
 
 def test_what_kafka_has_as_sent_is_not_sent_again_though_its_outcome_was_under_way() -> None:
-    world = World(1)
-    member, heir = Member(world), Member(world)
-    member.assign(("commands", 0))
-    member.dispatcher.take([command(BEGIN_MS)])
+    member = commanding()
     member.sending.popleft()[1](0)
     answer(member, 200)
     member.kafka_takes(1)
     member.commit()
+    heir = Member(member.world)
     heir.assign(("commands", 0))
     heir.dispatcher.take([command(BEGIN_MS)])
-    assert [value["status"] for _, value in world.statuses[0]] == ["sent"]
+    assert [value["status"] for _, value in heir.world.statuses[0]] == ["sent"]
     assert not heir.sending
 
 
@@ -186,10 +184,8 @@ def test_answers_that_are_read_again_after_a_restart_are_counted_by_the_life_bef
 
 @pytest.mark.parametrize("state", ["open", "timed out", "finished"])
 def test_an_answer_with_an_unreadable_status_decides_nothing_and_is_counted(state: str) -> None:
-    world = World(1, answer_timeout="20s")
-    member = Member(world)
-    member.assign(("commands", 0))
-    member.dispatcher.take([command(BEGIN_MS)])
+    member = commanding(answer_timeout="20s")
+    world = member.world
     member.sending.popleft()[1](0)
     if state == "finished":
         answer(member, 200)
@@ -219,6 +215,57 @@ def test_what_is_reported_as_delivered_is_not_sent_again_after_a_break() -> None
     member.kafka_takes()
     assert not member.sending
     assert member.world.statuses[0][-1][1]["status"] == "delivered"
+
+
+def queueing(*expiries_s: int, **settings: int) -> Member:
+    """A member with commands to one device, which expire so many seconds after the beginning."""
+    member = Member(World(1, answers=None, delivered_by=None, **settings))
+    member.assign(("commands", 0))
+    records = []
+    for offset, expiry_s in enumerate(expiries_s):
+        headers = [("expires-at", b"%d" % (BEGIN_MS + expiry_s * 1000))]
+        records.append(LoggedRecord(Place("commands", 0, offset), BEGIN_MS, b"d0", b"on", headers))
+    member.dispatcher.take(records)
+    return member
+
+
+def expired(member: Member, at_s: float) -> list[int]:
+    """The offsets that expire by then."""
+    member.world.ns = round(at_s * S)
+    member.dispatcher.tick()
+    found = [record.place.offset for record, _ in member.writes[0] if record.status == "expired"]
+    member.kafka_takes(100)
+    return found
+
+
+def test_each_of_a_queue_expires_in_its_time_whatever_is_before_it() -> None:
+    member = queueing(100, 30, 5, 6, 40, 7)  # the first is under way, and the broker says nothing
+    assert [expired(member, at_s) for at_s in (4.9, 5, 5.9, 6, 7, 29, 30, 39, 40)] == [
+        [], [2], [], [3], [5], [], [1], [], [4],
+    ]  # fmt: skip
+    assert member.dispatcher.account.imbalance == 0
+
+
+def test_what_becomes_the_first_of_its_queue_expires_too() -> None:
+    member = queueing(100, 50, 60)
+    member.sending.popleft()[1](0)
+    member.kafka_takes()  # finished: the second is sent, and the third is the first of the queue now
+    assert expired(member, 59) == []
+    assert expired(member, 60) == [2]
+
+
+def test_a_backlog_that_leaves_is_not_shown_as_accepted() -> None:
+    member = queueing(*[1_000] * 5_000, waiting_per_device=100_000)
+    assert member.waiting == 1_000, "statuses wait for Kafka, and no more are made"
+    while member.sending:
+        member.sending.popleft()[1](0)
+        member.kafka_takes(10_000)
+    history = defaultdict(list)
+    for _, value in member.world.statuses[0]:
+        history[value["command"]].append(value["status"])
+    assert len(history) == 5_000
+    assert all(statuses in (["sent"], ["accepted", "sent"]) for statuses in history.values())
+    assert 1_000 <= list(history.values()).count(["accepted", "sent"]) < 5_000
 
 
 def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:

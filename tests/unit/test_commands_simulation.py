@@ -6,7 +6,7 @@ The verdict is taken from the status topic and the devices' own records, never f
 import json
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -239,10 +239,6 @@ def earlier(
     for record in records:
         found.take(record)
     return found.of(partition)
-
-
-def owners(world: World) -> Sequence[Member]:
-    return [member for member in world.members if member.position]
 
 
 def step(world: World) -> None:
