@@ -9,6 +9,12 @@ ADMIN = BEARER.replace("kafka", "admin")
 ADMIN_TOKEN = f'[admin.sasl.token]\nvalue = "{SECRET}"\n'
 KAFKA_TOKEN = f'[kafka.sasl.token]\nvalue = "{SECRET}"\n'
 
+SOUND = {
+    "mqtt token on this machine": f'[mqtt]\nusername = "u"\n[mqtt.token]\nvalue = "{SECRET}"',
+    "bearer with extensions": BEARER + 'extensions = { logicalCluster = "lkc-1" }\n' + KAFKA_TOKEN,
+    "scram": SCRAM,
+    "plain password on this machine": SCRAM.replace("SASL_SSL", "SASL_PLAINTEXT") + 'mechanism = "PLAIN"',
+}
 REFUSED = {
     "token without user": (f'[mqtt.token]\nvalue = "{SECRET}"',
         ("mqtt.token (gateway.toml:1)", "without mqtt.username", "any name")),

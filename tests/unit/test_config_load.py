@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from config.errors import ConfigError, ExitStatus
-from config.loading.load import Loaded, load, require_runnable
+from config.loading.load import load, require_runnable
 from config.removed import REMOVED
 from config.schema import Path as SettingPath
 from config.schema import dotted, environment_name, find
 from config.settings import Settings
 from config.values.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
+from tests.credential_cases import BEARER, OAUTH
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -457,19 +458,24 @@ def test_overrides_may_be_nested_or_dotted_and_are_checked_alike() -> None:
 
 
 # --- what a start needs beyond this ---
-def loaded_from(text: str) -> Loaded:
-    return load(written(text), environ={})
-
-
-def test_a_gateway_needs_the_files_that_tls_reads() -> None:
+def test_a_start_needs_the_files_that_it_reads_and_shows() -> None:
+    """Without them the first connection would fail; told before anything starts, all at once."""
     written("a certificate", "there.pem")
+    mqtt = '[mqtt]\naddresses = ["mqtts://a"]\nusername = "u"\n[mqtt.token]\nfile = "token"\n'
     tls = '[mqtt.tls]\nca_file = "there.pem"\ncertificate_file = "-----BEGIN hunter2"\n'
-    text = '[mqtt]\naddresses = ["mqtts://a"]\n' + tls + ROUTE
+    token = OAUTH.format("kafka.sasl.token") + '[kafka.sasl.token.oauth.tls]\nca_file = "id-ca.pem"\n'
+    loaded = load(written(mqtt + tls + BEARER + token + ROUTE), environ={})
     with pytest.raises(ConfigError) as caught:
-        require_runnable(loaded_from(text))
-    assert caught.value.problems == (
-        "mqtt.tls.certificate_file (gateway.toml:5): the file cannot be read: No such file or directory",
-    )
+        require_runnable(loaded)
+    assert sorted(caught.value.problems) == [
+        f"{setting} (gateway.toml:{line}): the file cannot be read: No such file or directory"
+        for setting, line in (
+            ("kafka.sasl.token.oauth.tls.ca_file", 18), ("mqtt.tls.certificate_file", 8), ("mqtt.token.file", 5),
+        )
+    ]  # fmt: skip
+    for name in ("token", "id-ca.pem", "-----BEGIN hunter2"):
+        written("t", name)
+    require_runnable(loaded)
 
 
 def test_loading_is_quick_in_a_fresh_process() -> None:

@@ -334,7 +334,7 @@ SOUND = {
 for cases in (credential_cases, operate_cases, command_cases):
     CONTRADICTIONS |= {name: Case(*case) for name, case in cases.REFUSED.items()}
     DOUBTS |= {name: Case(*case) for name, case in cases.WARNED.items()}
-SOUND |= operate_cases.SOUND | command_cases.SOUND
+    SOUND |= cases.SOUND
 CONTRADICTIONS |= {
     "auth for all machines without a secret": Case('[auth]\nhost = "0.0.0.0"',
         ('auth.host = "0.0.0.0" (gateway.toml:2)', "auth.shared_secret", "auth.tls.client_ca_file", "try passwords")),
