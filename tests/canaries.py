@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from config.schema import Field, Path, dotted, environment_name, fields_of
 from config.settings import Settings
 
-MARK = "kanarie"
+MARK = "kanarie"  # short: pydantic truncates long inputs, and prints short ones whole
 _EXAMPLES = ("example", 1, "https://issuer.example/token", "1s", ["example"], ["HS256"], True)
 
 

@@ -36,6 +36,7 @@ def assert_silent(*told: object) -> None:
 
 
 def assert_error_silent(error: BaseException) -> None:
+    """Neither the error nor what it is chained to tells, as a traceback, a repr or fields of a log."""
     assert_silent("".join(traceback.format_exception(error)), repr(error), error.args, error.__dict__)
 
 
