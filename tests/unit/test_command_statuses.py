@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bridge.commands.model import ANSWER_LIMIT, OUTCOMES, Answer, Status, StatusRecord
 from bridge.commands.status_reading import parse_place, read_status
 from bridge.dead_letters.reading import LoggedRecord, Place
+from gateway.base import command_metrics
 from gateway.cli.device_commands import text
 from gateway.cli.device_commands.statuses import Newest, Wanted
 
@@ -78,7 +79,8 @@ def test_a_place_is_read_as_it_is_shown() -> None:
         assert parse_place(other) is None
 
 
-def test_every_outcome_has_words_and_an_exit_status() -> None:
+def test_every_outcome_has_words_an_exit_status_and_a_series() -> None:
+    assert tuple(map(str, OUTCOMES)) == command_metrics.OUTCOMES, "metrics name them without loading commands"
     good = {kind for kind in OUTCOMES if kind in text.GOOD}
     assert good == {Status.SENT, Status.DELIVERED, Status.SUCCEEDED}
     for kind in Status:
