@@ -96,16 +96,12 @@ def test_other_packets_between_acknowledgements_come_back(stream: Stream) -> Non
     assert flow.acknowledged == 3
 
 
-@pytest.mark.parametrize(
-    ("ordered", "sent", "acknowledged", "error"),
-    [
-        (True, 10, [2], "packet id 2 while 1 was due"),
-        (True, 10, [1, 1], "packet id 1, which is not in flight"),
-        (False, 10, [1, 1], "packet id 1, which is not in flight"),
-        (True, 1, [1, 2], "2 messages acknowledged, but only 1 sent"),
-    ],
-    ids=["out of order", "twice", "twice, without order", "not sent"],
-)
+@pytest.mark.parametrize(("ordered", "sent", "acknowledged", "error"), [
+    (True, 10, [2], "packet id 2 while 1 was due"),
+    (True, 10, [1, 1], "packet id 1, which is not in flight"),
+    (False, 10, [1, 1], "packet id 1, which is not in flight"),
+    (True, 1, [1, 2], "2 messages acknowledged, but only 1 sent"),
+], ids=["out of order", "twice", "twice, without order", "not sent"])  # fmt: skip
 def test_acknowledgement_that_cannot_be_is_an_error(
     stream: Stream, ordered: bool, sent: int, acknowledged: list[int], error: str
 ) -> None:
