@@ -21,7 +21,6 @@ DATABASE = Path("data/auth/auth.sqlite3")
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with settings and no database."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GATEWAY_CONFIG", raising=False)
     Path("gateway.toml").write_text('instance = "site-a"\n[auth]\nclient_attributes = ["site"]\n')
 
 
@@ -78,30 +77,21 @@ def test_all_that_a_rule_can_say(acl: Command) -> None:
     assert out == f"Added rule 1: allow {who} to publish to t/${{clientid}}/#, as text, QoS 0 or 1, not retained.\n"
     (rule,) = acl.json("list")
     assert rule == {
-        "id": 1,
-        "permission": "allow",
-        "action": "publish",
-        "topic": "t/${clientid}/#",
-        "eq": True,
-        "qos": [0, 1],
-        "retain": False,
-        "who": who.split(" and "),
-    }
+        "id": 1, "permission": "allow", "action": "publish", "topic": "t/${clientid}/#", "eq": True, "qos": [0, 1],
+        "retain": False, "who": who.split(" and "),
+    }  # fmt: skip
     assert acl.json("list", "--tenant", "acme", "--group", "north") == [rule]
     assert acl.json("list", "--tenant", "acme", "--group", "south") == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        (["allow", "t"], "Name the clients of the rule"),
-        (["allow", "t", "--everybody", "--group", "x"], "Name the clients of the rule"),
-        (["allow", "t/#/x", "--everybody"], '"#" stands alone in the last level'),
-        (["allow", "t", "--everybody", "--qos", "3"], "--qos 3: the qos of a rule"),
-        (["allow", "t", "--attribute", "site"], "NAME=VALUE"),
-        (["allow", "t", "--everybody", "--action", "subscribe", "--retain", "true"], "subscriptions alone"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "fault"), [
+    (["allow", "t"], "Name the clients of the rule"),
+    (["allow", "t", "--everybody", "--group", "x"], "Name the clients of the rule"),
+    (["allow", "t/#/x", "--everybody"], '"#" stands alone in the last level'),
+    (["allow", "t", "--everybody", "--qos", "3"], "--qos 3: the qos of a rule"),
+    (["allow", "t", "--attribute", "site"], "NAME=VALUE"),
+    (["allow", "t", "--everybody", "--action", "subscribe", "--retain", "true"], "subscriptions alone"),
+])  # fmt: skip
 def test_a_rule_that_cannot_be_meant_is_refused(acl: Command, arguments: list[str], fault: str) -> None:
     acl("add", *arguments, status=ExitStatus.USAGE)
     assert fault in acl.errors
@@ -158,17 +148,14 @@ class TestTest:
             editor.users.add(User("username", "ada", tenant="acme", groups=frozenset({"operators"})))
             editor.users.add(User("username", "root", is_superuser=True))
 
-    @pytest.mark.parametrize(
-        ("asked", "begins"),
-        [
-            ("publish d/dev/x --clientid dev", "Allowed: database rule 2 allows it: allow everybody to publish to d/$"),
-            ("publish d/dev/locked --clientid dev", "Denied: database rule 1 denies it: deny everybody"),
-            ("subscribe $share/g/d/dev/# --clientid dev", "Denied: database rule 1 denies it"),
-            ("publish d/dev/x", "Denied: no rule matches, and what no rule allows is denied.\nThe client: nothing is "),
-            ("publish d/dev/# --clientid dev", "Denied: nothing can be published to this topic"),
-            ("publish $SYS/x --username root", "Allowed: the user is a superuser"),
-        ],
-    )
+    @pytest.mark.parametrize(("asked", "begins"), [
+        ("publish d/dev/x --clientid dev", "Allowed: database rule 2 allows it: allow everybody to publish to d/$"),
+        ("publish d/dev/locked --clientid dev", "Denied: database rule 1 denies it: deny everybody"),
+        ("subscribe $share/g/d/dev/# --clientid dev", "Denied: database rule 1 denies it"),
+        ("publish d/dev/x", "Denied: no rule matches, and what no rule allows is denied.\nThe client: nothing is "),
+        ("publish d/dev/# --clientid dev", "Denied: nothing can be published to this topic"),
+        ("publish $SYS/x --username root", "Allowed: the user is a superuser"),
+    ])  # fmt: skip
     def test_the_rule_that_decides_is_named(self, acl: Command, asked: str, begins: str) -> None:
         status = ExitStatus.OK if begins.startswith("Allowed") else ExitStatus.REFUSED
         out = acl("test", *asked.split(), status=status)
@@ -244,16 +231,11 @@ class TestFiles:
         assert acl("import", "-") == "2 rules added.\n"
         assert [one.get("who") for one in acl.json("list")] == [["username=ada"], None]
 
-    @pytest.mark.parametrize(
-        ("name", "content", "fault"),
-        [
-            ("x.json", b"{", "this is no JSON"),
-            ("x.json", b'{"rules": [5]}', "rules[0]: a rule is a JSON object, not 5"),
-            ("x.conf", b"{allow", "line 1: the file ends"),
-            ("x.conf", b"\xff", "is not UTF-8, at byte 0"),
-            ("none.json", None, "none.json cannot be read: No such file"),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "content", "fault"), [
+        ("x.json", b"{", "this is no JSON"), ("x.json", b'{"rules": [5]}', "rules[0]: a rule is a JSON object, not 5"),
+        ("x.conf", b"{allow", "line 1: the file ends"), ("x.conf", b"\xff", "is not UTF-8, at byte 0"),
+        ("none.json", None, "none.json cannot be read: No such file"),
+    ])  # fmt: skip
     def test_a_broken_file_changes_nothing(self, acl: Command, name: str, content: bytes | None, fault: str) -> None:
         everybody(acl, "allow", "kept")
         if content is not None:

@@ -57,15 +57,10 @@ def test_what_cannot_be_written_whole_is_not_there(tmp_path: Path, cli: Cli, mon
     cli("init")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--mqtt", "emqx:1883"], "an address starts with its scheme"),
-        (["--filter", "a/#/b"], "filters"),
-        (["--topic", "no spaces"], "topic"),
-        (["--password-file", "x"], "--password-file needs --username"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--mqtt", "emqx:1883"], "an address starts with its scheme"), (["--filter", "a/#/b"], "filters"),
+    (["--topic", "no spaces"], "topic"), (["--password-file", "x"], "--password-file needs --username"),
+])  # fmt: skip
 def test_what_could_not_start_is_not_written(arguments: list[str], says: str, tmp_path: Path, cli: Cli) -> None:
     assert says in cli("init", *arguments, status=ExitStatus.USAGE).err
     assert not (tmp_path / "gateway.toml").exists()

@@ -212,15 +212,10 @@ async def test_a_deleted_status_topic_is_made_anew_or_told(monkeypatch: pytest.M
     await end_tasks(keeping)
 
 
-@pytest.mark.parametrize(
-    ("distribution", "others", "own", "is_open"),
-    [
-        ("shared", (True, True), (False,), False),
-        ("shared", (False, False), (True,), True),
-        ("shared", (False, False), (True, False), True),
-        ("partitioned", (True, True), (True, False), False),
-    ],
-)
+@pytest.mark.parametrize(("distribution", "others", "own", "is_open"), [
+    ("shared", (True, True), (False,), False), ("shared", (False, False), (True,), True),
+    ("shared", (False, False), (True, False), True), ("partitioned", (True, True), (True, False), False),
+])  # fmt: skip
 async def test_no_command_leaves_before_the_sessions_of_the_answers_are_subscribed(
     distribution: str, others: tuple[bool, ...], own: tuple[bool, ...], is_open: bool
 ) -> None:

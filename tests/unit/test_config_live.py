@@ -122,16 +122,11 @@ def test_all_or_nothing_or_a_part(tmp_path: Path) -> None:
     assert plan_reload(now, read(tmp_path, BASE.replace('"20ms"', '"50ms"')), Wish()).waiting == ()
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "wanted"),
-    [
-        ("", "http.port = 1", "a stop and a start"),
-        ("", 'http.tls.certificate_file = "c"', "a stop and a start"),
-        ("workers = 2", "workers = 3", "`gateway restart --reload`"),
-        ("workers = 2", "workers = 0", "a stop and a start"),
-        ("workers = 0", "workers = 0\nmqtt.keepalive = 40", "a stop and a start"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "wanted"), [
+    ("", "http.port = 1", "a stop and a start"), ("", 'http.tls.certificate_file = "c"', "a stop and a start"),
+    ("workers = 2", "workers = 3", "`gateway restart --reload`"), ("workers = 2", "workers = 0", "a stop and a start"),
+    ("workers = 0", "workers = 0\nmqtt.keepalive = 40", "a stop and a start"),
+])  # fmt: skip
 def test_the_restart_that_is_named_takes_the_change(tmp_path: Path, before: str, after: str, wanted: str) -> None:
     """A supervisor keeps its port and its name; without one, nobody replaces the worker."""
     with pytest.raises(ConfigError, match=f"That takes {wanted}"):

@@ -51,8 +51,7 @@ ROUTE = '[[routes]]\nname = "all"\nfilters = ["devices/#"]\ntopic = "telemetry"\
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large_disk(monkeypatch, gib=1 << 20)
     monkeypatch.chdir(tmp_path)
-    for name in ("GATEWAY_CONFIG", "GATEWAY_SECRETS_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    write("hunter2", tmp_path, "pw")
 
 
 def large_disk(monkeypatch: pytest.MonkeyPatch, gib: int) -> None:
@@ -68,7 +67,6 @@ def write(text: str, tmp_path: Path, name: str = "gateway.toml") -> Path:
 
 
 def test_what_is_shown_loads_to_the_same_settings_but_for_secrets(tmp_path: Path) -> None:
-    write("hunter2", tmp_path, "pw")
     write(RICH, tmp_path)
     loaded = load(environ={})
     again = load(write(as_text(loaded), tmp_path, "shown.toml"), environ={})
@@ -83,7 +81,6 @@ def test_defaults_are_shown_as_a_whole_document() -> None:
 
 
 def test_each_value_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
-    write("hunter2", tmp_path, "pw")
     write(RICH, tmp_path)
     lines = as_text(load(environ={"GATEWAY_MQTT__SESSIONS": "2"}, overrides={"log.level": "debug"})).split("\n")
     facts = {line.split("  #")[0].strip(): line.rsplit("  # ", 1)[1] for line in lines if "  # " in line}
@@ -119,10 +116,8 @@ def test_each_profile_trades_more_latency_for_cpu_than_the_one_before() -> None:
 
 
 def test_the_same_for_programs(tmp_path: Path) -> None:
-    write("hunter2", tmp_path, "pw")
     write(RICH, tmp_path)
-    loaded = load(environ={})
-    data = json.loads(json.dumps(as_data(loaded)))
+    data = json.loads(json.dumps(as_data(load(environ={}))))
     by_path = {one["path"]: one for one in data["settings"]}
     assert data["file"] == "gateway.toml"
     assert by_path["mqtt.keepalive"] == {

@@ -32,8 +32,7 @@ def loaded(side: str, token: str) -> Loaded:
     """The settings with this table; ``oauth:`` in front of what is in its table of that name."""
     own, _, oauth = token.partition("oauth:")
     text = f"{SIDES[side]}[{side}]\n{own}\n" + (f"[{side}.oauth]\n{oauth}\n" if oauth else "")
-    with open("gateway.toml", "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(text)
+    Path("gateway.toml").write_text(text)
     return load(environ={})
 
 
