@@ -53,10 +53,12 @@ class Stream(AnyPath):
             self.fed += 1
         self.flush()
 
-    async def feed_for(self, seconds: float) -> None:
-        """Keep feeding, while not too much is held: what the flow does with a paused session."""
+    async def feed_for(self, seconds: float, condition: Callable[[], object] = lambda: True) -> None:
+        """Keep feeding for so long and until the condition holds, while not too much is held: what the flow does with a
+        paused session."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or not condition():
+            assert time.monotonic() < end + 60, "the condition does not come"
             if self.accumulator.buffered_bytes < 4 << 20:
                 self.feed(20)
             assert self.balanced(), self.ledger
@@ -131,8 +133,7 @@ async def test_a_freeze_beyond_the_delivery_timeout_costs_incarnations_and_loses
         await stream.feed_for(0.5)
         backend.freeze()
         try:
-            await stream.feed_for(8)
-            assert len(stream.observer.failed) >= 1
+            await stream.feed_for(8, lambda: stream.observer.failed)
             assert {type(error) for error in stream.observer.failed} == {IncarnationError}
         finally:
             backend.thaw()
@@ -147,12 +148,13 @@ async def test_a_partition_that_lost_its_place_begins_anew_under_load_and_no_oth
     async with stream:
         producer = stream.sender.producer
         assert isinstance(producer, KafkaProducer)
-        for _ in range(3):
-            await stream.feed_for(0.3)
-            producer._sequences[stream.topic, 1] += 7
-        await stream.feed_for(0.3)
+        place = stream.topic, 1
+        await stream.feed_for(0.3, lambda: place in producer._sequences)
+        for number in range(1, 4):
+            producer._sequences[place] += 7
+            await stream.feed_for(0.3, lambda n=number: producer._epochs.get(place) == producer._epoch + n)
         await stream.verdict()
-        assert producer._epochs == {(stream.topic, 1): producer._epoch + 3}
+        assert producer._epochs == {place: producer._epoch + 3}
         assert stream.observer.incarnations == [1]
 
 
