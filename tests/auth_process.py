@@ -36,13 +36,23 @@ class Reply:
 
 
 class AuthServe:
-    """The process. ``folder`` is its working directory; ``settings`` TOML lines in front of the tables."""
+    """The process. ``folder`` is its working directory; ``settings`` TOML lines in front of the tables.
 
-    def __init__(self, folder: Path, settings: str = "", auth: str = "", environment: dict[str, str] | None = None):
+    ``answer_timeout`` is the longest there is, as a busy machine may take long with an answer."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: str = "",
+        auth: str = "",
+        environment: dict[str, str] | None = None,
+        answer_timeout: str = "4s",
+    ) -> None:
         self.folder = folder
         self.log = folder / "log"
         (folder / "gateway.toml").write_text(
-            f"{settings}\n[auth]\nport = 0\noperator_port = 0\n{auth}\n", encoding="utf-8"
+            f'{settings}\n[auth]\nport = 0\noperator_port = 0\nanswer_timeout = "{answer_timeout}"\n{auth}\n',
+            encoding="utf-8",
         )
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(

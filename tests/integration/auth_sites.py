@@ -38,7 +38,8 @@ from config.tables.auth import (
 from config.tables.tls import TlsSettings
 from tests.servers import mariadb, postgresql, redis, slapd
 
-TIMEOUT = timedelta(seconds=1)  # longer than a connect on a busy machine, short enough to wait for
+TIMEOUT = timedelta(seconds=4)  # the most there is: a busy machine may take long with an answer
+SHORT = timedelta(seconds=1)  # for a server that is frozen: short enough to wait for
 GOOD = "correct horse"
 PLAIN = AuthHashingSettings(memory=8 << 10, passes=1)
 

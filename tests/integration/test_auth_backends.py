@@ -1,6 +1,7 @@
 """What all authenticators that ask another server do alike, each against its real server."""
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore
 from config.errors import ConfigError
 from tests.integration.auth_sites import *  # noqa: F403 - a fixture is taken from the module that uses it
-from tests.integration.auth_sites import GOOD, TIMEOUT, Site, login
+from tests.integration.auth_sites import GOOD, SHORT, Site, login
 from tests.waiting import until
 
 
@@ -22,6 +23,13 @@ async def cause_of(authenticator: RemoteAuthenticator[Any, Any], username: str =
     assert caught.value.backend == authenticator.name
     assert str(caught.value).endswith((".", "?")), "no sentence"
     return caught.value.cause
+
+
+async def is_let_in(authenticator: RemoteAuthenticator[Any, Any]) -> bool:
+    """For a short time-out, which a busy machine may reach."""
+    with contextlib.suppress(BackendDownError):
+        return isinstance(await login(authenticator, "lamp"), Allow)
+    return False
 
 
 async def test_the_right_password_is_let_in(site: Site) -> None:
@@ -72,9 +80,9 @@ async def test_killed_under_way_it_is_down_and_back_when_it_is(site: Site) -> No
     async with site.running() as authenticator:
         assert isinstance(await login(authenticator, "lamp"), Allow)
         site.server.kill()
-        causes = [await cause_of(authenticator) for _ in range(6)]
-        assert causes[:3] == ["unreachable"] * 3
-        assert causes[-1] == "open"
+        # At once: a probe, which comes after a quarter of a second, may be the third failure as well.
+        assert await asyncio.gather(*(cause_of(authenticator) for _ in range(3))) == ["unreachable"] * 3
+        assert await cause_of(authenticator) == "open"
         site.server.start()
         await until(lambda: authenticator.up, "the probe that finds it well")
         assert isinstance(await login(authenticator, "lamp"), Allow)
@@ -82,14 +90,14 @@ async def test_killed_under_way_it_is_down_and_back_when_it_is(site: Site) -> No
 
 async def test_frozen_it_answers_in_time_then_at_once_and_heals_when_thawed(site: Site) -> None:
     await site.put_password("lamp")
-    async with site.running() as authenticator:
-        assert isinstance(await login(authenticator, "lamp"), Allow)
+    async with site.running(timeout=SHORT) as authenticator:
+        await until(lambda: is_let_in(authenticator), "let in")
         site.server.freeze()
-        limit_s = TIMEOUT.total_seconds()
-        for _ in range(3):
-            began = time.monotonic()
-            assert await cause_of(authenticator) == "timeout"
-            assert limit_s * 0.9 <= time.monotonic() - began < limit_s + 3.0
+        limit_s = SHORT.total_seconds()
+        began = time.monotonic()
+        # At once: a probe, which comes after a quarter of a second, may be the third failure as well.
+        assert await asyncio.gather(*(cause_of(authenticator) for _ in range(3))) == ["timeout"] * 3
+        assert limit_s * 0.9 <= time.monotonic() - began < limit_s + 10
         began = time.monotonic()
         assert [await cause_of(authenticator) for _ in range(100)] == ["open"] * 100
         assert time.monotonic() - began < 10 * limit_s, "refusals of an open breaker took time"
@@ -97,17 +105,17 @@ async def test_frozen_it_answers_in_time_then_at_once_and_heals_when_thawed(site
         await until(lambda: authenticator.breaker.state is BreakerState.OPEN, "the failure of the probe")
         site.server.thaw()
         await until(lambda: authenticator.breaker.state is BreakerState.CLOSED, "the healing")
-        assert isinstance(await login(authenticator, "lamp"), Allow)
+        await until(lambda: is_let_in(authenticator), "let in again")
 
 
 async def test_a_storm_on_a_frozen_server_ends_in_time_for_everybody(site: Site) -> None:
     await site.put_password("lamp")
-    async with site.running(pool_size=2) as authenticator:
+    async with site.running(pool_size=2, timeout=SHORT) as authenticator:
         site.server.freeze()
         began = time.monotonic()
         outcomes = await asyncio.gather(*(login(authenticator, "lamp") for _ in range(300)), return_exceptions=True)
         # One after the other, two at a time, they would take 150 time-outs.
-        assert time.monotonic() - began < TIMEOUT.total_seconds() + 10
+        assert time.monotonic() - began < SHORT.total_seconds() + 10
         assert all(isinstance(one, BackendDownError) for one in outcomes), outcomes
 
 
@@ -119,7 +127,7 @@ async def test_an_answer_that_comes_late_is_nobody_elses(site: Site) -> None:
         assert isinstance(await login(authenticator, "lamp"), Allow)
         site.server.freeze()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(login(authenticator, "lamp"), TIMEOUT.total_seconds() / 4)
+            await asyncio.wait_for(login(authenticator, "lamp"), 0.25)
         site.server.thaw()
         assert isinstance(await login(authenticator, "plug"), Deny), "that was lamp's answer"
         assert isinstance(await login(authenticator, "plug", "another"), Allow)
@@ -138,7 +146,7 @@ async def test_a_wrong_password_of_our_own_ends_the_start_with_a_sentence(site: 
 
 async def test_more_logins_than_connections_are_all_answered(site: Site) -> None:
     await site.put_password("lamp")
-    async with site.running(pool_size=2, timeout=4) as authenticator:
+    async with site.running(pool_size=2) as authenticator:
         verdicts = await asyncio.gather(*(login(authenticator, "lamp") for _ in range(60)))
         assert all(isinstance(verdict, Allow) for verdict in verdicts)
 

@@ -15,6 +15,7 @@ from tests.integration.auth_sites import MysqlSite, login
 from tests.servers import mariadb
 from tests.servers.mariadb import Mariadb
 from tests.servers.playing import played
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -153,6 +154,8 @@ async def test_a_question_is_answered_by_the_table_as_it_is_now(site: MysqlSite)
 
 async def test_too_many_connections_is_said(site: MysqlSite) -> None:
     limit = "ALTER USER gateway@localhost WITH MAX_USER_CONNECTIONS %s"
+    theirs = "SELECT id FROM information_schema.processlist WHERE user = 'gateway'"
+    await until(lambda: not site.server.sql(theirs), "the server has noticed the ends of earlier connections")
     site.server.sql(limit, (1,))
     try:
         async with site.running(pool_size=3) as authenticator:

@@ -38,7 +38,7 @@ async def test_behind_a_pooler_that_moves_transactions_between_servers(site: Pos
     for number in range(20):
         await site.put_password(f"lamp-{number}", f"of {number}")
     with capture_logs() as logs:
-        async with site.running(port=pooler.port, timeout=4) as authenticator:
+        async with site.running(port=pooler.port) as authenticator:
             for _ in range(3):
                 verdicts = await asyncio.gather(
                     *(login(authenticator, f"lamp-{number}", f"of {number}") for number in range(20)),

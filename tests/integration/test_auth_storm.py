@@ -118,7 +118,7 @@ def test_a_storm_of_slow_hashes_wastes_few_and_leaves_nobody_without_an_answer(t
     stored = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
     # Without new hashes for old ones, which are paid once and would make the two halves unlike.
     tables = f"[auth.hashing]\nrenew = false\n[auth.limits]\nconnections = {2 * CONNECTIONS}\n"
-    with auth_serve(tmp_path, auth=tables) as served:
+    with auth_serve(tmp_path, auth=tables, answer_timeout="2s") as served:
         with served.edit() as editor:
             for number in range(40_000):
                 editor.users.add(User("username", f"person-{number:06}", stored), audited=False)

@@ -50,10 +50,11 @@ class Mariadb(LoopbackServer):
         for host in ("'127.0.0.1'", "localhost"):
             self.sql(f"CREATE USER tlsonly@{host} IDENTIFIED BY '{PASSWORD}' REQUIRE SSL")
 
-    def sql(self, text: str, arguments: tuple[object, ...] = ()) -> None:
-        """Run one statement as root."""
+    def sql(self, text: str, arguments: tuple[object, ...] = ()) -> tuple[tuple[object, ...], ...]:
+        """The rows of one statement, run as root."""
         connection = pymysql.connect(
             unix_socket=str(self.directory / "mariadb.sock"), user="root", autocommit=True, charset="utf8mb4"
         )
         with connection, connection.cursor() as cursor:
             cursor.execute(text, arguments or None)
+            return tuple(cursor.fetchall())
