@@ -49,12 +49,18 @@ def statuses(port: int) -> dict[str, dict[str, Any]]:
     return found
 
 
+def has_published(fleet: Fleet, each: int) -> bool:
+    """Whether all devices are there, and have published so many messages each on the average."""
+    counts = fleet.counts()
+    return counts.connected == DEVICES and counts.published >= each * DEVICES
+
+
 async def test_devices_say_hello_measure_and_say_goodbye(broker: Mosquitto) -> None:
     with Client(broker.port) as client:
         client.subscribe("devices/+/telemetry")
         fleet = Fleet(settings(broker.port))
         fleet.start()
-        await until(lambda: fleet.counts().published >= 5 * DEVICES, "the first messages")
+        await until(lambda: has_published(fleet, 5), "every device, and the first messages")
         online = await asyncio.to_thread(statuses, broker.port)
         assert {status["status"] for status in online.values()} == {"online"}
         await fleet.stop(DEADLINE_S)
@@ -80,7 +86,7 @@ async def test_devices_say_hello_measure_and_say_goodbye(broker: Mosquitto) -> N
 async def test_what_a_killed_broker_did_not_acknowledge_is_sent_again(broker: Mosquitto) -> None:
     fleet = Fleet(settings(broker.port, rate=50.0))
     fleet.start()
-    await until(lambda: fleet.counts().published >= 20 * DEVICES, "the first messages")
+    await until(lambda: has_published(fleet, 20), "every device, and the first messages")
     await asyncio.to_thread(broker.kill)
     await until(lambda: fleet.counts().connected == 0, "the devices to notice")
     before = fleet.counts()
