@@ -316,7 +316,7 @@ async def test_attempts_are_further_and_further_apart_and_soon_again_after_a_sta
         dropped = time.monotonic()
         broker.link("gateway-0-0").transport.abort()
         await until(lambda: len(broker.connects) > before, "another attempt")
-        assert time.monotonic() - dropped < 2, "after a stable time it starts from reconnect_initial again"
+        assert time.monotonic() - dropped < 4, "after a stable time it starts from reconnect_initial again"
 
 
 DEFAULT_WAITS = {"reconnect_initial": "500ms", "reconnect_max": "30s"}
@@ -328,16 +328,17 @@ async def test_all_sessions_are_back_soon_after_a_restart_without_authenticators
     async with ScriptedBroker() as broker, running(broker, clients=4, mqtt=DEFAULT_WAITS) as (path, sessions):
         for _ in range(2):  # the second soon after the first
             await broker.stop()
-            broker.rules.authenticators_load_s = 2
+            broker.rules.refuse_connect = 0x87  # as EMQX says while its authenticators load
             before = len(broker.connects)
             await asyncio.sleep(2)
             await broker.start()
-            accepts = time.monotonic() + 2
+            await until(lambda n=before: len(broker.connects) >= n + 12, "each is refused three times")
+            broker.rules.refuse_connect = None
+            accepts = time.monotonic()
             await until(lambda: all(s.subscribed for s in sessions), "all four are back")
             late = time.monotonic() - accepts
-            assert late < 2.5, f"the last session was subscribed {late:.2f} s after logins were accepted"
-            refused = len(broker.connects) - before - 4
-            assert refused >= 4, f"only {refused} logins were refused: the test saw no authenticators load"
+            # Waits that went on doubling, if only after refusals, would be 16 s now and be noticed.
+            assert late < 8, f"the last session was subscribed {late:.2f} s after logins were accepted"
         publish(broker, range(100))
         await until(lambda: not missing(path, 100), "all hundred")
         assert not broker.unrouted
