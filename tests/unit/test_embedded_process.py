@@ -16,7 +16,7 @@ from gateway.local.runtime.errors import StartError
 from gateway.local.runtime.process import GuardedProcess, last_lines, wait_for_line
 from tests.waiting import wait_until
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 # Deaf to SIGTERM, with a child of its own, as a shell script around a server would be.
 STUBBORN = [

@@ -64,7 +64,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     wire = Wire()
     monkeypatch.setattr(aiokafka.client, "create_conn", None)  # all connections are ours
     monkeypatch.setattr(kafka_client, "open_connection", wire.connect)
-    monkeypatch.setattr(kafka_client, "HEDGE_S", 0.05)
+    monkeypatch.setattr(kafka_client, "HEDGE_S", 0.5)  # a broker that answers does so in a few turns of the loop
     monkeypatch.setattr(kafka_client.random, "shuffle", lambda nodes: nodes.sort())  # broker 1 is asked first
     return wire
 

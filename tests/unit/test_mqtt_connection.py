@@ -101,13 +101,13 @@ async def test_a_window_the_broker_does_not_tell_of_is_found_out() -> None:
 
 async def test_a_message_that_comes_alone_is_acknowledged_at_once() -> None:
     waited_s = 0.0
-    for _ in range(5):
+    for _ in range(20):
         async with make_rig(flow={"linger_max": "10s", "read_pacing_max": "1s"}) as rig:
             began = time.monotonic()
             rig.send(qos1(rig, 1))
             await until(lambda rig=rig: ids(rig.answers()) == [1], "the acknowledgement")
             waited_s += time.monotonic() - began
-    assert waited_s < 2.5, "each of the five waited for a tick"
+    assert waited_s < 10, "each of the twenty waited for a tick"
 
 
 # --- the end ---
@@ -370,8 +370,12 @@ async def test_silence_is_counted_from_the_last_byte_or_the_end_of_a_pause() -> 
     async with make_rig() as rig:
         rig.connection.subscribed()
         await until(lambda: rig.connection.silent_s() > 0.5, "silence")
-        rig.peer.send(packets.PINGRESP)
-        await until(lambda: rig.connection.silent_s() < 0.5, "a byte ends it")
+
+        def is_heard() -> bool:  # a machine that stands still lets the silence begin again
+            rig.peer.send(packets.PINGRESP)
+            return rig.connection.silent_s() < 0.5
+
+        await until(is_heard, "a byte ends it")
         rig.connection.hold()
         assert rig.connection.silent_s() == 0
         await asyncio.sleep(0.5)

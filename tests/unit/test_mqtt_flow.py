@@ -263,7 +263,7 @@ async def test_acknowledgements_of_paced_sessions_leave_together_and_never_stay(
 
 
 async def test_messages_wait_for_company_no_longer_than_the_linger() -> None:
-    async with path(linger_max="40ms", read_pacing_max="40ms") as it:
+    async with path(linger_max="1s", read_pacing_max="1s") as it:
         append(it, b"first")
         it.flow.took(1, 10, pressed=False)
         assert len(it.log) == 1, "alone: at once"

@@ -124,7 +124,7 @@ class Process:
         )
         self.said: list[str] = []
         self._deadline = threading.Timer(
-            20, self._process.kill
+            60, self._process.kill
         )  # ends a process that hangs, and so a hear() that waits
 
     def __enter__(self) -> Self:
