@@ -12,7 +12,6 @@ from bridge.message import Properties
 from bridge.produce.partitioner import partition_for
 from bridge.record import Record
 from config.settings import Settings
-from gateway.cli.main import main
 from gateway.cli.records import explain_text
 from gateway.tools.explain import Explanation, Message, explain
 from tests.command_line import Cli
@@ -114,30 +113,14 @@ def test_a_message_that_two_filters_bring() -> None:
     assert any("delivers it 2 times" in note for note in found.notes)
 
 
-def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "gateway.toml"
     route = '[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "t"\nkey = "${property.k}"\n'
     file.write_text(f'{route}[flow]\nprofile = "economy"\n')
     always = ["--config", str(file), "--partitions", "6"]
     raw = base64.b64encode(b"\xff\x00").decode()
-    assert (
-        main(
-            [
-                "explain",
-                "a/b",
-                raw,
-                "--encoding",
-                "base64",
-                "--properties",
-                "k=v",
-                "content_type=x/y",
-                "correlation_data=\udcff",
-                *always,
-            ]
-        )
-        == 0
-    )
-    out = capsys.readouterr().out
+    properties = ["k=v", "content_type=x/y", "correlation_data=\udcff"]
+    out = cli("explain", "a/b", raw, "--encoding", "base64", "--properties", *properties, *always).out
     assert "key: v" in out
     assert f"partition: {partition_for(b'v', 6)} of 6" in out
     assert "mqtt.content_type = x/y" in out

@@ -1,7 +1,7 @@
 """Consumers that settings name are watched: what they owe is a metric, and a problem once it is old."""
 
-import asyncio
 import contextlib
+import time
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +14,10 @@ from gateway.admin.errors import AdminMissingError, AdminRetriableError
 from gateway.admin.model import Group, Member, Offsets, TopicPartition
 from gateway.admin.watch import GroupWatch, TopicLag, lag_problems
 from gateway.base.metrics import Metrics
-from gateway.cli.main import main
+from tests.command_line import Cli
+from tests.waiting import until
 
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))
-NOW = 1e12
 
 
 class FakeAdmin:
@@ -54,8 +54,6 @@ class FakeAdmin:
         return Offsets(dict.fromkeys(places, 0))
 
     def record_times(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        import time
-
         if self.age_s is None:
             raise AdminRetriableError("no right to read")
         return {place: round((time.time() - self.age_s) * 1000) for place in offsets}
@@ -67,8 +65,7 @@ class FakeAdmin:
 def watch_of(*groups: str) -> tuple[GroupWatch, FakeAdmin, Metrics]:
     settings = Settings.model_validate({"admin": {"watch_groups": groups or ("reader",), "watch_interval": "1s"}})
     metrics, admin = Metrics(settings), FakeAdmin()
-    connect: Any = lambda _settings: admin  # noqa: E731
-    return GroupWatch(settings, metrics, connect=connect), admin, metrics
+    return GroupWatch(settings, metrics, connect=lambda _settings: admin), admin, metrics
 
 
 async def test_what_a_group_owes_is_a_metric() -> None:
@@ -148,9 +145,7 @@ async def test_it_looks_by_itself_until_it_is_stopped() -> None:
     watch, admin, metrics = watch_of()
     admin.end = 25
     await watch.start()
-    async with asyncio.timeout(60):
-        while not metrics.consumer_lag_records.read():  # noqa: ASYNC110 - nothing tells of a look
-            await asyncio.sleep(0.01)
+    await until(metrics.consumer_lag_records.read, "a look")
     await watch.stop(0)
     assert admin.closed == 1
     assert metrics.consumer_lag_records.read() == {}
@@ -200,20 +195,18 @@ async def test_a_lag_that_is_unknown_is_not_0() -> None:
 
 @pytest.mark.parametrize(("shown", "status"), [(True, ExitStatus.OK), (False, ExitStatus.INCOMPLETE)])
 def test_a_group_whose_topics_may_not_be_seen_is_not_described_as_well(
-    shown: bool, status: ExitStatus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shown: bool, status: ExitStatus, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     admin = FakeAdmin()
     admin.shown, admin.member = shown, False
     monkeypatch.setattr("gateway.cli.kafka.groups.connected", lambda _: contextlib.nullcontext((Settings(), admin)))
-    assert main(["groups", "describe", "reader"]) == status
-    assert ("group reader cannot be judged: it shows no topic" in capsys.readouterr().err) is not shown
+    said = cli("groups", "describe", "reader", status=status).err
+    assert ("group reader cannot be judged: it shows no topic" in said) is not shown
 
 
-def test_a_consumer_that_has_never_committed_is_described_as_stopped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_consumer_that_has_never_committed_is_described_as_stopped(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     admin = FakeAdmin()
     monkeypatch.setattr(admin, "committed", lambda _name: Offsets())
     monkeypatch.setattr("gateway.cli.kafka.groups.connected", lambda _: contextlib.nullcontext((Settings(), admin)))
-    assert main(["groups", "describe", "reader", "--sample", "1ms"]) == ExitStatus.INCOMPLETE
-    assert "stopped, commits nothing" in capsys.readouterr().out
+    said = cli("groups", "describe", "reader", "--sample", "1ms", status=ExitStatus.INCOMPLETE).out
+    assert "stopped, commits nothing" in said

@@ -240,7 +240,7 @@ def test_nothing_for_kafka() -> None:
         read_emqx([{"data": [{"type": "http", "name": "x"}]}, CONNECTOR, 1, None, "x"])
 
 
-def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, cli: Cli) -> None:
     for name, document in (("rules", [RULE]), ("actions", [ACTION]), ("connectors", [CONNECTOR])):
         (tmp_path / name).write_text(json.dumps(document))
     files = [str(tmp_path / name) for name in ("rules", "actions", "connectors")]
@@ -248,16 +248,15 @@ def test_the_command(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str
     assert tomllib.loads(out)["mqtt"]["addresses"] == ["mqtts://emqx:8883"]
     assert report.startswith("LOST: action telemetry: key ${.clientid}\n")
     output = tmp_path / "gateway.toml"
-    assert main(["import", "emqx", *files, "-o", str(output)]) == ExitStatus.INCOMPLETE
+    cli("import", "emqx", *files, "-o", output, status=ExitStatus.INCOMPLETE)
     assert tomllib.loads(output.read_text())["routes"]
-    assert main(["import", "emqx", *files, "-o", str(output)]) == ExitStatus.USAGE
-    capsys.readouterr()
+    cli("import", "emqx", *files, "-o", output, status=ExitStatus.USAGE)
     document = json.loads(cli("import", "emqx", *files, "--json", status=ExitStatus.INCOMPLETE).out)
     assert tomllib.loads(document["settings"])["routes"]
     assert {"severity", "what", "consequence", "way_out"} == set(document["findings"][0])
     (tmp_path / "rules").write_text("{")
-    assert main(["import", "emqx", *files]) == ExitStatus.CONFIG
-    assert main(["import", "emqx", str(tmp_path / "absent")]) == ExitStatus.CONFIG
+    cli("import", "emqx", *files, status=ExitStatus.CONFIG)
+    cli("import", "emqx", tmp_path / "absent", status=ExitStatus.CONFIG)
 
 
 def test_a_full_disk_leaves_what_was_to_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +300,7 @@ def test_half_a_character_of_json_is_a_sentence(tmp_path: Path, cli: Cli) -> Non
     assert r"""in 'topic = "t\ud800'.""" in said.err
 
 
-def test_no_secret_of_a_connector_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_of_a_connector_is_told(tmp_path: Path, cli: Cli) -> None:
     """EMQX masks them; whoever took the file from its data directory has them in clear."""
     secret = "kanarie-0x5ec7e7"
     logins: list[dict[str, Any]] = [
@@ -314,8 +313,7 @@ def test_no_secret_of_a_connector_is_told(tmp_path: Path, capsys: pytest.Capture
     for login in logins:
         file.write_text(json.dumps([RULE, ACTION, {**CONNECTOR, "authentication": login, "ssl": ssl}]))
         for more in ([], ["--json"]):
-            main(["import", "emqx", str(file), *more])
-            said = "".join(capsys.readouterr())
+            said = "".join(cli("import", "emqx", file, *more, status=ExitStatus.INCOMPLETE))
             assert "kafka.sasl" in said
             assert secret not in said
 

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from config.errors import ExitStatus
-from gateway.cli.main import main
 from gateway.data_dir.lost_sessions import LostSession, LostSessions, acknowledge, read_losses
 from gateway.data_dir.session_registry import SessionRecord
 from gateway.health.emqx.problems import said_of_counts
@@ -20,26 +19,18 @@ A, B = "mqtt://a:1883", "mqtt://b:1883"
 HOUR_MS = 3_600_000
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 class Site:
     """A data directory, and what the lives in it found."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.clock = Clock()
+        self.now_ms = 1_700_000_000_000
         self.found: list[LostSession] = []
 
     @asynccontextmanager
     async def life(self, *, slot: int = 0, crashes: bool = False) -> AsyncIterator[LostSessions]:
         file = self.folder / f"worker-{slot}.lost-sessions.json"
-        lost = LostSessions(file, found=self.found.append, clock_ms=self.clock)
+        lost = LostSessions(file, found=self.found.append, clock_ms=lambda: self.now_ms)
         await lost.start()
         yield lost
         if not crashes:
@@ -62,7 +53,7 @@ async def test_a_session_that_stood_and_is_not_there_is_lost_and_the_first_one_e
         assert not missed(lost), "the first connect ever"
         lost.stands("gw-0-0", [A])
         lost.left("gw-0-0")
-        site.clock.now_ms += 12_300
+        site.now_ms += 12_300
         lost.left("gw-0-0")  # an attempt in vain ends too
         with capture_logs() as logs:
             assert missed(lost)
@@ -82,7 +73,7 @@ async def test_a_session_that_stood_and_is_not_there_is_lost_and_the_first_one_e
 async def test_it_outlives_the_worker_and_ends_after_a_day(site: Site) -> None:
     async with site.life() as lost:
         lost.stands("gw-0-0", [A])
-    site.clock.now_ms += 2 * HOUR_MS
+    site.now_ms += 2 * HOUR_MS
     async with site.life() as lost:
         assert missed(lost), "lost between two lives"
         text = lost.problems()[0].text
@@ -90,7 +81,7 @@ async def test_it_outlives_the_worker_and_ends_after_a_day(site: Site) -> None:
     async with site.life() as lost:
         assert lost.problems()[0].text == text
         assert [one["client_id"] for one in lost.facts()] == ["gw-0-0"]
-        site.clock.now_ms += 24 * HOUR_MS
+        site.now_ms += 24 * HOUR_MS
         assert lost.problems() == ()
         assert lost.facts() == []
 
@@ -111,7 +102,7 @@ async def test_after_a_crash_the_end_of_an_earlier_life_is_not_when_it_was_last_
         lost.stands("gw-0-0", [A])
     async with site.life(crashes=True) as lost:
         lost.stands("gw-0-0", [A])
-        site.clock.now_ms += 24 * HOUR_MS
+        site.now_ms += 24 * HOUR_MS
     async with site.life() as lost:
         assert missed(lost)
     assert site.found[0].left_ms is None
@@ -131,7 +122,7 @@ async def test_what_was_ended_or_is_another_brokers_is_not_lost(site: Site, how:
 async def test_a_loss_while_a_session_is_handed_to_another_slot_is_noticed_there_and_only_once(site: Site) -> None:
     async with site.life() as lost:
         lost.stands("gw-0-0", [A])
-    site.clock.now_ms += 5000
+    site.now_ms += 5000
     (site.folder / "worker-7.lost-sessions.json").write_text("{")
     async with site.life(slot=1) as lost:
         lost.begins(["gw-0-0", "gw-0-1"])
@@ -175,14 +166,14 @@ async def test_an_acknowledgement_ends_it_for_every_worker_until_the_next(site: 
         lost.explain("EMQX counted none of it.")
         assert not lost.unexplained()
         assert lost.problems()[0].text.endswith("EMQX counted none of it.")
-    (read,) = read_losses(site.folder, site.clock.now_ms)
+    (read,) = read_losses(site.folder, site.now_ms)
     assert read.emqx == "EMQX counted none of it."
     acknowledge(site.folder, [read])
-    assert read_losses(site.folder, site.clock.now_ms) == []
+    assert read_losses(site.folder, site.now_ms) == []
     async with site.life() as lost:
         assert lost.problems() == ()
         lost.stands("gw-0-0", [A])
-        site.clock.now_ms += 1
+        site.now_ms += 1
         assert missed(lost)
         assert len(lost.problems()) == 1
 
@@ -190,17 +181,16 @@ async def test_an_acknowledgement_ends_it_for_every_worker_until_the_next(site: 
 async def test_an_acknowledgement_under_a_wrong_clock_hides_no_later_loss(site: Site) -> None:
     """Seen while the clock was three hours ahead: the losses of the next three hours were taken for seen."""
     async with site.life() as lost:
-        site.clock.now_ms += 3 * HOUR_MS
+        site.now_ms += 3 * HOUR_MS
         for moment in range(3):
             lost.stands("gw-0-0", [A])
             assert missed(lost)
             assert len(lost.open()) == 1, "the one just now"
-            assert lost._writing is not None
             await lost._writing
-            acknowledge(site.folder, read_losses(site.folder, site.clock.now_ms))
+            acknowledge(site.folder, read_losses(site.folder, site.now_ms))
             assert lost.problems() == (), "and those before stay seen"
-            site.clock.now_ms -= 0 if moment else 3 * HOUR_MS
-            site.clock.now_ms += 1
+            site.now_ms -= 0 if moment else 3 * HOUR_MS
+            site.now_ms += 1
 
 
 @pytest.mark.parametrize("text", ["1700000000000\n", "{", "[1]"])
@@ -216,7 +206,7 @@ async def test_marks_that_cannot_be_read_are_said_and_what_they_hid_is_shown(sit
             assert len(lost.problems()) == 1
     assert [line["event"] for line in logs] == ["lost_sessions_marks_not_read"]
     assert "gateway acknowledge" in logs[0]["consequence"]
-    acknowledge(site.folder, read_losses(site.folder, site.clock.now_ms))
+    acknowledge(site.folder, read_losses(site.folder, site.now_ms))
     with capture_logs() as logs:
         async with site.life() as lost:
             assert lost.problems() == ()
@@ -227,7 +217,7 @@ async def test_the_first_start_after_an_upgrade_knows_the_sessions_of_the_regist
     """The registry is older than this account: without it the loss in the restart of an upgrade was not noticed."""
     path = site.folder / "worker-0.lost-sessions.json"
     records = [SessionRecord("gw-0-0", "0", ("$share/gw/a/#",), "5.0", (A,))]
-    lost = LostSessions(path, found=site.found.append, recorded=lambda: records, clock_ms=site.clock)
+    lost = LostSessions(path, found=site.found.append, recorded=lambda: records, clock_ms=lambda: site.now_ms)
     await lost.start()
     assert missed(lost)
     await lost.stop(0)
@@ -235,7 +225,7 @@ async def test_the_first_start_after_an_upgrade_knows_the_sessions_of_the_regist
     for life_ in (1, 2):  # a first start is killed before it has connected
         recorded = records if life_ == 2 else []
         lost = LostSessions(
-            path, found=site.found.append, recorded=lambda recorded=recorded: recorded, clock_ms=site.clock
+            path, found=site.found.append, recorded=lambda recorded=recorded: recorded, clock_ms=lambda: site.now_ms
         )
         await lost.start()
         if lost._writing is not None:
@@ -251,7 +241,7 @@ async def test_a_file_that_makes_no_sense_is_said_and_a_full_disk_ends_nothing(s
             async with site.life(crashes=True):
                 pass
         assert [line["event"] for line in logs] == ["lost_sessions_not_read"], text
-        assert read_losses(site.folder, site.clock.now_ms) == []
+        assert read_losses(site.folder, site.now_ms) == []
     path.unlink()
     path.with_name(f"{path.name}.draft").mkdir()
     with capture_logs() as logs:
@@ -297,5 +287,5 @@ async def test_the_command_shows_and_acknowledges(site: Site, cli: Cli, monkeypa
     assert "Lost: session 0 (gw-0-0) at " in text
     assert text.endswith("Acknowledged: 1.\n")
     assert lost.problems() == (), "the worker sees it at its next look"
-    assert main(arguments) == ExitStatus.NOT_FOUND
+    cli(*arguments, status=ExitStatus.NOT_FOUND)
     assert json.loads((site.folder / "worker-0.lost-sessions.json").read_text())["losses"], "it stays written down"
