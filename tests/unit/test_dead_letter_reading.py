@@ -11,7 +11,7 @@ from bridge.dead_letters.reading import Assembler, LoggedRecord, Place
 from bridge.errors import BridgeError
 from bridge.message import Properties
 from bridge.ports import StoredRecord
-from bridge.produce.dead_letter import HEADER_BYTES, PART_BYTES, DeadLetterDraft, stored_letters
+from bridge.produce.dead_letter import PART_BYTES, DeadLetterDraft, stored_letters
 from bridge.routing.headers import property_headers
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, Path
@@ -75,8 +75,9 @@ def test_a_message_comes_back_with_all_it_had(
 @pytest.mark.parametrize("seed", range(10))
 def test_parts_of_several_are_told_apart_however_they_lie_and_however_often(seed: int) -> None:
     rnd = random.Random(seed)
-    payloads = [bytes([n]) * size for n, size in enumerate((3 * PART_BYTES, 10, 2 * PART_BYTES + 1, 4 * PART_BYTES))]
-    floods = [[(f"mqtt.user.{n}", b"." * 1000) for n in range(count)] for count in (0, 3, 200, 2)]
+    sizes = 3 * PART_BYTES, 10, 2 * PART_BYTES + 1, 4 * PART_BYTES, 1
+    payloads = [bytes([n]) * size for n, size in enumerate(sizes)]
+    floods = [[(f"mqtt.user.{n}", b"." * 1000) for n in range(count)] for count in (0, 3, 200, 2, 80)]
     alone = [written(message) for message in zip(payloads, floods, strict=True)]
     waiting = [list(records) for records in alone]
     mixed: list[StoredRecord] = []
@@ -113,18 +114,6 @@ def test_one_whose_first_parts_have_expired_is_said_to_be_incomplete() -> None:
     assert not letter.complete
     assert (len(letter.places), letter.parts, letter.place.offset) == (2, 3, 1)
     assert list(assembler.rest()) == []
-
-
-def test_headers_spread_over_parts_come_together_in_their_order() -> None:
-    headers = [(f"mqtt.user.{n}", b"v" * 100) for n in range(2 * HEADER_BYTES // 100)]
-    records = logged(written((b"x", headers)))
-    assert len(records) > 1
-    letters = [Assembler().take(record) for record in records]
-    assert letters == [None] * len(records)
-    assembler = Assembler()
-    *_, letter = [assembler.take(record) for record in records]
-    assert list(letter.headers) == headers
-    assert letter.value == b"x"
 
 
 @pytest.mark.parametrize("size", [1, 3 * PART_BYTES])
