@@ -48,14 +48,10 @@ class Rig:
         return T0 + 8_100
 
 
-def test_an_alert_becomes_one_command_and_its_answer_is_told() -> None:
+async def test_an_alert_becomes_one_command_and_its_answer_is_told() -> None:
     rig = Rig()
-
-    async def work() -> None:
-        for value in (record("s", "score"), record("q", "silence", signal=None), record(), record()):
-            await rig.alerts.alert(value, T0 + 8_000)
-
-    asyncio.run(work())
+    for value in (record("s", "score"), record("q", "silence", signal=None), record(), record()):
+        await rig.alerts.alert(value, T0 + 8_000)
     assert rig.commands == [("pump-7", SUBJECT, "a1")], "copies, scores and silences lead to none"
     for value in (status("sent", T0 + 8_150, terminal=False), status("succeeded", T0 + 8_200), status("late", T0)):
         rig.alerts.status(value)
@@ -70,33 +66,31 @@ def test_an_alert_becomes_one_command_and_its_answer_is_told() -> None:
     assert max(map(len, [*text.splitlines(), *rig.said])) <= 80
 
 
-def test_what_has_not_come_is_said_and_nothing_more() -> None:
+async def test_what_has_not_come_is_said_and_nothing_more() -> None:
     assert "Spark's alert had not come" in render_loop(Loop("pump-7"))
     assert "too short" in render_loop(Loop(None))
     rig = Rig()
-    asyncio.run(rig.alerts.alert(record(), T0 + 8_000))
+    await rig.alerts.alert(record(), T0 + 8_000)
     text = render_loop(Loop("pump-1", rig.alerts.found))
     assert "not finished      without a status" in text
     assert "pump-1 measured wrong, and Spark's alert about it had not come" in text
 
 
-def test_the_loop_is_closed_once_the_command_of_the_devices_alert_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_is_closed_once_the_command_of_the_devices_alert_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(alerts, "_AFTER_S", 0.0)
     rig = Rig()
-
-    async def work() -> None:
-        mine, other = (asyncio.create_task(rig.alerts.closed(device)) for device in ("pump-7", "pump-1"))
-        await rig.alerts.alert(record(), T0 + 8_000)
-        rig.alerts.status(status("sent", T0 + 8_150, terminal=False))
-        await asyncio.sleep(0)
-        assert not mine.done(), "the command is under way"
-        rig.alerts.status(status("succeeded", T0 + 8_200))
-        await asyncio.wait_for(mine, 30)
-        assert not other.done(), "it is another device's"
-        assert [rig.alerts.is_closed(device) for device in ("pump-7", "pump-1")] == [True, False]
-        other.cancel()
-
-    asyncio.run(work())
+    mine, other = (asyncio.create_task(rig.alerts.closed(device)) for device in ("pump-7", "pump-1"))
+    await rig.alerts.alert(record(), T0 + 8_000)
+    rig.alerts.status(status("sent", T0 + 8_150, terminal=False))
+    await asyncio.sleep(0)
+    assert not mine.done(), "the command is under way"
+    rig.alerts.status(status("succeeded", T0 + 8_200))
+    await asyncio.wait_for(mine, 30)
+    assert not other.done(), "it is another device's"
+    assert [rig.alerts.is_closed(device) for device in ("pump-7", "pump-1")] == [True, False]
+    other.cancel()
 
 
 @pytest.mark.parametrize("devices", [1, 200])
@@ -125,54 +119,46 @@ def test_a_command_ends_the_fault_of_the_sensor() -> None:
     assert device.recalibrated
 
 
-def test_only_the_first_device_measures_wrong_and_only_until_it_is_told_to_recalibrate() -> None:
-    async def work() -> list[list[float]]:
-        fleet = Fleet(FleetSettings("127.0.0.1", 1, devices=2, rate=1.0, seed=1, faulty_from=2))
-        seen: list[list[float]] = []
-        for device in fleet._devices:
-            device.connects = 1
-            for moment in range(6):
-                if moment == 4:
-                    device.obedience.obey("a", json.dumps({SUBJECT: True}).encode())
-                device.take_reading(21_600 + 60.0 * moment)
-            volts = []
-            while (message := device.outbox.head()) is not None:
-                volts.append(json.loads(message.payload)["voltage"])
-                device.outbox.sent(len(volts))
-            seen.append(volts)
-        return seen
-
-    first, second = asyncio.run(work())
+async def test_only_the_first_device_measures_wrong_and_only_until_it_is_told_to_recalibrate() -> None:
+    fleet = Fleet(FleetSettings("127.0.0.1", 1, devices=2, rate=1.0, seed=1, faulty_from=2))
+    seen: list[list[float]] = []
+    for device in fleet._devices:
+        device.connects = 1
+        for moment in range(6):
+            if moment == 4:
+                device.obedience.obey("a", json.dumps({SUBJECT: True}).encode())
+            device.take_reading(21_600 + 60.0 * moment)
+        volts = []
+        while (message := device.outbox.head()) is not None:
+            volts.append(json.loads(message.payload)["voltage"])
+            device.outbox.sent(len(volts))
+        seen.append(volts)
+    first, second = seen
     right = [device.read(21_600)["voltage"] for device in build_fleet(2, 1)]
     assert [round(volts / right[0], 1) for volts in first] == [1.0, 1.0, 1.5, 1.5, 1.0, 1.0]
     assert {round(volts / right[1], 1) for volts in second} == {1.0}
 
 
-def test_that_messages_flow_on_is_told_once() -> None:
+async def test_that_messages_flow_on_is_told_once() -> None:
     told: list[str] = []
+    state = DemoState(devices=1, with_spark=True, duration_s=60.0, spark=SparkCounts(started=True, rows=1))
+    stopping = asyncio.create_task(asyncio.Event().wait())
 
-    async def work() -> None:
-        state = DemoState(devices=1, with_spark=True, duration_s=60.0)
-        state.spark = SparkCounts(started=True, rows=1)
-        stopping = asyncio.create_task(asyncio.Event().wait())
+    class Notes(View):
+        def note(self, text: str) -> None:
+            told.append(text)
+            if len(told) == 2:
+                stopping.cancel()
 
-        class Notes(View):
-            def note(self, text: str) -> None:
-                told.append(text)
-                if len(told) == 2:
-                    stopping.cancel()
-
-        demo = _Demo(DemoOptions(devices=1), state, Notes())
-        demo._alerts = Rig().alerts
-        async with asyncio.timeout(60):
-            await demo._await_alert(stopping)
-        await demo._services.abandon()
-
-    asyncio.run(work())
+    demo = _Demo(DemoOptions(devices=1), state, Notes())
+    demo._alerts = Rig().alerts
+    async with asyncio.timeout(60):
+        await demo._await_alert(stopping)
+    await demo._services.abandon()
     assert [text.startswith("messages flow on") for text in told] == [False, True]
 
 
-def test_a_device_that_publishes_seldom_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_device_that_publishes_seldom_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, now_s = DemoState(devices=1, with_spark=False, duration_s=60.0), 0.0
 
     class Devices:
@@ -185,14 +171,11 @@ def test_a_device_that_publishes_seldom_is_waited_for(tmp_path: Path, monkeypatc
             now_s += 10
             state.flow_started_s = now_s if now_s > 90 else None  # of a message in 100 s
 
-    async def work() -> None:
-        demo: Any = _Demo(DemoOptions(devices=1, rate=0.01, spark=False), state, View())
-        await demo._services.abandon()
-        demo._services = SimpleNamespace(root=tmp_path, mqtt_port=1, check=lambda: None)
-        await demo._start_fleet()
-
+    demo: Any = _Demo(DemoOptions(devices=1, rate=0.01, spark=False), state, View())
+    await demo._services.abandon()
+    demo._services = SimpleNamespace(root=tmp_path, mqtt_port=1, check=lambda: None)
     monkeypatch.setattr(run, "Child", Devices)
     monkeypatch.setattr(run, "_REFRESH_S", 0)
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now_s))
-    asyncio.run(work())
+    await demo._start_fleet()
     assert now_s == 100
