@@ -11,12 +11,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from config.errors import ConfigError
-from config.loading.load import load, require_runnable
-from gateway.cli.local import demo as command
-from gateway.cli.parser import Parser
 from gateway.devices.account import Tally
 from gateway.devices.outbox import DeviceLedger
 from gateway.local.demo import faults as faults_module
@@ -33,11 +28,11 @@ from gateway.local.demo.chaos import (
     render_chaos,
 )
 from gateway.local.demo.faults import Faults
-from gateway.local.demo.options import gateway_toml
 from gateway.local.demo.services import DemoError, Services
 from gateway.local.demo.show.scrape import WorkerFacts, read_counts, read_worker
 from gateway.local.demo.show.state import DemoState, GatewayCounts, GatewayLives, Step, StepState, WitnessCounts
 from gateway.local.demo.show.view import PlainView, View, draw, status_line
+from tests.terminal import picture
 from tests.waiting import until
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,19 +159,11 @@ def view_state() -> DemoState:
     return state
 
 
-def picture(state: DemoState) -> str:
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(draw(state, 116.0))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def test_the_picture_with_faults_fits_a_small_terminal() -> None:
     state = view_state()
-    assert state.chaos is not None
     state.chaos.spool.add(19.0, 12_345, 3_200_000)
     state.steps["kafka"].trouble = "frozen (SIGSTOP): connections stay open, and nothing answers"
-    text = picture(state)
+    text = picture(draw(state, 116.0))
     lines = text.splitlines()
     assert len(lines) < 24
     assert max(map(len, lines)) <= 80
@@ -190,13 +177,12 @@ def test_the_picture_with_faults_fits_a_small_terminal() -> None:
 
 
 def test_a_spool_that_has_drained_shows_what_it_held() -> None:
-    assert "held up to 300 ▁" in picture(view_state())
+    assert "held up to 300 ▁" in picture(draw(view_state(), 116.0))
 
 
 def test_plain_lines_tell_the_spool_and_the_plain_bridges_memory() -> None:
     state = view_state()
     assert "gateway's spool: empty; plain bridge: 500 of 3,900 in its memory alone" in status_line(state)
-    assert state.chaos is not None
     state.chaos.spool.add(19.0, 12, 3_000)
     assert "gateway's spool: 12 messages, 3 kB;" in status_line(state)
 
@@ -215,7 +201,6 @@ def test_plain_lines_come_faster_while_the_spool_holds_something(monkeypatch: py
         return stream.getvalue().count("published") - before
 
     assert lines_within(20.0) == 4
-    assert state.chaos is not None
     state.chaos.spool.add(19.0, 12, 3_000)
     now_s += 5.0
     assert lines_within(10.0) == 10
@@ -326,7 +311,6 @@ async def begin(
     await faults.start_plain()
     state.flow_started_s = time.monotonic()
     faults.begin()
-    assert state.chaos is not None
     return faults, state.chaos, told
 
 
@@ -340,9 +324,7 @@ async def test_both_bridges_get_the_same_at_the_planned_times(services: FakeServ
     assert at_s[1] >= 0.5
     assert at_s[2] >= 0.7
     assert [fault.while_frozen for fault in chaos.faults] == [False, False, True]
-    frozen_for_s = chaos.faults[1].over_s
-    assert frozen_for_s is not None
-    assert frozen_for_s >= 0.6
+    assert chaos.faults[1].over_s >= 0.6
     assert sum(line.startswith("fault: ") for line in told) == 6, "each is told when it begins and when it is over"
 
 
@@ -401,25 +383,3 @@ async def test_a_gateway_that_stays_away_fails_the_run(services: FakeServices, m
         return False
 
     await until(failed)
-
-
-# ── settings and command line ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_with_faults_the_gateway_has_a_supervisor_and_one_session(tmp_path: Path) -> None:
-    file = tmp_path / "gateway.toml"
-    for supervised in (True, False):
-        file.write_text(
-            gateway_toml(tmp_path, mqtt_port=1, bootstrap="127.0.0.1:2", http_port=3, supervised=supervised)
-        )
-        loaded = load(file, environ={})
-        require_runnable(loaded)
-        assert (loaded.settings.workers, loaded.settings.mqtt.sessions) == ((1, 1) if supervised else (0, 4))
-
-
-def test_a_run_too_short_for_faults_is_refused_with_the_least_there_may_be() -> None:
-    parser = Parser()
-    command.add_parser(parser.add_commands())
-    arguments = parser.parse_args(["demo", "--chaos", "--duration", "19", "--no-spark"])
-    with pytest.raises(ConfigError, match=r"--chaos with --duration 19.*20 s or more"):
-        arguments.run(arguments)

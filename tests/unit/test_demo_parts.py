@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
+from config.settings import Settings
 from gateway.base.process.child import Child, ChildError
 from gateway.cli.local import demo as command
 from gateway.cli.parser import Parser
@@ -207,15 +208,19 @@ def test_a_ledger_survives_its_way_between_processes() -> None:
 # ── settings and command line ────────────────────────────────────────────────────────────────────────────────────────
 
 
+def settings_of(root: Path, **options: Any) -> Settings:
+    """Those of the demo's file, as the gateway reads it."""
+    text = gateway_toml(root, mqtt_port=18830, bootstrap="127.0.0.1:19092", http_port=19464, **options)
+    (root / "gateway.toml").write_text(text, encoding="utf-8")
+    loaded = load(root / "gateway.toml", environ={})
+    require_runnable(loaded)
+    return loaded.settings
+
+
 def test_the_settings_file_is_one_the_gateway_accepts(tmp_path: Path) -> None:
     root = tmp_path / 'a "quoted" \N{ROCKET} folder\x7f'
     root.mkdir()
-    file = root / "gateway.toml"
-    text = gateway_toml(root, mqtt_port=18830, bootstrap="127.0.0.1:19092", http_port=19464)
-    file.write_text(text, encoding="utf-8")
-    loaded = load(file, environ={})
-    require_runnable(loaded)
-    settings = loaded.settings
+    settings = settings_of(root)
     assert settings.mqtt.addresses == ("mqtt://127.0.0.1:18830",)
     assert settings.kafka.topics.partitions == PARTITIONS
     assert settings.http.port == 19464
@@ -226,19 +231,25 @@ def test_the_settings_file_is_one_the_gateway_accepts(tmp_path: Path) -> None:
 
 def test_with_an_access_service_the_gateway_logs_in(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("of the gateway")
-    file = tmp_path / "gateway.toml"
-    password = tmp_path / "password"
-    text = gateway_toml(tmp_path, mqtt_port=1, bootstrap="127.0.0.1:2", http_port=3, password_file=password)
-    file.write_text(text)
-    mqtt = load(file, environ={}).settings.mqtt
+    mqtt = settings_of(tmp_path, password_file=tmp_path / "password").mqtt
     assert mqtt.username == "gateway"
-    assert mqtt.password is not None
     assert mqtt.password.get_secret_value() == "of the gateway"
 
 
-def test_faults_and_an_access_service_are_not_for_one_run() -> None:
-    with pytest.raises(ConfigError, match="--chaos and --auth"):
-        command._run(parse("--chaos", "--auth", "--no-spark"))
+@pytest.mark.parametrize("supervised", [True, False])
+def test_with_faults_the_gateway_has_a_supervisor_and_one_session(tmp_path: Path, supervised: bool) -> None:
+    settings = settings_of(tmp_path, supervised=supervised)
+    assert (settings.workers, settings.mqtt.sessions) == ((1, 1) if supervised else (0, 4))
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ("--chaos --auth --no-spark", "--chaos and --auth"),
+    ("--chaos --duration 19 --no-spark", r"--chaos with --duration 19.*20 s or more"),
+])  # fmt: skip
+def test_faults_are_refused_beside_an_access_service_and_in_a_run_too_short_for_them(words: str, says: str) -> None:
+    arguments = parse(*words.split())
+    with pytest.raises(ConfigError, match=says):
+        arguments.run(arguments)
 
 
 def parse(*words: str) -> argparse.Namespace:

@@ -8,12 +8,7 @@ from rich.console import Console
 
 from gateway.local.demo.show.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, Window, WitnessCounts
 from gateway.local.demo.show.view import LiveView, PlainView, draw, status_line
-from tests.terminal import Terminal
-
-
-def window(start_ms: int, kind: str) -> Window:
-    means = dict.fromkeys(("temperature", "humidity", "voltage", "rssi", "power"), 20.3)
-    return Window(start_ms, start_ms + 10_000, kind, 660, means)
+from tests.terminal import Terminal, picture
 
 
 @pytest.fixture
@@ -33,8 +28,12 @@ def state() -> DemoState:
     state.connected, state.acknowledged = 200, 123_450
     state.gateway = GatewayCounts(received=123_440, unacked=10, in_flight=12)
     state.witness = WitnessCounts(ends={0: 60_000, 1: 63_400}, recent_p50_ms=6, recent_p99_ms=23)
-    kinds = ("meter", "pump", "thermostat")
-    state.windows = tuple(window(start, kind) for start in (1_790_000_010_000, 1_790_000_000_000) for kind in kinds)
+    means = dict.fromkeys(("temperature", "humidity", "voltage", "rssi", "power"), 20.3)
+    state.windows = tuple(
+        Window(start_ms, start_ms + 10_000, kind, 660, means)
+        for start_ms in (1_790_000_010_000, 1_790_000_000_000)
+        for kind in ("meter", "pump", "thermostat")
+    )
     state.spark = SparkCounts(True, 12, 100_000, 0, 1_530, {0: 50_000, 1: 50_000})
     for second in range(6):
         state.published = 123_000 + 200 * second
@@ -42,23 +41,15 @@ def state() -> DemoState:
     return state
 
 
-def picture(state: DemoState, now_s: float = 134.0) -> str:
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(draw(state, now_s))
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return file.getvalue()
-
-
 def test_the_fullest_picture_fits_a_small_terminal(state: DemoState) -> None:
-    lines = picture(state).splitlines()
+    lines = picture(draw(state, 134.0)).splitlines()
     assert len(lines) < 24
     assert all("…" not in line for line in lines), "something was cut off"
     assert max(map(len, lines)) <= 80
 
 
 def test_every_number_people_look_for_is_there(state: DemoState) -> None:
-    text = picture(state)
+    text = picture(draw(state, 134.0))
     for expected in (
         "34 s of 60 s",
         "the gateway takes in what is left, and drains",
@@ -73,14 +64,14 @@ def test_every_number_people_look_for_is_there(state: DemoState) -> None:
 
 def test_a_download_shows_how_far_it_is(state: DemoState) -> None:
     state.steps["kafka"] = Step("Kafka", StepState.WORKING, "of 44 MB, Kafka broker", share=0.25)
-    assert "██████░░░░░░░░░░░░░░░░░░  25% of 44 MB, Kafka broker" in picture(state)
+    assert "██████░░░░░░░░░░░░░░░░░░  25% of 44 MB, Kafka broker" in picture(draw(state, 134.0))
 
 
 def test_nothing_is_known_yet_and_nothing_breaks() -> None:
     state = DemoState(devices=1, with_spark=False, duration_s=5.0)
-    assert "messages" not in picture(state)
+    assert "messages" not in picture(draw(state, 134.0))
     state.flow_started_s = 130.0
-    text = picture(state)
+    text = picture(draw(state, 134.0))
     assert "Spark" not in text
     assert "silver" not in text
     assert "p50 -, p99 -" in text
