@@ -70,13 +70,6 @@ def test_every_second_number_forty_later_is_neither_missing_nor_a_duplicate() ->
     assert (lost(sequence), sequence.duplicates, sequence.too_late, sequence.resets) == (0, 0, 0, 0)
 
 
-def test_missing_numbers_are_counted_when_they_are_told() -> None:
-    sequence = fed(steady(1, 5))
-    assert (sequence.missing_count, sequence.gaps) == (0, [])
-    sequence.tell(T0 + 15_000, 10_000)
-    assert (sequence.missing_count, [(gap.low, gap.high) for gap in sequence.gaps]) == (3, [(2, 4)])
-
-
 @pytest.mark.parametrize("told", [False, True])
 def test_what_comes_after_the_window_is_not_taken_for_a_duplicate(told: bool) -> None:
     sequence = Sequence()
@@ -114,12 +107,11 @@ def test_more_can_be_missing_than_a_table_holds() -> None:
     assert sequence.resets == MOST_RANGES + 1
 
 
-def test_a_gap_is_told_once_and_only_when_it_stays() -> None:
-    sequence = Sequence()
-    for number in (1, 5, 9):
-        sequence.take(number, T0 + number * 1000, T0 + number * 1000)
-    assert sequence.due(10_000) == T0 + 15_000
+def test_a_gap_is_counted_and_told_once_and_only_when_it_stays() -> None:
+    sequence = fed(steady(1, 5, 9))
+    assert (sequence.missing_count, sequence.gaps, sequence.due(10_000)) == (0, [], T0 + 15_000)
     assert [(gap.low, gap.high) for gap in sequence.tell(T0 + 15_000, 10_000)] == [(2, 4)]
+    assert (sequence.missing_count, [(gap.low, gap.high) for gap in sequence.gaps]) == (3, [(2, 4)])
     assert sequence.tell(T0 + 15_000, 10_000) == []
     assert not sequence.take(7, T0 + 7_000, T0 + 16_000)
     closed = [sequence.take(number, T0 + number * 1000, T0 + 17_000) for number in (2, 3, 4)]
