@@ -320,22 +320,17 @@ async def test_a_dead_letter_counts_when_kafka_has_it(rig: Rig) -> None:
     assert [one["text"] for one in found["last"]] == ["Larger than the broker takes."]
 
 
-async def test_a_dead_letter_that_kafka_refuses_is_a_problem_of_its_own(rig: Rig) -> None:
-    rig.wait_for(0, 3)
-    rig.worker.kafka.partitions.queues["orders", 0].dead_letters_refused = "It is larger than max.message.bytes."
-    (problem,) = rig.document()["problems"]
-    assert (problem["id"], problem["severity"]) == ("dead-letters-refused", "critical")
-    assert problem["text"] == (
-        "Kafka refuses dead letters for orders/0, and 3 records wait: It is larger than max.message.bytes."
-    )
-
-
-async def test_the_pages_problems_are_a_metric_while_they_last(rig: Rig) -> None:
+async def test_a_dead_letter_that_kafka_refuses_is_a_problem_and_the_pages_problems_are_a_metric(rig: Rig) -> None:
     rig.wait_for(0, 3)
     queue = rig.worker.kafka.partitions.queues["orders", 0]
     no_session = {("mqtt-disconnected", "warning"): 1.0}
     assert rig.metric("gateway_problems") == no_session
     queue.dead_letters_refused = "It is larger than max.message.bytes."
+    (problem,) = rig.document()["problems"]
+    assert (problem["id"], problem["severity"]) == ("dead-letters-refused", "critical")
+    assert problem["text"] == (
+        "Kafka refuses dead letters for orders/0, and 3 records wait: It is larger than max.message.bytes."
+    )
     rig.clock.advance(1.0)  # the next scrape
     assert rig.metric("gateway_problems") == {**no_session, ("dead-letters-refused", "critical"): 1.0}
     queue.dead_letters_refused = ""

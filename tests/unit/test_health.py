@@ -43,10 +43,6 @@ PARTITIONS = tuple(partition(number, number % 3 + 1) for number in range(6))
 WELL = HealthSnapshot(READY, brokers=BROKERS, partitions=PARTITIONS, kafka_addresses=("kafka-1:9092",))
 
 
-def said(snapshot: HealthSnapshot) -> list[tuple[str, str]]:
-    return [(problem.id, problem.severity) for problem in problems(snapshot, LIMITS)]
-
-
 def the_one(snapshot: HealthSnapshot) -> Problem:
     found = problems(snapshot, LIMITS)
     assert len(found) == 1, [problem.text for problem in found]
@@ -70,7 +66,7 @@ def test_a_slow_disk_is_said_and_a_full_window_s_advice_begins_with_it() -> None
     assert "3.0 s" in problem.text
     found = {one.id: one for one in problems(replace(slow, saturated={"0": 61 * S}), LIMITS)}
     assert found["window-saturated"].check.startswith("The disk of data_dir first")
-    assert said(replace(WELL, spool=SpoolView(5, 100, 3, fsync_s=0.01))) == []
+    assert problems(replace(WELL, spool=SpoolView(5, 100, 3, fsync_s=0.01)), LIMITS) == ()
     assert the_one(replace(WELL, saturated={"0": 61 * S})).check.startswith("Kafka's latency first")
 
 
@@ -166,7 +162,7 @@ def test_a_kafka_that_nobody_answers_for_is_one_problem() -> None:
 def test_a_start_that_kafka_does_not_answer_is_said_after_a_while() -> None:
     starting = replace(READY, state=State.STARTING, metadata_age_ns=None, sessions=(), topics=())
     snapshot = replace(WELL, readiness=starting, brokers=(), partitions=(), in_state_ns=3 * S)
-    assert said(snapshot) == []
+    assert problems(snapshot, LIMITS) == ()
     snapshot = replace(snapshot, in_state_ns=12 * S)
     assert "kafka-1:9092" in the_one(snapshot).text
     assert the_one(replace(snapshot, kafka_problem="The login was refused.")).text.endswith(" The login was refused.")
@@ -181,7 +177,7 @@ def test_rights_that_are_missing_are_said_of_the_topic_alone() -> None:
     assert partition_health(partitions[0], {}, LIMITS) == "held"
 
 
-COLOURS = [
+@pytest.mark.parametrize(("view", "colour"), [
     (partition(0, 1), "ok"),
     (partition(0, 1, last_ack_age_ns=None), "idle"),
     (partition(0, 1, last_ack_age_ns=61 * S), "idle"),
@@ -193,10 +189,7 @@ COLOURS = [
     (partition(0, 1, 1, 2, waiting=1, silent_ns=5 * S), "silent"),
     (partition(0, None, waiting=1, silent_ns=50 * S), "leaderless"),
     (partition(0, 1, spooled=5, spooling=True, silent_ns=2 * S), "spooling"),
-]
-
-
-@pytest.mark.parametrize(("view", "colour"), COLOURS)
+])  # fmt: skip
 def test_a_partition_has_one_colour(view: PartitionView, colour: str) -> None:
     brokers = {1: BROKERS[0], 2: replace(BROKERS[1], mute_ns=6 * S)}
     if view.in_sync == (1, 2, 3) and view.leader == 1:
@@ -292,16 +285,14 @@ def test_what_is_wrong_is_told(_what: str, changes: Mapping[str, object], kind: 
 
 def test_the_worst_comes_first() -> None:
     snapshot = replace(WELL, dead_letters=1, brokers=with_broker(2, mute_ns=6 * S), partitions=stuck(2, 6), imbalance=1)
-    assert [problem.id for problem in problems(snapshot, LIMITS)] == [
-        "ledger-imbalance",
-        "broker-silent",
-        "dead-letters",
-    ]
+    found = [problem.id for problem in problems(snapshot, LIMITS)]
+    assert found == ["ledger-imbalance", "broker-silent", "dead-letters"]
 
 
 # --- nothing false ---
 
 MOMENTS = st.integers(0, 3 * S)
+AWAY = tuple(replace(session, connected=False, subscribed=False) for session in SESSIONS)
 
 
 @st.composite
@@ -334,8 +325,7 @@ def test_nothing_is_said_in_a_quiet_hour(snapshot: HealthSnapshot) -> None:
 
 @given(healthy(), st.integers(0, 10 * S - 1), st.booleans(), st.sampled_from([State.STARTING, State.RECOVERY]))
 def test_nothing_is_said_in_a_start(snapshot: HealthSnapshot, in_state_ns: int, answered: bool, state: State) -> None:
-    away = tuple(replace(session, connected=False, subscribed=False) for session in SESSIONS)
-    readiness = replace(snapshot.readiness, state=state, sessions=away)
+    readiness = replace(snapshot.readiness, state=state, sessions=AWAY)
     if not answered:
         readiness = replace(readiness, metadata_age_ns=None, topics=())
     starting = replace(
@@ -349,8 +339,7 @@ def test_nothing_is_said_in_a_start(snapshot: HealthSnapshot, in_state_ns: int, 
 
 @given(healthy(), st.sampled_from([State.PENDING_CONTROLLED_SHUTDOWN, State.SHUTTING_DOWN]), st.integers(0, 60 * S))
 def test_nothing_is_said_in_a_stop(snapshot: HealthSnapshot, state: State, away_ns: int) -> None:
-    away = tuple(replace(session, connected=False, subscribed=False) for session in SESSIONS)
-    readiness = replace(snapshot.readiness, state=state, sessions=away)
+    readiness = replace(snapshot.readiness, state=state, sessions=AWAY)
     stopping = replace(snapshot, readiness=readiness, disconnected=dict.fromkeys(("0", "1"), away_ns))
     assert problems(stopping, LIMITS) == ()
 
