@@ -45,10 +45,10 @@ CASES: dict[str, tuple[Guard, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_who_shows_nothing(name: str) -> None:
-    judge, expected = CASES[name]
+@pytest.mark.parametrize(("judge", "expected"), CASES.values(), ids=CASES)
+def test_who_shows_nothing_and_who_shows_a_client_certificate(judge: Guard, expected: list[int]) -> None:
     assert statuses(judge, host="localhost:9464") == expected
+    assert statuses(judge, host="gateway.plant", certified=True) == [200] * 5
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "token" in name])
@@ -99,12 +99,6 @@ def test_a_token_is_read_again_from_its_file(tmp_path: Path) -> None:
     assert judge.judge(second).status == 200
     file.unlink()  # it is being replaced
     assert judge.judge(second).status == 200
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_client_certificate_opens_everything(name: str) -> None:
-    judge, _ = CASES[name]
-    assert statuses(judge, host="gateway.plant", certified=True) == [200] * 5
 
 
 @pytest.mark.parametrize(
