@@ -24,6 +24,7 @@ from config.loading.show import as_data, as_text
 from config.loading.transfer import from_json, to_json
 from config.settings import Settings
 from config.values.model import Table
+from tests.command_line import Cli
 
 ROOT = Path(__file__).parents[2]
 HERE = __name__
@@ -263,24 +264,16 @@ def test_a_file_says_it_all_and_hides_the_secret(tmp_path: Path) -> None:
     again = tmp_path / "again.toml"
     again.write_text(shown.replace("# secret = ********", 'secret = "hunter2 hunter2 hunter2"'))
     assert load(again, environ={}).settings == loaded.settings
+    there = from_json(to_json(loaded.settings))
+    assert there == loaded.settings, "they reach a worker"
+    assert there.routes[0].interceptors[0].options == {"add": {"site": "north", "version.major": 2}}
+    assert there.interceptors[0].options["secret"].get_secret_value() == "hunter2 hunter2 hunter2"
 
 
 def test_an_option_with_the_name_of_a_method_reaches_a_worker() -> None:
     options = {"copy": ["a"], "json": True, "keys": 1, "label": "x", "options": {"a": 1}, "schema": "s"}
     settings = Settings.model_validate({"interceptors": [{"use": "a:b", **options}]})
     assert from_json(to_json(settings)).interceptors[0].options == options
-
-
-def test_settings_reach_a_worker_with_all_their_options(tmp_path: Path) -> None:
-    secret = tmp_path / "key"
-    secret.write_text("hunter2 hunter2 hunter2")
-    file = tmp_path / "gateway.toml"
-    file.write_text(FILE.format(secret=secret))
-    settings = load(file, environ={}).settings
-    there = from_json(to_json(settings))
-    assert there == settings
-    assert there.routes[0].interceptors[0].options == {"add": {"site": "north", "version.major": 2}}
-    assert there.interceptors[0].options["secret"].get_secret_value() == "hunter2 hunter2 hunter2"
 
 
 def test_the_environment_gives_the_whole_list_secrets_included(tmp_path: Path) -> None:
@@ -295,16 +288,14 @@ def test_the_environment_gives_the_whole_list_secrets_included(tmp_path: Path) -
         load(environ={"GATEWAY_INTERCEPTORS": '[{"name": "x"}]'})
 
 
-def test_config_check_finds_what_only_the_interceptors_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gateway.cli.main import main
-
+def test_config_check_finds_what_only_the_interceptors_know(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(
         '[[routes]]\nname = "r"\nfilters = ["d/#"]\ntopic = "t"\n'
         '[[routes.interceptors]]\nuse = "filter"\nexpression = "("\n'
     )
-    assert main(["config", "check", "--config", str(file)]) == 78
-    assert "routes[0].interceptors[0] (filter), expression: '('" in capsys.readouterr().err
+    said = cli("config", "check", "--config", file, status=78).err
+    assert "routes[0].interceptors[0] (filter), expression: '('" in said
 
 
 def test_an_option_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
