@@ -58,16 +58,13 @@ def test_one_cut_off_from_its_controller_is_not_believed_however_long_that_lasts
         assert cluster.hears(told(2, 5)) == 2
 
 
-def test_the_same_epoch_may_tell_news(cluster: Cluster) -> None:
-    """Which copies are in sync, and that nobody leads for the moment."""
-    assert cluster.hears(told(2, 5)) == 2
-    assert cluster.hears(told(-1, 5)) == -1
-
-
-def test_a_topic_that_was_made_anew_begins_with_its_first_epoch(cluster: Cluster) -> None:
-    assert cluster.hears(told(2, 5)) == 2
-    assert cluster.hears(told(2, 0, error=3)) is None
-    assert cluster.hears(told(1, 0)) == 1
+@pytest.mark.parametrize("answers", [
+    [(told(2, 5), 2), (told(-1, 5), -1)],  # as nobody leads for the moment
+    [(told(2, 5), 2), (told(2, 0, error=3), None), (told(1, 0), 1)],
+    [(told(1, -1, version=5), 1), (told(2, -1, version=5), 2)],
+], ids=["news of the same epoch", "a topic made anew begins with its first epoch", "no epochs are told"])  # fmt: skip
+def test_who_is_believed_at_once(cluster: Cluster, answers: list[tuple[Any, int | None]]) -> None:
+    assert [cluster.hears(answer) for answer, _ in answers] == [leader for _, leader in answers]
 
 
 def test_one_made_anew_between_two_looks_is_believed_after_a_while(cluster: Cluster) -> None:
@@ -78,8 +75,3 @@ def test_one_made_anew_between_two_looks_is_believed_after_a_while(cluster: Clus
     cluster.now_s += 0.2
     assert cluster.hears(told(1, 0)) == 1
     assert cluster.hears(told(1, 0)) == 1
-
-
-def test_a_broker_that_tells_no_epochs_is_believed(cluster: Cluster) -> None:
-    assert cluster.hears(told(1, -1, version=5)) == 1
-    assert cluster.hears(told(2, -1, version=5)) == 2

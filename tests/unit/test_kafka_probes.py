@@ -52,6 +52,8 @@ async def test_a_broker_that_cannot_be_connected_to_says_why(wire: Wire, client:
 
 async def test_a_probe_takes_the_connection_for_questions_if_it_stands(wire: Wire, client: Client) -> None:
     """And never that of the batches, where it would wait behind them."""
+    assert not client.connected(1)
+    assert not client.connected(7), "which there is not"
     assert await client._get_conn(1) is not None
     assert client.connected(1)
     await probed(client, of(client, 1))
@@ -77,23 +79,12 @@ async def test_a_frozen_broker_takes_connections_and_is_probed_once_at_a_time(wi
     assert not client._probing
 
 
-async def test_a_stopped_broker_refuses(client: Client) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        contact = of(client, 3)
-        contact.host, contact.port = server.getsockname()
-    await probed(client, contact)
-    assert (contact.accepts, contact.refuses, contact.asked_ns > 0) == (False, True, True)
-
-
-async def test_a_probe_of_its_own_leaves_no_connection(client: Client) -> None:
+async def test_a_probe_of_its_own_leaves_no_connection_and_a_stopped_broker_refuses(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         contact = of(client, 3)
         contact.host, contact.port = server.getsockname()
         await probed(client, contact)
     assert contact.answered_ns > 0
     assert (3, ConnectionGroup.DEFAULT) not in client._conns
-
-
-@pytest.mark.parametrize("broker", [1, 7])
-async def test_nobody_is_connected_before_somebody_asks(client: Client, broker: int) -> None:
-    assert not client.connected(broker)
+    await probed(client, contact)
+    assert (contact.accepts, contact.refuses, contact.asked_ns > 0) == (False, True, True)
