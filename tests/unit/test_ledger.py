@@ -24,15 +24,10 @@ def test_in_flight_is_asked_for_at_each_reading_not_kept() -> None:
     assert ledger.in_flight() == 2
 
 
-def test_a_snapshot_reads_as_an_account_and_serialises() -> None:
+def test_a_snapshot_reads_as_an_account() -> None:
     ledger = Ledger(lambda: 3)
     ledger.received, ledger.delivered, ledger.returned = 10, 6, 1
-    snapshot = ledger.snapshot()
-    assert snapshot.as_dict() == {
-        "received": 10, "recovered": 0, "delivered": 6, "filtered": 0, "dead_lettered": 0, "copies": 0,
-        "in_flight": 3, "returned": 1, "lost": 0, "imbalance": 0,
-    }  # fmt: skip
-    assert str(snapshot) == (
+    assert str(ledger.snapshot()) == (
         "received 10 + recovered 0 = delivered 6 + filtered 0 + dead-lettered 0"
         " + copies 0 + in flight 3 + returned 1 + lost 0 (imbalance 0)"
     )

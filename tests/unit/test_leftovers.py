@@ -32,6 +32,7 @@ from bridge.spool.record import SpoolBatch
 from config.errors import forget_frames
 from config.settings import KafkaSettings
 from tests.unit.spool_path import opened_spool
+from tests.unit.test_kafka_requests import batch
 from tests.waiting import until
 
 
@@ -87,7 +88,6 @@ class Broker:
         self.cluster.leader_for_partition = lambda _place: 1
         self.knot = self  # aiokafka's client knows its connections, and they know it
         self.outcomes = list(outcomes)
-        self._conns: dict[Any, Any] = {}
         self.connections: list[Any] = []
 
     def force_metadata_update(self) -> None: ...
@@ -110,12 +110,8 @@ async def test_requests_that_failed_do_not_keep_their_batches() -> None:
     for _ in range(10):
         failures += (RequestTimedOutError(), KafkaConnectionError("gone"), None)
     producer._client = Broker(*failures)  # type: ignore[assignment]
-    for number in range(10):
-        batch = producer.create_batch(compressed=False)
-        batch.append(0, 1, None, b"%d" % number, [])
-        batch.close(1)
-        future = producer.send("t", 0, batch)
-        del batch
+    for _ in range(10):
+        future = producer.send("t", 0, batch(producer))
         assert await asyncio.wait_for(future, 10) == 7
         del future
     await until(lambda: not producer._under_way, "nothing is under way")
@@ -131,14 +127,11 @@ async def test_a_producer_that_was_replaced_does_not_keep_its_batches() -> None:
     client = producer._client = Broker()  # type: ignore[assignment]
     client.cluster.add_listener(producer._refreshed)
     for partition in range(6):
-        batch = producer.create_batch(compressed=False)
-        batch.append(0, 1, None, b"x", [])
-        batch.close(1)
-        producer.send("t", partition, batch)
+        producer.send("t", partition, batch(producer))
     await producer.close(patience_s=1.0)
     await producer.close(patience_s=1.0)
     await asyncio.sleep(0)
-    del batch, producer, client
+    del producer, client
     assert alive(Broker)
     found = alive(KafkaProducer, KafkaBatch, Handover, Request)
     assert not found, found

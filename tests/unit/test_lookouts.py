@@ -23,12 +23,6 @@ class Lookout:
         await self._let_go.wait()
         self._said.append(f"{self._name} stops")
 
-    def facts(self) -> dict[str, object]:
-        return {}
-
-    def problems(self) -> tuple[Any, ...]:
-        return ()
-
 
 async def test_a_stop_while_another_takes_over_leaves_nobody_behind() -> None:
     """The old one takes its time to end: by then the worker has stopped, and nobody would end the new one."""
