@@ -38,6 +38,11 @@ class Packet(NamedTuple):
     body: bytes
 
 
+def ids(answers: list[Packet], kind: Type = Type.PUBACK) -> list[int]:
+    """The packet ids of the answers of a kind, in their order."""
+    return [int.from_bytes(answer.body[:2]) for answer in answers if answer.type is kind]
+
+
 def varint(number: int) -> bytes:
     """A variable byte integer (section 1.5.5)."""
     out = bytearray()

@@ -10,7 +10,6 @@ never lies about what it was told: a message counts as received when its PUBACK 
 import copy
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -167,10 +166,6 @@ class Broker:
         self.lost |= {message.number for message in (*before.queued, *before.sent.values())} - kept
         self.again |= kept
 
-    def open(self) -> Iterator[Message]:
-        yield from self.session.queued
-        yield from self.session.sent.values()
-
 
 operations = st.lists(
     st.one_of(
@@ -253,7 +248,7 @@ async def drain(rig: Rig, broker: Broker) -> None:
         await rig.settle()
         broker.hear()
         rig.path.check()
-    assert not list(broker.open()), "never received"
+    assert not [*broker.session.queued, *broker.session.sent.values()], "never received"
     assert not broker.session.released, "never completed"
     missing = set(range(broker.count)) - broker.lost - broker.told
     assert not missing, missing

@@ -11,13 +11,9 @@ from bridge.produce.dispatch import SLOW
 from gateway.base.metrics import DISCONNECTS
 from gateway.mqtt.ingest import Ingest
 from tests.brokers import packets
-from tests.brokers.packets import Packet, Type
+from tests.brokers.packets import Packet, Type, ids
 from tests.brokers.rig import Rig, make_rig
 from tests.waiting import until
-
-
-def ids(answers: list[Packet], kind: Type = Type.PUBACK) -> list[int]:
-    return [int.from_bytes(answer.body[:2]) for answer in answers if answer.type is kind]
 
 
 def qos1(rig: Rig, number: int, topic: str = "devices/1") -> bytes:
@@ -415,11 +411,3 @@ async def test_a_broker_that_keeps_to_the_window_is_never_held() -> None:
         assert (rig.connection.unacked, rig.connection.overrun) == (10, 0)
         rig.send(rig.publish("devices/1", b"0"))
         assert rig.connection.messages == 11, "QoS 0 has no window"
-
-
-async def test_a_pause_does_not_end_the_reading_of_a_handshake_under_way() -> None:
-    async with make_rig() as rig:
-        assert rig.connection.handshaking
-        rig.path.flow.pause()
-        rig.peer.send(packets.PINGRESP)
-        await until(lambda: rig.ingest.pongs == 1, "what came during the handshake is read")

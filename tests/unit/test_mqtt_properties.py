@@ -20,21 +20,14 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 def pahos(draw: st.DrawFn) -> PahoProperties:
     """Any properties a PUBLISH may have, packed by paho, but for the topic alias, which has a test of its own."""
     properties = PahoProperties(PacketTypes.PUBLISH)
-    chosen = draw(st.sets(st.sampled_from(["format", "expiry", "type", "response", "correlation", "id", "user"])))
-    if "format" in chosen:
-        properties.PayloadFormatIndicator = draw(st.integers(0, 1))
-    if "expiry" in chosen:
-        properties.MessageExpiryInterval = draw(st.integers(0, 2**32 - 1))
-    if "type" in chosen:
-        properties.ContentType = draw(texts)
-    if "response" in chosen:
-        properties.ResponseTopic = draw(texts)
-    if "correlation" in chosen:
-        properties.CorrelationData = draw(st.binary(max_size=40))
-    if "id" in chosen:
-        properties.SubscriptionIdentifier = draw(st.integers(1, 268_435_455))
-    if "user" in chosen:
-        properties.UserProperty = draw(st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
+    values = {
+        "PayloadFormatIndicator": st.integers(0, 1), "MessageExpiryInterval": st.integers(0, 2**32 - 1),
+        "ContentType": texts, "ResponseTopic": texts, "CorrelationData": st.binary(max_size=40),
+        "SubscriptionIdentifier": st.integers(1, 268_435_455),
+        "UserProperty": st.lists(st.tuples(texts, texts), min_size=1, max_size=5),
+    }  # fmt: skip
+    for name in draw(st.sets(st.sampled_from(sorted(values)))):
+        setattr(properties, name, draw(values[name]))
     return properties
 
 

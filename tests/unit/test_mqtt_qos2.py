@@ -5,16 +5,12 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tests.brokers import packets
-from tests.brokers.packets import Packet, Type
+from tests.brokers.packets import Packet, Type, ids
 from tests.brokers.rig import Rig, make_rig
 
 
 def qos2(rig: Rig, packet_id: int, payload: bytes, *, dup: bool = False) -> bytes:
     return rig.publish("devices/1", payload, qos=2, packet_id=packet_id, dup=dup)
-
-
-def ids(answers: list[Packet], kind: Type) -> list[int]:
-    return [int.from_bytes(answer.body[:2]) for answer in answers if answer.type is kind]
 
 
 async def test_a_new_message_with_a_held_id_is_delivered_whatever_its_dup_flag() -> None:

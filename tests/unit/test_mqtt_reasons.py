@@ -51,10 +51,6 @@ def test_labels_are_those_of_the_metrics() -> None:
     assert reasons.disconnect_label(0x8E) == "taken_over"
 
 
-def settings(**fields: object) -> MqttSettings:
-    return MqttSettings.model_validate(fields)
-
-
 def verification_error() -> ssl.SSLCertVerificationError:
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.verify_code = 18  # X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT
@@ -87,7 +83,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_connection_that_fails_is_explained(case: str) -> None:
     error, fields, label, words = CASES[case]
-    explained = reasons.connect_error(ADDRESS, error, settings(**fields))
+    explained = reasons.connect_error(ADDRESS, error, MqttSettings.model_validate(fields))
     assert explained.reason == label
     assert label in CONNECT_FAILURES
     text = str(explained)

@@ -102,27 +102,14 @@ def test_an_error_in_writing_does_not_raise_and_keeps_its_reason() -> None:
     assert stream.unwritten == 0
 
 
-def test_the_frames_of_a_websocket_are_read_together() -> None:
+@pytest.mark.parametrize(("arriving", "reads"), [
+    ([b"a", b"b", b"c", BlockingIOError(), b"d"], [b"abc", b"d", None]), ([b"a", b"b", b"", b""], [b"ab", b""]),
+    ([bytes(100_000) for _ in range(20)], [bytes(300_000)]),
+], ids=["together", "those in front of the end first", "bounded"])  # fmt: skip
+def test_the_frames_of_a_websocket_are_read(arriving: list[Any], reads: list[bytes | None]) -> None:
     """A frame a read, paced, would be a message a tick."""
-    wrapped = Wrapped(arriving=[b"a", b"b", b"c", BlockingIOError(), b"d"])
-    stream = PacketStream(wrapped, reads_in_frames=True)
-    assert stream.read() == b"abc"
-    assert stream.read() == b"d"
-    assert stream.read() is None
-
-
-def test_the_frames_in_front_of_a_websockets_end_are_read_first() -> None:
-    stream = PacketStream(Wrapped(arriving=[b"a", b"b", b"", b""]), reads_in_frames=True)
-    assert stream.read() == b"ab"
-    assert stream.read() == b""
-
-
-def test_one_read_of_a_websocket_is_bounded() -> None:
-    frames = [bytes(100_000) for _ in range(20)]
-    stream = PacketStream(Wrapped(arriving=list(frames)), reads_in_frames=True)
-    first = stream.read()
-    assert first is not None
-    assert len(first) == 300_000
+    stream = PacketStream(Wrapped(arriving=arriving), reads_in_frames=True)
+    assert [stream.read() for _ in reads] == reads
 
 
 def test_paho_sees_what_is_fed_to_it_and_nothing_else() -> None:
