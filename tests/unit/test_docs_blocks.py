@@ -71,11 +71,6 @@ def completed(text: str) -> str:
     return text
 
 
-def test_there_are_blocks() -> None:
-    assert len(TOML) > 35
-    assert {one.page for one in TOML} >= {"README.md", "tutorial.md", "credentials.md", "auth.md", "interceptors.md"}
-
-
 @pytest.mark.parametrize("block", TOML, ids=lambda block: f"{block.page}:{block.line}")
 def test_settings_can_be_pasted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each alone, as it stands; only files of secrets and certificates are somewhere else here."""
@@ -126,7 +121,9 @@ COMMANDS = [
 ]
 
 
-def test_there_are_command_lines() -> None:
+def test_there_are_settings_and_command_lines() -> None:
+    assert len(TOML) > 35
+    assert {one.page for one in TOML} >= {"README.md", "tutorial.md", "credentials.md", "auth.md", "interceptors.md"}
     assert len(COMMANDS) > 60
 
 

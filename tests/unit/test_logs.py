@@ -94,26 +94,21 @@ def test_a_line_off_a_terminal_is_json_with_what_people_read_first_in_front(logs
     }  # fmt: skip
 
 
-def test_a_line_on_a_terminal_is_for_people_and_coloured(logs: Logs) -> None:
-    log = logs.configure(terminal=True)
-    log.info("mqtt_connected")
+def test_a_line_on_a_terminal_is_for_people_and_in_colours_that_can_be_refused(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.configure(terminal=True).info("mqtt_connected")
     assert "\x1b[" in logs.text
     assert "mqtt_connected" in logs.text
-
-
-def test_colours_can_be_refused(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    log = logs.configure(terminal=True)
-    log.info("mqtt_connected")
+    logs.configure(terminal=True).info("mqtt_connected")
     assert "\x1b[" not in logs.text
 
 
 def test_the_setting_beats_what_the_stream_is(logs: Logs) -> None:
-    log = logs.configure(form="json", terminal=True)
-    log.info("one")
+    logs.configure(form="json", terminal=True).info("one")
     assert logs.events == ["one"]
-    log = logs.configure(form="console")
-    log.info("two")
+    logs.configure(form="console").info("two")
     assert "\x1b[" not in logs.text
     assert not logs.text.startswith("{")
 
@@ -144,8 +139,7 @@ def test_an_exception_is_a_plain_traceback_without_local_variables(logs: Logs) -
 
 
 def test_a_value_json_does_not_know_is_shown_as_its_repr(logs: Logs) -> None:
-    log = logs.configure()
-    log.info("odd", value=1j)
+    logs.configure().info("odd", value=1j)
     assert logs.lines[0]["value"] == "1j"
 
 
@@ -195,15 +189,11 @@ def test_libraries_are_heard_from_warning_up_whatever_the_level(logs: Logs, name
     assert [line["message"] for line in logs.lines] == ["e"]
 
 
-def test_an_unhandled_error_in_the_event_loop_is_a_line_with_its_traceback(logs: Logs) -> None:
+async def test_an_unhandled_error_in_the_event_loop_is_a_line_with_its_traceback(logs: Logs) -> None:
     logs.configure()
-
-    async def fail() -> None:
-        asyncio.get_running_loop().call_soon(lambda: 1 // 0)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    asyncio.run(fail())
+    asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     [line] = logs.lines
     assert line["logger"] == "asyncio"
     assert "ZeroDivisionError" in line["exception"]
@@ -259,8 +249,7 @@ def test_a_warning_is_a_line(logs: Logs) -> None:
 )
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_secrets_and_payloads_are_hidden(logs: Logs, form: Any, fields: dict[str, Any], shown: dict[str, Any]) -> None:
-    log = logs.configure(form=form)
-    log.info("event", **fields)
+    logs.configure(form=form).info("event", **fields)
     assert "s3cr3t" not in logs.text
     if form == "json":
         [line] = logs.lines
@@ -408,8 +397,8 @@ def test_the_end_tells_of_the_rest_once(logs: Logs) -> None:
     log = logs.configure()
     for _ in range(3):
         log.warning("batch_failed", repeat_key="t")
-    logging.getLogger("aiokafka.conn").error("Unable to connect to %d", 1)
-    logging.getLogger("aiokafka.conn").error("Unable to connect to %d", 2)
+    for port in (1, 2):
+        logging.getLogger("aiokafka.conn").error("Unable to connect to %d", port)
     finish()
     finish()
     left_out = [(line["of"], line["count"]) for line in logs.lines if line["event"] == "lines_left_out"]

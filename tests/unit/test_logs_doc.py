@@ -14,10 +14,8 @@ ROWS = {
         r"^- `([a-z_.0-9]+)` \(([a-z, ]+)(?:; (.*?))?\): (.*)$", TEXT.replace("\n  ", " "), re.MULTILINE
     )
 }
-BY_HAND = {
-    "library_message",
-    "lines_left_out",
-}  # gateway/base/logs.py and gateway/base/log_limits.py make them otherwise
+# gateway/base/logs.py and gateway/base/log_limits.py make them otherwise.
+BY_HAND = {"library_message", "lines_left_out"}
 # Fields with a sentence for people, which the page names once.
 SENTENCES = {"advice", "check", "consequence", "detail", "error", "exception", "problem", "warning"}
 
@@ -33,15 +31,12 @@ def test_every_event_is_on_the_page_and_no_other(written: dict[str, Event]) -> N
     assert ROWS.keys() - written.keys() == BY_HAND
 
 
-def fields_of(event: Event) -> str:
-    return ", ".join([f"`{name}`" for name in sorted(event.fields - SENTENCES)] + (["…"] if event.more else []))
-
-
 def test_level_and_fields_are_what_is_written(written: dict[str, Event]) -> None:
     for name, event in written.items():
         level, fields, meaning = ROWS[name]
         assert level == ", ".join(sorted(event.levels)), (name, sorted(event.places))
-        assert fields == fields_of(event), (name, sorted(event.places))
+        names = [f"`{field}`" for field in sorted(event.fields - SENTENCES)] + ["…"] * event.more
+        assert fields == ", ".join(names), (name, sorted(event.places))
         assert meaning.endswith((".", ". ¹")), f"{name}: no sentence"
         assert meaning.endswith(" ¹") is event.limited, f"{name}: ¹ is for what repeats once in ten seconds"
 

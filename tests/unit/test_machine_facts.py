@@ -1,9 +1,7 @@
 """What the operating system says of this process: its sockets by state, descriptors, memory."""
 
-import contextlib
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,21 +18,14 @@ from gateway.base.process.machine_facts import (
 )
 
 
-@contextlib.contextmanager
-def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of one."""
+def test_sockets_are_counted_by_state_and_stay_open() -> None:
+    before = sockets()
+    assert tuple(before) == SOCKET_STATES
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as ours,
         server.accept()[0] as theirs,
     ):
-        yield ours, theirs
-
-
-def test_sockets_are_counted_by_state_and_stay_open() -> None:
-    before = sockets()
-    assert tuple(before) == SOCKET_STATES
-    with connection() as (ours, theirs):
         during = sockets()
         assert during["established"] - before["established"] == 2
         assert during["listen"] - before["listen"] == 1
@@ -65,9 +56,11 @@ def test_descriptors_and_their_limit() -> None:
     assert most >= opened
 
 
-def cgroup(folder: Path, **files: str) -> None:
+def write(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
-        (folder / name.replace("_", ".", 1)).write_text(text)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
 
 
 @pytest.mark.parametrize(
@@ -78,15 +71,9 @@ def test_memory_is_the_container_s_without_what_the_kernel_would_drop(
 ) -> None:
     monkeypatch.setattr(machine_facts, "_CGROUPS", tmp_path)
     assert memory() == (0, 0), "no cgroups, no word"
-    cgroup(tmp_path, memory_current="900\n", memory_max=limit, memory_stat="anon 500\ninactive_file 300\n")
+    stat = "anon 500\ninactive_file 300\n"
+    write(tmp_path, {"memory.current": "900\n", "memory.max": limit, "memory.stat": stat})
     assert memory() == expected
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 PSI = "some avg10=1.00 avg60=62.50 avg300=3.00 total=4000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"

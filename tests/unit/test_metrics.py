@@ -77,6 +77,8 @@ def value(metrics: Metrics, name: str, labels: Mapping[str, str] | None = None) 
 
 
 def test_a_definition_keeps_prometheus_conventions() -> None:
+    names = [definition.name for definition in DEFINITIONS]
+    assert len(names) == len(set(names))
     for one in DEFINITIONS:
         name = one.name
         assert re.fullmatch(r"gateway_[a-z0-9_]+", name)
@@ -88,11 +90,6 @@ def test_a_definition_keeps_prometheus_conventions() -> None:
         assert list(one.bounds) == sorted(set(one.bounds)), name
         assert not {"client_id", "clientid", "mqtt_topic", "device"} & set(one.labels), f"{name}: a label without bound"
         assert all(len(row) == len(one.fixed[0]) <= len(one.labels) for row in one.fixed), name
-
-
-def test_no_name_is_used_twice() -> None:
-    names = [definition.name for definition in DEFINITIONS]
-    assert len(names) == len(set(names))
 
 
 def test_what_to_turn_names_settings_that_exist() -> None:
