@@ -23,10 +23,9 @@ NOW_MS = 1_763_683_200_000
 
 
 def letter(**changes: object) -> DeadLetter:
-    headers = ((name, b"%s" % value) for name, value in (("mqtt.topic", b"devices/7/state"), ("gateway.device", b"d7")))
     fields: dict[str, object] = {
         "places": (Place("dead", 1, 42),), "parts": 1, "timestamp_ms": NOW_MS, "key": b"k", "value": b"x", "size": 1,
-        "headers": tuple(headers),
+        "headers": (("mqtt.topic", b"devices/7/state"), ("gateway.device", b"d7")),
         "said": {"dlq.reason": b"too_large", "dlq.route": b"telemetry", "dlq.first_seen_ms": b"%d" % NOW_MS},
     }  # fmt: skip
     return DeadLetter(**{**fields, **changes})  # type: ignore[arg-type]

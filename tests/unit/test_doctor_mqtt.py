@@ -97,10 +97,6 @@ def test_what_the_broker_grants(limits: dict[str, int], name: str, severity: Sev
     assert bool(check.fix) is (severity is not OK)
 
 
-def test_a_slow_login_is_a_warning() -> None:
-    assert judged(replace(WELCOME, seconds=3.0))["login"].severity is WARN
-
-
 def test_retained_messages_are_needed_by_the_birth_message_alone() -> None:
     without = replace(WELCOME, limits={"retain_available": 0})
     assert judged(without, status={"enabled": False})["retain"].severity is OK
@@ -250,7 +246,8 @@ def test_a_certificate_s_days(begins: int, days: float, severity: Severity) -> N
     assert findings[0].facts["days_left"] == pytest.approx(days)
 
 
-def test_slow_names_and_connections_are_warnings() -> None:
+def test_slow_names_connections_and_logins_are_warnings() -> None:
+    assert judged(replace(WELCOME, seconds=3.0))["login"].severity is WARN
     _, checks = endpoint_checks(replace(REACHED, name=Step(4.0), tcp=Step(3.0)))
     assert {check.severity for check in checks.values()} == {WARN}
 

@@ -81,6 +81,8 @@ async def test_the_workers_are_one_gateway() -> None:
     assert document["rates"]["received_per_second"] == 8426
     assert len(document["partitions"]) == 36
     assert [one["worker"] for one in document["workers"]] == [0, 1]
+    assert not [one for one in document["workers"] if "partitions" in one], "they are told once"
+    assert [one["partitions_total"] for one in document["workers"]] == [36, 36]
 
 
 async def test_the_page_says_which_keys_are_at_the_top_and_which_in_each_worker() -> None:
@@ -92,12 +94,6 @@ async def test_the_page_says_which_keys_are_at_the_top_and_which_in_each_worker(
     document = await status(worker(0))
     assert set(document) - {"workers"} == top
     assert document["workers"][0].keys() - top <= own
-
-
-async def test_partitions_are_told_once_and_not_by_every_worker() -> None:
-    document = await status(worker(0), worker(1))
-    assert not [one for one in document["workers"] if "partitions" in one]
-    assert [one["partitions_total"] for one in document["workers"]] == [36, 36]
 
 
 async def test_spools_add_up_and_say_whose_problem_it_is() -> None:

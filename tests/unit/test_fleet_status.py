@@ -130,7 +130,7 @@ def slot(**changes: Any) -> Any:
     return SimpleNamespace(**{"number": 3, "problem": None, "restarts": 0, "ended_ns": 0, **changes})
 
 
-CASES = [
+@pytest.mark.parametrize(("one", "unanswered_ns", "severity", "words"), [
     (slot(), None, None, ""),
     (slot(), 995 * S, None, ""),  # a start, or a hand-over
     (slot(), 960 * S, "critical", "Worker 3 runs, and has not answered for 40 s."),
@@ -138,10 +138,7 @@ CASES = [
     (slot(restarts=2, ended_ns=880 * S), None, "warning", "by itself 2 times, the last time 2 minutes ago"),
     (slot(restarts=1, ended_ns=990 * S), None, "warning", "Worker 3 has ended by itself less than a minute ago."),
     (slot(restarts=1, ended_ns=300 * S), None, None, ""),
-]
-
-
-@pytest.mark.parametrize(("one", "unanswered_ns", "severity", "words"), CASES)
+])  # fmt: skip
 def test_what_is_said_of_the_process(one: Any, unanswered_ns: int | None, severity: str | None, words: str) -> None:
     found = worker_problem(one, 1000 * S, unanswered_ns)
     assert (found.severity if found else None) == severity
@@ -163,7 +160,4 @@ def test_commands_of_all_workers_are_added_up() -> None:
     assert row["busiest"] == {"pump-8": 9, "pump-7": 6}
     assert row["errors"] == {"group": "No coordinator."}
     assert row.keys() == first["routes"]["switches"].keys()
-
-
-def test_without_commands_nothing_is_said_of_them() -> None:
     assert "commands" not in merged([worker(0)], [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from config.settings import OAuthSettings, TokenSettings
 from config.values.secret_files import FileSecret
 from tests.scripts import loaded_after
 from tests.unit.jwt_tokens import NOW_S, hand_made, token
+from tests.waiting import until
 
 S = 1_000_000_000
-PATIENCE_S = 10.0
 
 
 class Clock:
@@ -158,12 +158,7 @@ class Rig:
 
     async def asked(self, times: int) -> None:
         """Wait until the finder was asked so often, and has answered."""
-        await self.until(lambda: self.finder.asked >= times and not self.keeper._looking)
-
-    async def until(self, what: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not what():  # noqa: ASYNC110 - of another task, which sets no event
-                await asyncio.sleep(0.001)
+        await until(lambda: self.finder.asked >= times and not self.keeper._looking)
 
     async def wake(self) -> None:
         """What a timer does when the clock has moved to the plan's moment."""
@@ -193,7 +188,7 @@ async def test_whoever_comes_first_waits_for_the_first_token(rig: Rig) -> None:
     rig.finder.free.clear()
     await rig.keeper.start()
     waiting = [asyncio.create_task(rig.keeper.current()) for _ in range(20)]
-    await rig.until(lambda: rig.finder.asked == 1)
+    await until(lambda: rig.finder.asked == 1)
     rig.finder.free.set()
     assert {(one.token, one.number) for one in await asyncio.gather(*waiting)} == {("one", 1)}
     assert rig.finder.asked == 1
@@ -225,7 +220,7 @@ async def test_an_attempt_under_way_holds_up_nobody_who_has_a_token(rig: Rig) ->
     rig.finder.free.clear()
     rig.clock.now_ns += 76 * S
     await rig.wake()
-    await rig.until(lambda: rig.finder.asked == 2)
+    await until(lambda: rig.finder.asked == 2)
     async with asyncio.timeout(60):
         assert (await rig.keeper.current()).token == "one"
     rig.finder.free.set()
@@ -302,7 +297,7 @@ async def test_nobody_waits_for_a_keeper_that_stops(rig: Rig) -> None:
     rig.finder.free.clear()
     await rig.keeper.start()
     waiting = asyncio.create_task(rig.keeper.current())
-    await rig.until(lambda: rig.finder.asked == 1)
+    await until(lambda: rig.finder.asked == 1)
     await rig.keeper.close()
     with pytest.raises(CredentialError):
         await waiting
