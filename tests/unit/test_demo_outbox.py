@@ -17,7 +17,6 @@ def filled(count: int) -> Outbox:
 
 def send(outbox: Outbox, packet_id: int) -> int:
     message = outbox.head()
-    assert message is not None
     outbox.sent(packet_id)
     return message.sequence
 

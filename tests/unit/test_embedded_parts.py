@@ -133,7 +133,6 @@ class TestCache:
         with subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True
         ) as holder:
-            assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
             threading.Timer(0.2, holder.kill).start()
             begin = time.monotonic()
@@ -181,15 +180,12 @@ class TestIvy:
 
     def test_the_settings_name_no_host_of_their_own(self, tmp_path: Path) -> None:
         resolver = ET.fromstring(ivy.settings_xml(tmp_path, mirror=None)).find("resolvers/ibiblio")
-        assert resolver is not None
         assert "root" not in resolver.attrib
 
     def test_a_mirror_becomes_root_and_credentials(self, tmp_path: Path) -> None:
         mirror = Mirror("https://host/a&b/", "host", "me", 'p"w<', "Jars")
         root = ET.fromstring(ivy.settings_xml(tmp_path, mirror=mirror))
         resolver, credentials = root.find("resolvers/ibiblio"), root.find("credentials")
-        assert resolver is not None
-        assert credentials is not None
         assert resolver.attrib["root"] == "https://host/a&b/"
         assert credentials.attrib == {"realm": "Jars", "host": "host", "username": "me", "passwd": 'p"w<'}
 

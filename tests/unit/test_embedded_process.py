@@ -196,11 +196,9 @@ def begin():
 {then}
 """
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
         return process, int(process.stdout.readline())
 
     def check(self, tmp_path: Path, process: subprocess.Popen[str], pid: int) -> None:
-        assert process.stdout is not None
         process.stdout.close()
         process.wait(DEADLINE)
         wait_until(lambda: gone(pid), "the guarded process's end")
@@ -242,7 +240,6 @@ def begin():
             tmp_path,
             "t = threading.Thread(target=begin); t.start(); t.join(); print('joined', flush=True); time.sleep(600)",
         )
-        assert process.stdout is not None
         assert process.stdout.readline() == "joined\n"
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)

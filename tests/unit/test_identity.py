@@ -25,9 +25,10 @@ from gateway.data_dir import meta_properties
 from gateway.data_dir.adoption import adopt, describe
 from gateway.data_dir.directory import holder, slots
 from gateway.data_dir.identity import Ending, Identity
-from gateway.data_dir.meta_properties import IdentityError, Meta, NewerFormatError, Witness, read_meta
+from gateway.data_dir.meta_properties import IdentityError, NewerFormatError, Witness, read_meta
 from gateway.data_dir.session_registry import SessionRecord
 from gateway.supervisor.place import held_place
+from tests.kinds import there
 
 RECORD = SessionRecord("plant-0-0", "0", ("$share/gateway/devices/#",), "5", ("mqtt://127.0.0.1:1883",))
 
@@ -74,12 +75,6 @@ async def live(directory: Path, instance: str = "plant", worker: int = 0, ending
 
 def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def meta_of(directory: Path) -> Meta:
-    meta = read_meta(directory)
-    assert meta is not None
-    return meta
 
 
 # --- whose it is ---
@@ -144,7 +139,6 @@ def test_workers_that_start_at_once_agree_on_the_id_and_none_is_forgotten(tmp_pa
         for number in range(6)
     ]
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     said = [process.communicate(timeout=60)[0] for process in processes]
@@ -234,7 +228,7 @@ async def test_format_1_is_upgraded_with_its_slots(tmp_path: Path) -> None:
     assert (tmp_path / "meta.properties").read_text().startswith("version=1"), "looking changes nothing"
     identity = await live(tmp_path)
     assert identity.last_ending is None, "the older gateway left no word of its end"
-    meta = meta_of(tmp_path)
+    meta = there(read_meta(tmp_path))
     assert (meta.version, meta.instance, meta.instance_id) == (2, "plant", identity.instance_id)
     assert meta.workers == {0, 2}
     assert (await live(tmp_path)).instance_id == identity.instance_id
@@ -294,7 +288,7 @@ async def test_another_cluster_than_before_is_refused(tmp_path: Path) -> None:
         assert identity.cluster_id == "one"
         with pytest.raises(IdentityError, match=other):
             identity.confirm_cluster("two")
-    assert meta_of(tmp_path).cluster_id == "one"
+    assert there(read_meta(tmp_path)).cluster_id == "one"
 
 
 async def test_workers_that_record_the_cluster_at_the_same_time_agree(tmp_path: Path) -> None:
@@ -419,9 +413,9 @@ async def test_an_adopted_copy_gets_an_id_and_leaves_the_originals_sessions_alon
 async def test_another_cluster_is_adopted_only_when_it_is_named(tmp_path: Path) -> None:
     async with Life(tmp_path) as identity:
         identity.confirm_cluster("one")
-    before = meta_of(tmp_path)
+    before = there(read_meta(tmp_path))
     assert adopt(tmp_path, "plant", None) == [], "it is ours already"
-    assert meta_of(tmp_path) == before
+    assert there(read_meta(tmp_path)) == before
     (change,) = adopt(tmp_path, "plant", "two")
     assert "is now two, formerly one" in change
     async with Life(tmp_path) as identity:
@@ -432,7 +426,7 @@ async def test_nothing_is_adopted_while_a_worker_runs_or_where_nothing_is(tmp_pa
     async with Life(tmp_path / "data", worker=2):
         with pytest.raises(IdentityError, match=rf"in use: process {os.getpid()} runs worker 2 there"):
             adopt(tmp_path / "data", "other", None)
-    assert meta_of(tmp_path / "data").instance == "plant"
+    assert there(read_meta(tmp_path / "data")).instance == "plant"
     for nothing in (tmp_path, tmp_path / "missing"):
         with pytest.raises(IdentityError, match="belongs to no instance"):
             adopt(nothing, "plant", None)

@@ -73,7 +73,6 @@ async def test_the_keys_of_an_earlier_life_s_spool_may_be_of_other_settings(
     monkeypatch.setattr(DeadLetters, "doubt_keys", doubt)
     for lives in range(2):
         spooling = Worker(Settings(data_dir=tmp_path, routes=[ROUTE]), StopRequest()).spooling
-        assert spooling is not None
         await spooling.start()
         assert doubt.call_count == lives
         await spooling.store.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1_700_000_000_000, b"x")])
