@@ -1,6 +1,7 @@
 """Who may import whom, what a package exports, and what merely starting a part of the program loads."""
 
 import ast
+import graphlib
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 from tests.scripts import loaded_after
@@ -79,6 +81,13 @@ def test_a_forbidden_import_breaks_its_contract(tmp_path: Path) -> None:
         assert re.search(rf"{importer} -> {imported}\b", text), (
             f"{line} in {module} does not break “{contract}”:\n{text}"
         )
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for types included."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
 
 
 def loaded_by(*modules: str) -> set[str]:
