@@ -377,16 +377,9 @@ async def test_a_taken_port_is_a_sentence_and_its_own_exit_status() -> None:
     await worker.stop()
 
 
-@pytest.mark.parametrize(
-    ("host", "sentence"),
-    [
-        ("192.0.2.1", "192.0.2.1 is no address of this machine"),
-        ("a" * 64, "the name a{64} has no address"),  # too long for a label, so nobody is asked
-    ],
-)
-async def test_a_host_that_is_not_ours_is_a_sentence(host: str, sentence: str) -> None:
-    with pytest.raises(HttpPortError, match=sentence):
-        await Worker(host=host).server.start()
+async def test_a_host_that_is_not_ours_is_a_sentence() -> None:
+    with pytest.raises(HttpPortError, match=r"192\.0\.2\.1 is no address of this machine"):
+        await Worker(host="192.0.2.1").server.start()
 
 
 async def test_a_name_without_address_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
