@@ -5,7 +5,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from config.settings import Settings
 from gateway.admin.audit import AuditLog
 from gateway.admin.groups import OFFSETS_TOPIC
 from gateway.admin.kafka import KafkaAdmin
+from gateway.admin.model import Partition
 from gateway.admin.topic_apply import apply, look
 from gateway.admin.topic_plan import wanted_topics
 from gateway.cli.main import main
@@ -52,6 +53,23 @@ def _healed(operator: ClusterAdmin) -> None:
 def settings_of(operator: ClusterAdmin, **tables: Any) -> Settings:
     kafka = {"bootstrap_servers": operator.cluster.bootstrap.split(","), **tables.pop("kafka", {})}
     return Settings.model_validate({"kafka": kafka, "ledger": {"topic": ""}, **tables})
+
+
+def everywhere(operator: ClusterAdmin, names: Iterable[str], shows: Callable[[Partition], bool]) -> None:
+    """Wait until each broker that runs, of which a command asks any, shows all partitions of these topics so."""
+    names = set(names)
+    with KafkaAdmin(settings_of(operator)) as admin:
+
+        def shown() -> bool:
+            admin.brokers()  # one that comes back is asked, too
+            views = admin.topics_by_broker(names).by_broker
+            return set(views) == set(operator.alive()) and all(
+                {topic.name for topic in topics} == names
+                and all(shows(one) for topic in topics for one in topic.partitions)
+                for topics in views.values()
+            )
+
+        wait_until(shown, "every broker knows it")
 
 
 @pytest.fixture
@@ -113,11 +131,13 @@ def test_apply_ends_at_the_same_state_when_the_controller_dies_midway(
     with KafkaAdmin(settings) as admin:
         audit = AuditLog(tmp_path / "admin.log", "test", "cluster")
         result = apply(admin, wanted, audit, SECONDS, tell=told)
-        assert dead.is_set()
-        assert (result.left, result.behind) == ({}, ())
+    assert dead.is_set()
+    assert (result.left, result.behind) == ({}, ())
+    with KafkaAdmin(settings_of(operator)) as admin:
         assert all(step.kind == "nothing" for step in look(admin, wanted))
     operator.heal()
-    with KafkaAdmin(settings) as admin:
+    everywhere(operator, (topic.name for topic in wanted), lambda one: one.leader is not None)
+    with KafkaAdmin(settings_of(operator)) as admin:
         again = apply(admin, wanted, audit, SECONDS)
         assert (again.done, again.left, again.behind) == ([], {}, ())
     lines = [json.loads(line) for line in (tmp_path / "admin.log").read_text().splitlines()]
@@ -130,17 +150,13 @@ def test_leaders_go_back_to_the_preferred_ones(operator: ClusterAdmin, run: Call
     operator.create(unique)
     operator.wait_in_sync(unique)
     operator.cluster.stop_node(2)
-
-    def others_lead() -> bool:  # the brokers hear of it one after the other, and this asks any of them
-        shown = run("leaders", "show", "--topic", unique)
-        imbalance = {one["broker"]: one["imbalance"] for one in shown["brokers"]}
-        elsewhere = {(one["preferred"], one["in_sync"]) for one in shown["not_preferred"]}
-        return (imbalance[2], elsewhere) == (1.0, {(2, False)})
-
-    wait_until(others_lead, "the others lead")
+    everywhere(operator, [unique], lambda one: one.leader != 2 and 2 not in one.isr)
+    shown = run("leaders", "show", "--topic", unique)
+    assert {one["broker"]: one["imbalance"] for one in shown["brokers"]}[2] == 1.0
+    assert {(one["preferred"], one["in_sync"]) for one in shown["not_preferred"]} == {(2, False)}
     run("leaders", "elect", "--topic", unique, "--yes", status=ExitStatus.INCOMPLETE)  # nobody to elect
     operator.cluster.restart(2)
-    operator.wait_in_sync(unique)
+    everywhere(operator, [unique], lambda one: not one.under_replicated)
     elected = run("leaders", "elect", "--topic", unique, "--yes")
     assert {place["partition"] for place in elected["elected"]} == {1, 4}
     assert {one["broker"]: one["imbalance"] for one in elected["after"]} == {1: 0.0, 2: 0.0, 3: 0.0}

@@ -34,7 +34,7 @@ from tests.brokers.fixtures import MakeTopic
 from tests.brokers.kafka_backend import KafkaBackend
 from tests.brokers.secured import SecuredKafka
 
-SECONDS = 30.0
+SECONDS = 60.0
 USER = {"username": "gateway", "password": "gateway-secret"}
 SURROGATES = "группа-\N{GRINNING FACE}-组"
 
@@ -368,7 +368,7 @@ def test_a_wrong_login_is_a_sentence(secured_kafka: SecuredKafka, caplog: pytest
     assert "secret" not in str(failure.value)
     assert failure.value.exit_status is ExitStatus.REFUSED
     assert not caplog.records, "kafka-python's own lines"
-    with KafkaAdmin(settings_of(secured_kafka.sasl_bootstrap, admin={"timeout": "3s"})) as admin:
+    with KafkaAdmin(settings_of(secured_kafka.sasl_bootstrap, admin={"timeout": "30s"})) as admin:
         with pytest.raises(BrokerUnreachableError) as closed:
             admin.cluster()
         assert "requires TLS or a login" in str(closed.value)
@@ -384,7 +384,7 @@ def test_the_wrong_kind_of_listener_is_a_sentence(secured_kafka: SecuredKafka, m
         (f"127.0.0.1:{mqtt_broker.port}", {}),
     ):
         with (
-            KafkaAdmin(settings_of(bootstrap, admin={"timeout": "5s", **admin})) as kafka_admin,
+            KafkaAdmin(settings_of(bootstrap, admin={"timeout": "30s", **admin})) as kafka_admin,
             pytest.raises(AdminRetriableError) as failure,
         ):
             kafka_admin.cluster()
