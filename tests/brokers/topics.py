@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 
 from tests.waiting import until, wait_until
 
@@ -100,14 +100,24 @@ def produce(bootstrap: str, name: str, values: Iterable[str | bytes], **options:
     assert not any(failed), f"Kafka did not take a record for {name}: {failed}"
 
 
-def produce_aborted(bootstrap: str, name: str, value: bytes, **options: Any) -> None:
-    """Write a value in a transaction, and abort it."""
+def produce_aborted(bootstrap: str, name: str, value: bytes, *, partition: int) -> None:
+    """Write a value in a transaction, and abort it; returns when the marker is in the log, which comes later."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 0})
     producer.init_transactions(_DEADLINE_SECONDS)
     producer.begin_transaction()
-    producer.produce(name, value, **options)
+    producer.produce(name, value, partition=partition)
     assert producer.flush(_DEADLINE_SECONDS) == 0
     producer.abort_transaction(_DEADLINE_SECONDS)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def end(isolation: IsolationLevel) -> int:
+        latest = {TopicPartition(name, partition): OffsetSpec.latest()}
+        (found,) = admin.list_offsets(latest, isolation_level=isolation).values()
+        return int(found.result(_DEADLINE_SECONDS).offset)
+
+    wait_until(
+        lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED), "the transaction is over"
+    )
 
 
 def topic_names(bootstrap: str) -> set[str]:
