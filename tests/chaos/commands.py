@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException, Message, Producer
 
 from tests.brokers.reading import read_all
 from tests.brokers.topics import create_topic
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 if TYPE_CHECKING:
     from tests.chaos.harness import Gateway
@@ -110,7 +110,7 @@ class Device:
             extra = {"clean_start": not self._persistent, "properties": properties}
         self.paho.connect("127.0.0.1", self._port, **extra)
         self.paho.loop_start()
-        assert self._subscribed.wait(20), f"{self.name} is not subscribed"
+        assert self._subscribed.wait(DEADLINE_S), f"{self.name} is not subscribed"
 
     def leave(self) -> None:
         self.paho.disconnect()
@@ -132,7 +132,7 @@ class Device:
         """Of all it got, with copies."""
         return [got.id for got in self.got]
 
-    def wait(self, count: int, deadline_s: float = 30.0) -> list[Got]:
+    def wait(self, count: int, deadline_s: float = DEADLINE_S) -> list[Got]:
         """Wait until it has so many, copies counted."""
         wait_until(lambda: len(self.got) >= count, lambda: f"{self.name} has {count}; {self.ids}", deadline_s)
         return self.got
@@ -281,7 +281,7 @@ class Site:
             status for statuses in self.history(topic).values() for status in statuses if status["id"] == command_id
         ]
 
-    def outcome(self, command_id: str, status: str, deadline_s: float = 30.0, topic: str = "") -> dict[str, Any]:
+    def outcome(self, command_id: str, status: str, deadline_s: float = DEADLINE_S, topic: str = "") -> dict[str, Any]:
         """Wait for a terminal status of a command."""
         found: list[dict[str, Any]] = []
 

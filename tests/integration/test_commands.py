@@ -18,7 +18,7 @@ from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.reading import read_all
-from tests.chaos.command_case import begin
+from tests.chaos.command_case import begin, in_ms
 from tests.chaos.commands import Device, Got, Site, check_devices, check_histories, is_silent, running
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import Gateway
@@ -39,7 +39,7 @@ class Plant:
         for name, entry in ENTRIES.items():
             site = self.others[name]
             more.append(site.tables(prefix=name, name=name, **entry)["commands"][0])
-        tables = self.site.tables(more=more, waiting_per_device=3, answer_timeout="4s")
+        tables = self.site.tables(more=more, waiting_per_device=3)
         self.gateway = Gateway(directory, port, {
             **tables,
             "mqtt": {**tables["mqtt"], "addresses": [f"mqtt://127.0.0.1:{broker.port}"]},
@@ -54,7 +54,9 @@ class Plant:
 
 
 ENTRIES: dict[str, dict[str, Any]] = {
-    "confirmed": {"confirm": "delivered", "delivered_by": "acked", "answer_timeout": "3s"},
+    "confirmed": {"confirm": "delivered", "delivered_by": "acked"},
+    "unconfirmed": {"confirm": "delivered", "delivered_by": "acked", "answer_timeout": "3s"},
+    "silent": {"answer_timeout": "3s"},
     "failing": {"when_offline": "fail"},
     "queueing": {"when_offline": "queue"},
     "loose": {"qos": 0},
@@ -72,7 +74,7 @@ def plant(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
             wait_until(lambda: all(r["partitions"] for r in found.gateway.status()["commands"]["routes"].values()),
                        lambda: f"all groups are joined; {found.gateway.tail()}")  # fmt: skip
             yield found
-            assert [found.facts(name)["imbalance"] for name in ("switches", *ENTRIES)] == [0] * 6
+            assert [found.facts(name)["imbalance"] for name in ("switches", *ENTRIES)] == [0] * 8
             check_histories(found.site.finished(0))
             assert not found.gateway.events("commands_defect")
             assert found.gateway.stop() == ENDED
@@ -102,7 +104,7 @@ def test_the_devices_answer_is_the_outcome(plant: Plant, version: int, code: int
         assert got.user["site-header"] == "x"
         assert int(got.user["expires-at"]) == status["deadline_ms"]
         assert got.expiry_s is not None
-        assert 50 <= got.expiry_s <= 60
+        assert 30 <= got.expiry_s <= 60
 
 
 @pytest.mark.parametrize(("entry", "code"), [("", 0), ("loose", None), ("exact", 0)])
@@ -132,7 +134,7 @@ def test_a_delivery_is_what_the_broker_reports(plant: Plant, *, answer: bool) ->
     held = threading.Event()
 
     def wait_for_it(_device: Device, _got: Got) -> Iterable[int]:
-        held.wait(10)
+        held.wait(60)
         return (200,) if answer else ()
 
     with plant.device(name, prefix="confirmed", answers=wait_for_it) as device, Client(plant.broker.port) as rule:
@@ -151,29 +153,29 @@ def test_a_delivery_is_what_the_broker_reports(plant: Plant, *, answer: bool) ->
 
 
 def test_without_a_report_a_delivery_is_not_claimed(plant: Plant) -> None:
-    site = plant.others["confirmed"]
-    with plant.device("unreported", prefix="confirmed"):
+    site = plant.others["unconfirmed"]
+    with plant.device("unreported", prefix="unconfirmed"):
         site.send("unreported", id_="unreported", answer=False)
         site.outcome("unreported", "timed_out")
 
 
 @VERSIONS
 def test_silence_times_out_and_a_late_answer_is_noted_once(plant: Plant, version: int) -> None:
-    name = f"late-{version}"
-    with plant.device(name, version=version, answers=is_silent) as device:
-        plant.site.send(name, id_=name)
-        plant.site.outcome(name, "timed_out")
+    name, site = f"late-{version}", plant.others["silent"]
+    with plant.device(name, prefix="silent", version=version, answers=is_silent) as device:
+        site.send(name, id_=name)
+        site.outcome(name, "timed_out")
         device.answer(device.got[0], 200)
         device.answer(device.got[0], 500)
-        late = plant.site.outcome(name, "succeeded")
+        late = site.outcome(name, "succeeded")
         assert late["late"]
-        plant.site.send(name, id_=f"{name}-2", answer=False)
-        plant.site.outcome(f"{name}-2", "sent")
-    assert [one["status"] for one in plant.site.of(name)] == ["sent", "timed_out", "succeeded"]
+        site.send(name, id_=f"{name}-2", answer=False)
+        site.outcome(f"{name}-2", "sent")
+    assert [one["status"] for one in site.of(name)] == ["sent", "timed_out", "succeeded"]
 
 
 def test_what_expires_is_never_sent(plant: Plant) -> None:
-    past = str(int(time.time() * 1000) - 1)
+    past = in_ms(-1)
     with plant.device("expired") as device:
         plant.site.send("expired", id_="expired", expires_at=past)
         assert plant.site.outcome("expired", "expired")["attempt"] == 0
@@ -183,7 +185,7 @@ def test_what_expires_is_never_sent(plant: Plant) -> None:
 
 
 def test_a_waiting_command_expires(plant: Plant) -> None:
-    plant.site.send("away", id_="away", expires_at=str(int(time.time() * 1000) + 2000))
+    plant.site.send("away", id_="away", expires_at=in_ms(10_000))
     status = plant.site.outcome("away", "expired")
     assert status["mqtt_reason_code"] == 0x10
     assert [one["status"] for one in plant.site.of("away")] == ["waiting", "expired"]
@@ -256,11 +258,15 @@ def test_an_id_is_refused_while_another_with_it_is_not_finished(plant: Plant) ->
 def test_too_many_for_a_device_are_refused_and_others_go_on(plant: Plant) -> None:
     with plant.device("calm") as calm:
         for number in range(5):
-            plant.site.send("crowded", id_=f"crowded-{number}", expires_at=str(int(time.time() * 1000) + 3000))
+            plant.site.send("crowded", id_=f"crowded-{number}")
         plant.site.send("calm", id_="calm")
         plant.site.outcome("calm", "succeeded")
         assert "too many" in plant.site.outcome("crowded-4", "refused")["reason"]
-        plant.site.outcome("crowded-0", "expired")
+        with plant.device("crowded") as crowded:
+            plant.site.outcome("crowded-2", "succeeded")
+            # The first may have been under way, and have left room for it.
+            wait_until(lambda: any(one["terminal"] for one in plant.site.of("crowded-3")), "the fourth has an outcome")
+        assert crowded.ids[:3] == [f"crowded-{number}" for number in range(3)]
         assert calm.ids == ["calm"]
 
 
@@ -314,7 +320,7 @@ def test_what_a_device_answers_during_a_restart_is_found(
 ) -> None:
     """Two commands are under way at SIGTERM; one is answered while nobody is there, and neither is sent again."""
     site = Site(kafka.bootstrap, unique).create()
-    gateway = begin(make_gateway, site, mosquitto.port)
+    gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="2m")
     with running([Device(mosquitto.port, name, answers=is_silent) for name in ("a", "b")]) as (a, b):
         site.send("a", id_="a")
         site.send("b", id_="b")
