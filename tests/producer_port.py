@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Protocol
+from datetime import timedelta
+from typing import Any, Protocol
 
 import pytest
 
@@ -31,8 +32,8 @@ class Backend(Protocol):
     async def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
 
-    def producer(self, topics: Iterable[str] = ()) -> Producer:
-        """A producer, not started."""
+    def producer(self, topics: Iterable[str] = (), **changes: Any) -> Producer:
+        """A producer, not started, with these changes of its settings."""
 
     def nowhere(self) -> Producer:
         """A producer for a broker that is not there."""
@@ -330,7 +331,7 @@ class ProducerPort:
             batch = fill(producer.create_batch(compressed=True), values(b"x"))
         with pytest.raises(IncarnationError):
             producer.send(topic, 0, batch)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert not await producer.refresh_metadata()
             await producer.close(patience_s=1)  # again changes nothing
         assert producer.create_batch(compressed=True).size() < 100  # the data path may be filling while it is replaced
@@ -348,7 +349,7 @@ class ProducerPort:
 
     async def test_a_frozen_kafka_answers_nothing_until_it_thaws_and_then_everything(self, backend: Backend) -> None:
         topic = await backend.topic()
-        async with running(backend.producer([topic])) as producer:
+        async with running(backend.producer([topic], request_timeout=timedelta(minutes=1))) as producer:
             assert await sent(producer, topic, values(b"before")) is None
             backend.freeze()
             try:
@@ -373,7 +374,7 @@ class ProducerPort:
                 await asyncio.wait([answer], timeout=0.2)
                 begun = time.monotonic()
                 await producer.close(patience_s=1)
-                assert time.monotonic() - begun < 3
+                assert time.monotonic() - begun < 10
                 assert not answer.done()
             finally:
                 backend.thaw()

@@ -32,7 +32,7 @@ class FakeBackend:
         have = self.kafka.topics[topic].partitions
         have += [FakePartition() for _ in range(partitions - len(have))]
 
-    def producer(self, topics: Iterable[str] = ()) -> FakeProducer:
+    def producer(self, topics: Iterable[str] = (), **_changes: Any) -> FakeProducer:
         return self.kafka.make_producer(topics)
 
     def nowhere(self) -> FakeProducer:
