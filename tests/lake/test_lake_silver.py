@@ -393,16 +393,19 @@ def test_files_put_together_beside_the_running_job_take_no_row_and_bring_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """All batches are of one minute and repeat each other, so each MERGE reads files that may go meanwhile."""
-    sent = []
-    for number in range(5):
-        # Of ten readings the batch before had five.
-        ids = range(number * 5, number * 5 + 10)
-        batch = [
-            Sent(number * 10 + n, NOON_MS + number, f"sensor-{it}", it, NOON_MS + it, f"id-{it}")
-            for n, it in enumerate(ids)
-        ]
-        batch_of(spark, tmp_path, batch)
-        sent += batch
+    sent: list[Sent] = []
+
+    def five_batches() -> None:
+        for number in range(len(sent) // 10, len(sent) // 10 + 5):
+            # Of ten readings the batch before had five.
+            ids = range(number * 5, number * 5 + 10)
+            batch = [
+                Sent(number * 10 + n, NOON_MS + number, f"sensor-{it}", it, NOON_MS + it, f"id-{it}")
+                for n, it in enumerate(ids)
+            ]
+            batch_of(spark, tmp_path, batch)
+            sent.extend(batch)
+
     chosen = settings(tmp_path)
     upkeep = DeltaUpkeep(spark.newSession(), DeltaTable(spark, chosen.stream, "silver"))
     ended = threading.Event()
@@ -423,7 +426,9 @@ def test_files_put_together_beside_the_running_job_take_no_row_and_bring_none(
     beside = threading.Thread(target=put_together)
     beside.start()
     try:
-        run(spark, tmp_path, chosen)
+        while not any(replaced) and not failures and len(sent) < 300:
+            five_batches()
+            run(spark, tmp_path, chosen)
     finally:
         ended.set()
         beside.join()
