@@ -43,7 +43,7 @@ def test_what_takes_long_is_said_at_once_and_then_how_far_it_is(monkeypatch: pyt
 def test_an_interrupt_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = []
     monkeypatch.setattr(
-        "auth.store.user_hashing.hash_argon2id", lambda word, _cost: hashed.append(word) or time.sleep(0.001)
+        "auth.store.user_hashing.hash_argon2id", lambda word, _cost: hashed.append(word) or time.sleep(0.01)
     )
 
     def interrupted(_text: str) -> None:
