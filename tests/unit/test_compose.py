@@ -422,12 +422,9 @@ def http_backends() -> list[HttpConf]:
     return [*EMQX_AUTH.authentication, *(one for one in EMQX_AUTH.sources if isinstance(one, HttpConf))]
 
 
-def test_emqx_asks_for_every_client() -> None:
+def test_emqx_asks_for_every_client_and_denies_what_nobody_has_allowed() -> None:
     assert len(EMQX_AUTH.authentication) == 1, "a second authenticator is asked whenever the first says nothing"
     assert EMQX_AUTH.listeners_without_authentication == ()
-
-
-def test_emqx_denies_what_nobody_has_allowed() -> None:
     assert EMQX_AUTH.no_match == "deny"
     http, acl = EMQX_AUTH.sources
     assert isinstance(http, HttpConf)
