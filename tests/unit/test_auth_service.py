@@ -247,9 +247,10 @@ class TestCache:
         down, up = FakeAuthenticator("mysql", up=False), FakeAuthenticator("redis")
         up.add("ada", "right")
         service = make_service(down, up, backend_down="ignore")
-        for password, reason in (("right", "verified"), ("wrong", "bad_password")):
+        for password, told in (("right", ("allow", "verified")), ("wrong", ("deny", "bad_password"))):
             for _ in range(2):
-                assert (await service.ask(login(password=password))).reason == reason
+                answer = await service.ask(login(password=password))
+                assert (answer.result, answer.reason) == told
         assert service.access.counts.cache_hits == service.access.counts.negative_hits == 0
 
     async def test_nor_is_a_refusal_for_want_of_room(self) -> None:
