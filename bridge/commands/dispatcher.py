@@ -124,7 +124,7 @@ class Dispatcher:
         self.account.states[command.state] -= 1
         self.account.given_up += 1
         self._timers.set(command, 0)
-        self._let_go(command)
+        self._forget(command)
 
     # --- records -------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Dispatcher:
         if code is None or (code == DENIED and before != NOT_ALLOWED):  # refused is what is denied twice
             self._return(command, State.QUEUED)
         elif code == NOBODY:
-            self._nobody(command)
+            self._nobody_subscribes(command)
         elif command.code in _FINAL:
             if command.code == NOT_ALLOWED:
                 self.refused_ns = self._clock.now_ns()
@@ -290,7 +290,7 @@ class Dispatcher:
             self._note_sent(command)
         self.pump()
 
-    def _nobody(self, command: Command) -> None:
+    def _nobody_subscribes(self, command: Command) -> None:
         how = self.plan.settings.when_offline
         if how == "wait":
             self._return(command, State.WAITING)
@@ -497,7 +497,7 @@ class Dispatcher:
             self._partitions[command.partition].finish(command.offset)
             self.account.states[State.FINISHING] -= 1
             self.account.finished[status] += 1
-            self._let_go(command)
+            self._forget(command)
             command.payload = b""  # a timed-out command is remembered for its late answer
             self.pump()
 
@@ -602,8 +602,8 @@ class Dispatcher:
         self.account.states[state] += 1
         command.state = state
 
-    def _let_go(self, command: Command) -> None:
-        """Of a command that is finished, or not ours any more: its room, id and bytes."""
+    def _forget(self, command: Command) -> None:
+        """Free the room, id and bytes of a command that is finished, or not ours any more."""
         if (own_id := command.request.own_id) is not None and self._ids.get(own_id) is command:
             del self._ids[own_id]
         self._held_bytes -= command.bytes

@@ -50,8 +50,8 @@ class AgeOut(Interceptor):
             return _EXPIRED
         if self._path is None:
             return record
-        made: Any = self._path.get(record.json())
-        if isinstance(made, bool) or not isinstance(made, int | float):
+        measured: Any = self._path.get(record.json())
+        if isinstance(measured, bool) or not isinstance(measured, int | float):
             raise NoTimestampError(f"There is no number at {self._path.text!r}, so the message's age is unknown.")
-        age_ms = record.message.received_ms - made * self._factor
+        age_ms = record.message.received_ms - measured * self._factor
         return _EXPIRED if age_ms > self._max_age_ms else record

@@ -36,9 +36,9 @@ class Fields(Interceptor):
         for old, new in self._rename:
             value = old.get(document)
             if value is not MISSING:
-                document = new.put(old.change(document, _nothing), value)
+                document = new.put(old.change(document, _removed), value)
         for path in self._remove:
-            document = path.change(document, _nothing)
+            document = path.change(document, _removed)
         for path, make in self._add:
             try:
                 document = path.put(document, make(record.message))
@@ -54,5 +54,5 @@ def _maker(value: Any, context: Context) -> Callable[[MessageView], Any]:
     return lambda view: render(view).decode(errors="replace")
 
 
-def _nothing(_: Any) -> Any:
+def _removed(_: Any) -> Any:
     return MISSING

@@ -51,7 +51,7 @@ class _Batch:
         except (UnicodeDecodeError, CorruptRecordException) as error:
             if not isinstance(error.__cause__ or error, UnicodeDecodeError):
                 raise
-            again = _DefaultRecordBatchPy(self._data)
+            again = _DefaultRecordBatchPy(self._data)  # in Python, with names of any bytes
             again._maybe_uncompress()
             again._buffer = _Bytes(again._buffer)
             yield from islice(again, count, None)
