@@ -9,7 +9,7 @@ from tests.bench.payloads import PROPERTIES
 from tests.bench.publisher import Pace
 from tests.bench.replay import ReplayPlan
 from tests.bench.site import Site
-from tests.bench.subject import Baseline, CommandBridge, CommandGateway, Gateway, Launcher
+from tests.bench.subject import Baseline, CommandBridge, CommandGateway, Gateway, Launcher, Telegraf
 from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, auth_echo, auth_large, auth_mixed
 from tests.bench.workload_broker import drained, idle, live, live_with_latency, started
 from tests.bench.workload_commands import commands_live, commands_saturated, commands_waiting
@@ -89,8 +89,8 @@ def _baseline(site: Site, kind: Literal["paho_aiokafka", "paho_confluent"]) -> M
     return replayed(site, Baseline(kind), plan)
 
 
-def _baseline_drain(site: Site, kind: Literal["paho_aiokafka", "paho_confluent"]) -> Measurement:
-    return drained(site, Baseline(kind, persistent=True, compression="zstd"), site.scaled(_BASELINE_DRAINED))
+def _baseline_drain(site: Site, launcher: Launcher) -> Measurement:
+    return drained(site, launcher, site.scaled(_BASELINE_DRAINED))
 
 
 def _commands_live(site: Site, launcher: CommandGateway | CommandBridge) -> Measurement:
@@ -132,8 +132,12 @@ ROWS: Final = (
     Row("cold-topics", "200k topics, one message each, twice", (_cpu(12), _RSS), _cold_topics),
     Row("drain-qos1", "backlog in mosquitto, all defaults",
         (_cpu(3.0), Target("messages_per_s", 200_000, at_least=True), _RSS), _drain),
-    Row("baseline-paho-aiokafka-drain", "as drain-qos1", (), partial(_baseline_drain, kind="paho_aiokafka")),
-    Row("baseline-paho-confluent-drain", "as drain-qos1", (), partial(_baseline_drain, kind="paho_confluent")),
+    Row("baseline-paho-aiokafka-drain", "as drain-qos1", (),
+        partial(_baseline_drain, launcher=Baseline("paho_aiokafka", persistent=True, compression="zstd"))),
+    Row("baseline-paho-confluent-drain", "as drain-qos1", (),
+        partial(_baseline_drain, launcher=Baseline("paho_confluent", persistent=True, compression="zstd"))),
+    Row("baseline-telegraf-drain", "as drain-qos1", (), partial(_baseline_drain, launcher=Telegraf("zstd")),
+        asked=True),
     Row("broker-15k", "15k msg/s through mosquitto, all defaults", (_cpu(6), _RSS), _broker_15k),
     Row("latency-2k", "2k msg/s through mosquitto to a consumer",
         (Target("p50_ms", 7), Target("p99_ms", 12), _cpu(45), _RSS), partial(_latency_2k, launcher=Gateway())),
@@ -143,6 +147,8 @@ ROWS: Final = (
         partial(_latency_2k, launcher=Gateway(flow={"profile": "economy"})), asked=True),
     Row("baseline-paho-confluent-2k", "as latency-2k, librdkafka's own linger of 5 ms", (),
         partial(_latency_2k, launcher=Baseline("paho_confluent", linger_ms=5))),
+    Row("baseline-telegraf-2k", "as latency-2k, written every 20 ms", (),
+        partial(_latency_2k, launcher=Telegraf(flush_interval="20ms")), asked=True),
     Row("commands-live", "1k commands/s through mosquitto, record to device",
         (Target("p50_ms", 8), Target("p99_ms", 20)), partial(_commands_live, launcher=CommandGateway())),
     Row("baseline-commands-live", "as commands-live: a plain aiokafka to paho bridge", (),
@@ -211,7 +217,9 @@ RATIOS: Final = (
     ("saturated-qos1", "baseline-paho-confluent"),
     ("drain-qos1", "baseline-paho-aiokafka-drain"),
     ("drain-qos1", "baseline-paho-confluent-drain"),
+    ("drain-qos1", "baseline-telegraf-drain"),
     ("latency-2k", "baseline-paho-confluent-2k"),
+    ("latency-2k", "baseline-telegraf-2k"),
     ("latency-2k-low-latency", "baseline-paho-confluent-2k"),
     ("latency-2k-economy", "baseline-paho-confluent-2k"),
     ("commands-live", "baseline-commands-live"),

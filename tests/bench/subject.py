@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,8 +54,9 @@ class Launcher(Protocol):
 class Subject:
     """A running process: its pid, its log, its HTTP port if it has one."""
 
-    def __init__(self, command: list[str], log: Path, http_port: int | None) -> None:
+    def __init__(self, command: list[str], log: Path, http_port: int | None, subscribed: bytes = b"subscribed") -> None:
         self.log = log
+        self._subscribed = subscribed
         self._http_port = http_port
         self._process = spawn(command, log, _ROOT)
         self.pid: Final = self._process.pid
@@ -145,7 +147,7 @@ class Subject:
     def _is_ready(self) -> bool:
         self.check_alive()
         if self._http_port is None:
-            return b"subscribed" in self.log.read_bytes()
+            return self._subscribed in self.log.read_bytes()
         try:
             status, _body = self._get("/readyz")
         except OSError:
@@ -248,6 +250,41 @@ class Baseline:
         command += ["--kafka", place.kafka, "--topic", place.topic, "--compression", self.compression]
         command += ["--linger-ms", str(self.linger_ms)]
         return Subject([*command, "--persistent"] if self.persistent else command, log, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Telegraf:
+    """The `telegraf` of the PATH, with its batches and windows raised, and each message acknowledged after Kafka."""
+
+    compression: Literal["none", "zstd"] = "none"
+    flush_interval: str = "100ms"
+
+    def start(self, place: Place) -> Subject:
+        """Telegraf, from `devices/#` to the topic, with a session that stays."""
+        if (program := shutil.which("telegraf")) is None:
+            raise BenchError("there is no program telegraf on the PATH")
+        place.directory.mkdir(parents=True, exist_ok=True)
+        log = place.directory / "telegraf.log"
+        log.unlink(missing_ok=True)  # readiness is read from it
+        settings = {
+            "agent": {
+                "flush_interval": self.flush_interval, "metric_batch_size": 5_000, "metric_buffer_limit": 200_000,
+                "omit_hostname": True,
+            },
+            "inputs": {"mqtt_consumer": [{
+                "servers": [f"tcp://127.0.0.1:{place.mqtt_port}"], "topics": ["$share/bench/devices/#"], "qos": 1,
+                "client_id": "telegraf", "persistent_session": True, "max_undelivered_messages": 20_000,
+                "data_format": "value", "data_type": "string",
+            }]},
+            "outputs": {"kafka": [{
+                "brokers": [place.kafka], "topic": place.topic, "routing_tag": "topic", "idempotent_writes": True,
+                "required_acks": -1, "compression_codec": 4 if self.compression == "zstd" else 0,
+                "data_format": "template", "template": '{{ .Field "value" }}',
+            }]},
+        }  # fmt: skip
+        file = place.directory / "telegraf.conf"
+        file.write_text(to_toml(settings))
+        return Subject([program, "--config", str(file)], log, None, b"Connected [")
 
 
 @dataclass(frozen=True, slots=True)
