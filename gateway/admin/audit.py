@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.admin.errors import AdminError
 from gateway.base.moments import moment_ms
@@ -55,6 +55,7 @@ class AuditLog:
         return entry
 
     def finish(self, entry: Entry, result: str, after: Any) -> None:
+        """Write the outcome of a change: ``result`` in words, and the state after it. Raises AuditError."""
         try:
             self._append(entry.id, "outcome", entry.head | {"result": result, "after": after})
         except OSError as error:
@@ -63,10 +64,10 @@ class AuditLog:
                 f"({error.strerror or error}), which has the intent alone. Free space there, and note the outcome."
             ) from error
 
-    def _append(self, number: str, phase: str, facts: dict[str, Any]) -> None:
+    def _append(self, change_id: str, phase: Literal["intent", "outcome"], facts: dict[str, Any]) -> None:
         document = {
             "time": moment_ms(time.time_ns() // 1_000_000),
-            "id": number,
+            "id": change_id,
             "phase": phase,
             "user": running_user(),
             "host": socket.gethostname(),
@@ -89,9 +90,9 @@ class AuditLog:
 class Entry:
     """A change under way. Its outcome is noted once."""
 
-    def __init__(self, log: AuditLog, number: str, head: dict[str, Any]) -> None:
+    def __init__(self, log: AuditLog, change_id: str, head: dict[str, Any]) -> None:
         self._log = log
-        self.id = number
+        self.id = change_id
         self.head = head
 
     def done(self, after: Any = None) -> None:

@@ -22,7 +22,7 @@ def kafka_s_own(names: Iterable[str]) -> str | None:
 
 def deletion_forbidden(brokers: Mapping[int, Mapping[str, ConfigEntry]]) -> str | None:
     """Why this Kafka deletes no topics; None if it does."""
-    forbidding = _those(brokers, "delete.topic.enable", "false")
+    forbidding = _brokers_with(brokers, "delete.topic.enable", "false")
     if forbidding:
         return (
             f"Kafka forbids it: delete.topic.enable=false on broker {forbidding}. Set it to true in server.properties "
@@ -36,7 +36,7 @@ def deletion_warnings(
 ) -> list[str]:
     """Sentences about programs and settings that would create the topics again or wait for them."""
     warnings = []
-    if creating := _those(brokers, "auto.create.topics.enable", "true"):
+    if creating := _brokers_with(brokers, "auto.create.topics.enable", "true"):
         warnings.append(
             f"auto.create.topics.enable=true on broker {creating}: any producer or consumer that still uses the "
             "topic creates it again, with the broker's default settings. Stop them first."
@@ -57,7 +57,7 @@ def deletion_warnings(
     return warnings
 
 
-def _those(brokers: Mapping[int, Mapping[str, ConfigEntry]], key: str, value: str) -> str:
+def _brokers_with(brokers: Mapping[int, Mapping[str, ConfigEntry]], key: str, value: str) -> str:
     """The brokers with this configuration, as a list for a sentence."""
     found = [number for number, configs in brokers.items() if key in configs and configs[key].value == value]
     return ", ".join(str(number) for number in found)

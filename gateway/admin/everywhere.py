@@ -54,8 +54,8 @@ def wait_everywhere(
             ]
             late += [one.why for one in views.unanswered if one.id not in fenced]
             if not late:
-                return Everywhere((), fenced)
+                return Everywhere(behind=(), fenced=fenced)
             behind = tuple(late)
         if monotonic() >= deadline:
-            return Everywhere(behind, fenced)
+            return Everywhere(behind=behind, fenced=fenced)
         sleep(_POLL_S)

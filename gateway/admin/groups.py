@@ -53,9 +53,9 @@ class GroupReading:
 
     def groups(self) -> Answers[tuple[GroupListing, ...]]:
         """All groups by their coordinator. Asks all brokers."""
-        return self._links.ask_each(self._listing)
+        return self._links.ask_each(self._groups_at)
 
-    def _listing(self, broker: int) -> tuple[GroupListing, ...]:
+    def _groups_at(self, broker: int) -> tuple[GroupListing, ...]:
         answer = self._links.ask(broker, admin_api.ListGroupsRequest(states_filter=[], types_filter=[]))
         check(answer.error_code, f"Broker {broker} does not list its groups")
         return tuple(
@@ -101,17 +101,18 @@ class GroupReading:
         try:
             answer = self._links.ask(coordinator, ConsumerGroupDescribeRequest(group_ids=[name]))
         except AdminUnsupportedError:  # before 4.0
-            return self._classic(name, place)
+            return self._classic_group(name, place)
         found = answer.groups[0]
         if found.error_code == _ID_NOT_FOUND:  # a classic group, or none
-            return self._classic(name, place)
+            return self._classic_group(name, place)
         check(found.error_code, f"Group {name!r} cannot be described", found.error_message)
         return Group(
             id=name, type="consumer", state=found.group_state, protocol=found.assignor_name,
             members=tuple(described_member(one) for one in found.members), epoch=found.group_epoch, **place,
         )  # fmt: skip
 
-    def _classic(self, name: str, place: dict[str, int]) -> Group:
+    def _classic_group(self, name: str, place: dict[str, int]) -> Group:
+        """A group of the protocol before KIP-848. Raises AdminMissingError for an unknown one."""
         answer = self._links.ask(place["coordinator"], admin_api.DescribeGroupsRequest(groups=[name]))
         found = answer.groups[0]
         unknown = found.error_code == _ID_NOT_FOUND  # older versions answer Dead for any name
@@ -129,7 +130,7 @@ class GroupReading:
 
     def _check_kind(self, name: str, coordinator: int) -> None:
         """Raise AdminUnsupportedError for a kind of group without committed offsets."""
-        for one in self._listing(coordinator):
+        for one in self._groups_at(coordinator):
             if one.id == name and one.type in _OTHER_TOOLS:
                 raise AdminUnsupportedError(
                     f"Group {name!r} is a {one.type} group ({one.state}): {_OTHER_TOOLS[one.type]} describes it."
@@ -138,6 +139,7 @@ class GroupReading:
     # --- offsets ---
 
     def committed(self, group: str) -> Offsets:
+        """The committed offsets of a group, with a problem for each that cannot be read."""
         coordinator = self.coordinator(group)
         asked = consumer_api.OffsetFetchRequest.OffsetFetchRequestGroup
         request = consumer_api.OffsetFetchRequest(
@@ -158,12 +160,12 @@ class GroupReading:
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The high watermark of each partition (the offset of its next record), from the leaders."""
-        return self._listed(partitions, _END)
+        return self._offsets_at(partitions, _END)
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        return self._listed(partitions, _START)
+        return self._offsets_at(partitions, _START)
 
-    def _listed(self, partitions: Iterable[TopicPartition], at: int) -> Offsets:
+    def _offsets_at(self, partitions: Iterable[TopicPartition], at: int) -> Offsets:  # ``at``: _START or _END
         wanted = sorted(set(partitions))
         told = Offsets()
         leaders = self._by_leader(wanted, told)
@@ -190,8 +192,7 @@ class GroupReading:
 
         Partitions without such a record, or without the right to read it, are left out. Reads a batch of each
         partition, so it suits a few hundred partitions, not thousands."""
-        told = Offsets()
-        leaders = self._by_leader(sorted(offsets), told)
+        leaders = self._by_leader(sorted(offsets), Offsets())  # the problems are not used
 
         def ask(number: int) -> dict[TopicPartition, int]:
             times = {}
@@ -205,7 +206,7 @@ class GroupReading:
         return {place: at for times in answers.by_broker.values() for place, at in times.items()}
 
     def _by_leader(self, partitions: list[TopicPartition], told: Offsets) -> dict[int, list[TopicPartition]]:
-        """Partitions by their leader. Partitions without one become problems."""
+        """Partitions by their leader. Partitions without one become problems in ``told``."""
         known = {
             TopicPartition(topic.name, one.number): one.leader
             for topic in self.topics({place.topic for place in partitions})
@@ -226,6 +227,7 @@ class GroupReading:
 
 
 def _list_offsets(partitions: list[TopicPartition], at: int, timeout_ms: int) -> Any:
+    """A request for the start or the end of these logs, as ``at`` says (_START, _END)."""
     asked = consumer_api.ListOffsetsRequest.ListOffsetsTopic
     return consumer_api.ListOffsetsRequest(
         replica_id=-1,
@@ -267,7 +269,7 @@ def _fetch(place: TopicPartition, offset: int) -> Any:
 
 
 def _first_time(answer: Any) -> int | None:
-    """The first timestamp of a fetched batch, from its header, which is not compressed."""
+    """The first timestamp of a fetched batch, from its header, which is not compressed; None without a batch."""
     for topic in answer.responses:
         for one in topic.partitions:
             data = bytes(one.records or b"")

@@ -78,9 +78,11 @@ class KafkaAdmin(GroupReading, Changes):
             brokers = [Broker(found.node_id, found.host, found.port, found.rack) for found in answer.brokers]
         else:
             check(answer.error_code, "The cluster cannot be described", answer.error_message)
-            told = answer.version is not None and answer.version >= 2
+            has_fenced = answer.version is not None and answer.version >= 2
             brokers = [
-                Broker(found.broker_id, found.host, found.port, found.rack, bool(found.is_fenced) if told else None)
+                Broker(
+                    found.broker_id, found.host, found.port, found.rack, bool(found.is_fenced) if has_fenced else None
+                )
                 for found in answer.brokers
             ]
         brokers.sort(key=lambda broker: broker.id)
@@ -192,7 +194,7 @@ class KafkaAdmin(GroupReading, Changes):
         return self._links.ask_each(ask)
 
     def _topics_with_elr(self, names: list[str]) -> list[Any]:
-        """The topics of DescribeTopicPartitions, read page by page; without names all topics."""
+        """The topics with their eligible leader replicas (KIP-966), read page by page; without names all topics."""
         found: dict[str, Any] = {}
         cursor: Any = None
         while True:
@@ -251,13 +253,17 @@ def _configs(kind: str, names: Iterable[str], keys: Sequence[str] | None = None)
     )
 
 
-def _page(names: list[str], at: Any) -> Any:
-    """A request for a page of topics: the first, or the one after the last page."""
+def _page(names: list[str], cursor: Any) -> Any:
+    """A request for a page of topics; ``cursor`` is the next page's, from the last answer, or None for the first."""
     asked = admin_api.DescribeTopicPartitionsRequest
     return asked(
         topics=[asked.TopicRequest(name=name) for name in names],
         response_partition_limit=_PAGE,
-        cursor=None if at is None else asked.Cursor(topic_name=at.topic_name, partition_index=at.partition_index),
+        cursor=(
+            None
+            if cursor is None
+            else asked.Cursor(topic_name=cursor.topic_name, partition_index=cursor.partition_index)
+        ),
     )
 
 

@@ -100,11 +100,11 @@ def group_lag(look: Look, before: Look | None, times_ms: Mapping[TopicPartition,
     members = {place: member for member in look.group.members for place in member.assignment}
     places = sorted({*look.committed, *members})
     return GroupLag(
-        look.group, tuple(_partition(place, look, before, times_ms, now_ms, members.get(place)) for place in places)
+        look.group, tuple(_partition_lag(place, look, before, times_ms, now_ms, members.get(place)) for place in places)
     )
 
 
-def _partition(
+def _partition_lag(
     place: TopicPartition,
     look: Look,
     before: Look | None,

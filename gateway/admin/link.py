@@ -66,42 +66,44 @@ class Link:
         try:
             reused = self._socket is not None
             try:
-                return self._asked(request, deadline, timeout_s, max_version)
+                return self._ask_once(request, deadline, timeout_s, max_version)
             except BrokerUnreachableError:
                 if not (reused and again) or self._closed:
                     raise
-                return self._asked(request, deadline, timeout_s, max_version)
+                return self._ask_once(request, deadline, timeout_s, max_version)
         finally:
             self._lock.release()
 
     def close(self) -> None:
         """End the connection and a waiting question. Never raises."""
         self._closed = True
-        self._drop()
+        self._disconnect()
 
-    def _asked(self, request: Any, deadline: float, timeout_s: float, max_version: int | None) -> Any:
+    def _ask_once(self, request: Any, deadline: float, timeout_s: float, max_version: int | None) -> Any:
+        """One attempt of ``ask``; connects first if necessary. ``timeout_s`` is for the error's text alone."""
         try:
             if self._socket is None:
                 self._connect(deadline)
-            request.API_VERSION = self._version(request, max_version)
+            request.API_VERSION = self._version_for(request, max_version)
             return self._exchange(request, deadline)
         except TimeoutError as error:
-            self._drop()
+            self._disconnect()
             raise BrokerSilentError(
                 f"{self.name} did not answer within {timeout_s:g} s ({_what(request)}). A frozen or overloaded "
                 "process still accepts connections: check its log and CPU, and restart it if it hangs."
             ) from error
         except (OSError, EOFError) as error:
-            self._drop()
+            self._disconnect()
             raise BrokerUnreachableError(f"{self.name} {_cause(error, self._login.where)}") from error
         except (kafka_errors.KafkaProtocolError, ValueError, IndexError) as error:
-            self._drop()
+            self._disconnect()
             raise BrokerUnreachableError(
                 f"{self.name} does not answer as Kafka does. Check the port and {self._login.where}.security: "
                 "does the listener use TLS?"
             ) from error
 
-    def _version(self, request: Any, max_version: int | None) -> int:
+    def _version_for(self, request: Any, max_version: int | None) -> int:
+        """The newest version of this request that both sides know, at most ``max_version``."""
         ours = request.max_version if max_version is None else min(max_version, request.max_version)
         low, high = self.versions.get(request.API_KEY, (0, -1))
         if high < 0 or low > ours:
@@ -138,7 +140,7 @@ class Link:
             known = [key.max_version for key in answer.api_keys if key.api_key == request.API_KEY]
             version = min(known[0], version - 1) if known else 0
         if answer.error_code != 0:
-            self._drop()
+            self._disconnect()
             raise BrokerUnreachableError(f"{self.name} refuses the connection: {_said(answer.error_code)}.")
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
@@ -147,7 +149,7 @@ class Link:
         assert sasl is not None
         answer = self._exchange(sasl_api.SaslHandshakeRequest(version=1, mechanism=sasl.mechanism), deadline)
         if answer.error_code != 0:
-            self._drop()
+            self._disconnect()
             raise AdminRefusedError(
                 f"{self.name} does not know {sasl.mechanism}; it knows {', '.join(answer.mechanisms) or 'nothing'}. "
                 f"Set {self._login.where}.sasl.mechanism to one of them."
@@ -165,20 +167,21 @@ class Link:
                     said = words(error)
                 else:
                     continue
-            self._drop()
+            self._disconnect()
             self._login.refused()
             raise AdminRefusedError(
                 f"{self.name} does not let {self._login.who} in: {said or _said(answer.error_code)}. "
                 f"{self._login.check}"
             )
         if not mechanism.is_authenticated():
-            self._drop()
+            self._disconnect()
             self._login.refused()
             raise AdminRefusedError(f"{self.name} does not let {self._login.who} in. {self._login.check}")
 
     # --- bytes ---
 
     def _exchange(self, request: Any, deadline: float) -> Any:
+        """Send a request and return its answer. Raises EOFError on a closed connection, TimeoutError, OSError."""
         connection, protocol = self._socket, self._protocol
         if connection is None:
             raise EOFError
@@ -193,7 +196,7 @@ class Link:
             for _, answer in protocol.receive_bytes(data):
                 return answer
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._socket = self._socket, None
         if connection is None:
             return
@@ -225,6 +228,7 @@ def _said(code: int) -> str:
 
 
 def _cause(error: BaseException, where: str) -> str:
+    """The rest of a sentence after a broker's name. ``where``: the settings' table, "kafka" or "admin"."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return distrust(error, f"{where}.tls")
     if isinstance(error, ssl.SSLError):

@@ -41,8 +41,8 @@ class Links:
         for text in bootstrap:
             address = parse_kafka_address(text)
             self._bootstrap.append(Link(address.host, address.port, f"Kafka at {text}", login, client_id))
-        self._links: dict[tuple[str, int, bool], Link] = {}
-        self._silent: dict[Link, tuple[float, AdminError]] = {}
+        self._links: dict[tuple[str, int, bool], Link] = {}  # by host, port, and whether it is for the controller
+        self._silent: dict[Link, tuple[float, AdminError]] = {}  # when and how the last question failed
         self._brokers: dict[int, Broker] | None = None
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Links:
         """The brokers by number. At first they are learned from the first bootstrap address that answers; if none does,
         raises the most informative error."""
         if self._brokers is None:
-            found = self._first(
+            found = self._first_answer(
                 self._bootstrap, lambda: metadata_api.MetadataRequest(topics=[]), self.timeout_s, hedge_s=0.0
             )
             self._brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in found.brokers}
@@ -98,7 +98,7 @@ class Links:
         timeout_s = min(self.timeout_s, _CONTROLLER_S) if controller else self.timeout_s
         links = self._ranked(controller=controller)
         try:
-            return self._first(links, make, timeout_s, hedge_s=_HEDGE_S, **options)
+            return self._first_answer(links, make, timeout_s, hedge_s=_HEDGE_S, **options)
         except AdminRetriableError as error:
             if not controller:
                 raise
@@ -113,7 +113,7 @@ class Links:
         return self._ask(self._ranked(controller=True)[0], request, self.timeout_s, {"again": False, **options})
 
     def _ranked(self, *, controller: bool) -> list[Link]:
-        """Connections in the order of attempts."""
+        """A connection to each broker, in the order of attempts: those that failed lately come last."""
 
         def rank(number: int) -> tuple[bool, bool, bool]:
             link = self.link(number, controller=controller)
@@ -157,6 +157,7 @@ class Links:
         return Unanswered(number, address, str(error), isinstance(error, BrokerSilentError))
 
     def _ask(self, link: Link, request: Any, timeout_s: float, options: dict[str, Any]) -> Any:
+        """``link.ask``; within ``_MEMORY_S`` of a failure that error again, without asking."""
         at, error = self._silent.get(link, (0.0, None))
         if error is not None and time.monotonic() - at < _MEMORY_S:
             raise error.with_traceback(None)
@@ -168,7 +169,7 @@ class Links:
         self._silent.pop(link, None)
         return answer
 
-    def _first(
+    def _first_answer(
         self, links: list[Link], make: Callable[[], Any], timeout_s: float, *, hedge_s: float, **options: Any
     ) -> Any:
         """The first answer of any of these; each is asked ``hedge_s`` after the one before, or at once when that one

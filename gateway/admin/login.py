@@ -91,16 +91,17 @@ class AdminLogin:
             self._credential = None
 
     def _token(self) -> str:
+        """The last token, or a new one if it expires within ``_TOKEN_LEFT_NS``."""
         with self._lock:
             found = self._credential
             if found is not None and found.expires_at_ns is not None:
                 fresh_enough = found.expires_at_ns - time.monotonic_ns() > _TOKEN_LEFT_NS
                 found = found if fresh_enough else None
             if found is None:
-                found = self._credential = asyncio.run(self._fetch())
+                found = self._credential = asyncio.run(self._fetch_token())
             return found.token
 
-    async def _fetch(self) -> Credential:
+    async def _fetch_token(self) -> Credential:
         from auth.outward.tokens import token_source
 
         assert self.sasl is not None

@@ -9,7 +9,7 @@ from gateway.admin.model import LogDir, Reassignment, Topic, TopicPartition
 @dataclass(frozen=True, slots=True)
 class Moving:
     """A partition that is being moved. ``copied`` has the bytes on each new broker, ``bytes`` the leader's size; None
-    if unknown. ``share`` is the slowest new replica's part of it, 0 to 1."""
+    if unknown."""
 
     place: TopicPartition
     leader: int | None
@@ -22,6 +22,7 @@ class Moving:
 
     @property
     def share(self) -> float | None:
+        """The part of ``bytes`` that the slowest new replica has, 0 to 1; None if a size is unknown."""
         if self.bytes is None or any(size is None for size in self.copied.values()):
             return None
         if not self.bytes:
@@ -38,7 +39,7 @@ def moving(
         for broker, found in dirs.items()
         for folder in found
         for one in folder.replicas
-        if not one.future
+        if not one.future  # the copy of a move to another disk of the same broker
     }
     partitions = {TopicPartition(topic.name, one.number): one for topic in topics for one in topic.partitions}
     result = []

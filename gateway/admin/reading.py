@@ -37,7 +37,7 @@ def check(code: int, what: str, message: str | None = None, *, missing: bool = T
         return
     kind = kafka_errors.for_code(code)
     said = (message or "").strip().rstrip(".") or kind.message
-    if code in _RIGHTS or code in {54, 58}:
+    if code in _RIGHTS or code in {54, 58}:  # SECURITY_DISABLED, SASL_AUTHENTICATION_FAILED
         rights = _RIGHTS.get(code, "a login that the cluster knows")
         raise AdminRefusedError(f"Kafka does not allow it: {what} ({said}). It needs {rights}.")
     if code in _MISSING and missing:
@@ -47,7 +47,7 @@ def check(code: int, what: str, message: str | None = None, *, missing: bool = T
 
 
 def sentence(code: int, what: str, message: str | None = None) -> str:
-    """The text of the error that ``check`` raises."""
+    """The text of the error that ``check`` raises; empty for code 0."""
     try:
         check(code, what, message)
     except AdminError as error:
@@ -66,7 +66,7 @@ def topic_of(found: Any) -> Topic:
 
 
 def partition_of(topic: str, found: Any) -> Partition:
-    elr = getattr(found, "eligible_leader_replicas", None)
+    elr = getattr(found, "eligible_leader_replicas", None)  # not in Metadata answers
     last = getattr(found, "last_known_elr", None)
     return Partition(
         topic=topic,
@@ -127,6 +127,7 @@ def log_dir(found: Any) -> LogDir:
 
 
 def assigned(topics: Any) -> tuple[TopicPartition, ...]:
+    """The partitions of a member's assignment, in the form of either group protocol."""
     return tuple(
         sorted(
             TopicPartition(getattr(topic, "topic_name", None) or topic.topic, number)

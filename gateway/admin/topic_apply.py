@@ -41,7 +41,8 @@ class Applied:
     fenced: tuple[int, ...] = ()
 
 
-def look(admin: KafkaAdmin, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
+def needed_steps(admin: KafkaAdmin, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
+    """The plan for these topics as Kafka has them now. Raises AdminError."""
     wanted = tuple(wanted)
     there = {topic.name: topic for topic in admin.topics(topic.name for topic in wanted)}
     asked = [topic.name for topic in wanted if topic.name in there and topic.configs]
@@ -107,7 +108,7 @@ def apply(
     while True:
         again = ""
         try:
-            steps = [step for step in look(admin, wanted) if step.acts]
+            steps = [step for step in needed_steps(admin, wanted) if step.acts]
         except AdminRetriableError as error:
             steps, again = [], str(error)
         else:
@@ -133,7 +134,7 @@ def apply(
                 admin, by_name, _end_state(admin, by_name, result.done), until, monotonic=monotonic, sleep=sleep
             )
             result.behind, result.fenced = everywhere.behind, everywhere.fenced
-            still = _still(admin, wanted)
+            still = _steps_still_needed(admin, wanted)
             if everywhere.behind or (
                 still is not None and not [step for step in still if step.acts and step not in refused]
             ):
@@ -146,15 +147,15 @@ def apply(
             if again is not _NOT_SHOWN:
                 tell(f"not yet: {again} Trying again")
             sleep(_BACKOFF_S)
-    still = _still(admin, wanted) if refused else ()
+    still = _steps_still_needed(admin, wanted) if refused else ()
     result.left |= {step: why for step, why in refused.items() if still is None or step in still}
     return result
 
 
-def _still(admin: KafkaAdmin, wanted: tuple[Wanted, ...]) -> tuple[Step, ...] | None:
+def _steps_still_needed(admin: KafkaAdmin, wanted: tuple[Wanted, ...]) -> tuple[Step, ...] | None:
     """The present steps; None while Kafka does not answer."""
     try:
-        return look(admin, wanted)
+        return needed_steps(admin, wanted)
     except AdminRetriableError:
         return None
 
@@ -258,6 +259,7 @@ def delete(
 
 
 def _gone(admin: KafkaAdmin, topic: Topic) -> bool:
+    """Whether this topic is deleted, also if a new one has its name; False while Kafka does not answer."""
     try:
         found = admin.topics([topic.name])
     except AdminRetriableError:

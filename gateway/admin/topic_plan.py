@@ -70,7 +70,7 @@ def wanted_topics(settings: Settings) -> tuple[Wanted, ...]:
     if settings.ledger.topic:
         uses.setdefault(settings.ledger.topic, []).append("ledger")
     configs: dict[str, dict[str, str]] = {}
-    beside: dict[str, tuple[str, ...]] = {}
+    beside: dict[str, tuple[str, ...]] = {}  # topics whose partition count a new topic at least gets
     for one in settings.commands:
         for name in one.topics:
             uses.setdefault(name, []).append(f"commands {one.name}")
@@ -109,7 +109,8 @@ def _wanted(
     configs: dict[str, str],
     beside: tuple[str, ...],
 ) -> Wanted:
-    """A topic as it should be. Declared settings come before ``configs``, those that its use asks for."""
+    """A topic as it should be. Declared settings come before ``configs``, those that its use asks for. It gets at least
+    as many partitions as the topics ``beside`` it."""
     common = settings.kafka.topics
     if declared is None:
         return Wanted(
@@ -155,15 +156,15 @@ def plan(
     for topic in by_name.values():
         found = there.get(topic.name)
         if found is None:
-            steps.append(_creation(topic, max(counts[name] for name in (topic.name, *topic.beside))))
+            steps.append(_creation_step(topic, max(counts[name] for name in (topic.name, *topic.beside))))
             continue
-        own = [*_partitions(topic, found), *_configuration(topic, configs.get(topic.name, {})),
-               *_replication(topic, found)]  # fmt: skip
+        own = [*_partition_steps(topic, found), *_config_steps(topic, configs.get(topic.name, {})),
+               *_replication_steps(topic, found)]  # fmt: skip
         steps += own or [Step(topic.name, "nothing", _as_it_is(topic, found))]
     return tuple(steps)
 
 
-def _creation(topic: Wanted, partitions: int) -> Step:
+def _creation_step(topic: Wanted, partitions: int) -> Step:
     copies = "the broker's default replication" if topic.replication == _BROKERS_CHOICE else (
         f"replication {topic.replication}"
     )  # fmt: skip
@@ -172,7 +173,7 @@ def _creation(topic: Wanted, partitions: int) -> Step:
     return Step(topic.name, "create", f"{many(partitions, 'partition')}, {copies}{settings}", after=dict(after))
 
 
-def _partitions(topic: Wanted, found: Topic) -> list[Step]:
+def _partition_steps(topic: Wanted, found: Topic) -> list[Step]:
     count = len(found.partitions)
     if topic.partitions == count or not topic.partitions_said:
         return []
@@ -198,7 +199,7 @@ def _partitions(topic: Wanted, found: Topic) -> list[Step]:
     ]  # fmt: skip
 
 
-def _configuration(topic: Wanted, there: Mapping[str, ConfigEntry]) -> list[Step]:
+def _config_steps(topic: Wanted, there: Mapping[str, ConfigEntry]) -> list[Step]:
     changes = {}
     for key, value in topic.configs.items():
         entry = there.get(key)
@@ -234,7 +235,7 @@ def _same(key: str, now: str | None, wanted: str) -> bool:
     return now == wanted
 
 
-def _replication(topic: Wanted, found: Topic) -> list[Step]:
+def _replication_steps(topic: Wanted, found: Topic) -> list[Step]:
     if not topic.replication_said or topic.replication in {_BROKERS_CHOICE, found.replication}:
         return []
     text = (

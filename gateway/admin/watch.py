@@ -69,7 +69,7 @@ class GroupWatch:
         self._lags: dict[str, GroupLag] = {}
         self._topics: tuple[TopicLag, ...] = ()
         self._unseen: dict[str, tuple[int, str]] = {}  # failed looks in a row, and why; the looking thread writes it
-        self._failed = 0
+        self._failed = 0  # looks in a row
         self._failure = ""
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class GroupWatch:
     async def look(self) -> None:
         """Ask Kafka once and note the answer. Never raises."""
         try:
-            found = await asyncio.to_thread(self._asked)
+            found = await asyncio.to_thread(self._read_lags)
         except GatewayError as error:
             self._failed_to_look(error)
             return
@@ -113,9 +113,9 @@ class GroupWatch:
             log.info("consumers_watched", groups=list(self._groups))
         self._failed, self._failure = 0, ""
         self._lags = found
-        self._topics = tuple(by_topic(found.values(), self._behind_since, time.monotonic()))
+        self._topics = tuple(lag_by_topic(found.values(), self._behind_since, time.monotonic()))
 
-    def _asked(self) -> dict[str, GroupLag]:
+    def _read_lags(self) -> dict[str, GroupLag]:
         """The lag of every watched group that Kafka knows. Runs in a thread."""
         from gateway.admin.errors import AdminError, AdminMissingError
         from gateway.admin.looking import judged, look
@@ -148,6 +148,7 @@ class GroupWatch:
         return found
 
     def _failed_to_look(self, error: Exception) -> None:
+        """Count a failed look; the first of a row, and each new reason, is logged."""
         forget_frames(error)
         self._metrics.consumer_look_failures.child().value += 1
         if not self._failed or self._failure != str(error):
@@ -206,7 +207,7 @@ def _connected(settings: Settings) -> KafkaAdmin:
     return KafkaAdmin(settings)
 
 
-def by_topic(
+def lag_by_topic(
     groups: Iterable[GroupLag], behind_since: dict[tuple[str, str], float], now_s: float
 ) -> Iterator[TopicLag]:
     """The lag of each group by topic. ``behind_since`` keeps the start of each lag between calls."""

@@ -18,7 +18,7 @@ from gateway.admin.audit import AuditLog
 from gateway.admin.groups import OFFSETS_TOPIC
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import Partition
-from gateway.admin.topic_apply import apply, look
+from gateway.admin.topic_apply import apply, needed_steps
 from gateway.admin.topic_plan import wanted_topics
 from gateway.cli.main import main
 from gateway.local.embedded.kafka import KafkaCluster
@@ -134,7 +134,7 @@ def test_apply_ends_at_the_same_state_when_the_controller_dies_midway(
     assert dead.is_set()
     assert (result.left, result.behind) == ({}, ())
     with KafkaAdmin(settings_of(operator)) as admin:
-        assert all(step.kind == "nothing" for step in look(admin, wanted))
+        assert all(step.kind == "nothing" for step in needed_steps(admin, wanted))
     operator.heal()
     everywhere(operator, (topic.name for topic in wanted), lambda one: one.leader is not None)
     with KafkaAdmin(settings_of(operator)) as admin:

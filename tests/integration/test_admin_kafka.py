@@ -313,7 +313,7 @@ async def test_a_share_group_is_described_by_its_own_tool(
     took(consume(f"{unique}-other", topic), 1)  # has Kafka make its topic of offsets
     with KafkaAdmin(settings_of(kafka.bootstrap)) as admin:
         listed = GroupListing(unique, "share", "Empty", "share", 1)
-        monkeypatch.setattr(KafkaAdmin, "_listing", lambda _self, _broker: (listed,))
+        monkeypatch.setattr(KafkaAdmin, "_groups_at", lambda _self, _broker: (listed,))
         with pytest.raises(AdminUnsupportedError) as failure:
             admin.group(unique)
     assert "kafka-share-groups.sh describes it" in str(failure.value)

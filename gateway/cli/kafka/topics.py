@@ -12,7 +12,7 @@ from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_
 from gateway.admin.errors import AdminError, AdminRefusedError
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import ConfigEntry, Topic
-from gateway.admin.topic_apply import apply, delete, look, refusals
+from gateway.admin.topic_apply import apply, delete, needed_steps, refusals
 from gateway.admin.topic_plan import Step, Wanted, templated, wanted_topics
 from gateway.cli.arguments import duration, utf8
 from gateway.cli.kafka.common import (
@@ -176,7 +176,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     say what apply would do. Kafka is asked whether the rights suffice; nothing is changed."""
     with connected(arguments) as (settings, admin):
         wanted = wanted_topics(settings)
-        steps = look(admin, wanted)
+        steps = needed_steps(admin, wanted)
         refused = refusals(admin, steps, wanted)
     _show(arguments, settings, steps, wanted, refused)
     return ExitStatus.INCOMPLETE if arguments.check and any(step.acts for step in steps) else ExitStatus.OK
@@ -224,7 +224,7 @@ def _apply(arguments: argparse.Namespace) -> int:
     or a controller's failure, it does the remaining steps. Ends with status 5 when a step is not done."""
     with connected(arguments) as (settings, admin):
         wanted = wanted_topics(settings)
-        steps = look(admin, wanted)
+        steps = needed_steps(admin, wanted)
         actions = [step for step in steps if step.acts]
         if arguments.dry_run or (actions and not arguments.yes and not arguments.json):
             _show(arguments, settings, steps, wanted, refusals(admin, steps, wanted))
