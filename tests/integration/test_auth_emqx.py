@@ -59,7 +59,7 @@ def make_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServi
         folder = tmp_path_factory.mktemp("auth")
         filters = ["devices/+/telemetry"]
         toml = f'answer_timeout = "4s"\n{auth_toml}'  # a busy machine may take long; EMQX waits 5 s
-        service = AccessProcess(folder, filters=filters, instance="plant", auth_toml=toml, more=more)
+        service = AccessProcess(folder, filters=filters, instance="plant", auth_toml=toml, more_toml=more)
         made.append(service)
         service.prepare(devices)
         service.start()

@@ -51,10 +51,10 @@ class Rig:
 async def test_an_alert_becomes_one_command_and_its_answer_is_told() -> None:
     rig = Rig()
     for value in (record("s", "score"), record("q", "silence", signal=None), record(), record()):
-        await rig.alerts.alert(value, T0 + 8_000)
+        await rig.alerts.take_alert(value, T0 + 8_000)
     assert rig.commands == [("pump-7", SUBJECT, "a1")], "copies, scores and silences lead to none"
     for value in (status("sent", T0 + 8_150, terminal=False), status("succeeded", T0 + 8_200), status("late", T0)):
-        rig.alerts.status(value)
+        rig.alerts.take_status(value)
     [alert] = rig.alerts.found
     assert (alert.status, alert.finished_ms) == ("succeeded", T0 + 8_200)
     assert rig.said[-1] == "pump-7: succeeded, 8.20 s after the reading."
@@ -70,7 +70,7 @@ async def test_what_has_not_come_is_said_and_nothing_more() -> None:
     assert "Spark's alert had not come" in render_loop(Loop("pump-7"))
     assert "too short" in render_loop(Loop(None))
     rig = Rig()
-    await rig.alerts.alert(record(), T0 + 8_000)
+    await rig.alerts.take_alert(record(), T0 + 8_000)
     text = render_loop(Loop("pump-1", rig.alerts.found))
     assert "not finished      without a status" in text
     assert "pump-1 measured wrong, and Spark's alert about it had not come" in text
@@ -81,12 +81,12 @@ async def test_the_loop_is_closed_once_the_command_of_the_devices_alert_has_ende
 ) -> None:
     monkeypatch.setattr(alerts, "_AFTER_S", 0.0)
     rig = Rig()
-    mine, other = (asyncio.create_task(rig.alerts.closed(device)) for device in ("pump-7", "pump-1"))
-    await rig.alerts.alert(record(), T0 + 8_000)
-    rig.alerts.status(status("sent", T0 + 8_150, terminal=False))
+    mine, other = (asyncio.create_task(rig.alerts.wait_closed(device)) for device in ("pump-7", "pump-1"))
+    await rig.alerts.take_alert(record(), T0 + 8_000)
+    rig.alerts.take_status(status("sent", T0 + 8_150, terminal=False))
     await asyncio.sleep(0)
     assert not mine.done(), "the command is under way"
-    rig.alerts.status(status("succeeded", T0 + 8_200))
+    rig.alerts.take_status(status("succeeded", T0 + 8_200))
     await asyncio.wait_for(mine, 30)
     assert not other.done(), "it is another device's"
     assert [rig.alerts.is_closed(device) for device in ("pump-7", "pump-1")] == [True, False]

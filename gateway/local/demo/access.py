@@ -61,7 +61,7 @@ class DemoAccess:
         return self._process
 
     async def start(self, options: DemoOptions) -> None:
-        """Make its database with a user for each device, and start it. Raises GatewayError."""
+        """Start the access service, on a database with a user for each device. Raises GatewayError."""
         begun_s = time.monotonic()
         self._view.note(self._step.now(StepState.WORKING, "making a user for each device"))
         root = self._root()
@@ -69,7 +69,7 @@ class DemoAccess:
             root / "auth",
             filters=FILTERS,
             instance=INSTANCE,
-            more=commands_toml(),
+            more_toml=commands_toml(),
             remove=[] if options.keep else [root],
         )
         names = [model.device for model in build_fleet(options.devices, options.seed)]
@@ -86,7 +86,7 @@ class DemoAccess:
         self._view.note(self._step.now(StepState.READY, ready))
 
     def check(self) -> None:
-        """Raises GatewayError when it has ended by itself."""
+        """Raises GatewayError when the access service has ended by itself."""
         if self._process is None or self._step.state is not StepState.READY:
             return
         status = self._process.returncode
@@ -98,7 +98,7 @@ class DemoAccess:
             )
 
     async def counts(self) -> AccessCounts:
-        """What it has answered so far, out of its metrics."""
+        """The access service's answers so far, from its metrics."""
         page = await get(self.process.operator_port, "/metrics")
         if page is None:
             raise GatewayError("The access service does not tell what it answered: its operator port is silent.")

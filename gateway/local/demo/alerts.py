@@ -55,7 +55,8 @@ class Loop:
 
 
 def read_alert(value: bytes, alerted_ms: int) -> Alert | None:
-    """The alert in a record of the job's topic. None for a mere score, and for a silence: no command ends it."""
+    """The alert in a record of the job's topic, written at ``alerted_ms``. None for a mere score, and for a silence: no
+    command ends it."""
     said = json.loads(value)
     if said["kind"] in ("score", "silence"):
         return None
@@ -83,7 +84,7 @@ def render_loop(loop: Loop) -> str:
         )
     lines = [title]
     for one in sorted(loop.alerts, key=lambda alert: alert.device != loop.faulty)[:_SHOWN]:
-        lines += [f"  {one.device}: {one.signal} {one.value:,.2f}, where {one.usual:,.2f} was usual", *_steps(one)]
+        lines += [f"  {one.device}: {one.signal} {one.value:,.2f}, where {one.usual:,.2f} was usual", *_steps_of(one)]
     if len(loop.alerts) > _SHOWN:
         lines.append(f"  and {len(loop.alerts) - _SHOWN:,} more alerts (--json has them)")
     if loop.faulty is not None and loop.faulty not in {one.device for one in loop.alerts}:
@@ -91,7 +92,7 @@ def render_loop(loop: Loop) -> str:
     return "\n".join(lines)
 
 
-def _steps(alert: Alert) -> list[str]:
+def _steps_of(alert: Alert) -> list[str]:
     lines = [f"    alert in Kafka    {_seconds(alert.measured_ms, alert.alerted_ms)} after the reading"]
     if alert.commanded_ms is None:
         return [*lines, "    no command        the run was ending"]
@@ -116,7 +117,7 @@ class Alerts(Background):
 
     def __init__(
         self, bootstrap: str, command: Callable[[str, str, str], Awaitable[int]], say: Callable[[str], None]
-    ) -> None:
+    ) -> None:  # command: device, subject, id → when Kafka had it, in ms
         self._bootstrap = bootstrap
         self._command = command
         self._say = say
@@ -131,14 +132,14 @@ class Alerts(Background):
         """Whether a command that an alert of the device led to has ended."""
         return any(one.device == device and one.finished_ms is not None for one in self.found)
 
-    async def closed(self, device: str) -> None:
-        """Until it is, and some readings came after that."""
+    async def wait_closed(self, device: str) -> None:
+        """Wait until :meth:`is_closed` is true of the device, and some seconds more for its readings after that."""
         while not self.is_closed(device):
             self._ended.clear()
             await self._ended.wait()
         await asyncio.sleep(_AFTER_S)
 
-    async def alert(self, value: bytes, alerted_ms: int) -> None:
+    async def take_alert(self, value: bytes, alerted_ms: int) -> None:
         """Take a record of the job's topic, which may have copies."""
         alert = read_alert(value, alerted_ms)
         if alert is None or alert.alert_id in self._found:
@@ -150,7 +151,7 @@ class Alerts(Background):
         self._found[alert.alert_id] = replace(self._found[alert.alert_id], commanded_ms=commanded_ms)
         self._say(f"{alert.device} is told to {SUBJECT}.")
 
-    def status(self, value: bytes) -> None:
+    def take_status(self, value: bytes) -> None:
         """Take a record of the status topic, which may come again."""
         said = json.loads(value)
         alert = self._found.get(said["id"])
@@ -178,9 +179,9 @@ class Alerts(Background):
             await consumer.start()
             async for record in consumer:
                 if record.topic == ALERTS_TOPIC:
-                    await self.alert(record.value, record.timestamp)
+                    await self.take_alert(record.value, record.timestamp)
                 else:
-                    self.status(record.value)
+                    self.take_status(record.value)
         except KafkaError as error:
             raise ReadBackError(f"the alerts of Spark could not be read from Kafka: {words(error)}.") from error
         finally:

@@ -35,7 +35,7 @@ class ChaosPlan:
 
     @classmethod
     def for_duration(cls, duration_s: float) -> Self:
-        """A kill at a third, a freeze from half on, and a kill when two thirds of that are over."""
+        """A kill at a third of the run, a freeze from half on, and a kill when two thirds of the freeze are over."""
         frozen_for_s = min(_FROZEN_MOST_S, max(_FROZEN_LEAST_S, duration_s / 5))
         freeze_s = duration_s / 2
         return cls(duration_s / 3, freeze_s, frozen_for_s, freeze_s + frozen_for_s * 2 / 3)
@@ -94,6 +94,7 @@ class SpoolTrace:
         self._recent: deque[int] = deque(maxlen=_TRACE_SHOWN)
 
     def add(self, at_s: float, messages: int, size_bytes: int) -> None:
+        """Take a look at the spool. ``samples`` keeps those with messages, and the empty ones next to them."""
         sample = SpoolSample(at_s, messages, size_bytes)
         if messages and not self.last.messages:
             self.samples.append(self.last)

@@ -61,11 +61,11 @@ class Commander(Background):
 
     async def tell(self, device: str, subject: str, command_id: str) -> int:
         """One more, at once; returns when Kafka had it, in ms since 1970."""
-        written = await self._write(device, subject, {subject: True}, ("correlation-id", command_id.encode()))
+        written = await self._produce(device, subject, {subject: True}, ("correlation-id", command_id.encode()))
         return int((await asyncio.shield(written)).timestamp)
 
     async def end(self) -> None:
-        """Send no more, once Kafka has what was sent."""
+        """Stop sending; returns once Kafka has what was sent, at most ``_FLUSH_S`` later."""
         await super().end()
         if self._futures:
             await asyncio.wait(self._futures, timeout=_FLUSH_S)
@@ -98,9 +98,10 @@ class Commander(Background):
 
     async def _send(self) -> None:
         device, every = next(self._orders)
-        await self._write(device, "set", {"every": every})
+        await self._produce(device, "set", {"every": every})
 
-    async def _write(self, device: str, subject: str, value: object, *more: tuple[str, bytes]) -> asyncio.Future[Any]:
+    async def _produce(self, device: str, subject: str, value: object, *more: tuple[str, bytes]) -> asyncio.Future[Any]:
+        """Give a command to the producer, with ``more`` headers; the future is done once Kafka has it."""
         headers = [("subject", subject.encode()), ("response-required", b"true"), ("content-type", b"application/json")]
         future: asyncio.Future[Any] = await self._producer.send(
             COMMANDS_TOPIC, json.dumps(value).encode(), key=device.encode(), headers=[*headers, *more]
@@ -110,7 +111,8 @@ class Commander(Background):
 
 
 def _orders(devices: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """For ever: a device and how many of its readings are one. Never more than ``_LASTS`` devices measure less."""
+    """Endless commands: a device, and every how many of its readings to publish. At most ``_LASTS`` devices have 2 at a
+    time, the others 1."""
     lasts = min(_LASTS, len(devices))
     for number in itertools.count():
         yield devices[number % len(devices)], 2

@@ -41,7 +41,7 @@ class Faults(Background):
         self._chaos: ChaosState = state.chaos
         self._view = view
         self._plain: PlainBridge | None = None
-        self._calm = asyncio.Event()
+        self._calm = asyncio.Event()  # set: no more faults
 
     async def start_plain(self) -> None:
         """Starts the plain bridge; returns when it is subscribed."""
@@ -90,12 +90,13 @@ class Faults(Background):
 
     async def _run(self) -> None:
         plan = self._chaos.plan
-        if await self._until(plan.kill_s):
+        if await self._wait_until(plan.kill_s):
             await self._kill()
-        if await self._until(plan.freeze_s) and await self._until_spark_runs():
+        if await self._wait_until(plan.freeze_s) and await self._wait_for_spark():
             await self._freeze()
 
     async def _kill(self, *, while_frozen: bool = False) -> None:
+        """Kills the gateway's worker and the plain bridge; returns when the gateway is back."""
         assert self._plain is not None
         if self._before_kill is not None and not while_frozen:  # frozen, Kafka would take nothing
             await self._before_kill()
@@ -123,9 +124,9 @@ class Faults(Background):
                 await self._services.freeze_kafka()
                 self._chaos.faults.append(fault)
                 self._tell(fault)
-                if await self._until(fault.at_s + plan.kill_frozen_s - plan.freeze_s):
+                if await self._wait_until(fault.at_s + plan.kill_frozen_s - plan.freeze_s):
                     group.create_task(self._kill(while_frozen=True))
-                await self._until(fault.at_s + plan.frozen_for_s)
+                await self._wait_until(fault.at_s + plan.frozen_for_s)
             finally:
                 await self._services.thaw_kafka()
                 fault.over_s = self._now_s() - fault.at_s
@@ -133,8 +134,8 @@ class Faults(Background):
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _until(self, at_s: float) -> bool:
-        """Waits until that moment of the run; False if it is to be calm before."""
+    async def _wait_until(self, at_s: float) -> bool:
+        """Waits until that second of the run; False if :meth:`calm` comes first."""
         try:
             async with asyncio.timeout(max(0.0, at_s - self._now_s())):
                 await self._calm.wait()
@@ -142,12 +143,12 @@ class Faults(Background):
             return not self._calm.is_set()
         return False
 
-    async def _until_spark_runs(self) -> bool:
-        """Spark's jobs end where Kafka does not answer at their start; later they wait. False if it is to be calm
-        before."""
+    async def _wait_for_spark(self) -> bool:
+        """Waits until Spark's jobs run: they would end if Kafka were frozen at their start. False if :meth:`calm` comes
+        first."""
         spark = self._state.steps.get("spark")
         while spark is not None and spark.state is not StepState.READY:
-            if not await self._until(self._now_s() + _LOOK_S):
+            if not await self._wait_until(self._now_s() + _LOOK_S):
                 return False
         return True
 

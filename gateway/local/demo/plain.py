@@ -40,7 +40,7 @@ class PlainBridge(Background):
         self._on_change = on_change
         self._child: Child | None = None
         self._subscribed = asyncio.Event()
-        self._before = PlainCounts()
+        self._before = PlainCounts()  # of the processes that have ended
         self._now = PlainCounts()
 
     @property
@@ -72,7 +72,7 @@ class PlainBridge(Background):
             await self._child.kill()
 
     async def finish(self) -> str | None:
-        """Lets it take in and deliver all that is left for it, and ends it in order; or says why that did not go."""
+        """Lets it take in and deliver all that is left for it, and ends it. Returns why not all was, or None."""
         problem = None
         if not await self._caught_up():
             counts = self.counts
@@ -97,6 +97,7 @@ class PlainBridge(Background):
             await self._child.kill()
 
     async def _caught_up(self) -> bool:
+        """Waits until nothing came for ``_QUIET_S`` and all is delivered; False if that is not so in time."""
         deadline_s = time.monotonic() + _CATCH_UP_S
         quiet_since_s, received = time.monotonic(), -1
         while (now_s := time.monotonic()) < deadline_s:
@@ -109,16 +110,17 @@ class PlainBridge(Background):
         return False
 
     async def _run(self) -> None:
+        """Starts the bridge's process, and another whenever it has ended."""
         while True:
             self._child = Child("gateway.local.demo.plain_bridge", "The plain bridge", self._log)
-            await self._child.start(self._arguments, self._heard)
+            await self._child.start(self._arguments, self._on_line)
             await self._child.ended()
             self._before, self._now = self.counts, PlainCounts()
             self._subscribed.clear()
             self._on_change(self.counts)
             await asyncio.sleep(_RESTART_S)
 
-    def _heard(self, line: dict[str, Any]) -> None:
+    def _on_line(self, line: dict[str, Any]) -> None:
         match line.pop("event"):
             case "subscribed":
                 self._subscribed.set()

@@ -55,7 +55,7 @@ class _Bridge:
         self._client.loop_start()
 
     async def stop(self) -> None:
-        """Delivers everything it has taken in, if Kafka takes it within the patience."""
+        """Delivers everything it has taken in, if Kafka takes it within ``_STOP_S``."""
         self._client.disconnect()
         self._client.loop_stop()
         with contextlib.suppress(TimeoutError):
@@ -90,7 +90,7 @@ class _Bridge:
 
 
 async def _run(arguments: dict[str, Any]) -> int:
-    stop = asyncio.create_task((await words_of_parent()).readline())
+    stop = asyncio.create_task((await words_of_parent()).readline())  # an empty line: the parent has ended
     bridge = _Bridge(**arguments)
     starting = asyncio.create_task(bridge.start())
     await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +102,7 @@ async def _run(arguments: dict[str, Any]) -> int:
         bridge.report()
         await asyncio.wait({stop}, timeout=_PROGRESS_S)
     if not stop.result():
-        return 1  # the parent has ended: no one reads a report
+        return 1  # no one reads a report
     await bridge.stop()
     return 0
 

@@ -81,7 +81,7 @@ class _Demo:
         self._devices = [model.device for model in build_fleet(options.devices, options.seed)]
         self._faults = None if state.chaos is None else Faults(self._services, state, view, self._before_kill)
         self._ledger: Mapping[str, DeviceLedger] | None = None
-        self._unheard = 0
+        self._unheard = 0  # acknowledged to devices while no gateway was subscribed
         self._watchdog = Watchdog(options.devices * options.rate)
         self._asked_s = 0.0  # when the gateway's present counts were asked for
         self._stop = asyncio.Event()
@@ -91,7 +91,7 @@ class _Demo:
 
     async def run(self) -> DemoResult:
         if self._options.keep is not None:
-            _make_empty(self._options.keep)
+            _require_empty(self._options.keep)
         self._watching = watching = asyncio.create_task(self._watch())
         task = asyncio.current_task()
         assert task is not None
@@ -139,7 +139,7 @@ class _Demo:
         left_s = self._state.flow_started_s + self._options.duration_s - time.monotonic()
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            await self._guarding(stopping, left_s)
+            await self._wait_checking(stopping, left_s)
             if self._faults is not None:
                 await self._faults.calm()
             await self._await_alert(stopping)
@@ -164,7 +164,7 @@ class _Demo:
         if alerts is not None:
             stages.append(await self._finish_spark(ends, ledger))
         loop = None if alerts is None else await self._close_loop(alerts, ledger)
-        report = None if alerts is None else self._report()
+        report = None if alerts is None else self._report_page()
         access = None if self._access is None else await self._access.counts()
         await services.stop_kafka()
         await asyncio.gather(*self._background)
@@ -223,7 +223,7 @@ class _Demo:
             self._view.warn(f"Spark put {state.spark.quarantined:,} records into quarantine as unreadable.")
         return replace(examine("silver", tally, ledger, ordered=False), unread=state.spark.lag(ends))
 
-    def _report(self) -> Path | None:
+    def _report_page(self) -> Path | None:
         """The page that Spark has written, if it has: the account matters more."""
         if self._services.report.is_file():
             return self._services.report
@@ -281,7 +281,7 @@ class _Demo:
         patience_s = _CONNECT_S + 1 / options.rate
         deadline_s = time.monotonic() + patience_s
         while self._state.flow_started_s is None:
-            self._check()
+            self._check_parts()
             if time.monotonic() > deadline_s:
                 raise DemoError(f"No device has published anything in {patience_s:.0f} s. {self._state.device_error}")
             await asyncio.sleep(_REFRESH_S)
@@ -318,12 +318,13 @@ class _Demo:
         return self._ledger
 
     async def _start_witness(self) -> None:
+        """Starts the process that reads Kafka along and reports latencies and counts."""
         self._witness = Child("gateway.local.demo.witness", "The latency witness", self._services.root / "witness.log")
         arguments = {
             "bootstrap": self._services.bootstrap,
             "topic": TOPIC,
             "partitions": PARTITIONS,
-            "distinct": self._faults is not None,
+            "distinct": self._faults is not None,  # a killed gateway's messages come twice
         }
         await self._witness.start(arguments, self._on_witness)
 
@@ -334,7 +335,7 @@ class _Demo:
         self._state.witness_moments.note(self._state.witness, at_s, at_s)
 
     async def _stop_witness(self) -> None:
-        """Not before it has read everything, so that the slowest messages are in the percentiles too."""
+        """Stops the witness. Call it after the gateway's drain, for the slowest messages to be in its percentiles."""
         assert self._witness is not None
         await self._witness.tell("stop")
         await self._witness.finished(10.0)
@@ -342,11 +343,11 @@ class _Demo:
 
     # ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _guarding(self, waited: asyncio.Task[Any], timeout_s: float) -> None:
+    async def _wait_checking(self, waited: asyncio.Task[Any], timeout_s: float) -> None:
         """Waits for a task or the time, whichever is first, and fails as soon as a part of the demo does."""
         deadline_s = time.monotonic() + timeout_s
         while not waited.done() and (left_s := deadline_s - time.monotonic()) > 0:
-            self._check()
+            self._check_parts()
             await asyncio.wait({waited}, timeout=min(left_s, _SCRAPE_S))
 
     async def _await_alert(self, stopping: asyncio.Task[Any]) -> None:
@@ -357,14 +358,14 @@ class _Demo:
         if self._alerts.is_closed(device):
             return
         self._say("the time is over: Spark's alert and its answer are awaited; Ctrl-C ends")
-        closed = asyncio.create_task(self._alerts.closed(device))
+        closed = asyncio.create_task(self._alerts.wait_closed(device))
         stopping.add_done_callback(lambda _: closed.cancel())
         deadline_s, has_rows = time.monotonic() + _SPARK_START_S, False
         while not closed.done() and time.monotonic() < deadline_s:
             if not has_rows and self._state.spark.rows:
                 deadline_s, has_rows = time.monotonic() + _ALERT_S, True
                 self._say(f"messages flow on for at most {_ALERT_S:g} s, until Spark's alert is answered; Ctrl-C ends")
-            await self._guarding(closed, _REFRESH_S)
+            await self._wait_checking(closed, _REFRESH_S)
         closed.cancel()
 
     async def _await_received(self) -> None:
@@ -372,11 +373,11 @@ class _Demo:
         state = self._state
         deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, -1
         while time.monotonic() < deadline_s:
-            self._check()
+            self._check_parts()
             asked_s = time.monotonic()
             counts = await self._services.read_gateway()
             if counts is not None:
-                self._take(counts, asked_s)
+                self._take_counts(counts, asked_s)
                 # A killed gateway's counts have a hole; then Kafka is asked whether everything is there.
                 taken = counts.received if state.witness.distinct is None else state.witness.distinct
                 if taken >= state.acknowledged and counts.unacked == 0 and counts.in_flight == 0:
@@ -393,7 +394,7 @@ class _Demo:
         """Until silver has what Kafka has, or Spark makes no progress for too long."""
         deadline_s, rows = time.monotonic() + _SPARK_START_S, -1
         while self._state.spark.lag(ends) > 0:
-            self._check()
+            self._check_parts()
             if self._state.spark.rows > rows and self._state.spark.started:
                 deadline_s, rows = time.monotonic() + _SPARK_STALL_S, self._state.spark.rows
             if time.monotonic() > deadline_s:
@@ -407,7 +408,7 @@ class _Demo:
         """What the alerts led to, by the records of Kafka and of silver."""
         assert self._commander is not None
         for _, value in self._commander.statuses:
-            alerts.status(value)
+            alerts.take_status(value)
         found = []
         for one in alerts.found:
             if one.finished_ms is not None:
@@ -445,11 +446,12 @@ class _Demo:
             await asyncio.sleep(_REFRESH_S)
 
     async def _scrape(self, asked_s: float) -> None:
+        """Reads the gateway's counts into the state."""
         counts = await self._services.read_gateway()
         self._state.gateway_answers = counts is not None
         if counts is not None and not self._state.steps["gateway"].trouble:
             # One that is coming back knows its spool, and its counts, only when it is there.
-            self._take(counts, asked_s)
+            self._take_counts(counts, asked_s)
 
     def _look_for_standstills(self) -> None:
         """Warn of a part that stands still while messages flow or drain. With planned faults nothing is reported."""
@@ -459,7 +461,7 @@ class _Demo:
         if changed is not None:
             self._view.warn(changed.text if changed.seconds is None else f"It goes on, after {changed.seconds:.0f} s.")
 
-    def _take(self, counts: GatewayCounts, asked_s: float) -> None:
+    def _take_counts(self, counts: GatewayCounts, asked_s: float) -> None:
         state = self._state
         if asked_s < self._asked_s:
             return  # an answer that was slow: a newer one has come before it
@@ -474,7 +476,8 @@ class _Demo:
         if self._commander is not None:
             await self._commander.burst()
 
-    def _check(self) -> None:
+    def _check_parts(self) -> None:
+        """Raises the error of a part or task that has failed."""
         for part in (
             self._services, self._commander, self._alerts, self._access, self._faults, self._fleet, self._witness
         ):  # fmt: skip
@@ -517,7 +520,8 @@ def _devices_detail(line: Mapping[str, Any], options: DemoOptions) -> str:
     return text
 
 
-def _make_empty(folder: Path) -> None:
+def _require_empty(folder: Path) -> None:
+    """Makes the folder if it is missing. Raises ConfigError for one that is not empty."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

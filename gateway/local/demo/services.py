@@ -165,6 +165,7 @@ class Services:
         self._ready("mqtt", f"127.0.0.1:{self._mqtt.port}", begun_s)
 
     async def _start_broker(self, key: str, start: Callable[[], None], alive: Callable[[], bool]) -> None:
+        """Runs ``start`` in a thread. :meth:`abandon` waits until it has ended, or a process or download is alive."""
         over = threading.Event()
         step = self._state.steps[key]
         self._abandonable.append(lambda: over.is_set() or alive() or step.share is not None)
@@ -201,7 +202,8 @@ class Services:
             encoding="utf-8",
         )
         # A worker outlives its supervisor for as long as it drains.
-        self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log", {}, supervised)
+        command = [*_OURSELVES, "run", "--config", str(config)]
+        self._gateway = self._guarded(command, "gateway.log", {}, sweep=supervised)
         while await get(http_port, "/readyz") is None:
             self.check()
             if time.monotonic() - begun_s > _READY_S:
@@ -220,7 +222,7 @@ class Services:
         command = [*_OURSELVES, "stream", "all", *_JOBS, *settings]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
         shell = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress)]
-        self._spark = self._guarded([*shell, *command], "spark.log", self._spark_scratch(), True)
+        self._spark = self._guarded([*shell, *command], "spark.log", self._spark_scratch(), sweep=True)
         self._spark_lines = LineTail(progress)
 
     # ── watch ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -367,22 +369,21 @@ class Services:
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _guarded(self, argv: list[str], log: str, extra: Mapping[str, str], sweep: bool) -> GuardedProcess:
+    def _guarded(self, argv: list[str], log: str, extra: Mapping[str, str], *, sweep: bool) -> GuardedProcess:
         environment = {**_environment(), **extra}
         remove = [] if self._keep else [self.root]
         return GuardedProcess(argv, log=self.root / log, env=environment, remove=remove, sweep=sweep)
 
     def _spark_scratch(self) -> dict[str, str]:
-        """The environment that keeps all temporary files of Spark, Python's and Java's, in this run's folder.
-
-        They would stay in the system's if Spark is killed with us.
-        """
+        """The environment that keeps all temporary files of Spark, Python's and Java's, in this run's folder: in the
+        system's they would stay if Spark is killed with us."""
         scratch = self.root / "tmp"
         scratch.mkdir()
         options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} -Djava.io.tmpdir="{scratch}"'.strip()
         return {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "SPARK_SUBMIT_OPTS": options}
 
     def _progress(self, key: str) -> ProgressCallback:
+        """Shows a download in the step of this key."""
         step = self._state.steps[key]
 
         def draw(event: Download) -> None:  # on the thread that downloads

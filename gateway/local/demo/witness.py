@@ -28,7 +28,7 @@ class _Witness:
         self._consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
         self._latencies = Latencies()
         self._read = 0
-        self._tally: Tally[str] | None = Tally() if distinct else None
+        self._tally: Tally[str] | None = Tally() if distinct else None  # tells copies apart
 
     async def run(self) -> None:
         """Reads for ever from the topic's beginning."""
@@ -50,10 +50,11 @@ class _Witness:
     async def report(self) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_S)
-            self.say()
+            self.report_now()
             self._latencies.tick()
 
-    def say(self) -> None:
+    def report_now(self) -> None:
+        """Print the counts and latencies so far, as a line of JSON."""
         latencies = self._latencies
         say(
             "progress",
@@ -69,6 +70,7 @@ class _Witness:
 
 
 async def _run(arguments: dict[str, Any]) -> int:
+    """Read and report until a line comes from the parent (then a last report), or its end."""
     witness = _Witness(**arguments)
     tasks = [asyncio.create_task(witness.run()), asyncio.create_task(witness.report())]
     stop = asyncio.create_task((await words_of_parent()).readline())
@@ -79,7 +81,7 @@ async def _run(arguments: dict[str, Any]) -> int:
             return 1
         task.cancel()
     if stop.result():
-        witness.say()
+        witness.report_now()
     return 0
 
 

@@ -115,7 +115,7 @@ def _extension(access: AccessClient) -> Any:
 _THREADS = ThreadPoolExecutor(_ASKING_AT_ONCE, "asking")
 
 
-def _later(output: Any, decide: Callable[[], None]) -> None:
+def _decide_in_thread(output: Any, decide: Callable[[], None]) -> None:
     """Run ``decide``, which blocks, in a thread, so that the broker's few threads are not held up; the broker goes on
     with this client when it is done. If that never is, the client is refused."""
     seconds = jpype.JClass("java.time.Duration").ofSeconds(_ASKING_S)
@@ -131,6 +131,7 @@ def _later(output: Any, decide: Callable[[], None]) -> None:
 
 
 def _authenticator(access: AccessClient) -> Any:
+    """Asks the service at CONNECT, and keeps the login with the connection for the authorizer."""
     refused = jpype.JClass(f"{_SDK}.packets.connect.ConnackReasonCode").NOT_AUTHORIZED
 
     def decide(request: Any, response: Any) -> None:
@@ -155,7 +156,7 @@ def _authenticator(access: AccessClient) -> Any:
     class Authenticator:
         @_override
         def onConnect(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
-            _later(response, lambda: decide(request, response))
+            _decide_in_thread(response, lambda: decide(request, response))
 
     return Authenticator()
 
@@ -171,7 +172,7 @@ def _authorizer(access: AccessClient) -> Any:
         question = (Login.from_json(str(kept.get())), action, str(topic), int(qos.getQosNumber()))
         known = access.known(*question, retain=retain)
         if known is None:
-            _later(response, lambda: _answer(response, allowed=access.may(*question, retain=retain)))
+            _decide_in_thread(response, lambda: _answer(response, allowed=access.may(*question, retain=retain)))
         else:
             _answer(response, allowed=known)
 

@@ -93,6 +93,7 @@ class AccessClient:
         return kept[0] if kept is not None and kept[1] > time.monotonic() else None
 
     def may(self, login: Login, action: str, topic: str, qos: int, *, retain: bool) -> bool:
+        """Whether the client may; asks the service (and blocks) if that is not known. Without an answer it may not."""
         known = self.known(login, action, topic, qos, retain=retain)
         if known is not None:
             return known

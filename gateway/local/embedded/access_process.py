@@ -27,8 +27,8 @@ class AccessProcess(ServerProcess):
     """`gateway auth serve` with a database and secrets below ``folder``; not started yet.
 
     ``filters`` are what the gateway will subscribe to, ``instance`` its name: they become the rules of its own user.
-    ``auth_toml`` are further lines of its [auth] table, ``more`` further tables. The settings file is :attr:`config`,
-    for the administration commands too. ``remove`` are folders to delete if this process dies without :meth:`stop`.
+    ``auth_toml`` are further lines of its [auth] table, ``more_toml`` further tables. The file is :attr:`config`, also
+    for the administration commands. ``remove`` are folders to delete if this process dies without :meth:`stop`.
 
     Database and secrets stay in the folder and are taken up again. The service dies with this process. The methods
     block; any one thread at a time may call them.
@@ -43,8 +43,8 @@ class AccessProcess(ServerProcess):
         filters: Sequence[str] = ("#",),
         instance: str = "dev",
         auth_toml: str = "",
-        more: str = "",
-        remove: Sequence[Path] = (),
+        more_toml: str = "",
+        remove: Sequence[Path] = (),  # folders to delete if this process dies
     ) -> None:
         self.folder = folder
         self.config = folder / "auth.toml"
@@ -58,7 +58,7 @@ class AccessProcess(ServerProcess):
         self._filters = list(filters)
         self._instance = instance
         self._auth_toml = auth_toml
-        self._more = more
+        self._more_toml = more_toml
         self._remove = list(remove)
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class AccessProcess(ServerProcess):
         secret = f"shared_secret_file = {as_toml(str(self._secret_file.absolute()))}\n"
         self.config.write_text(self._toml(secret), encoding="utf-8")
 
-    def _toml(self, secret: str) -> str:
+    def _toml(self, secret_line: str) -> str:
         text = as_toml
         return f"""\
 # Written by `gateway demo --auth` or `gateway dev up --auth`; give it to `gateway auth … --config`.
@@ -120,7 +120,7 @@ topic = "unused"
 [auth]
 port = {self._ports[0]}
 operator_port = {self._ports[1]}
-{secret}{self._auth_toml}
+{secret_line}{self._auth_toml}
 [auth.database]
 file = {text(str(self.database.absolute()))}
 
@@ -128,7 +128,7 @@ file = {text(str(self.database.absolute()))}
 # All devices share this machine's address.
 address_failures = 0
 
-{self._more}"""
+{self._more_toml}"""
 
     def start(self) -> None:
         """Start it, or again after :meth:`kill`, at the same ports; returns when it answers. Raises StartError."""

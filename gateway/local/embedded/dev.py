@@ -96,11 +96,12 @@ def up(
 
 
 def find(name: str) -> DevBrokers | None:
-    """The running brokers of that name, or None. A state file left by a server that was killed counts as None."""
+    """The running brokers of that name, or None. A state file left by a server that was killed counts as None. Raises
+    EmbeddedError for a server that does not answer."""
     try:
         answer = _ask(name, "status", _ANSWER_SECONDS)
     except TimeoutError:
-        raise _silent(name, "answer", _ANSWER_SECONDS) from None
+        raise _silence_error(name, "answer", _ANSWER_SECONDS) from None
     if answer is None:
         return None
     return _brokers(name, answer)
@@ -128,12 +129,12 @@ def down(name: str) -> bool:
         try:
             answer = _ask(name, "stop", _STOP_SECONDS)
         except TimeoutError:
-            raise _silent(name, "stop", _STOP_SECONDS) from None
+            raise _silence_error(name, "stop", _STOP_SECONDS) from None
         _state_file(name).unlink(missing_ok=True)
         return answer is not None
 
 
-def _silent(name: str, verb: str, seconds: float) -> EmbeddedError:
+def _silence_error(name: str, verb: str, seconds: float) -> EmbeddedError:
     pid = (_read_state(name) or {}).get("pid", "?")
     return EmbeddedError(
         f"The background brokers' server (process {pid}) did not {verb} within {seconds:g} s. Is it frozen, or the "

@@ -51,9 +51,9 @@ class KafkaCluster(Server):
     def __init__(
         self,
         nodes: int = 1,
-        directory: Path | None = None,
+        directory: Path | None = None,  # keeps the data; None: a temporary one
         *,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,  # of each node, by Kafka's names
         port: int | None = None,
         heap_mib: int = 384,
         progress: ProgressCallback = print_progress,
@@ -121,7 +121,7 @@ class KafkaCluster(Server):
     def stop(self) -> None:
         """Stop every node, give the ports back, remove what is temporary.
 
-        In an orderly way (0.5 s, three nodes 6 s) where the data are kept, else at once.
+        In an orderly way (0.5 s, three nodes 6 s) where the data are kept or class data are recorded, else at once.
         """
         orderly = self._kept is not None or (self._class_data is not None and self._class_data.recording)
         for process in self._processes.values():

@@ -13,6 +13,7 @@ class Listeners:
     ports: Mapping[str, int]
 
     def text(self, *, advertised: bool) -> str:
+        """The value of Kafka's ``listeners``, or of its ``advertised.listeners``, which have no controller."""
         return ",".join(
             f"{name}://127.0.0.1:{port}"
             for name, port in self.ports.items()
@@ -75,6 +76,7 @@ def properties_text(properties: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str, *, key: bool = False) -> str:
+    """A key or value as Java's properties files have it."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     if key:
         escaped = escaped.replace("=", "\\=").replace(":", "\\:").replace(" ", "\\ ")

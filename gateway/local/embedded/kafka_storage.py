@@ -50,6 +50,7 @@ def kafka_uuid() -> str:
 
 
 def _run_format(checkpoint: Path, options: Sequence[str]) -> None:
+    """Run Kafka's storage tool in a scratch folder, and copy its bootstrap.checkpoint to ``checkpoint``."""
     with tempfile.TemporaryDirectory(prefix="gateway-format-") as scratch_name:
         scratch = Path(scratch_name)  # mode 0700: options may hold passwords, in a file nobody else reads
         listeners = [Listeners({"PLAINTEXT": 1, "CONTROLLER": 2})]  # the tool checks them; nothing listens

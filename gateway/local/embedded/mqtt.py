@@ -55,9 +55,9 @@ class MqttBroker(ServerProcess):
     def __init__(
         self,
         *,
-        access: AccessEndpoint | None = None,
+        access: AccessEndpoint | None = None,  # None: everybody may do everything
         max_inflight: int = 1000,
-        port: int | None = None,
+        port: int | None = None,  # None: any free one
         heap_mib: int = 512,
         progress: ProgressCallback = print_progress,
     ) -> None:

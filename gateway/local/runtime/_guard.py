@@ -88,7 +88,7 @@ def main() -> int:
         pending += chunk or b""
         while b"\n" in pending:
             line, _, pending = pending.partition(b"\n")
-            _send(child.pid, int(line.split()[1]))
+            _send_signal(child.pid, int(line.split()[1]))
             _say("sent")
     _sweep(description["mark"])
     _say(f"exit {child.returncode}")
@@ -120,7 +120,7 @@ def _start(description: _Description) -> subprocess.Popen[bytes]:
         )
 
 
-def _send(group: int, number: int) -> None:
+def _send_signal(group: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
     if number == signal.SIGSTOP and hasattr(os, "waitid"):
@@ -130,7 +130,7 @@ def _send(group: int, number: int) -> None:
 
 
 def _sweep(mark: str) -> None:
-    """Kill what has the mark, until nothing is found. Where there is no /proc nothing is."""
+    """Kill all processes with this entry in their environment, until none is found. Where there is no /proc none is."""
     deadline = time.monotonic() + _SWEEP_SECONDS
     empty = 0
     while mark and empty < _EMPTY_LOOKS and time.monotonic() < deadline:

@@ -83,7 +83,7 @@ def settings_xml(cache: Path, *, mirror: Mirror | None, poms: bool = False) -> s
     """Ivy's settings: one repository in Maven's layout, ``mirror`` or else Ivy's default.
 
     With ``poms`` false no descriptor is read: a jar's name is all there is to it. Checksum files beside the jars are
-    not fetched: ours are in the repository.
+    not fetched: our own list has them.
     """
     credentials = root = ""
     if mirror is not None:

@@ -181,7 +181,7 @@ def _wheel_java() -> Java | None:
     executable = home / "bin" / "java"
     if not executable.exists():
         return None
-    found = _probe(executable)
+    found = _probe(executable)  # a text: it does not run
     return None if isinstance(found, str) else Java(executable, home, found[0], "wheel")
 
 

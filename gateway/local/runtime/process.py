@@ -44,8 +44,8 @@ class GuardedProcess:
         log: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        remove: Sequence[Path] = (),
-        sweep: bool = False,
+        remove: Sequence[Path] = (),  # folders to delete if we die
+        sweep: bool = False,  # kills what the process leaves running
     ) -> None:
         mark = uuid.uuid4().hex if sweep else ""
         self.log = log

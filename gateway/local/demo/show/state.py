@@ -54,7 +54,7 @@ class Rate:
             points.popleft()
 
     def per_second(self) -> float:
-        """0 until two totals are known."""
+        """The total's growth per second over the kept looks; 0 until there are two."""
         if len(self._points) < 2:
             return 0.0
         (first_s, first), (last_s, last) = self._points[0], self._points[-1]
@@ -92,7 +92,7 @@ class GatewayLives:
         self._last = GatewayCounts()
 
     def total(self, counts: GatewayCounts) -> GatewayCounts:
-        """Counters over all lives; what is no counter as it is now. ``counts`` are those of a worker that answered."""
+        """Counters summed over all lives, other numbers as they are. ``counts``: those of a worker that answered."""
         if counts.restarts != self._last.restarts:
             self._before = self._sum(self._last)
         self._last = counts
@@ -182,7 +182,8 @@ class Moments(Generic[T]):
         self._seen.append((begun_s, ended_s, value))
 
     def until(self, moment_s: float) -> tuple[float, T] | None:
-        """The newest count read by that moment, with the begin of its reading. Without one the oldest, or None."""
+        """The newest count read by that moment, after the time when its reading began. Without one the oldest; None
+        without any."""
         if not self._seen:
             return None
         found = next((one for one in reversed(self._seen) if one[1] <= moment_s), self._seen[0])

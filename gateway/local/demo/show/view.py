@@ -73,6 +73,7 @@ class PlainView(View):
         self.note(text)
 
     def refresh(self) -> None:
+        """Prints a status line if the next one is due."""
         now_s, state = time.monotonic(), self._state
         if now_s < self._status_due_s:
             return

@@ -43,7 +43,7 @@ class Watchdog:
     """Looks at the counts of a run once a refresh. ``rate``: messages a second of all devices together."""
 
     def __init__(self, rate: float) -> None:
-        self._quiet_s = max(STANDS_S, 5 / rate)
+        self._quiet_s = max(STANDS_S, 5 / rate)  # rate: messages a second of all devices
         self._waiting_since: dict[str, float] = {}
         self.found: list[Standstill] = []
         self._totals: dict[str, tuple[int, float]] = {}  # by stage: the count, and since when it is that
@@ -87,12 +87,13 @@ class Watchdog:
         return self._changed(standing, texts, state, now_s)
 
     def _stands(self, stage: str, state: DemoState, now_s: float) -> bool:
-        taken_s = now_s - self._totals[stage][1]
+        """Whether the stage has had work for too long, and its count did not change."""
+        unchanged_s = now_s - self._totals[stage][1]
         if stage == "devices":
             # Once they have been told to stop they publish nothing, and nothing is wrong.
-            return state.flow_ended_s is None and taken_s >= self._quiet_s
+            return state.flow_ended_s is None and unchanged_s >= self._quiet_s
         waited_s = now_s - self._waiting_since.get(stage, now_s)
-        return min(taken_s, waited_s) >= (SPARK_STANDS_S if stage == "spark" else STANDS_S)
+        return min(unchanged_s, waited_s) >= (SPARK_STANDS_S if stage == "spark" else STANDS_S)
 
     def _changed(self, stage: str | None, texts: dict[str, str], state: DemoState, now_s: float) -> Standstill | None:
         """The standstill that has begun now, or the one that has ended; None if nothing has changed."""
