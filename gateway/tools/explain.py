@@ -231,7 +231,7 @@ def _deliveries(settings: Settings, router: Router, message: Message, route: Rou
             holders = [n for n, wanted in enumerate(dealt) if any(one.filter == text for one in wanted)]
             worker = "N" if settings.workers != 0 else settings.worker  # unknown if there are several workers
             names = tuple(client_id(settings, worker, plan.session_name(number)) for number in holders)
-            taken = route is None or route.group == plan.name
+            taken = route is None or route.group == plan.name  # the sessions of other groups drop the message
             yield Delivery(plan.name, text, subscription.qos, shared, names, taken)
 
 
@@ -313,11 +313,13 @@ async def _dispatch(
 def _listening(chain: Chain, steps: list[Step]) -> Chain:
     """A chain of these interceptors whose stages record their inputs and outputs."""
     for stage in chain.stages:
-        stage.on_send = _told(stage, stage.on_send, steps)
+        stage.on_send = _noting(stage, stage.on_send, steps)
     return Chain(chain.route, chain.stages)
 
 
-def _told(stage: Stage, on_send: Callable[[Record], object], steps: list[Step]) -> Callable[[Record], object]:
+def _noting(stage: Stage, on_send: Callable[[Record], object], steps: list[Step]) -> Callable[[Record], object]:
+    """``on_send`` of an interceptor, which also adds its result to ``steps``."""
+
     def call(record: Record) -> object:
         try:
             answer = on_send(record)
@@ -333,6 +335,7 @@ def _told(stage: Stage, on_send: Callable[[Record], object], steps: list[Step]) 
 
 
 def _step(label: str, record: Record, answer: object) -> Step:
+    """What the interceptor ``label`` did to a record, by what it returned."""
     if isinstance(answer, Drop):
         return Step(label, "drop", answer.reason)
     if isinstance(answer, list | tuple):
@@ -344,6 +347,7 @@ def _step(label: str, record: Record, answer: object) -> Step:
 
 
 def _changes(before: Record, after: Record) -> Iterator[tuple[str, str, str]]:
+    """Each part of a record that differs: its name, and both values as text."""
     parts: list[tuple[str, Any, Any]] = [
         ("topic", before.topic, after.topic),
         ("key", before.key, after.key),

@@ -54,7 +54,7 @@ class _Ports:
     def __init__(self, answer: int | None) -> None:
         self.statuses: list[StatusRecord] = []
         self.sent: list[tuple[Outgoing, Published]] = []
-        self._answer = answer
+        self._answer = answer  # a reason code of MQTT
         self._stored: list[Callable[[int], None]] = []
         self.room = 1
         self.waiting = 0
@@ -146,6 +146,7 @@ def _without_places(sent: Outgoing, token: str, place: Place, *, has_id: bool) -
 
 
 def _awaited(commands: CommandSettings, router: Router, device: str, *, is_answer_asked: bool) -> Iterator[str]:
+    """What the gateway waits for once the command is sent."""
     limit = format_duration(commands.answer_timeout)
     if commands.delivered_by is not None and (is_answer_asked or commands.confirm == "delivered"):
         ends = "" if is_answer_asked else f" within {limit}; then it is delivered, else timed_out"

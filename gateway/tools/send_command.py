@@ -81,6 +81,7 @@ class CommandWriter:
         await self._producer.close(patience_s=_CLOSE_S)
 
     async def write(self, record: LoggedRecord) -> Place:
+        """The record's place, once Kafka has it. Raises TopicMissingError, and what a failed delivery is."""
         topic = record.place.topic
         count = self._producer.partition_count(topic)
         if count is None:
@@ -93,6 +94,7 @@ class CommandWriter:
         return Place(topic, partition, await self._deliver(record, partition))
 
     async def _deliver(self, record: LoggedRecord, partition: int) -> int:
+        """Send the record and return its offset; waits for a leader and the answer up to kafka.delivery_timeout."""
         producer, loop = self._producer, asyncio.get_running_loop()
         patience_s = self._settings.delivery_timeout.total_seconds()
         until_s = loop.time() + patience_s

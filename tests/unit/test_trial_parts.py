@@ -80,7 +80,7 @@ async def test_what_a_second_ctrl_c_leaves_is_named_when_it_comes_before_the_cle
             await asyncio.Event().wait()
 
     monkeypatch.setattr("gateway.cli.trial.Trial", Slow)
-    monkeypatch.setattr("gateway.cli.trial._end", lambda _plan, _work, cleanup, *_, **_json: len(cleanup.left))
+    monkeypatch.setattr("gateway.cli.trial._report_outcome", lambda _plan, _work, cleanup, *_, **_json: len(cleanup.left))
     assert await _trial(TrialPlan(run="1a2b3c4d"), Settings(), json=True) == 1
 
 
@@ -105,7 +105,7 @@ def test_the_account_knows_duplicates_order_and_what_is_missing() -> None:
         moments.sent_ns[number] = 1000 + number
         moments.acknowledged_ns[number] = 2000
     for number in (0, DEVICES * 2, DEVICES, DEVICES, 1, 10**9, -1):
-        moments.found(number, 10, 5000)
+        moments.note_read(number, 10, 5000)
     tally = moments.tally
     assert (tally.distinct, tally.duplicates, tally.reordered, moments.bytes) == (4, 1, 1, 50)
     assert len(moments.missing()) == 4 * DEVICES - 4
@@ -147,7 +147,7 @@ def told(moments: CommandMoments, number: int, status: str, at_ns: int, *, termi
     record = LoggedRecord(Place("s", 0, number), 0, b"", json.dumps(fields).encode(), [])
     found = read_status(record)
     assert found is not None
-    moments.told(number, found, record.value or b"", at_ns)
+    moments.note_status(number, found, record.value or b"", at_ns)
 
 
 def tried(*outcomes: str, is_answered: bool = True, unheard: tuple[int, ...] = ()) -> CommandMoments:
@@ -279,7 +279,7 @@ async def test_the_pause_of_a_slow_rate_is_no_standstill() -> None:
             loop.call_soon(self.read_back, LoggedRecord(Place("t", 0, number), 0, None, payload, []))
 
         def read_back(self, record: LoggedRecord) -> None:
-            trial._take([record])
+            trial._note_records([record])
             self.acknowledged += 1
 
     gateway = SimpleNamespace(error=None, last_log=lambda: "")

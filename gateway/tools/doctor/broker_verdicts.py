@@ -39,7 +39,7 @@ def judge_brokers(findings: Findings, settings: KafkaSettings, known: Known, bro
             listed,
             encrypted=settings.security.endswith("SSL"),
             table="kafka.tls",
-            hurt=_hurt(known, broker),
+            consequence=_consequence(known, broker),
         )
         if because:
             findings.skip(("login", "produce"), f"Not tried: {because}.", broker.name)
@@ -68,7 +68,7 @@ def places_text(places: Iterable[Place]) -> str:
     return "; ".join(texts[:6]) + (f"; and of {len(texts) - 6} more topics" if len(texts) > 6 else "")
 
 
-def _hurt(known: Known, broker: BrokerFacts) -> str:
+def _consequence(known: Known, broker: BrokerFacts) -> str:
     """Sentences about the gateway's partitions that wait for a broker; empty if none do."""
     layout, node = known.layout, broker.node
     if layout is None or node is None:
@@ -96,6 +96,7 @@ def _hurt(known: Known, broker: BrokerFacts) -> str:
 
 
 def _judge_login(findings: Findings, settings: KafkaSettings, known: Known, broker: BrokerFacts) -> bool:
+    """Returns whether the broker lets the gateway in."""
     who = "" if settings.sasl is None or settings.sasl.username is None else f" as {settings.sasl.username!r}"
     trouble, check = broker.login, findings.of("login", broker.name)
     if trouble is None:
@@ -116,18 +117,18 @@ def _judge_login(findings: Findings, settings: KafkaSettings, known: Known, brok
         else:
             check.ok(text, seconds=broker.login_s)
         return True
-    _fail_login(findings, settings, broker, trouble, _hurt(known, broker), who)
+    _fail_login(findings, settings, broker, trouble, _consequence(known, broker), who)
     return False
 
 
 def _fail_login(
-    findings: Findings, settings: KafkaSettings, broker: BrokerFacts, trouble: ProbeError, hurt: str, who: str
+    findings: Findings, settings: KafkaSettings, broker: BrokerFacts, trouble: ProbeError, consequence: str, who: str
 ) -> None:
     status, state = ExitStatus.UNAVAILABLE, str(trouble.kind)
     if trouble.kind == "silent":
         text = (
             f"It takes connections and answers nothing, within {milliseconds(trouble.seconds)}: it is frozen, not "
-            f"dead.{hurt}"
+            f"dead.{consequence}"
         )
         fix = (
             "Restart this broker, not the gateway nor the consumers. Before: jstack of its process, its log's last "
@@ -141,7 +142,7 @@ def _fail_login(
     elif trouble.kind == "token":
         text, fix = f"There is no token to show to it: {trouble}", "See kafka.sasl.token and its source."
     else:
-        text = f"It takes the connection and hangs up: {trouble}.{hurt}"
+        text = f"It takes the connection and hangs up: {trouble}.{consequence}"
         fix = (
             f"Is this the port of its {settings.security} listener (kafka.security)? Its log says what it took us for."
         )
@@ -149,9 +150,10 @@ def _fail_login(
 
 
 def _judge_produce(findings: Findings, settings: KafkaSettings, known: Known, broker: BrokerFacts) -> None:
+    """By the answers to batches with a wrong checksum, which a healthy leader refuses."""
     check = findings.of("produce", broker.name)
     if broker.unproduced is not None:
-        _fail_produce(findings, broker, broker.unproduced, _hurt(known, broker))
+        _fail_produce(findings, broker, broker.unproduced, _consequence(known, broker))
         return
     if broker.produced is None:
         why = known.why and f" ({known.why})"
@@ -180,11 +182,11 @@ def _judge_produce(findings: Findings, settings: KafkaSettings, known: Known, br
         check.ok(text, seconds=seconds, partitions=well)
 
 
-def _fail_produce(findings: Findings, broker: BrokerFacts, trouble: ProbeError, hurt: str) -> None:
+def _fail_produce(findings: Findings, broker: BrokerFacts, trouble: ProbeError, consequence: str) -> None:
     check = findings.of("produce", broker.name)
     if trouble.kind != "silent":
         check.fail(
-            f"It let the gateway in and hung up on a produce request: {trouble}.{hurt}",
+            f"It let the gateway in and hung up on a produce request: {trouble}.{consequence}",
             "See its log. A request above its socket.request.max.bytes, or a proxy between, can do that.",
             status=ExitStatus.UNAVAILABLE,
             state="closed",
@@ -195,7 +197,7 @@ def _fail_produce(findings: Findings, broker: BrokerFacts, trouble: ProbeError, 
         only = f" Asked one by one, these do not answer: {places_text(broker.stalled)}."
     check.fail(
         f"It answers logins and not produce requests, within {milliseconds(trouble.seconds)}: its request "
-        f"threads or a disk stand still.{only or hurt}",
+        f"threads or a disk stand still.{only or consequence}",
         "Restart this broker, not the gateway nor the consumers. Before: jstack of its process and its disks, which "
         "say why.",
         status=ExitStatus.UNAVAILABLE,
@@ -205,6 +207,7 @@ def _fail_produce(findings: Findings, broker: BrokerFacts, trouble: ProbeError, 
 
 
 def _judge_answer(findings: Findings, settings: KafkaSettings, about: str, error: str, places: list[Place]) -> None:
+    """The verdict on partitions that answered a produce request with this error; without one they took the batch."""
     check = findings.of("produce", about)
     where, status = places_text(places), ExitStatus.FAILED
     if error in _RIGHTS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from config.errors import ExitStatus, GatewayError
 from config.numbers import bytes_text, many, some
 from gateway.admin.watch import unseen_problem
-from gateway.tools.doctor.kafka_facts import BrokerFacts, Known, leads
+from gateway.tools.doctor.kafka_facts import BrokerFacts, Known, led_by
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -204,7 +204,7 @@ def _judge_request_size(findings: Findings, settings: Settings, known: Known, ad
         return
     too_large, largest, batch = [], 0, settings.kafka.batch_bytes
     for node, limit in limits.items():
-        partitions = len(leads(known.layout, node, known.ours))
+        partitions = len(led_by(known.layout, node, known.ours))
         request = min(partitions * batch, max(settings.flow.memory_bytes, batch))
         largest = max(largest, request)
         if request > limit:

@@ -80,6 +80,7 @@ def _judge_topics(findings: Findings, one: CommandSettings, facts: CommandFacts)
     configs = {topic: facts.configs[topic] for topic in one.topics if topic in facts.configs}
     compacted = [topic for topic, config in configs.items() if "compact" in config.get("cleanup.policy", "")]
     expiry_ms = round(one.expiry.total_seconds() * 1000)
+    # A retention below 0 is without end.
     short = {topic: kept for topic, config in configs.items() if 0 <= (kept := _retention_ms(config)) < expiry_ms}
     if missing:
         check.fail(

@@ -25,29 +25,30 @@ def judge_endpoint(
     table: str,
     encrypted: bool = False,
     process: str = "the broker",
-    hurt: str = "",
+    consequence: str = "",
     now_s: float = 0,
 ) -> str:
     """One check for each step. Returns why further checks are impossible, or an empty text.
 
-    ``settings`` names the address's setting ("mqtt.addresses"), ``table`` that of TLS ("mqtt.tls"). ``hurt``: the
-    consequences without the address. ``now_s`` is for tests."""
+    ``settings`` names the address's setting ("mqtt.addresses"), ``table`` that of TLS ("mqtt.tls"). ``consequence``:
+    that of a broker that cannot be reached. ``now_s`` is for tests."""
     behind = ("tls",) if encrypted else ()
     if not _judge_name(findings, about, endpoint, settings):
         because = "its name is not resolved (dns)"
         findings.skip(("tcp", *behind), f"Not tried: {because}.", about)
         return because
     assert endpoint.tcp is not None
-    if not _judge_tcp(findings, about, endpoint, endpoint.tcp, settings, process, hurt):
+    if not _judge_tcp(findings, about, endpoint, endpoint.tcp, settings, process, consequence):
         because = "it cannot be connected to (tcp)"
         findings.skip(behind, f"Not tried: {because}.", about)
         return because
-    if endpoint.tls is not None and not _judge_tls(findings, about, endpoint, table, process, hurt, now_s):
+    if endpoint.tls is not None and not _judge_tls(findings, about, endpoint, table, process, consequence, now_s):
         return "TLS does not come about (tls)"
     return ""
 
 
 def _judge_name(findings: Findings, about: str, endpoint: Endpoint, settings: str) -> bool:
+    """Returns whether the name has an address."""
     step = endpoint.name
     check = findings.of("dns", about, seconds=step.seconds)
     if step.failure is not None:
@@ -72,14 +73,15 @@ def _judge_name(findings: Findings, about: str, endpoint: Endpoint, settings: st
 
 
 def _judge_tcp(
-    findings: Findings, about: str, endpoint: Endpoint, step: Step, settings: str, process: str, hurt: str
+    findings: Findings, about: str, endpoint: Endpoint, step: Step, settings: str, process: str, consequence: str
 ) -> bool:
+    """Returns whether there was a connection."""
     check = findings.of("tcp", about, seconds=step.seconds)
     where = f"{endpoint.host}:{endpoint.port}"
     if step.failure == "refused":
         check.fail(
             f"It refuses connections: the machine is there, and nothing listens on port {endpoint.port}. "
-            f"{process.capitalize()} is dead, or this is another port.{hurt}",
+            f"{process.capitalize()} is dead, or this is another port.{consequence}",
             f"Start {process}; if it runs, compare its listeners with {settings}.",
             status=ExitStatus.UNAVAILABLE,
             state="dead",
@@ -87,7 +89,7 @@ def _judge_tcp(
     elif step.failure is not None:
         check.fail(
             f"It cannot be reached ({step.detail}, {milliseconds(step.seconds)}): the machine is away, or a "
-            f"firewall drops the packets.{hurt}",
+            f"firewall drops the packets.{consequence}",
             f"Check the route and the firewall from this machine (nc -vz {endpoint.host} {endpoint.port}), and "
             f"{settings}.",
             status=ExitStatus.UNAVAILABLE,
@@ -104,15 +106,16 @@ def _judge_tcp(
 
 
 def _judge_tls(
-    findings: Findings, about: str, endpoint: Endpoint, table: str, process: str, hurt: str, now_s: float
+    findings: Findings, about: str, endpoint: Endpoint, table: str, process: str, consequence: str, now_s: float
 ) -> bool:
+    """Returns whether TLS comes about. ``now_s``: 0 is now."""
     check = findings.of("tls", about)
     assert endpoint.tls is not None
     step = endpoint.tls.step
     if step.failure == "silent":
         check.fail(
             "It takes the connection and does not answer the TLS handshake within "
-            f"{milliseconds(step.seconds)}: {process} is frozen, or does not speak TLS there.{hurt}",
+            f"{milliseconds(step.seconds)}: {process} is frozen, or does not speak TLS there.{consequence}",
             f"Look at {process}'s process (stopped, swapping, out of threads); if it is well, is this its TLS port?",
             status=ExitStatus.UNAVAILABLE,
             state="frozen",
@@ -148,7 +151,8 @@ def _judge_tls(
 def judge_certificate(
     findings: Findings, about: str, validity: Validity, name: str, *, is_ours: bool = False, now_s: float = 0
 ) -> None:
-    """Check a certificate's validity. ``name`` is the setting with the gateway's own, or the server."""
+    """Check a certificate's validity. ``name`` is the setting with the gateway's own, or the server. ``now_s`` is for
+    tests; 0 is now."""
     left = days_left(validity, now_s or None)
     check = findings.of("certificate", about, days_left=left)
     expires = certificate_expires(name, left * 86_400, is_ours=is_ours)

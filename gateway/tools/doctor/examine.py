@@ -57,7 +57,7 @@ class _Examination:
         self._settings = loaded.settings
         self._found: dict[str, Findings] = {group: Findings(group) for group in GROUPS}
         self._running = running.RunningFacts()
-        self._told: asyncio.Task[None] | None = None
+        self._told: asyncio.Task[None] | None = None  # done when the running gateway has answered, or does not
         self._router: Router | None = None
         self._recorded: str | None = None  # the Kafka cluster of the data directory
         self._began = time.monotonic()
@@ -108,6 +108,7 @@ class _Examination:
         return True
 
     async def _within(self, group: str, look: Callable[[], Awaitable[None]]) -> None:
+        """Run a group's checks, within what is left of ``LONGEST_S``. A failure becomes a finding of the group."""
         found = self._found[group]
         try:
             async with asyncio.timeout(LONGEST_S - (time.monotonic() - self._began)):
@@ -133,7 +134,7 @@ class _Examination:
     # --- the groups --------------------------------------------------------------------------------
 
     async def _tokens(self, outward: Outward | None) -> None:
-        if outward is None:
+        if outward is None:  # no token can ever come, which is reported
             return
         names = {"mqtt": "mqtt.token", "kafka": "kafka.sasl.token"}
         sources = {names[side]: source for side, source in outward.sources.items()}
@@ -173,8 +174,8 @@ class _Examination:
             asked += [one for some in sessions for one in some]
         found, asking = self._found["mqtt"], mqtt_facts.Asking(settings, outward, self._options.timeout_s)
         addresses = await asking.addresses()
-        welcome = mqtt_verdicts.judge_addresses(found, settings, addresses)
-        door = await asking.door(addresses, asked, self._options.device)
+        welcome = mqtt_verdicts.judge_addresses(found, settings, addresses)  # the first visit that was let in
+        door = await asking.door(addresses, asked, self._options.device)  # who else is let in, and what is granted
         mqtt_verdicts.judge_rest(found, settings, welcome, door, self._workers)
 
     async def _look_at_emqx(self) -> None:

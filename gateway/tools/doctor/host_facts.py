@@ -59,7 +59,7 @@ class HostFacts:
 
 
 def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _ROOT) -> HostFacts:
-    """The facts; unknown ones are None. Blocks for some small files. Never raises OSError."""
+    """The facts; unknown ones are None. Blocks for some small files. Never raises OSError. ``root`` is for tests."""
     disk, disk_error = None, ""
     try:
         disk = _disk(settings.data_dir, workers, root)
@@ -70,7 +70,7 @@ def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _
         disk_error,
         resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         _memory_limit(root),
-        _available(root),
+        _available_memory(root),
         tuple(_process(pid, root) for pid in pids),
         cpu_pressure(root),
     )
@@ -78,7 +78,7 @@ def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _
 
 def _disk(directory: Path, workers: int, root: Path) -> DiskFacts:
     directory = directory.absolute()
-    at = directory
+    at = directory  # or the nearest folder above it that exists
     while not at.exists() and at != at.parent:
         at = at.parent
     found = os.statvfs(at)
@@ -93,7 +93,7 @@ def _disk(directory: Path, workers: int, root: Path) -> DiskFacts:
         str(at),
         os.access(at, os.W_OK | os.X_OK),
         bool(found.f_flag & os.ST_RDONLY),
-        _kind(at.resolve(), root),
+        _file_system(at.resolve(), root),
         found.f_bavail * found.f_frsize,
         found.f_blocks * found.f_frsize,
         found.f_favail if found.f_files else None,
@@ -124,7 +124,7 @@ def _fsync_s(directory: Path) -> float | None:
     return sorted(times)[len(times) // 2]
 
 
-def _kind(at: Path, root: Path) -> str:
+def _file_system(at: Path, root: Path) -> str:
     """The type of the mounted file system; empty if unknown."""
     best, kind = "", ""
     with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ def _number(file: Path) -> int | None:
     return None
 
 
-def _available(root: Path) -> int | None:
+def _available_memory(root: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -44,6 +44,7 @@ def judge_host(findings: Findings, settings: Settings, facts: HostFacts, workers
 
 
 def _judge_place(findings: Findings, settings: Settings, disk: DiskFacts) -> bool:
+    """Returns whether data_dir can be written."""
     check = findings.of("data_dir", disk.directory, kind=disk.kind)
     stored = "the spool" if settings.spool.enabled else "the identity"
     if disk.read_only or not disk.writable:

@@ -68,7 +68,7 @@ class Known:
     why: str = ""
 
 
-def leads(layout: Layout, node: int, topics: Iterable[str]) -> list[Place]:
+def led_by(layout: Layout, node: int, topics: Iterable[str]) -> list[Place]:
     return [
         (topic, partition.number)
         for topic in topics
@@ -89,8 +89,8 @@ class Asking:
         self._links: list[BrokerLink] = []
 
     async def learn(self, wanted: Mapping[str, str], allowed: Callable[[str], bool]) -> Known:
-        """The cluster by the first broker that answers. ``allowed``: whether a route's template may make a topic of
-        this name."""
+        """The cluster as the first broker that answers describes it. ``allowed``: whether a route's template may make a
+        topic of this name."""
         starts = [self._meet(host, port) for host, port in self._bootstrap]
         layout, source, why = await self._layout(starts, wanted)
         topics = layout.topics if layout is not None else ()
@@ -107,7 +107,7 @@ class Asking:
 
         def begin(host: str, port: int) -> asyncio.Task[BrokerFacts]:
             node = nodes.get((host, port))
-            led = leads(layout, node, known.ours) if layout is not None and node is not None else []
+            led = led_by(layout, node, known.ours) if layout is not None and node is not None else []
             return asyncio.create_task(self._examine(host, port, led))
 
         asked = {place: begin(*place) for place in dict.fromkeys([*places, *nodes])}
@@ -132,10 +132,11 @@ class Asking:
     def _meet(self, host: str, port: int) -> asyncio.Task[tuple[BrokerFacts, BrokerLink | None]]:
         """Connect and log in, once for each address."""
         if (host, port) not in self._met:
-            self._met[host, port] = asyncio.create_task(self._met_at(host, port))
+            self._met[host, port] = asyncio.create_task(self._log_in(host, port))
         return self._met[host, port]
 
-    async def _met_at(self, host: str, port: int) -> tuple[BrokerFacts, BrokerLink | None]:
+    async def _log_in(self, host: str, port: int) -> tuple[BrokerFacts, BrokerLink | None]:
+        """What is known of the broker after a login, and the connection if it was let in."""
         context = self._login.context()
         endpoint = await reach(host, port, self._timeout_s, None if context is None else lambda: context)
         facts = BrokerFacts(host, port, endpoint=endpoint)
@@ -155,7 +156,7 @@ class Asking:
     async def _layout(
         self, starts: Sequence[asyncio.Task[tuple[BrokerFacts, BrokerLink | None]]], wanted: Mapping[str, str]
     ) -> tuple[Layout | None, str, str]:
-        """The first metadata of any broker, or the reason for none."""
+        """The first metadata of any broker, and that broker's name; else None and the reason."""
         why = "no broker of kafka.bootstrap_servers lets the gateway in (login)"
         for start in asyncio.as_completed(starts):
             facts, link = await start
@@ -175,16 +176,17 @@ class Asking:
         return None, "", why
 
     async def _examine(self, host: str, port: int, led: list[Place]) -> BrokerFacts:
+        """What is known of the broker after a login, and a produce request to the partitions that it leads."""
         facts, link = await self._meet(host, port)
         if link is None or not led:
             return facts
         try:
-            return replace(facts, produced=await link.refuse(led))
+            return replace(facts, produced=await link.refuse(led))  # a batch with a wrong checksum to each
         except ProbeError as error:
             facts = replace(facts, unproduced=error)
-            return await self._apart(facts, led) if error.kind == "silent" else facts
+            return await self._one_by_one(facts, led) if error.kind == "silent" else facts
 
-    async def _apart(self, facts: BrokerFacts, led: list[Place]) -> BrokerFacts:
+    async def _one_by_one(self, facts: BrokerFacts, led: list[Place]) -> BrokerFacts:
         """Ask each partition over a connection of its own, to find those that delay the others."""
         turns = asyncio.Semaphore(_APART_AT_A_TIME)
         end = asyncio.get_running_loop().time() + self._timeout_s

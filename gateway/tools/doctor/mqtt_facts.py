@@ -89,9 +89,9 @@ class Asking:
 
     async def addresses(self) -> tuple[AddressFacts, ...]:
         """The facts of all ``mqtt.addresses``, asked at the same time."""
-        return tuple(await asyncio.gather(*(self._address(text) for text in self._mqtt.addresses)))
+        return tuple(await asyncio.gather(*(self._address_facts(text) for text in self._mqtt.addresses)))
 
-    async def _address(self, text: str) -> AddressFacts:
+    async def _address_facts(self, text: str) -> AddressFacts:
         address, proxy = parse_mqtt_address(text), self._mqtt.proxy
         if proxy is not None:
             endpoint = await reach(proxy.host, proxy.port, self._timeout_s)
@@ -150,6 +150,7 @@ class Asking:
         filters: tuple[Subscription, ...] = (),
         retained: str | None = None,
     ) -> Visit:
+        """Connect with these credentials, subscribe or read the topic ``retained``, and leave again."""
         client_id = f"{self._instance}-doctor-{secrets.token_hex(6)}"
         mqtt: MqttSettings = self._mqtt
 

@@ -301,7 +301,8 @@ def judge_door(findings: Findings, door: DoorFacts) -> None:
 def _judge_stranger(
     findings: Findings, name: str, visit: Visit | None, let_in: str, fix: str, refused: str, *, certificate: bool
 ) -> None:
-    """``certificate``: the test used no client certificate, unlike the gateway."""
+    """``let_in`` and ``refused`` are the sentences for these results. ``certificate``: the test used no client
+    certificate, unlike the gateway."""
     check = findings.of(name)
     if visit is not None and visit.code is not None:
         if visit.welcome:
@@ -321,7 +322,7 @@ def _judge_stranger(
 
 def _judge_everything(findings: Findings, door: DoorFacts) -> None:
     check = findings.of("everything")
-    visit, who = door.everything, door.everything_as
+    visit, who = door.everything, door.everything_as  # the visit that asked for "#"
     if visit is None or who is None:
         if door.device is not None:
             said = "did not answer" if door.device.code is None else reasons.words(door.device.code)

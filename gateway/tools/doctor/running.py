@@ -79,7 +79,7 @@ def find(directory: Path) -> RunningFacts:
 
 
 async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> RunningFacts:
-    """Add the answer of its HTTP port."""
+    """Add the answer of the gateway's HTTP port, or why there is none."""
     if not found.runs:
         return found
     if http.port == 0:

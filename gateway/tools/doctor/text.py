@@ -19,12 +19,12 @@ def report_text(report: Report, width: int, mark: Callable[[Severity], str]) -> 
     lines: list[str] = []
     for group, checks in groupby(report.checks, lambda check: check.group):
         lines += ["", GROUPS[group]]
-        lines += _group(list(checks), width, mark)
+        lines += _group_lines(list(checks), width, mark)
     lines += ["", *_summary(report, width, mark)]
     return "\n".join(lines[1:]) + "\n"
 
 
-def _group(checks: list[Check], width: int, mark: Callable[[Severity], str]) -> Iterator[str]:
+def _group_lines(checks: list[Check], width: int, mark: Callable[[Severity], str]) -> Iterator[str]:
     """One group: checks of an address are indented below it; checks of the whole follow."""
     longest = max(len(check.name) for check in checks)
     inner = " " * _INDENT if any(check.about for check in checks) else ""

@@ -161,6 +161,7 @@ def _judge_in_sync(findings: Findings, ours: list[tuple[str, PartitionLayout]], 
 
 
 def _others(layout: Layout, ours: set[str], chosen: Callable[[PartitionLayout], bool]) -> list[Place]:
+    """The partitions of other topics than ours for which ``chosen`` is true."""
     return [
         (topic, one.number)
         for topic, partitions in sorted(layout.topics.items())

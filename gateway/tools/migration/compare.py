@@ -217,6 +217,7 @@ class _Order:
         self._disordered = False
 
     def take(self, device: object, right: int, left: int) -> None:
+        """Take the places of a message on both sides. They come by device, then by the place on the right."""
         if device != self._device:
             self.end()
             self.devices += 1

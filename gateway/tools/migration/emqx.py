@@ -66,6 +66,7 @@ def _require_whole(documents: list[Any]) -> None:
 
 
 def _sort(document: Any, source: EmqxSource) -> None:
+    """Add a rule, action, connector or another thing to its list in ``source``; of a list or table, each in it."""
     if isinstance(document, list):
         for one in document:
             _sort(one, source)
@@ -86,6 +87,7 @@ def _sort(document: Any, source: EmqxSource) -> None:
 
 
 def _sort_kafka(document: dict[str, Any], kind: str, source: EmqxSource) -> None:
+    """Add an action or a connector; a bridge of 5.0 to 5.3 is both."""
     name = str(document.get("name", kind))
     parameters = document.get("parameters", document.get("kafka"))
     if parameters is None and isinstance(document.get("producer"), dict):  # before 5.0.2
@@ -138,7 +140,7 @@ def _connector(action: dict[str, Any]) -> str:
 
 
 def _others(source: EmqxSource) -> list[str]:
-    """Used connectors except the first: a gateway writes to one Kafka."""
+    """Used connectors to another Kafka than the first one's: a gateway writes to one."""
     wanted = {_connector(action) for action in source.actions.values()}
     there = [name for name in source.connectors if name in wanted]
     hosts = {name: source.connectors[name]["bootstrap_hosts"] for name in there}
@@ -222,6 +224,7 @@ def _rule_routes(
 
 
 def _filters(imported: Imported, where: str, statement: Statement) -> list[str]:
+    """A route's filters by FROM, with a finding for what cannot be one."""
     filters = []
     for topic in statement.topics:
         if topic.startswith(("$events/", "$bridges/", "$sources/")):
@@ -284,7 +287,7 @@ def _direct_route(imported: Imported, action: dict[str, Any], device: str | None
         return []
     if not usable(imported, f"{name}: local_topic", str(topic)):
         return []
-    statement = parse_sql('SELECT * FROM "local"')
+    statement = parse_sql('SELECT * FROM "local"')  # the action gets the whole message
     route: dict[str, Any] = {"name": _route_name(str(action["name"])), "filters": [str(topic)]}
     put_action(imported, route, action, Words((), device), statement, device)
     return [route]

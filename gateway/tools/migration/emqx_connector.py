@@ -52,6 +52,7 @@ def _with_port(text: str) -> str:
 
 
 def _put_login(imported: Imported, name: str, authentication: Any) -> bool:
+    """Returns whether there is a login (SASL)."""
     if not isinstance(authentication, dict):
         if authentication not in ("none", None):
             imported.note(
@@ -91,6 +92,7 @@ def _put_oauth(imported: Imported, name: str, authentication: dict[str, Any]) ->
 
 
 def _put_tls(imported: Imported, name: str, ssl: Any) -> bool:
+    """Returns whether there is TLS."""
     if not isinstance(ssl, dict) or not ssl.get("enable"):
         return False
     for theirs, ours in (("cacertfile", "ca_file"), ("certfile", "certificate_file"), ("keyfile", "key_file")):

@@ -128,6 +128,7 @@ class _Parser:
         self._depth = 0
 
     def statement(self) -> Statement:
+        """The whole text. A condition that is not understood is None, with its text and the error beside it."""
         if self._peek().word == "foreach":
             raise SqlError("FOREACH makes several messages of one; the split interceptor may do", _line(self._sql))
         self._expect_word("select")
@@ -170,6 +171,7 @@ class _Parser:
                 return found
 
     def _one_selected(self, first: int, last: int) -> Selected:
+        """What these tokens select. Anything but a field by itself has no field, only its text."""
         tokens = self._tokens[first:last]
         if not tokens:
             raise self._refused("a field is missing", first)
@@ -211,6 +213,7 @@ class _Parser:
             self._depth -= 1
 
     def _joined(self, word: Literal["and", "or"]) -> Condition:
+        """Conditions joined by this word; AND binds closer than OR."""
         parts = [self._joined("and") if word == "or" else self._negated()]
         while self._peek().word == word:
             self._at += 1
@@ -268,7 +271,7 @@ class _Parser:
     def _field(self) -> Field:
         first = self._at
         token = self._peek()
-        if token.kind not in {"word", "quoted"} or token.word:
+        if token.kind not in {"word", "quoted"} or token.word:  # token.word: a keyword
             raise self._refused("a field is wanted", self._at)
         path: list[str | int] = [token.text.strip('"')]
         self._at += 1

@@ -45,6 +45,7 @@ class Words:
         self._computed: dict[_Path, str] = {}
         for one in selected:
             name = tuple(one.name.split("."))
+            # json_decode(payload) AS name: another name of the payload.
             field = Field(("payload",), one.text) if _DECODED.fullmatch(one.text) else one.field
             try:
                 if field is not None:
@@ -77,6 +78,7 @@ class Words:
         return f"({text})" if isinstance(condition, Junction) or " and " in text else text
 
     def _compared(self, operator: str, left: Field | Constant, right: Field | Constant) -> str:
+        """A comparison that means in Python what it means in EMQX."""
         text = f"{self._value(left)} {'==' if operator == '=' else operator} {self._value(right)}"
         for one, other in ((left, right), (right, left)) if operator in {"=", "!="} else ():
             if self._json_path(one) is not None and isinstance(other, Constant) and other.value in (0, 1):
@@ -114,6 +116,7 @@ class Words:
         return f"topic_matches(topic, {str(right.value)!r})"
 
     def _value(self, operand: Field | Constant) -> str:
+        """An operand in an expression of the ``filter`` interceptor. Raises WordsError."""
         if isinstance(operand, Constant):
             return repr(operand.value)
         if (path := self._json_path(operand)) is not None:
@@ -203,6 +206,7 @@ def _why_not(name: str) -> str:
 
 
 def _dotted(path: _Path, text: str) -> str:
+    """A path as our settings have it. ``text`` is EMQX's, for the error."""
     steps = []
     for step in path:
         if isinstance(step, int):

@@ -66,14 +66,15 @@ class Reader:
         key = record.key or b""
         device = next((content for name, content in record.headers if name == wire.GATEWAY_DEVICE), None) or key
         return Reading(
-            identity=self._name(record, value),
+            identity=self._digest_by_identity(record, value),
             device=_short(device),
             key=_short(key),
             value=b"" if value is None else _short(value),
             headers=_short(repr(headers).encode()),
         )
 
-    def _name(self, record: LoggedRecord, value: bytes | None) -> bytes | None:
+    def _digest_by_identity(self, record: LoggedRecord, value: bytes | None) -> bytes | None:
+        """A digest of what identifies the message; None if the record lacks it."""
         match self._identity.kind:
             case "message_id":
                 found = next((content for name, content in record.headers if name == wire.GATEWAY_MESSAGE_ID), None)

@@ -84,6 +84,7 @@ def _plugins(document: Mapping[str, Any], kind: str, name: str) -> list[dict[str
 
 
 def _same_broker(imported: Imported, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The inputs with the servers of the first one; the others become findings."""
     first = inputs[0].get("servers")
     taken = [one for one in inputs if one.get("servers") == first]
     for one in inputs:
@@ -182,6 +183,7 @@ def _route_name(one: dict[str, Any], number: int) -> str:
 
 
 def _filters(imported: Imported, one: dict[str, Any]) -> list[str]:
+    """The topic filters of an input. Also sets mqtt.share_group by a shared one."""
     filters = []
     for topic in one.get("topics", []):
         group, text = split_share(str(topic))

@@ -57,6 +57,7 @@ def put_output(
 
 
 def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str], where: str) -> str:
+    """A route's Kafka topic, or its template. ``where`` names the route in findings."""
     topic = str(output.get("topic", "telegraf"))
     by_tag = str(output.get("topic_tag", ""))
     if by_tag:
@@ -92,6 +93,7 @@ def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str], whe
 
 
 def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str], where: str) -> str:
+    """A route's key, or its template; empty for none. ``where`` names the route in findings."""
     by_tag, fixed = str(output.get("routing_tag", "")), str(output.get("routing_key", ""))
     if output.get("partitioner") == "round_robin" or (not by_tag and fixed in {"", "random"}):
         if fixed == "random":
@@ -119,6 +121,7 @@ def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str], where
 
 
 def _put_login(imported: Imported, output: dict[str, Any]) -> bool:
+    """Returns whether there is a login (SASL)."""
     mechanism = str(output.get("sasl_mechanism") or ("PLAIN" if output.get("sasl_username") else ""))
     if not mechanism:
         return False
@@ -156,7 +159,7 @@ def put_username(imported: Imported, what: str, text: str, setting: str) -> None
 
 
 def put_tls(imported: Imported, plugin: str, given: dict[str, Any], table: str) -> bool:
-    """The plugin's TLS as the table ``mqtt.tls`` or ``kafka.tls``. Whether it has any."""
+    """The plugin's TLS as the table ``mqtt.tls`` or ``kafka.tls``. Returns whether it has any."""
     for theirs, ours in _TLS.items():
         if given.get(theirs):
             imported.put(f"{table}.tls.{ours}", str(given[theirs]))

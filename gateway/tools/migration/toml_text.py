@@ -25,6 +25,7 @@ def as_toml_text(imported: Imported, heading: str) -> str:
 
 
 def _table(table: dict[str, Any], path: str, imported: Imported) -> Iterator[str]:
+    """The lines of a table: its own values, then the tables in it with their headings."""
     nested: list[tuple[str, Any]] = []
     for name, value in table.items():
         if (isinstance(value, dict) and not _inline(path, name)) or _tables(value):

@@ -51,7 +51,7 @@ class Moments:
         self.tally: Tally[int] = Tally()
         self.bytes = 0  # key, value and headers of the records read back
 
-    def found(self, number: int, size: int, now_ns: int) -> bool:
+    def note_read(self, number: int, size: int, now_ns: int) -> bool:
         """Note a record of message ``number``, read in the order of its partition. Returns whether it is the first."""
         if not 0 <= number < len(self.read_ns):
             return False
@@ -114,6 +114,7 @@ class CommandMoments:
     def __init__(self, commands: int, *, is_answered: bool) -> None:
         self._wanted = commands
         self._expected = Status.SUCCEEDED if is_answered else Status.SENT
+        # By the command's number; times in ns.
         self._written: dict[int, tuple[Place, int]] = {}
         self._received: dict[int, int] = {}
         self._statuses: dict[int, dict[Status, int]] = {}
@@ -131,8 +132,8 @@ class CommandMoments:
         self.copies += number in self._received
         self._received.setdefault(number, now_ns)
 
-    def told(self, number: int, status: StatusView, value: bytes, now_ns: int) -> None:
-        """Note a status; ``value`` is its record's."""
+    def note_status(self, number: int, status: StatusView, value: bytes, now_ns: int) -> None:
+        """Note a status of a command; ``value`` is that of the status record."""
         self._told.append((str(status.record), value))
         self._statuses.setdefault(number, {}).setdefault(status.status, now_ns)
         if status.is_terminal and not status.is_late:

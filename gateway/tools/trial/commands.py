@@ -54,13 +54,14 @@ class CommandTrial:
         self._numbers = {self._id(number): number for number in range(plan.commands_each)}
         self._connection: DeviceConnection | None = None
         self._last_s = 0.0
-        self._moved = asyncio.Event()
+        self._moved = asyncio.Event()  # something became of a command
         self._trouble = ""
 
     async def run(self, subject: Subject) -> CommandResult:
-        """Raises GatewayError when Kafka cannot be read or written any more, or the gateway ends."""
+        """Try the commands of the entry. Raises GatewayError when Kafka cannot be read or written any more, or the
+        gateway ends."""
         async with contextlib.AsyncExitStack() as stack:
-            trouble = await self._connect(stack) or await self._ready(subject)
+            trouble = await self._connect(stack) or await self._wait_ready(subject)
             if not trouble:
                 topics = (self._one.status_topic,)
                 reader = await stack.enter_async_context(
@@ -93,9 +94,9 @@ class CommandTrial:
         except TimeoutError:
             return f"the MQTT broker did not answer the devices' subscription within {_TIMEOUT_S:g} s."
         self._connection = connection
-        return self._refused(f"subscribe to {topic_filter}", code)
+        return self._refusal(f"subscribe to {topic_filter}", code)
 
-    def _refused(self, what: str, code: int) -> str:
+    def _refusal(self, what: str, code: int) -> str:
         """The sentence about a refusal of the broker; empty for a code that is none."""
         if code < _FAILURE:
             return ""
@@ -106,11 +107,12 @@ class CommandTrial:
         )
 
     def _obey(self, heard: Heard) -> None:
+        """Note a command that came to a device, and answer it if the entry has answers."""
         number = read_mark(self._run, heard.payload)
         if number is None or self._connection is None:
             return
         self._moments.received(number, time.monotonic_ns())
-        self._note()
+        self._note_progress()
         if self._entry.answers is None:
             return
         if heard.response_topic is not None:
@@ -125,7 +127,7 @@ class CommandTrial:
         if reason < _FAILURE:
             self._moments.answers += 1
         else:
-            self._trouble = self._refused(f"answer to {as_filter(self._one.response_topic)}", reason)
+            self._trouble = self._refusal(f"answer to {as_filter(self._one.response_topic)}", reason)
 
     def on_lost(self, why: str) -> None:
         self._connection = None
@@ -137,7 +139,7 @@ class CommandTrial:
 
     # --- commands and their statuses
 
-    async def _ready(self, subject: Subject) -> str:
+    async def _wait_ready(self, subject: Subject) -> str:
         """Wait until the gateway takes commands. Returns why it does not."""
         loop = asyncio.get_running_loop()
         patience_s = _JOIN_S + self._one.settle.total_seconds()
@@ -167,7 +169,7 @@ class CommandTrial:
             allowed = plan.commands_each
             if one.rate is not None:
                 allowed = min(allowed, int((loop.time() - started_s) * one.rate) + 1)
-            while number < allowed and moments.has_ended(number - DEVICES):
+            while number < allowed and moments.has_ended(number - DEVICES):  # the one before it for its device
                 await self._write(writer, number)
                 number += 1
             if number == plan.commands_each and moments.is_complete:
@@ -193,19 +195,20 @@ class CommandTrial:
         now_ns = time.monotonic_ns()
         place = await writer.write(draft.record(self._one, time.time_ns() // 1_000_000))
         self._moments.wrote(number, place, now_ns)
-        self._note()
+        self._note_progress()
 
     async def _follow(self, reader: TopicReader, starts: dict[tuple[str, int], int]) -> None:
+        """Note the statuses of the trial's commands as they come; does not end by itself."""
         async for records in reader.follow(starts):
             now_ns = time.monotonic_ns()
             for record in records:
                 status = read_status(record)
                 number = None if status is None else self._numbers.get(status.id)
                 if status is not None and number is not None:
-                    self._moments.told(number, status, record.value or b"", now_ns)
-                    self._note()
+                    self._moments.note_status(number, status, record.value or b"", now_ns)
+                    self._note_progress()
 
-    def _note(self) -> None:
+    def _note_progress(self) -> None:
         self._last_s = asyncio.get_running_loop().time()
         self._moved.set()
 

@@ -156,9 +156,10 @@ class TrialPlan:
     def commands(self) -> tuple[TrialCommands, ...]:
         """The entries with topics and a group of the trial's own. Everything else stays, but for what only the user's
         own topics have."""
-        return tuple(self._tried(number, one) for number, one in enumerate(self.entries))
+        return tuple(self._trial_entry(number, one) for number, one in enumerate(self.entries))
 
-    def _tried(self, number: int, one: CommandSettings) -> TrialCommands:
+    def _trial_entry(self, number: int, one: CommandSettings) -> TrialCommands:
+        """An entry of the settings with the trial's own topics, and without what the trial cannot judge."""
         topic, below = f"{self.kafka_topic}-{one.name}", f"{self.prefix}/{self.run}/commands/{one.name}"
         answers = None
         if one.answers is not None and one.qos:

@@ -50,7 +50,7 @@ class Subject:
 
     async def start(self) -> None:
         """Start it, and return when it is subscribed. Raises SubjectError."""
-        self._output = await self._child.start({}, self._take)
+        self._output = await self._child.start({}, self._on_event)
         self._output.add_done_callback(self._ended)
         await self._child.tell(to_json(self._settings))
         failing = asyncio.ensure_future(self.failed.wait())
@@ -94,7 +94,7 @@ class Subject:
             self.error = SubjectError(f"The gateway's process ended.{self.last_log()}")
         self.failed.set()
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _on_event(self, said: dict[str, Any]) -> None:
         match said["event"]:
             case "ready":
                 self._ready.set_result(said["cpu_s"])

@@ -37,13 +37,13 @@ class _Line:
         self._connection: DeviceConnection | None = None
         self._window = _WINDOW
         self.outbox = Outbox(1 << 30)
-        self.numbers: list[int] = []
+        self.numbers: list[int] = []  # of messages, by their sequence in the outbox
         self.lost = asyncio.Event()
         self._by_packet: dict[int, int] = {}
         self.connects = 0
 
     async def connect(self) -> None:
-        """Raises DeviceConnectError."""
+        """Connect, and publish what waits. Raises DeviceConnectError."""
         way, plan = self._publisher.way, self._publisher.plan
         connection = DeviceConnection(self._client_id, self, way)
         await connection.connect(timeout_s=_TIMEOUT_S, login=plan.publisher)
@@ -63,6 +63,7 @@ class _Line:
         self.pump()
 
     def pump(self) -> None:
+        """Publish what waits in the outbox, as far as the window and the socket have room."""
         publisher, connection, outbox = self._publisher, self._connection, self.outbox
         qos = publisher.plan.qos
         while connection is not None and outbox.in_flight < self._window and (message := outbox.head()) is not None:
@@ -124,13 +125,13 @@ class Publisher:
         self.sent = 0  # different messages
         self.sent_bytes = 0
         self.acknowledged = 0
-        self.moved = asyncio.Event()
+        self.moved = asyncio.Event()  # a message was acknowledged, refused or read back, or a connection lost
         self.error: PublishRefusedError | None = None
         self._lines = [_Line(self, f"{plan.instance}-publisher-{number}") for number in range(LINES)]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def connect(self) -> None:
-        """Raises DeviceConnectError."""
+        """Connect every line, and from then on reconnect those that are lost. Raises DeviceConnectError."""
         for line in self._lines:
             await line.connect()
         self._tasks = [asyncio.create_task(self._reconnect(line)) for line in self._lines]
@@ -152,6 +153,7 @@ class Publisher:
         return self._lines[number % len(self.topics) % len(self._lines)]
 
     def wrote(self, number: int, size: int, now_ns: int) -> None:
+        """Count a PUBLISH, perhaps a repeated one; ``size`` is that of topic and payload."""
         if not self.moments.sent_ns[number]:
             self.moments.sent_ns[number] = now_ns
             self.sent += 1
@@ -160,6 +162,7 @@ class Publisher:
         self.sent_bytes += 1 + (1 if body < 128 else 2 if body < 16_384 else 3) + body
 
     def refuse(self, reason: int, number: int) -> None:
+        """Set ``error``: the broker refused this message for that reason code."""
         topic = self.topics[number % len(self.topics)]
         user = self.way.settings.username if self.plan.publisher is None else self.plan.publisher[0]
         self.error = PublishRefusedError(

@@ -76,14 +76,14 @@ class Trial:
         """Run the trial. Raises GatewayError for the first failure."""
         plan, base = self._plan, self._base
         async with contextlib.AsyncExitStack() as stack:
-            folder = await self._folder()
+            folder = await self._make_folder()
             settings = plan.settings(base, folder / "data")
             login = await stack.enter_async_context(kafka_login(settings.kafka))
             self._progress("connecting to Kafka")
             await cluster_id(
                 settings.kafka, f"{plan.instance}-admin", login
             )  # raises with the reason if Kafka is unreachable
-            await self._topics(settings, login)
+            await self._make_topics(settings, login)
             reader = await stack.enter_async_context(
                 TopicReader(settings.kafka, f"{plan.instance}-witness", (plan.kafka_topic,), login)
             )
@@ -93,9 +93,9 @@ class Trial:
             stack.push_async_callback(outward.stop, 0)
             address = parse_mqtt_address(settings.mqtt.addresses[0])
             way = Way(address, settings.mqtt, Login(settings.mqtt, outward.mqtt))
-            publisher = await self._publisher(way)
-            subject = await self._subject(settings, way, folder)
-            witness = asyncio.create_task(self._witness(reader, starts, publisher))
+            publisher = await self._connect_publisher(way)
+            subject = await self._start_gateway(settings, way, folder)
+            witness = asyncio.create_task(self._read_back(reader, starts, publisher))
             try:
                 seconds, stalled = await self._flow(publisher, subject, witness)
                 await subject.measure()
@@ -107,7 +107,7 @@ class Trial:
 
     # --- resources, each with its undo step
 
-    async def _folder(self) -> Path:
+    async def _make_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"gateway-trial-{self._plan.run}-"))
 
         async def undo() -> None:
@@ -116,7 +116,7 @@ class Trial:
         self._cleanup.add(f"folder {folder}", undo, command=f"rm -r {folder}")
         return folder
 
-    async def _topics(self, settings: Settings, login: KafkaLogin) -> None:
+    async def _make_topics(self, settings: Settings, login: KafkaLogin) -> None:
         plan = self._plan
         if plan.topic is not None:
             self._notes.append(
@@ -128,7 +128,7 @@ class Trial:
         for topic in settings.kafka.topics.declare:
             self._cleanup.add(
                 f"Kafka topic {topic.name}",
-                partial(self._remove, settings, topic.name),
+                partial(self._remove_topic, settings, topic.name),
                 command=f"kafka-topics.sh {self._servers} --delete --topic {topic.name}",
                 patience_s=_DELETE_S + 5.0,
             )
@@ -137,13 +137,13 @@ class Trial:
             except RefusedError as error:
                 self._cleanup.forget_last()
                 raise RefusedError(f"{error} Or name a topic that is there already: --topic.") from error
-        await self._listed(settings, login)
+        await self._wait_listed(settings, login)
 
     @property
     def _servers(self) -> str:
         return f"--bootstrap-server {','.join(self._base.kafka.bootstrap_servers)}"
 
-    async def _listed(self, settings: Settings, login: KafkaLogin) -> None:
+    async def _wait_listed(self, settings: Settings, login: KafkaLogin) -> None:
         """Wait until every broker knows the topics."""
         names = [topic.name for topic in settings.kafka.topics.declare]
         deadline = time.monotonic() + _DELETE_S
@@ -157,7 +157,7 @@ class Trial:
                     raise
             await asyncio.sleep(0.1)
 
-    async def _remove(self, settings: Settings, topic: str) -> None:
+    async def _remove_topic(self, settings: Settings, topic: str) -> None:
         """Delete a topic, and wait until no broker lists it. An interrupted clean-up does not wait for the thread."""
         await asyncio.wrap_future(begun(partial(_delete_topic, settings, topic), "trial"))
 
@@ -171,12 +171,12 @@ class Trial:
             group = group_name(settings, one)
             self._cleanup.add(
                 f"consumer group {group}",
-                partial(self._delete, settings, group),
+                partial(self._delete_group, settings, group),
                 command=f"kafka-consumer-groups.sh {self._servers} --delete --group {group}",
                 patience_s=SESSION_S + 10.0,
             )
 
-    async def _delete(self, settings: Settings, group: str) -> None:
+    async def _delete_group(self, settings: Settings, group: str) -> None:
         """Delete a consumer group. Of a gateway that was killed its member is still there."""
         from gateway.components.commanding import link_client_id
 
@@ -185,7 +185,7 @@ class Trial:
             await remove_members(settings.kafka, client_id, group, [link_client_id(settings)], login)
             await delete_group(settings.kafka, client_id, group, login)
 
-    async def _publisher(self, way: Way) -> Publisher:
+    async def _connect_publisher(self, way: Way) -> Publisher:
         self._progress(f"connecting to {way.address}")
         publisher = Publisher(self._plan, way, self._moments)
         self._cleanup.add(
@@ -202,7 +202,7 @@ class Trial:
             ) from error
         return publisher
 
-    async def _subject(self, settings: Settings, way: Way, folder: Path) -> Subject:
+    async def _start_gateway(self, settings: Settings, way: Way, folder: Path) -> Subject:
         self._progress("starting the gateway")
         self._clean_up_groups(settings)
         subject = Subject(settings, folder / "gateway.log", self._batches.extend)
@@ -243,10 +243,10 @@ class Trial:
         started_s = self._read_last_s = loop.time()
         plan, tally = self._plan, self._moments.tally
         stall_s = _STALL_S + (1 / plan.rate if plan.rate else 0.0)
-        number = given_up = 0
+        number = given_up = 0  # given up: lost, as QoS 0 may be
         while True:
             now_s = loop.time()
-            self._check(publisher, subject, witness)
+            self._raise_failure(publisher, subject, witness)
             allowed = plan.messages if plan.rate is None else int((now_s - started_s) * plan.rate) + 1
             allowed = min(plan.messages, allowed, tally.distinct + given_up + plan.ahead)
             while number < allowed and publisher.room_for(number):
@@ -272,7 +272,7 @@ class Trial:
         """Time until the last record, without the wait for further ones."""
         return max(self._read_last_s - started_s, 1e-3)
 
-    def _check(self, publisher: Publisher, subject: Subject, witness: asyncio.Task[None]) -> None:
+    def _raise_failure(self, publisher: Publisher, subject: Subject, witness: asyncio.Task[None]) -> None:
         if publisher.error is not None:
             raise publisher.error
         if subject.error is not None:
@@ -280,19 +280,19 @@ class Trial:
         if witness.done():
             witness.result()
 
-    async def _witness(self, reader: TopicReader, starts: dict[tuple[str, int], int], publisher: Publisher) -> None:
+    async def _read_back(self, reader: TopicReader, starts: dict[tuple[str, int], int], publisher: Publisher) -> None:
         """Read the records back as they arrive, and tell the progress twice a second."""
         loop = asyncio.get_running_loop()
         said_s = 0.0
         async for records in reader.follow(starts):
             if records:
-                self._take(records)
+                self._note_records(records)
                 publisher.moved.set()
             if loop.time() - said_s > 0.5 and self._moments.tally.distinct < self._plan.messages:
                 said_s = loop.time()
                 self._progress(f"{publisher.sent:,} published, {self._moments.tally.distinct:,} read back")
 
-    def _take(self, records: list[LoggedRecord]) -> None:
+    def _note_records(self, records: list[LoggedRecord]) -> None:
         now_ns = time.monotonic_ns()
         for record in records:
             number = read_mark(self._run, record.value)
@@ -301,7 +301,7 @@ class Trial:
             self._read_last_s = asyncio.get_running_loop().time()
             size = len(record.key or b"") + len(record.value or b"")
             size += sum(len(name) + len(value or b"") for name, value in record.headers)
-            if self._moments.found(number, size, now_ns):
+            if self._moments.note_read(number, size, now_ns):
                 offsets, numbers = self._offsets.setdefault(record.place.partition, (array("q"), array("q")))
                 offsets.append(record.place.offset)
                 numbers.append(number)
@@ -327,7 +327,7 @@ class Trial:
         self, publisher: Publisher, subject: Subject, seconds: float, stalled: str, commands: list[CommandResult]
     ) -> TrialResult:
         plan, moments, tally = self._plan, self._moments, self._moments.tally
-        self._attribute()
+        self._note_stored()
         missing = moments.missing()
         return TrialResult(
             run=plan.run,
@@ -365,7 +365,7 @@ class Trial:
         why = "their topics cannot be made (--topic)" if self._plan.topic is not None else "--commands 0"
         return f"Commands to devices were not tried: {why}. gateway command send --wait sends one."
 
-    def _attribute(self) -> None:
+    def _note_stored(self) -> None:
         """Note when Kafka acknowledged each message: batches have offsets, and the records read back have numbers."""
         for partition, first, count, now_ns in self._batches:
             offsets, numbers = self._offsets.get(partition, (array("q"), array("q")))

@@ -84,6 +84,7 @@ async def _run(settings: Settings) -> int:
 
 
 async def _obey(commands: asyncio.StreamReader, stop: StopRequest) -> None:
+    """Report the CPU time for each line "cpu"; another line, or the parent's end, retires the worker."""
     while line := await commands.readline():
         if line.strip() == b"cpu":
             say("cpu", cpu_s=time.process_time())

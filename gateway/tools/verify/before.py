@@ -84,7 +84,7 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
         but = "" if not before.unknown else f"; it knows nothing of {before.unknown} others"
         but += "" if not lost else "; what was in sessions that it lost before, it does not count"
         return f"Before the gateway: EMQX has dropped nothing for our {sessions}{_since(since)}{but}."
-    named = "; ".join(_of(session) for session in losing[:_NAMED])
+    named = "; ".join(_drops_of(session) for session in losing[:_NAMED])
     more = f"; and {len(losing) - _NAMED} more" if len(losing) > _NAMED else ""
     return (
         f"BEFORE THE GATEWAY: EMQX has dropped {many(before.dropped, 'message')} of {len(losing)} of our {sessions}, "
@@ -92,7 +92,7 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
     )
 
 
-def _of(session: EmqxClient) -> str:
+def _drops_of(session: EmqxClient) -> str:
     parts = []
     if session.mqueue_dropped:
         parts.append(f"{session.mqueue_dropped} from the full queue{_since(session.session_ms)}")

@@ -97,6 +97,7 @@ class _Told(NamedTuple):
     is_sent: bool = False
 
     def and_(self, status: StatusView) -> _Told:
+        """The same with one more status, the next one in the topic."""
         if not status.is_terminal:
             return self._replace(is_sent=self.is_sent or status.status in _SENT)
         # Only timed_out may be followed by another outcome. Compaction may have left the second one alone.
@@ -113,13 +114,14 @@ class _Statuses:
     """The statuses of one partition number. ``horizon_ms``: Kafka has deleted statuses from before it."""
 
     def __init__(self, horizon_ms: int) -> None:
-        self.horizon_ms = horizon_ms
+        self.horizon_ms = horizon_ms  # statuses from before it may be deleted
         self.told: defaultdict[str, dict[int, _Told]] = defaultdict(dict)  # by topic and offset
         self._once: dict[_Told, _Told] = {}  # what many commands have in common, kept once
         self._owners: dict[str, Place] = {}  # of ids: the command that has used it last
         self.disputed: dict[Place, list[StatusView]] = {}  # all statuses of those with two outcomes, read again
 
     def take(self, record: LoggedRecord) -> None:
+        """Take the next record. A command with two outcomes becomes ``disputed``."""
         status = read_status(record)
         if status is None:
             return
@@ -182,6 +184,7 @@ class _Check:
                     await self._judge(partition, commands_from[partition], statuses)
 
     async def _statuses(self, at: Partition, since: Mapping[Partition, int]) -> _Statuses:
+        """The statuses in this partition of the status topic, from the offset in ``since``."""
         statuses = _Statuses(0)
         if at not in self._ends:
             self.without_statuses.append(f"{at[0]}/{at[1]}")
@@ -205,6 +208,7 @@ class _Check:
         return statuses
 
     async def _judge(self, partition: Partition, since: int, statuses: _Statuses) -> None:
+        """Make the account of a partition of commands, from the offset ``since``."""
         commit, first, end = self._commits.get(partition), self._first[partition], self._ends[partition]
         start = max(first, since)
         map_ = None if commit is None else OffsetMap.parse(commit.offset, commit.metadata)
@@ -228,6 +232,7 @@ class _Check:
     def _judge_one(
         self, account: CommandAccount, record: LoggedRecord, mark: Mark | None, told: _Told | None, statuses: _Statuses
     ) -> None:
+        """Count a command by its statuses (``told``) and by what the group's commit says of its offset (``mark``)."""
         account.records += 1
         if told is not None and told.other is not None:
             told = statuses.settled(record, self._id(record))
@@ -275,7 +280,12 @@ async def verify_commands(
     check = _Check(log, commands, span)
     await check.run(group, progress)
     return CommandVerdict(
-        commands.name, group, commands.status_topic, check.accounts, _wrong(check.accounts), _open(check, commands.name)
+        commands.name,
+        group,
+        commands.status_topic,
+        check.accounts,
+        _wrong(check.accounts),
+        _unjudged(check, commands.name),
     )
 
 
@@ -293,7 +303,7 @@ def _wrong(accounts: Collection[CommandAccount]) -> list[str]:
     return found
 
 
-def _open(check: _Check, name: str) -> list[str]:
+def _unjudged(check: _Check, name: str) -> list[str]:
     found = []
     for one in check.accounts:
         where = f"{one.topic}/{one.partition}"

@@ -69,10 +69,10 @@ class Lives:
 
     def __init__(self, interval_ms: int, complete_from_ms: int, since_ms: int = 0) -> None:
         self._interval_ms = interval_ms
-        self._complete_from_ms = complete_from_ms
+        self._complete_from_ms = complete_from_ms  # earlier ledger records may have expired
         self._begin_ms = max(complete_from_ms, since_ms)
         self._lives: dict[tuple[int, str], Life] = {}
-        self._outside: dict[tuple[int, str], set[int]] = {}
+        self._outside: dict[tuple[int, str], set[int]] = {}  # numbers of worker records that are not in the span
 
     def sorted(self) -> list[Life]:
         """The lives by worker and time, each with the start of its worker's next life."""

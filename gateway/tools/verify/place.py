@@ -106,6 +106,7 @@ class Place:
         return (min(firsts), end) if min(firsts) < end else None
 
     def _add_run(self, record: PartitionRecord, first: int, end: int) -> None:
+        """Add acknowledged offsets, to below ``end``. Those before the log's start have expired, or are gone."""
         assert self._view is not None
         below = max(0, min(end, self._view.start) - first)
         if below:
@@ -113,7 +114,7 @@ class Place:
                 self.result.expired += below
             else:
                 self._gone += below
-                self._absent(first, first + below)
+                self._note_absent(first, first + below)
             first += below
         if first < end:
             runs = self._runs[record.tagged]
@@ -123,6 +124,7 @@ class Place:
                 runs.extend((first, end))
 
     def _add_blurred(self, record: PartitionRecord) -> None:
+        """Add records of which only the lowest and the highest offset are known."""
         assert self._view is not None
         count = record.records - record.unlocated
         if record.first_offset is None or record.last_offset is None or not count:
@@ -145,6 +147,7 @@ class Place:
         return self._merged
 
     def _merge(self) -> Iterator[tuple[int, int, bool]]:
+        """First offset, end and tagged of each run, without the parts that an earlier one has."""
         runs = [(first, end, tagged) for tagged, flat in self._runs.items() for first, end in _pairs(flat)]
         runs.sort()
         reached = -1
@@ -153,7 +156,7 @@ class Place:
                 yield max(first, reached), end, tagged
                 reached = end
 
-    def _absent(self, first: int, end: int) -> None:
+    def _note_absent(self, first: int, end: int) -> None:
         absent = self.result.absent
         if absent and absent[-1][1] == first:
             absent[-1] = (absent[-1][0], end)
@@ -207,6 +210,7 @@ class Place:
         return result
 
     def _settle_located(self, comparison: Comparison, located: int, start_now: int) -> None:
+        """Judge the records with known offsets. ``located`` is their number, ``start_now`` the log's present start."""
         result = self.result
         assert self._view is not None
         assert self._topic_view is not None
@@ -221,7 +225,7 @@ class Place:
         result.expired += expired
         for first, end in comparison.absent:
             if end > start_now:
-                self._absent(max(first, start_now), end)
+                self._note_absent(max(first, start_now), end)
         if self._topic_view.compacted:
             result.compacted = absent - beyond
             absent = beyond
@@ -244,6 +248,7 @@ class Place:
         return count
 
     def _settle_blurred(self, comparison: Comparison, start_now: int) -> None:
+        """Judge the records of which only the lowest and the highest offset are known."""
         result = self.result
         assert self._view is not None
         assert self._topic_view is not None
@@ -287,10 +292,10 @@ class Comparison:
         self._first, self._end, self._tagged = next(runs, (_FAR, _FAR, False))
         self._next = self._first  # the next expected offset of the run
         self.found = 0
-        self.foreign = 0
-        self.surplus = 0
-        self.open = 0
-        self.blurred = 0
+        self.foreign = 0  # other writers' records at acknowledged offsets
+        self.surplus = 0  # ours outside of all runs
+        self.open = 0  # the same, in a window
+        self.blurred = 0  # within a blurred range
         self.blurred_ours = 0
         self.absent: list[tuple[int, int]] = []  # where acknowledged offsets are missing, and nothing else is
         self._shown = 0  # behind the last record

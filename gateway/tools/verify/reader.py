@@ -49,7 +49,7 @@ class KafkaReader:
     def __init__(self, settings: KafkaSettings, gateway: str, login: KafkaLogin | None = None) -> None:
         self._options = connection_options(settings, f"{gateway}-verify")
         self._login = login or KafkaLogin(settings)
-        self._tag = gateway.encode()
+        self._tag = gateway.encode()  # value of the header gateway.id in own records
         self._consumer: Any = None
         self._admin: Any = None
         self.leaderless: set[tuple[str, int]] = set()
@@ -86,6 +86,7 @@ class KafkaReader:
     # --- topics -----------------------------------------------------------------------------
 
     async def topic(self, name: str) -> TopicView | None:
+        """The topic's partitions that have a leader, and its retention; None without the topic."""
         if (numbers := await self._partitions(name)) is None:
             return None
         try:
