@@ -149,6 +149,7 @@ def _check_auth(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 
 def _problems(check: Callable[[], object]) -> list[str]:
+    """The problems of the ConfigError that ``check`` raises; none if it raises none."""
     try:
         check()
     except ConfigError as error:

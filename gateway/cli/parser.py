@@ -184,7 +184,7 @@ class Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: S
     def group(
         self, name: str, description: str, epilog: str = "", *, metavar: str = "COMMAND", config: str = config
     ) -> "Commands":
-        """Add a command that has commands of its own."""
+        """Add a command that has commands of its own. ``config`` is the help of their --config; empty: without."""
         parser: Parser = self.add_parser(name, description=description, epilog=epilog)
         commands = parser.add_commands(metavar)
         commands.config = config

@@ -117,7 +117,8 @@ def _behind(one: QueryStatus, extents: Extents) -> int | None:
     return None if None in counts else sum(filter(None, counts))
 
 
-def _ends(one: QueryStatus, extents: Extents) -> dict[str, dict[str, int]]:
+def _log_ends(one: QueryStatus, extents: Extents) -> dict[str, dict[str, int]]:
+    """Where the partitions of a query's topics end, by topic and partition, as far as known."""
     return {
         topic: {partition: end for partition, (_, end) in extents[topic].items()}
         for topic in one.topics
@@ -128,7 +129,7 @@ def _ends(one: QueryStatus, extents: Extents) -> dict[str, dict[str, int]]:
 def _document(found: LakeStatus, extents: Extents) -> dict[str, Any]:
     document = asdict(found)
     for told, one in zip(document["queries"], found.queries, strict=True):
-        told.update(told.pop("progress"), ends=_ends(one, extents), behind=_behind(one, extents))
+        told.update(told.pop("progress"), ends=_log_ends(one, extents), behind=_behind(one, extents))
     return document
 
 
@@ -176,6 +177,7 @@ def _partitions(queries: Iterable[QueryStatus], extents: Extents) -> Iterable[st
 
 
 def _read_to(one: QueryStatus) -> str | None:
+    """What a query reads: topics, or a version of a table; None before its first batch."""
     if one.progress.offsets:
         return ", ".join(one.progress.offsets)
     if one.progress.tables_read:

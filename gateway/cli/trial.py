@@ -149,13 +149,15 @@ async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
     progress("")
-    return _end(plan, work, cleanup, caught, json=json)
+    return _report(plan, work, cleanup, caught, json=json)
 
 
-def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, caught: list[int], *, json: bool) -> int:
+def _report(
+    plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, caught: list[int], *, json: bool
+) -> int:
     if work.cancelled() or caught:
         _tell_left(cleanup.left)
-        mention(f"the trial was interrupted; {_nothing(plan, cleanup.left)}")
+        mention(f"the trial was interrupted; {_left_text(plan, cleanup.left)}")
         # The process ends by the signal, so that a shell sees it.
         signal.signal(caught[0], signal.SIG_DFL)
         signal.raise_signal(signal.Signals(caught[0]))
@@ -164,7 +166,7 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
         _tell_left(cleanup.left)
         if isinstance(error, GatewayError):
             mention(str(error))
-            mention(f"the trial failed; {_nothing(plan, cleanup.left)}")
+            mention(f"the trial failed; {_left_text(plan, cleanup.left)}")
             return int(error.exit_status)
         raise error
     result = dataclasses.replace(work.result(), left_behind=list(cleanup.left))
@@ -176,7 +178,7 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
     return result.exit_status
 
 
-def _nothing(plan: TrialPlan, left: list[Leftover]) -> str:
+def _left_text(plan: TrialPlan, left: list[Leftover]) -> str:
     if left:
         return "see above for the rest"
     return "nothing is left behind" + (f", except the records in topic {plan.topic}" if plan.topic else "")

@@ -80,7 +80,7 @@ async def test_what_a_second_ctrl_c_leaves_is_named_when_it_comes_before_the_cle
             await asyncio.Event().wait()
 
     monkeypatch.setattr("gateway.cli.trial.Trial", Slow)
-    monkeypatch.setattr("gateway.cli.trial._report_outcome", lambda _plan, _work, cleanup, *_, **_json: len(cleanup.left))
+    monkeypatch.setattr("gateway.cli.trial._report", lambda _plan, _work, cleanup, *_, **_json: len(cleanup.left))
     assert await _trial(TrialPlan(run="1a2b3c4d"), Settings(), json=True) == 1
 
 

@@ -106,11 +106,11 @@ def _add(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
-    """Warn of a rule with attributes that EMQX does not get and so cannot send with its questions."""
+def _warn_of_attributes(rule: Rule, sent: Sequence[str]) -> None:
+    """Warn of a rule with other attributes than those ``sent`` to EMQX, which alone it can ask with."""
     asked = {name.removeprefix("client_attrs.") for name in parse_topic(rule.topic).parts[1::2] if "." in name}
     asked |= {value.partition("=")[0] for kind, value in rule.who if kind == "attribute"}
-    if missing := sorted(asked - {*told, "tenant", "groups"}):
+    if missing := sorted(asked - {*sent, "tenant", "groups"}):
         tell(
             f"gateway: the rule needs {', '.join(missing)}, but auth.client_attributes does not name "
             f"{'it' if len(missing) == 1 else 'them'}. EMQX does not get it then, and the rule matches nobody.",

@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     else:
         tell(f"{'Allowed' if allowed else 'Denied'}: {reason}{'' if rule is None else f': {sentence(rule)}'}.")
-        tell(f"The client: {_of(subject)}.")
+        tell(f"The client: {_client_text(subject)}.")
     return ExitStatus.OK if allowed else ExitStatus.REFUSED
 
 
@@ -87,7 +87,7 @@ def _subject(arguments: argparse.Namespace, settings: AuthSettings, store: Store
     return subject, user is not None and user.is_superuser
 
 
-def _of(subject: Subject) -> str:
+def _client_text(subject: Subject) -> str:
     parts = [
         ("user name", subject.username),
         ("client id", subject.clientid),

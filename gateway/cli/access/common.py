@@ -88,7 +88,7 @@ def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def new_file(name: str) -> Iterator[TextIO]:
-    """A ``durable.new_file`` for this user alone; - is the output. Raises UsageError."""
+    """A file to write, which must not exist and only this user may read; - is the output. Raises UsageError."""
     if name == "-":
         yield sys.stdout
         return

@@ -78,6 +78,7 @@ async def _explain(settings: Settings, store: Store, arguments: argparse.Namespa
     access = None
     if arguments.topic is not None:
         access = (arguments.action, arguments.topic, arguments.qos, arguments.retain)
+    # TrustingHasher: without a password, every password is taken for right.
     hasher = Hasher(settings.auth.hashing, store.device_keys())
     try:
         chain = make_chain(settings.auth, store, hasher if request.password else cast("Hasher", TrustingHasher()))

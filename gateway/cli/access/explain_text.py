@@ -31,7 +31,7 @@ def as_text(explanation: Explanation, settings: AuthSettings, *, color: bool) ->
     lines = [*_login(explanation, paint), "", *_conditions(explanation, settings, paint)]
     if explanation.access is not None:
         lines += ["", *_access(explanation, explanation.access, paint)]
-    lines += ["", *_told(explanation, settings, paint)]
+    lines += ["", *_login_answer(explanation, settings, paint)]
     lines += [f"! {problem}" for problem in explanation.problems]
     return "\n".join(lines)
 
@@ -72,7 +72,7 @@ def _login(explanation: Explanation, paint: _Paint) -> Iterator[str]:
     yield f"  {paint('It is let in', _GREEN)} by {source}{condition}."
 
 
-def _why(step: Step, *, checked: bool) -> str:
+def _why(step: Step, *, checked: bool) -> str:  # checked: a password was given
     if not checked and step.name in _NEEDS_PASSWORD and step.said in {"deny", "ignore"}:
         return "it checks the password itself, and none was given (--password-file)"
     if step.said == "allow":
@@ -85,7 +85,7 @@ def _why(step: Step, *, checked: bool) -> str:
 def _conditions(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> Iterator[str]:
     allow, subject = explanation.allow, explanation.subject
     yield paint("What holds for it", _BOLD)
-    yield f"  tenant      {shown(subject.tenant) or '-'}{_tenant(explanation, settings)}"
+    yield f"  tenant      {shown(subject.tenant) or '-'}{_tenant_note(explanation, settings)}"
     yield f"  groups      {shown(', '.join(sorted(subject.groups))) or '-'}"
     pairs = ", ".join(f"{name}={shown(value)}" for name, value in sorted(subject.attributes.items()))
     yield f"  attributes  {pairs or '-'}"
@@ -119,7 +119,8 @@ def _lock_out(explanation: Explanation, settings: AuthSettings, paint: _Paint) -
         yield paint(text, _DIM)
 
 
-def _tenant(explanation: Explanation, settings: AuthSettings) -> str:
+def _tenant_note(explanation: Explanation, settings: AuthSettings) -> str:
+    """What is known of the tenant, in brackets, to follow its name; empty without one."""
     tenant = explanation.tenant
     default = settings.limits.tenant_logins_per_second
     own = default if tenant is None or tenant.logins_per_second is None else tenant.logins_per_second
@@ -173,7 +174,7 @@ def _cells(rule: Rule) -> tuple[str, str, str, str, str]:
     return rule.permission, action, shown(topic), who, rule.source
 
 
-def _told(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> Iterator[str]:
+def _login_answer(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> Iterator[str]:
     yield paint("The answer to EMQX at its login", _BOLD)
     told = explanation.told
     if told is None or explanation.obstacle:

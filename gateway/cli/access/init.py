@@ -67,7 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(config: Path | None) -> tuple[Settings, bool]:
-    """The settings, and whether they name files of missing secrets. Raises ConfigError."""
+    """The settings without the secrets that this command has yet to make, and whether there are such. Raises
+    ConfigError."""
     try:
         return load_noted(config).settings, False
     except ConfigError:

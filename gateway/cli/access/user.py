@@ -55,7 +55,7 @@ def add_parser(commands: Commands) -> None:
     _add_kind(passwd)
     add_password_options(passwd)
 
-    switches = {word: parsers.verb(word, _switch, f"{word} users") for word in ("disable", "enable")}
+    switches = {word: parsers.verb(word, _enable_or_disable, f"{word} users") for word in ("disable", "enable")}
     for word, switch in switches.items():
         switch.set_defaults(disabled=word == "disable")
     for command in (*switches.values(), parsers.verb("remove", _remove, "remove users")):
@@ -134,7 +134,7 @@ def _passwd(arguments: argparse.Namespace) -> int:
     return _say_done(arguments, f"The {arguments.kind} {shown(arguments.name)} {what}.", secret, changed=True)
 
 
-def _switch(arguments: argparse.Namespace) -> int:
+def _enable_or_disable(arguments: argparse.Namespace) -> int:
     word = "disable" if arguments.disabled else "enable"
     with database(arguments) as (_settings, store), store.edit(operator()) as editor:
         for name in arguments.names:

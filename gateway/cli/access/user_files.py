@@ -84,6 +84,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts: Counter[str]) -> None:
+    """Make the changes of an import, and count them. Raises StoreError and ImportFormatError."""
     for key in file.device_keys.values():
         editor.add_device_key(key)
     for tenant in file.tenants:

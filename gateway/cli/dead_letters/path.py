@@ -84,6 +84,7 @@ class _Refusals(DeadLetters):
             self._refused(span, reason, error)
 
     def bury(self, letter: DeadLetterDraft, span: Span | None = None, *, whole: bool = True) -> Slot:
+        """Note the refusal, write nothing. The slot is for the caller, which wants one."""
         accumulator = self._accumulator
         span = span or accumulator.current
         span.filtered += whole  # a message of several records is counted with one of them
@@ -184,6 +185,7 @@ class ReplayPath:
         return count
 
     async def locate(self, topic: str) -> int:
+        """The number of partitions of a missing topic, which is made if the settings say so."""
         await self._topics.ensure(self._producer, [topic])
         count = self._producer.partition_count(topic)
         if count is None:
@@ -200,6 +202,7 @@ class ReplayPath:
     # --- bridge.produce.sender.SenderObserver
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
+        """Note the partition with the fate of each message in a batch that Kafka has."""
         del offset, now_ns
         for span in dict(batch.parts):
             if (fate := self._fates.get(span)) is not None:
@@ -231,6 +234,7 @@ class ReplayPath:
         return fate
 
     def _route(self, letter: DeadLetter) -> Fate:
+        """Append the message's records to their batches, as if it came from MQTT now; a command is put back."""
         if (commands := commands_of(letter, self._settings)) is not None:
             return self._return(letter, commands)
         topic = letter.mqtt_topic

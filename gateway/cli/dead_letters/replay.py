@@ -66,7 +66,7 @@ class ReplayRun:
         self._settings = settings
         self._reader = reader
         self._marks = selection.marks
-        self._read_to = dict(selection.ends)
+        self._read_to = dict(selection.ends)  # all marks before these offsets are known
         self._again = again
 
     async def preview(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:
@@ -167,6 +167,7 @@ class ReplayRun:
 
 
 def _result(letter: DeadLetter, fate: Fate, good: Outcome, unknown: set[str]) -> Result:
+    """``good`` is the outcome of a message that became records. ``unknown``: topics that Kafka does not have."""
     if fate.refused is not None:
         outcome = Outcome.PARTLY if fate.written else Outcome.REFUSED
         return Result(letter, outcome, fate.refused)

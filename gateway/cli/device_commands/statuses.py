@@ -46,6 +46,7 @@ class Newest:
         self.has_all = True
 
     def take(self, status: StatusView) -> None:
+        """Keep a command's new status, or drop the command if it is not wanted with this one."""
         if not self._wanted.takes(status):
             self._found.pop(status.place, None)
             return
@@ -140,6 +141,7 @@ class StatusTopics:
             found.answers = await self._answers(topic, plan, place, found.record.timestamp_ms - _CLOCKS_MS, until_ms)
 
     async def _record(self, place: Place) -> LoggedRecord | None:
+        """The record at this place; None if Kafka has none there, or none any more."""
         at: Partition = (place.topic, place.partition)
         try:
             async with self._reader([place.topic]) as reader:

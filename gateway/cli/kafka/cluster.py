@@ -70,7 +70,7 @@ def _describe(arguments: argparse.Namespace) -> int:
     without all replicas, folders and their sizes, running reassignments and their progress. Changes nothing. Brokers
     that do not answer are named and left out. Ends with status 5 when one did not answer."""
     with connected(arguments) as (_, admin):
-        view = _looked(admin)
+        view = _ask_all(admin)
     if arguments.json:
         print_json(_data(view))
     else:
@@ -81,7 +81,8 @@ def _describe(arguments: argparse.Namespace) -> int:
     return ExitStatus.INCOMPLETE if view.problems or view.unanswered else ExitStatus.OK
 
 
-def _looked(admin: KafkaAdmin) -> _View:
+def _ask_all(admin: KafkaAdmin) -> _View:
+    """Everything about the cluster; what cannot be had becomes a problem. Raises AdminError without the cluster."""
     problems: list[str] = []
 
     def or_else(ask: Callable[[], Any], instead: Any) -> Any:

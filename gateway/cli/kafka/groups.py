@@ -93,14 +93,14 @@ def _describe(arguments: argparse.Namespace) -> int:
     is slow. Ends with status 4 when there is no such group, 5 when something has stopped or is unknown."""
     with connected(arguments) as (_, admin):
         if arguments.watch is None:
-            return _once(arguments, admin)
+            return _describe_once(arguments, admin)
         before: Look | None = None
         while True:
-            before = _again(arguments, admin, before)
+            before = _look_again(arguments, admin, before)
             time.sleep(arguments.watch)
 
 
-def _once(arguments: argparse.Namespace, admin: Any) -> int:
+def _describe_once(arguments: argparse.Namespace, admin: Any) -> int:
     first = look(admin, arguments.group)
     second: Look | None = None
     lags = any(
@@ -124,7 +124,8 @@ def _mention_unseen(seen: Look) -> None:
         mention(f"group {seen.group.id} cannot be judged: {seen.unseen}.")
 
 
-def _again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Look | None:
+def _look_again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Look | None:
+    """Look at the group, print it beside the look ``before``, and return this look, for the next call."""
     try:
         now = look(admin, arguments.group)
         found = judged(admin, now, before)

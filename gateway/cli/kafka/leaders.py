@@ -64,7 +64,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print_json(_data(brokers, elsewhere))
         return ExitStatus.OK
     say(_table(brokers))
-    say(_elsewhere(elsewhere))
+    say(_not_preferred_text(elsewhere))
     return ExitStatus.OK
 
 
@@ -92,7 +92,7 @@ def _table(brokers: Sequence[BrokerLeadership]) -> str:
     return table(("BROKER", "LEADS", "PREFERRED", "LED ELSEWHERE", "REPLICAS", "IMBALANCE", "STATE"), rows)
 
 
-def _elsewhere(elsewhere: Sequence[tuple[TopicPartition, Partition]]) -> str:
+def _not_preferred_text(elsewhere: Sequence[tuple[TopicPartition, Partition]]) -> str:
     if not elsewhere:
         return "Every partition is led by its preferred leader."
     rows = [
@@ -115,15 +115,15 @@ def _elect(arguments: argparse.Namespace) -> int:
         wanted = not_preferred(topics)
         if not arguments.json:
             say(_table(before))
-            say(_elsewhere(wanted))
+            say(_not_preferred_text(wanted))
         ready = [place for place, one in wanted if one.preferred in one.isr]
         if not ready or arguments.dry_run:
-            return _nothing(arguments, before, wanted, ready)
+            return _report_without_election(arguments, before, wanted, ready)
         if not answered_yes(arguments, f"Give {many(len(ready), 'partition')} to the preferred leader?"):
             say("Nothing was done.")
             return ExitStatus.OK
-        election = _elected(settings, admin, {place: one for place, one in wanted if place in ready})
-        left = _settled(admin, arguments, set(election.elected))
+        election = _elect_audited(settings, admin, {place: one for place, one in wanted if place in ready})
+        left = _wait_shown(admin, arguments, set(election.elected))
         after = leadership(_topics(admin, arguments), admin.brokers())
     if arguments.json:
         print_json({"before": _data(before, wanted)["brokers"], "after": _data(after, ())["brokers"],
@@ -140,7 +140,7 @@ def _elect(arguments: argparse.Namespace) -> int:
     return ExitStatus.INCOMPLETE if election.failed or left or len(ready) < len(wanted) else ExitStatus.OK
 
 
-def _nothing(
+def _report_without_election(
     arguments: argparse.Namespace,
     before: Sequence[BrokerLeadership],
     wanted: Sequence[tuple[TopicPartition, Partition]],
@@ -155,7 +155,7 @@ def _nothing(
     return ExitStatus.INCOMPLETE if wanted and not ready else ExitStatus.OK
 
 
-def _elected(settings: Settings, admin: KafkaAdmin, wanted: dict[TopicPartition, Partition]) -> Election:
+def _elect_audited(settings: Settings, admin: KafkaAdmin, wanted: dict[TopicPartition, Partition]) -> Election:
     audit = audit_log(settings, admin, "gateway leaders elect")
     before = {str(place): one.leader for place, one in wanted.items()}
     after = {str(place): one.preferred for place, one in wanted.items()}
@@ -173,7 +173,7 @@ def _elected(settings: Settings, admin: KafkaAdmin, wanted: dict[TopicPartition,
     return election
 
 
-def _settled(admin: KafkaAdmin, arguments: argparse.Namespace, elected: set[TopicPartition]) -> set[TopicPartition]:
+def _wait_shown(admin: KafkaAdmin, arguments: argparse.Namespace, elected: set[TopicPartition]) -> set[TopicPartition]:
     """Wait until the metadata show the new leaders. Returns the partitions that they do not show in time."""
     deadline = time.monotonic() + _SETTLE_S
     while True:

@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
     )
     try:
-        result = asyncio.run(_show(options))
+        result = asyncio.run(_run_with_view(options))
     except (asyncio.CancelledError, KeyboardInterrupt):
         tell("Ended at once, without an account. Nothing keeps running.", to=sys.stderr)
         return 128 + signal.SIGINT
@@ -147,7 +147,7 @@ def _report_sentence(result: DemoResult, options: DemoOptions) -> str:
     return "Report: none could be made." if options.spark else "Report: none without Spark, whose tables it shows."
 
 
-async def _show(options: DemoOptions) -> DemoResult:
+async def _run_with_view(options: DemoOptions) -> DemoResult:
     from gateway.local.demo.chaos import ChaosPlan, ChaosState
     from gateway.local.demo.show.state import DemoState
     from gateway.local.demo.show.view import LiveView, PlainView

@@ -124,7 +124,7 @@ def _option(arguments: argparse.Namespace) -> str:
     return "" if arguments.name is None else f" --name {arguments.name}"
 
 
-def _init(brokers: DevBrokers) -> str:
+def _init_command(brokers: DevBrokers) -> str:
     """The command that writes settings for these brokers."""
     command = ["gateway init"]
     if brokers.mqtt != f"mqtt://127.0.0.1:{_MQTT_PORT}":
@@ -147,7 +147,7 @@ def _show(brokers: DevBrokers, arguments: argparse.Namespace, *, heading: str) -
         ("MQTT", brokers.mqtt),
         ("WebSocket", brokers.websocket),
         ("Kafka logs", brokers.logs),
-        ("Settings", f"{_init(brokers)}   # writes them"),
+        ("Settings", f"{_init_command(brokers)}   # writes them"),
     ):
         print(f"  {label:<11} {value}")
     if brokers.access:

@@ -104,8 +104,8 @@ def _length(text: str) -> float:
 
 
 def _shares(names: Collection[str], what: str, text: str) -> dict[str, float]:
-    """``--faults`` or ``--answers`` (``what``): how large a part of the messages each name is for, from
-    "name=0.1,other=0.02"."""
+    """How large a part of the messages each of the ``names`` is for, from "name=0.1,other=0.02". ``what`` they are is
+    for the error."""
     shares = {}
     for part in text.split(","):
         name, _, share = part.strip().partition("=")

@@ -108,6 +108,7 @@ async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, S
 async def _read(
     table: Table, side: Side, topic: str, settings: Settings, reading: Reader, bounds: tuple[int | None, int | None]
 ) -> None:
+    """Read the side's topic into the table. ``bounds`` are --since and --until."""
     since_ms, until_ms = bounds
     async with (
         kafka_login(settings.kafka) as login,

@@ -218,6 +218,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _store_entries(store: Store, export: Any, before: int) -> tuple[int, int]:
+    """Store the entries after the first ``before``, a chunk at a time. Returns the numbers of batches and messages."""
     chunk: list[SpoolBatch] = []
     size = batches = messages = 0
 

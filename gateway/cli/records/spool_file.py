@@ -74,7 +74,7 @@ class ExportFile:
         self.path = path
         self.instance = self.id = ""
         self.batches = self.messages = 0
-        for _ in self.entries():
+        for _ in self.entries():  # reads and checks the whole file
             pass
 
     def entries(self) -> Iterator[Entry]:
@@ -115,17 +115,17 @@ class ExportFile:
             )
         self.instance, self.id = str(content["instance"]), str(content["export"])
 
-    def _content(self, text: str, number: int) -> dict[str, Any]:
+    def _content(self, text: str, line_number: int) -> dict[str, Any]:
         plain, found, crc = text.rstrip("\n").rpartition(',"crc32":')
         if not found or crc != f"{crc32((plain + '}').encode())}}}":
-            raise ExportFileError(f"Line {number} of {self.path} has changed, or is no line of an export.")
+            raise ExportFileError(f"Line {line_number} of {self.path} has changed, or is no line of an export.")
         content = json.loads(plain + "}")
         assert isinstance(content, dict)
         return content
 
-    def _batch(self, content: dict[str, Any], number: int) -> SpoolBatch:
+    def _batch(self, content: dict[str, Any], line_number: int) -> SpoolBatch:
         try:
             data = base64.b64decode(content.pop("data"), validate=True)
             return SpoolBatch(**content | {"unfinished": tuple(content["unfinished"]), "data": data})
         except (KeyError, TypeError, binascii.Error) as error:
-            raise ExportFileError(f"Line {number} of {self.path} is no batch ({words(error)}).") from error
+            raise ExportFileError(f"Line {line_number} of {self.path} is no batch ({words(error)}).") from error

@@ -239,6 +239,7 @@ class TailFilter:
         return self.where is None or self._holds(letter)
 
     def _holds(self, letter: DeadLetter) -> bool:
+        """Whether ``--where`` is true of a record; False, and counted, if it cannot be judged."""
         assert self.where is not None
         try:
             return bool(self.where.evaluate(as_record(letter)))

@@ -102,7 +102,7 @@ def as_json_line(letter: DeadLetter, latency_ms: int | None) -> str:
         "headers": headers,
         "payload": _document(letter.value),
     }
-    if letter.said:
+    if letter.said:  # by headers of a dead letter
         document["dead_letter"] = {
             name.removeprefix("dlq."): bytes_data(value)
             for name, value in letter.said.items()

@@ -53,6 +53,8 @@ def _adopt(arguments: argparse.Namespace) -> int:
 
 
 def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
+    """The cluster's id; None with the reason if Kafka does not answer."""
+
     async def ask() -> str | None:
         async with kafka_login(settings.kafka) as login:
             return await cluster_id(settings.kafka, f"{settings.instance}-adopt", login)

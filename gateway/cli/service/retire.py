@@ -37,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = loaded.settings
     supervisor = find_supervisor(settings.data_dir)
     if supervisor is not None:
-        return _retire_all(settings, supervisor)
+        return _retire_supervised(settings, supervisor)
     pid = holder(settings.data_dir, settings.worker)
     if pid is None and (left := slots(settings.data_dir)):
         return _retire_slots(loaded, left)
@@ -46,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"No gateway of instance {settings.instance!r} runs with data_dir {settings.data_dir.absolute()}, and none "
             "has left sessions there. Check --config and the working directory."
         )
-    if not _stopped(settings, pid, lambda: holder(settings.data_dir, settings.worker) == pid):
+    if not _stop_for_good(settings, pid, lambda: holder(settings.data_dir, settings.worker) == pid):
         return ExitStatus.UNDRAINED
     if settings.worker in slots(settings.data_dir):
         tell(
@@ -58,8 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _stopped(settings: Settings, process: int, runs: Callable[[], bool]) -> bool:
-    """Stop a process for good; whether it ended in time."""
+def _stop_for_good(settings: Settings, process: int, runs: Callable[[], bool]) -> bool:
+    """Have a worker or supervisor retire. Returns whether it ended in time; ``runs`` says if it still does."""
     try:
         os.kill(process, signal.SIGUSR1)
     except PermissionError as error:
@@ -73,8 +73,8 @@ def _stopped(settings: Settings, process: int, runs: Callable[[], bool]) -> bool
     return True
 
 
-def _retire_all(settings: Settings, supervisor: int) -> int:
-    if not _stopped(settings, supervisor, lambda: find_supervisor(settings.data_dir) == supervisor):
+def _retire_supervised(settings: Settings, supervisor: int) -> int:
+    if not _stop_for_good(settings, supervisor, lambda: find_supervisor(settings.data_dir) == supervisor):
         return ExitStatus.UNDRAINED
     outcome = read_outcome(settings.data_dir, NAME, supervisor, "stop")
     if not outcome.ok:

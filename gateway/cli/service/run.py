@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace) -> Loaded:
-    """Blocks; raises ConfigError for settings that cannot be run with."""
+    """The settings, with --workers. Blocks; raises ConfigError for settings that cannot be run with."""
     from config.loading.load import load, require_runnable
 
     loaded = load(arguments.config, overrides={} if arguments.workers is None else {"workers": arguments.workers})
@@ -186,6 +186,7 @@ def _load_gently() -> None:
 
 
 def _end(report: StopReport, signals: StopSignals) -> int:
+    """The exit status of a worker; one that has drained ends by the signal that stopped it."""
     from gateway.base import logs
 
     logs.finish()
