@@ -5,7 +5,7 @@ What stops Spark Connect, whose client has neither this JVM nor Spark's context:
 - the functions of this module: Hadoop's file systems (notes beside checkpoints, folders of tables), Delta's log (a
   table's files, the marks of batches), Kafka's administration (offsets, topics, groups), the end of a local checkpoint,
   the limit of a running query's batches;
-- ``runtime.session`` starts the JVM and the context; ``runtime.driver`` watches the JVM's end;
+- ``runtime.session`` starts the JVM and the context; ``run`` watches the JVM's end;
 - the context: its pools (``run``), its cores (``kafka.source``, ``lake.delta_upkeep``), its master and
   application (``runtime.queries``, ``lake.held``);
 - ``foreachBatch`` with objects of this process: counts, metrics, Kafka's clients. Connect runs it in another process.

@@ -3,7 +3,6 @@
 checkpoint.py       where a query keeps how far it is, and what is fixed once it has begun
 checkpoint_log.py   what a checkpoint's files say, read without Spark: which batches are planned, which finished
 class_data.py       the JVM's class-data archive, also of the embedded Kafka: written by one run, mapped by later ones
-driver.py           a job's process: command line, signals, progress lines, Spark's start and end, exit status
 job_lock.py         one process for each checkpoint: a lock beside it, held for as long as the process lives
 listener.py         progress lines out of Spark's own reports
 pace.py             how many of Kafka's records a batch reads: fewer while batches take too long

@@ -3,8 +3,7 @@
 import importlib
 import sys
 
-from streaming.job import Job
-from streaming.runtime import driver
+from streaming import run
 
 _OF_JOB = {"plain": "silver", "fleet": "devices"}  # by whose arguments it runs
 _MODULES = {"plain": "tests.bench.spark_plain", "fleet": "tests.bench.spark_fleet"}
@@ -13,8 +12,11 @@ _MODULES = {"plain": "tests.bench.spark_plain", "fleet": "tests.bench.spark_flee
 def main() -> int:
     """Runs the query NAME alone; returns the job's exit status."""
     name, *argv = sys.argv[1:]
-    start: Job = importlib.import_module(_MODULES.get(name, f"streaming.{name}.job")).start
-    return driver.main(_OF_JOB.get(name, name), lambda *_: [[start]], argv)
+    job = _OF_JOB.get(name, name)
+    if name in _MODULES:
+        start = importlib.import_module(_MODULES[name]).start
+        vars(importlib.import_module(f"streaming.{job}.job"))["start"] = start
+    return run.main([job, *argv])
 
 
 if __name__ == "__main__":

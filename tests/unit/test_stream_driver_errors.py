@@ -15,7 +15,7 @@ from config.errors import ExitStatus
 from config.settings import Settings
 from streaming import jvm, options, run
 from streaming.errors import KafkaUnavailableError
-from streaming.runtime import driver, reach
+from streaming.runtime import reach
 
 
 class _Refusal(AnalysisException):
@@ -35,24 +35,22 @@ class _Refusal(AnalysisException):
 def end_of_jvm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A driver without Spark, Kafka and signals. Empty while its JVM lives."""
     ended: list[str] = []
-    settings = SimpleNamespace(
-        kafka=SimpleNamespace(bootstrap_servers=()), stream=SimpleNamespace(master="local", metrics=None)
-    )
     spark = SimpleNamespace(session=None, tell_when_ended=lambda _tell: None, end=lambda: ended.append("ended"))
     for place, name, played in (
         (options, "add_arguments", lambda *_: None),
-        (options, "load_settings", lambda _: settings),
+        (options, "load_settings", lambda _: Settings()),
         (options, "parse_spark_conf", lambda _: {}),
         (reach, "require_kafka", lambda *_: None),
         (reach, "require_master", lambda *_: None),
-        (driver, "serve", lambda *_: None),
-        (driver, "start_spark", lambda *_: spark),
+        (run, "serve", lambda *_: None),
+        (run, "start_spark", lambda *_: spark),
     ):
         monkeypatch.setattr(place, name, played)
-    monkeypatch.setattr(
-        argparse.ArgumentParser, "parse_args", lambda *_: argparse.Namespace(jars="", conf=[], allow_data_loss=False)
-    )
-    monkeypatch.setattr(driver._Signals, "install", lambda _: None)
+    told = argparse.Namespace(jars="", conf=[], allow_data_loss=False, jobs=("silver", "anomalies"), report=None)
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *_: told)
+    monkeypatch.setattr(run, "ensure_topic", lambda *_: None)
+    monkeypatch.setattr(run, "stages", lambda *_: [["silver"], ["anomalies"]])
+    monkeypatch.setattr(run._Signals, "install", lambda _: None)
     return ended
 
 
@@ -62,9 +60,9 @@ def test_the_text_of_a_refusal_is_told_though_the_jvm_has_ended(
     def refused(*_: Any) -> None:
         raise _Refusal(lambda: not end_of_jvm)
 
-    monkeypatch.setattr(driver, "run_queries", refused)
+    monkeypatch.setattr(run, "run_queries", refused)
     with pytest.raises(AnalysisException) as raised:
-        driver.main("silver", lambda *_: [[]], [])
+        run.main(["all"])
     assert raised.value.__notes__ == ["there is no such table"]
     assert "there is no such table" in capsys.readouterr().out
 
@@ -78,11 +76,7 @@ def test_what_a_later_stage_lacks_ends_all_before_the_first(
         raise KafkaUnavailableError(f"no topic {topic!r}, which {setting} names")
 
     monkeypatch.setattr(run, "ensure_topic", missing)
-    monkeypatch.setattr(driver, "run_queries", lambda *_: pytest.fail("a stage began"))
-    monkeypatch.setattr(options, "load_settings", lambda _: Settings())
-    told = argparse.Namespace(jars="", conf=[], allow_data_loss=False, jobs=("silver", "anomalies"))
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *_: told)
-    monkeypatch.setattr(run, "stages", lambda *_: [["silver"], ["anomalies"]])
+    monkeypatch.setattr(run, "run_queries", lambda *_: pytest.fail("a stage began"))
     assert run.main(["all"]) == ExitStatus.UNAVAILABLE
     assert "no topic 'anomalies', which stream.anomalies.topic names" in " ".join(capsys.readouterr().err.split())
     assert end_of_jvm
@@ -90,15 +84,15 @@ def test_what_a_later_stage_lacks_ends_all_before_the_first(
 
 def test_a_signal_waits_for_batches_alone() -> None:
     """One more while the report is drawn ends at once, and the first says how the process has ended."""
-    signals = driver._Signals()
-    with pytest.raises(driver._StopAtOnce):
+    signals = run._Signals()
+    with pytest.raises(run._StopAtOnce):
         signals._handle(signal.SIGINT, None)
-    signals = driver._Signals()
+    signals = run._Signals()
     signals.let_finish = True
     signals._handle(signal.SIGTERM, None)
     assert signals.mailbox.get_nowait() is signal.SIGTERM
     signals.let_finish = False
-    with pytest.raises(driver._StopAtOnce):
+    with pytest.raises(run._StopAtOnce):
         signals._handle(signal.SIGINT, None)
     assert signals.first is signal.SIGTERM
 
