@@ -23,7 +23,7 @@ Without pyspark, for those who start a job or read what it prints: ``options``, 
     lake_tables.py    the lake's tables, a function each
     metric_names.py   every metric of a Spark job: name, kind, unit, labels, meaning
     metrics.py        what the running queries tell Prometheus
-    options.py        the command line of a job
+    options.py        the command lines of jobs and tools
     progress.py       the lines a Spark job writes to standard output while it runs: one JSON object each
     run.py            a job's process, ``python -m streaming.run NAME``: signals, progress lines, exit status
 """

@@ -1,17 +1,21 @@
-"""A job's command line, the same for ``gateway stream NAME`` and ``python -m streaming.run NAME``. No pyspark."""
+"""The command lines of jobs and tools, the same for ``gateway stream NAME`` and for the process that it becomes. No
+pyspark.
+
+Tool NAME is the module ``streaming.upkeep.NAME``, or ``streaming.report.job``, with ``run(spark, settings, arguments)
+-> int``, an exit status. Its product goes to standard output.
+"""
 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from config.errors import ConfigError
-
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from config.settings import Settings
 
@@ -31,16 +35,15 @@ LAKE_JOBS: Final = ("silver", "bronze", "audit", "gold", "devices", "anomalies")
 """What ``all`` runs unless told, in the order in which they are started: silver's table is there before its readers,
 and its first batch, which takes longest, has begun before bronze's."""
 
-
 Options = Mapping[str, Mapping[str, Any]]
 """What ``ArgumentParser.add_argument`` is given, by the option's name."""
 
 
-def flag(text: str, **more: Any) -> Mapping[str, Any]:
+def _flag(text: str, **more: Any) -> Mapping[str, Any]:
     return {"action": "store_true", "help": text, **more}
 
 
-def page(text: str) -> Path:
+def _page(text: str) -> Path:
     """Where a page is to be written; refused now where that cannot be, for it is written when all else is done."""
     path = Path(text).absolute()
     folder = next((one for one in path.parents if one.exists()), path)
@@ -49,57 +52,40 @@ def page(text: str) -> Path:
     return path
 
 
-_COMMON: Final[Options] = {
-    "--config": {"type": Path, "metavar": "FILE",
-                 "help": "TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"},
-    "--master": {"metavar": "URL", "help": "stream.master: local[2], spark://host:7077, …"},
-    "--checkpoint": {"metavar": "FOLDER", "help": "stream.checkpoint: how far the jobs have read"},
-    "--lake": {"metavar": "FOLDER", "dest": "lake__path", "help": "stream.lake.path: the tables' folder"},
-    "--conf": {"action": "append", "default": [], "metavar": "NAME=VALUE",
-               "help": "a property of Spark itself, such as spark.driver.memory=3g; may be repeated"},
-}  # fmt: skip
-_OF_JOBS: Final[Options] = {
-    "--topic": {"action": "append", "metavar": "NAME", "dest": "topics",
-                "help": "stream.topics: a Kafka topic to read; may be repeated"},
-    "--metrics-port": {"type": int, "metavar": "PORT", "dest": "metrics__port",
-                       "help": "stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port"},
-    "--available-now": flag("stream.available_now: read what there is, then end", default=None),
-    "--report": {"type": page, "metavar": "FILE",
-                 "help": "write the HTML page of `gateway stream report` when the job has ended in order"},
-    "--allow-data-loss": flag(
-        "step over records that Kafka deleted before they were read (a warning names them) instead of ending"
-    ),
-}  # fmt: skip
+def _moment_ms(text: str) -> int:
+    """Milliseconds since 1970 of a day or a moment in ISO 8601."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no time: write 2026-11-20, 2026-11-20T08:30 or …+01:00") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def add_common_arguments(parser: ArgumentParser, own: Options) -> None:
-    """Adds what every job and tool takes, then what this one does. An option that stands for a setting overrides file
-    and environment."""
-    for name, option in {**_COMMON, **own}.items():
-        parser.add_argument(name, **option)
+def _whole_number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
-def add_arguments(parser: ArgumentParser, job: str) -> None:
-    jobs = {
-        "type": _lake_jobs,
-        "default": LAKE_JOBS,
-        "metavar": "NAMES",
-        "help": f"which, separated by commas (default: {','.join(LAKE_JOBS)})",
-    }
-    add_common_arguments(parser, {"--jobs": jobs, **_OF_JOBS} if job == "all" else _OF_JOBS)
-    if job != "all":
-        parser.set_defaults(jobs=(job,))
+def _name(text: str) -> str:
+    if not text:
+        raise ArgumentTypeError("a device has a name")
+    return text
 
 
-def add_jars(parser: ArgumentParser) -> None:
-    """Adds what ``gateway stream`` tells the process that it becomes."""
-    parser.add_argument(
-        "--jars",
-        type=lambda paths: [Path(path) for path in paths.split(os.pathsep) if path],
-        default=[],
-        metavar="PATHS",
-        help=f"jars of Spark's Kafka source, separated by {os.pathsep!r}",
-    )
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise ArgumentTypeError(f"{text!r} is no property of Spark: write spark.NAME=VALUE")
+    return name, value
+
+
+def _stretch(**more: Any) -> Options:
+    def bound(dest: str, when: str) -> Mapping[str, Any]:
+        text = f"only what was received {when}: 2026-11-20, 2026-11-20T08:30, UTC unless it says otherwise"
+        return {"dest": dest, "type": _moment_ms, "metavar": "TIME", "help": text, **more}
+
+    return {"--from": bound("since_ms", "at this time or later"), "--to": bound("until_ms", "before this time")}
 
 
 def _lake_jobs(text: str) -> tuple[str, ...]:
@@ -109,6 +95,102 @@ def _lake_jobs(text: str) -> tuple[str, ...]:
     if not names:
         raise ArgumentTypeError(f"name at least one of {', '.join(LAKE_JOBS)}")
     return tuple(name for name in LAKE_JOBS if name in names)
+
+
+_COMMON: Final[Options] = {
+    "--config": {"type": Path, "metavar": "FILE",
+                 "help": "TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"},
+    "--master": {"metavar": "URL", "help": "stream.master: local[2], spark://host:7077, …"},
+    "--checkpoint": {"metavar": "FOLDER", "help": "stream.checkpoint: how far the jobs have read"},
+    "--lake": {"metavar": "FOLDER", "dest": "lake__path", "help": "stream.lake.path: the tables' folder"},
+    "--conf": {"action": "append", "type": _property, "default": [], "metavar": "NAME=VALUE",
+               "help": "a property of Spark itself, such as spark.driver.memory=3g; may be repeated"},
+}  # fmt: skip
+_JOBS_OF_ALL: Final[Options] = {
+    "--jobs": {"type": _lake_jobs, "default": LAKE_JOBS, "metavar": "NAMES",
+               "help": f"which, separated by commas (default: {','.join(LAKE_JOBS)})"},
+}  # fmt: skip
+_OF_JOBS: Final[Options] = {
+    "--topic": {"action": "append", "metavar": "NAME", "dest": "topics",
+                "help": "stream.topics: a Kafka topic to read; may be repeated"},
+    "--metrics-port": {"type": int, "metavar": "PORT", "dest": "metrics__port",
+                       "help": "stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port"},
+    "--available-now": _flag("stream.available_now: read what there is, then end", default=None),
+    "--report": {"type": _page, "metavar": "FILE",
+                 "help": "write the HTML page of `gateway stream report` when the job has ended in order"},
+    "--allow-data-loss": _flag(
+        "step over records that Kafka deleted before they were read (a warning names them) instead of ending"
+    ),
+}  # fmt: skip
+_DRY_RUN: Final[Options] = {"--dry-run": _flag("say what would be done, and end")}
+TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
+    "status": ("show how far each query is, and what the tables hold", {
+        "--offline": _flag("do not ask Kafka how far its topics go"),
+        "--json": _flag("print one JSON object instead of text"),
+    }),
+    "maintain": ("put small files together, delete what is past its retention", {
+        **_DRY_RUN,
+        "--table": {"action": "append", "metavar": "NAME", "help": "this table alone; may be repeated"},
+    }),
+    "forget": ("delete a device's rows from all tables", {
+        "device": {"type": _name, "metavar": "DEVICE", "help": "the device's own name, as in the column device"},
+        "--dry-run": _flag("say how many rows would go, and end"),
+        "--now": _flag(
+            "remove the files as well, at once instead of after stream.lake.vacuum_after: stop all jobs first"
+        ),
+    }),
+    "backfill": ("read a stretch of time again from bronze or Kafka, and fill what silver lacks", {
+        **_stretch(required=True),
+        "--max-days": {"type": _whole_number, "metavar": "N", "default": 7,
+                       "help": "refuse a longer stretch (default: 7)"},
+    }),
+    "replay": ("take records out of silver's quarantine that can be decoded by now", {
+        "--reason": {"action": "append", "metavar": "WORD",
+                     "help": "only records in quarantine for this; may be repeated"},
+        "--topic": {"action": "append", "metavar": "NAME", "dest": "kafka_topic",
+                    "help": "only of this Kafka topic; may be repeated"},
+        **_stretch(),
+        "--limit": {"type": _whole_number, "metavar": "N", "help": "no more than this many, the oldest first"},
+        "--dry-run": _flag("say how many would be good now, and end"),
+    }),
+    "reset": ("begin a job anew: put its checkpoint aside", {
+        "job_name": {"metavar": "JOB", "choices": LAKE_JOBS, "help": f"one of {', '.join(LAKE_JOBS)}"},
+        "--yes": _flag("do it without asking"),
+        **_DRY_RUN,
+    }),
+    "prepare": ("write Spark's class data, by which its later starts are quicker: once, into an image", {}),
+    "report": ("write an HTML page with plots about devices, anomalies, late and lost data", {
+        "--output": {"type": _page, "metavar": "FILE", "dest": "file", "default": "stream-report.html",
+                     "help": "the HTML file to write (default: stream-report.html)"},
+        **_stretch(),
+        "--device": {"metavar": "NAME", "help": "only this device"},
+    }),
+}  # fmt: skip
+"""Name -> what it does, for ``--help``, and its own options."""
+
+
+def add_arguments(parser: ArgumentParser, name: str) -> None:
+    """Adds what every job and tool takes, then what this one does. An option that stands for a setting overrides file
+    and environment."""
+    own = TOOLS[name][1] if name in TOOLS else {**(_JOBS_OF_ALL if name == "all" else {}), **_OF_JOBS}
+    for option, told in {**_COMMON, **own}.items():
+        parser.add_argument(option, **told)
+    if name in LAKE_JOBS:
+        parser.set_defaults(jobs=(name,))
+
+
+def process_arguments(name: str, words: Sequence[str]) -> Namespace:
+    """What the process of a job or a tool is told: its options, and the jars that ``gateway stream`` has found."""
+    parser = ArgumentParser(prog=f"gateway stream {name}")
+    add_arguments(parser, name)
+    parser.add_argument(
+        "--jars",
+        type=lambda paths: [Path(path) for path in paths.split(os.pathsep) if path],
+        default=[],
+        metavar="PATHS",
+        help=f"jars of Spark's Kafka source, separated by {os.pathsep!r}",
+    )
+    return parser.parse_args(words)
 
 
 _SETTINGS = ("master", "lake__path", "checkpoint", "topics", "metrics__port", "available_now")
@@ -129,14 +211,3 @@ def load_settings(arguments: Namespace) -> Settings:
     from config.loading.load import load  # late: showing a command's help should not load all settings
 
     return load(arguments.config, overrides=overrides(arguments)).settings
-
-
-def parse_spark_conf(pairs: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` pairs as a mapping. Raises ConfigError for what is none."""
-    conf = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise ConfigError(f"--conf {pair!r} is no property of Spark: write spark.NAME=VALUE.")
-        conf[name] = value
-    return conf

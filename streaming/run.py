@@ -132,16 +132,13 @@ def main(argv: list[str] | None = None) -> int:
     if name not in options.JOBS:
         print(f"error: {name!r} is no job; jobs are {', '.join(options.JOBS)}.", file=sys.stderr)  # noqa: T201 (the user's)
         return ExitStatus.USAGE
-    parser = argparse.ArgumentParser(prog=f"python -m streaming.run {name}", description=f"The Spark job {name}.")
-    options.add_arguments(parser, name)
-    options.add_jars(parser)
-    arguments = parser.parse_args(words)
+    arguments = options.process_arguments(name, words)
     emit = _Printer()
     signals = _Signals()
     signals.install()
     try:
         settings = options.load_settings(arguments)
-        conf = options.parse_spark_conf(arguments.conf)
+        conf = dict(arguments.conf)
         chosen = stages(arguments, settings)
         if name == "all":
             conf = {"spark.scheduler.mode": "FAIR", **conf}  # or the first job's batch takes all cores until it ends

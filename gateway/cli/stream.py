@@ -30,11 +30,9 @@ def add_parser(commands: Commands) -> None:
         job = jobs.add_parser(name, help=does, description=f"Spark job: {does}.", epilog=examples)
         _options().add_arguments(job, name)
         job.set_defaults(run=_run, job=name)
-    from streaming.upkeep.tool_options import TOOLS, add_tool_arguments
-
-    for name, (does, _) in TOOLS.items():
+    for name, (does, _) in _options().TOOLS.items():
         tool = jobs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
-        add_tool_arguments(tool, name)
+        _options().add_arguments(tool, name)
         tool.set_defaults(run=_files if name in {"status", "reset"} else _run, tool=name)
 
 
@@ -65,7 +63,6 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
             f"Spark is not installed: the package pyspark is missing. To install it: {how_to_install('streaming')}"
         )
     settings = load_noted(arguments.config, overrides=options.overrides(arguments)).settings
-    options.parse_spark_conf(arguments.conf)
     from streaming.decoding.device_schemas import READERS, load_device_schemas
 
     if READERS.intersection(getattr(arguments, "jobs", None) or [arguments.tool]):

@@ -1,6 +1,5 @@
 """A tool's process: ``python -m streaming.upkeep.tool NAME``, which ``gateway stream NAME`` becomes."""
 
-import argparse
 import importlib
 import signal
 import sys
@@ -11,18 +10,14 @@ from config.prose import fitted
 from streaming import options
 from streaming.errors import StreamError
 from streaming.runtime.session import RECORD_CLASSES, start_spark
-from streaming.upkeep.tool_options import add_tool_arguments
 
 
 def main(argv: list[str] | None = None) -> int:
     tool, *words = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog=f"python -m streaming.upkeep.tool {tool}")
-    add_tool_arguments(parser, tool)
-    options.add_jars(parser)
-    arguments = parser.parse_args(words)
+    arguments = options.process_arguments(tool, words)
     try:
         settings = options.load_settings(arguments)
-        conf = options.parse_spark_conf(arguments.conf) | ({RECORD_CLASSES: "true"} if tool == "prepare" else {})
+        conf = dict(arguments.conf) | ({RECORD_CLASSES: "true"} if tool == "prepare" else {})
         interrupted = signal.getsignal(signal.SIGINT)
         spark = start_spark(settings, arguments.jars, conf)
         try:

@@ -1,6 +1,5 @@
 """The job ``silver``: every reading once, whatever came twice, late, with a wrong clock or broken."""
 
-import argparse
 import shutil
 import threading
 from dataclasses import replace
@@ -23,13 +22,13 @@ from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
+from streaming.options import process_arguments
 from streaming.progress import BatchEvent
 from streaming.silver import job as silver
 from streaming.silver.rows import enriched, firsts, readings, rejects, repeated_ids
 from streaming.silver.schema import silver_schema
 from streaming.silver.tables import SilverTables, arrivals, prepare_tables
 from streaming.upkeep import replay
-from streaming.upkeep.tool_options import add_tool_arguments
 from tests.lake.silver_support import (
     DAY_MS,
     KAFKA,
@@ -284,9 +283,7 @@ def probe(offset: int, received_ms: int = NOON_MS, **values: Any) -> Sent:
 
 
 def replayed(spark: SparkSession, chosen: Settings, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_tool_arguments(parser, "replay")
-    return replay.run(spark, chosen, parser.parse_args(words))
+    return replay.run(spark, chosen, process_arguments("replay", words))
 
 
 def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(

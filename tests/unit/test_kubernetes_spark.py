@@ -1,6 +1,5 @@
 """deploy/kubernetes/spark.yaml: against Kubernetes' own schemas, the settings, and what Spark's executor asks for."""
 
-import argparse
 import re
 import zipfile
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from config.loading.load import load
-from streaming.options import JOBS, add_arguments, parse_spark_conf
+from streaming.options import JOBS, process_arguments
 from tests.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -32,8 +31,8 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def properties() -> dict[str, str]:
-    words = container(DRIVER)["args"]
-    return parse_spark_conf([word.removeprefix("--conf=") for word in words if word.startswith("--conf=")])
+    _, job, *words = container(DRIVER)["args"]
+    return dict(process_arguments(job, words).conf)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -45,9 +44,7 @@ def test_kubernetes_takes_it(kind: str, version: str) -> None:
 def test_the_gateway_takes_the_drivers_words_and_settings(tmp_path: Path) -> None:
     stream_word, job, *words = container(DRIVER)["args"]
     assert (stream_word, job in JOBS) == ("stream", True)
-    parser = argparse.ArgumentParser()
-    add_arguments(parser, job)
-    assert parser.parse_args(words).master == "k8s://https://kubernetes.default.svc"
+    assert process_arguments(job, words).master == "k8s://https://kubernetes.default.svc"
     file = tmp_path / "gateway.toml"
     file.write_text(SETTINGS["gateway.toml"])
     stream = load(file, environ={}).settings.stream

@@ -35,19 +35,17 @@ class _Refusal(AnalysisException):
 def end_of_jvm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A driver without Spark, Kafka and signals. Empty while its JVM lives."""
     ended: list[str] = []
+    told = argparse.Namespace(jars="", conf=[], allow_data_loss=False, jobs=("silver", "anomalies"), report=None)
     spark = SimpleNamespace(session=None, tell_when_ended=lambda _tell: None, end=lambda: ended.append("ended"))
     for place, name, played in (
-        (options, "add_arguments", lambda *_: None),
+        (options, "process_arguments", lambda *_: told),
         (options, "load_settings", lambda _: Settings()),
-        (options, "parse_spark_conf", lambda _: {}),
         (reach, "require_kafka", lambda *_: None),
         (reach, "require_master", lambda *_: None),
         (run, "serve", lambda *_: None),
         (run, "start_spark", lambda *_: spark),
     ):
         monkeypatch.setattr(place, name, played)
-    told = argparse.Namespace(jars="", conf=[], allow_data_loss=False, jobs=("silver", "anomalies"), report=None)
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *_: told)
     monkeypatch.setattr(run, "ensure_topic", lambda *_: None)
     monkeypatch.setattr(run, "stages", lambda *_: [["silver"], ["anomalies"]])
     monkeypatch.setattr(run._Signals, "install", lambda _: None)

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from config.errors import ConfigError, ExitStatus
+from config.errors import ExitStatus
 from config.settings import LogSettings, Settings, StreamSettings
 from gateway.cli.main import main
 from streaming import options
@@ -26,19 +26,11 @@ from streaming.silver.schema import FIXED, QUARANTINE
 from tests.command_line import Cli
 
 
-def parsed(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    options.add_arguments(parser, "silver")
-    return parser.parse_args(words)
-
-
 def test_several_jobs_are_chosen_by_name_and_started_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    options.add_arguments(parser, "all")
-    assert parser.parse_args([]).jobs == options.LAKE_JOBS
-    assert parser.parse_args(["--jobs", "gold, silver"]).jobs == ("silver", "gold")
+    assert options.process_arguments("all", []).jobs == options.LAKE_JOBS
+    assert options.process_arguments("all", ["--jobs", "gold, silver"]).jobs == ("silver", "gold")
     with pytest.raises(SystemExit):
-        parser.parse_args(["--jobs", "silver,golden"])
+        options.process_arguments("all", ["--jobs", "silver,golden"])
     assert "no such job: golden" in capsys.readouterr().err
 
 
@@ -54,8 +46,8 @@ def test_what_reads_silver_begins_when_silver_has_ended(monkeypatch: pytest.Monk
 def test_the_command_line_is_stronger_than_the_file(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text('[stream]\ntopics = ["old"]\nmaster = "local[1]"\ntrigger = "9s"\n')
-    arguments = parsed("--config", str(file), "--master", "local[2]", "--topic", "new", "--available-now")
-    stream = options.load_settings(arguments).stream
+    words = ["--config", str(file), "--master", "local[2]", "--topic", "new", "--available-now"]
+    stream = options.load_settings(options.process_arguments("silver", words)).stream
     assert stream.master == "local[2]"
     assert stream.topics == ("new",)
     assert stream.available_now
@@ -63,13 +55,15 @@ def test_the_command_line_is_stronger_than_the_file(tmp_path: Path) -> None:
 
 
 def test_properties_of_spark_are_split_at_the_first_equals_sign() -> None:
-    assert options.parse_spark_conf(["spark.a=b=c", "spark.d="]) == {"spark.a": "b=c", "spark.d": ""}
+    told = options.process_arguments("silver", ["--conf", "spark.a=b=c", "--conf", "spark.d="])
+    assert dict(told.conf) == {"spark.a": "b=c", "spark.d": ""}
 
 
 @pytest.mark.parametrize("pair", ["spark.driver.memory", "driver.memory=2g", "=2g", ""])
-def test_what_is_no_property_of_spark_is_refused(pair: str) -> None:
-    with pytest.raises(ConfigError, match=r"spark\.NAME=VALUE"):
-        options.parse_spark_conf([pair])
+def test_what_is_no_property_of_spark_is_refused(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options.process_arguments("silver", ["--conf", pair])
+    assert "spark.NAME=VALUE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("module", "words"), [
