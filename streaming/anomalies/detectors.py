@@ -1,7 +1,7 @@
 """What does not fit: readings of one signal against those before, and a device's silence against its habit.
 
-Pure Python without Spark: a :class:`SignalModel` per device and signal, a :class:`Habit` per device, both small and
-packed into bytes by ``streaming.anomalies.state``. All calls are quick and do no I/O; one thread at a time may use one.
+Pure Python without Spark: a :class:`SignalModel` per device and signal, a :class:`Habit` per device, both small. All
+calls are quick and do no I/O; one thread at a time may use one.
 
 A reading is compared with the mean of its hour of the day, working days and weekends apart. Its distance from that mean
 is counted in deviations. The score is this distance in units of what the signal's own incidents have made usual: at
@@ -124,47 +124,44 @@ def severity(kind: Kind, score: float, limits: Limits) -> str:
     return "critical" if kind == "outlier" and score >= 2 * limits.threshold else "warning"
 
 
+@dataclass(slots=True, eq=False)
 class SignalModel:
-    """What is known of one signal of one device, and what its next reading is compared with."""
+    """What is known of one signal of one device, and what its next reading is compared with. Spark's state has the
+    fields behind the first two, in this order."""
 
-    __slots__ = ("_limits", "calm", "counts", "last", "longest", "mean_off", "means", "min_scale", "newest_us",
-                 "off_run", "off_sum", "peaks", "quiet", "readings", "repeats", "run_from_us", "runs", "slot", "usual",
-                 "variance")  # fmt: skip
-
-    def __init__(self, limits: Limits, signal: str = "") -> None:
-        self._limits = limits
-        self.min_scale = limits.min_scale.get(signal, 0.0)
-        self.means = [0.0] * SLOTS
-        self.counts = bytearray(SLOTS)
-        """Readings that each mean was made of, up to ``_MOST_COUNTED``."""
-        self.variance = 0.0
-        self.readings = 0
-        self.newest_us = 0
-        self.slot = 0
-        """Of the last reading."""
-        self.mean_off = 0.0
-        """Mean distance of the last readings, in deviations."""
-        self.usual = list(_LEAST)
-        """Distance that is usual, in deviations."""
-        self.peaks = [0.0] * SIDES
-        """Furthest distance in the incident that goes on; 0: none does."""
-        self.calm = bytearray(SIDES)
-        """Readings of that incident since one was far off."""
-        self.off_run = 0
-        """Readings in a row that were far above (negative: below)."""
-        self.off_sum = 0.0
-        """Their distances together, in the signal's unit."""
-        self.run_from_us = 0
-        """When the first of them was."""
-        self.quiet = _QUIET
-        """Readings since the last one at or above the threshold, up to ``_QUIET``."""
-        self.last = nan
-        self.repeats = 0
-        """How often the last value came in a row."""
-        self.longest = 0
-        """The most an earlier value did, before the current one."""
-        self.runs = 0
-        """How often the value changed."""
+    _limits: Limits
+    min_scale: float = 0.0
+    means: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
+    counts: bytearray = field(default_factory=lambda: bytearray(SLOTS))
+    """Readings that each mean was made of, up to ``_MOST_COUNTED``."""
+    variance: float = 0.0
+    readings: int = 0
+    newest_us: int = 0
+    slot: int = 0
+    """Of the last reading."""
+    mean_off: float = 0.0
+    """Mean distance of the last readings, in deviations."""
+    usual: list[float] = field(default_factory=lambda: list(_LEAST))
+    """Distance that is usual, in deviations."""
+    peaks: list[float] = field(default_factory=lambda: [0.0] * SIDES)
+    """Furthest distance in the incident that goes on; 0: none does."""
+    calm: bytearray = field(default_factory=lambda: bytearray(SIDES))
+    """Readings of that incident since one was far off."""
+    off_run: int = 0
+    """Readings in a row that were far above (negative: below)."""
+    off_sum: float = 0.0
+    """Their distances together, in the signal's unit."""
+    run_from_us: int = 0
+    """When the first of them was."""
+    quiet: int = _QUIET
+    """Readings since the last one at or above the threshold, up to ``_QUIET``."""
+    last: float = nan
+    repeats: int = 0
+    """How often the last value came in a row."""
+    longest: int = 0
+    """The most an earlier value did, before the current one."""
+    runs: int = 0
+    """How often the value changed."""
 
     def judge(self, when_us: int, value: float) -> Verdict | None:
         """What is to be said of the next reading, and learns from it. None during the first ``warm_up`` readings."""
@@ -297,27 +294,25 @@ class SignalModel:
         return max(self._limits.stuck_after, 4 * self.longest)
 
 
+@dataclass(slots=True, eq=False)
 class Habit:
     """How often a device speaks, and for how long it has not.
 
     Two clocks: gaps are measured between receive times; silence is counted on the stream's clock, which stands still
     when nothing comes from anybody. Where that clock jumps (the first records after an outage, a backlog read at once),
-    a look counts no more than what had been planned until it, so an outage is nobody's silence.
+    a look counts no more than what had been planned until it, so an outage is nobody's silence. Spark's state has the
+    fields behind the first two, in this order.
     """
 
-    __slots__ = ("_limits", "counted_to_us", "gaps", "last_event_us", "last_received_us", "look_at_us", "reported",
-                 "silent_us")  # fmt: skip
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self.gaps: deque[int] = deque(maxlen=_GAPS)
-        self.last_received_us = 0
-        self.last_event_us = 0
-        self.counted_to_us = 0  # to where the stream's clock is counted as silence or was heard
-        self.silent_us = 0  # counted since the device was heard
-        self.look_at_us = 0
-        """When the next look was planned; 0: none is."""
-        self.reported = False
+    _limits: Limits
+    gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
+    last_received_us: int = 0
+    last_event_us: int = 0
+    counted_to_us: int = 0  # to where the stream's clock is counted as silence or was heard
+    silent_us: int = 0  # counted since the device was heard
+    look_at_us: int = 0
+    """When the next look was planned; 0: none is."""
+    reported: bool = False
 
     def heard(self, received_us: int, event_us: int, clock_us: int) -> None:
         """The device spoke. ``clock_us``: the stream's clock then."""

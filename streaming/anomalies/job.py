@@ -3,7 +3,7 @@
     silver (Delta) ─▶ measured ─▶ by device: transformWithState ─┬─▶ Kafka topic: alerts, and scores of note
                                                                  └─▶ table anomalies: alerts
 
-The state is RocksDB's, one value of bytes per device (``streaming.anomalies.state``); what an anomaly is, is decided in
+The state is RocksDB's, one value of bytes per device (``streaming.anomalies.processor``). What an anomaly is decides
 ``streaming.anomalies.detectors``, reading by reading in order of event time, so the result does not depend on how
 readings were cut into batches.
 
@@ -31,8 +31,7 @@ from config.settings import Settings
 from config.tables.stream_jobs import AnomalySettings
 from streaming import lake_tables
 from streaming.anomalies.detectors import Limits
-from streaming.anomalies.processor import ANOMALIES, Detect
-from streaming.anomalies.state import STATE_VERSION
+from streaming.anomalies.processor import ANOMALIES, STATE_VERSION, Detect
 from streaming.job import JobContext
 from streaming.kafka.options import source_options
 from streaming.lake.delta_upkeep import retried

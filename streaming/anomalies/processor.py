@@ -1,8 +1,13 @@
-"""The detectors of a device as a stateful processor of Spark: rows in, and alerts and scores out. Spark's Python
-workers load this module, and with it as little as can be."""
+"""The detectors of a device as a stateful processor of Spark: rows in, alerts and scores out, and between batches the
+bytes that Spark keeps. Spark's Python workers load this module, and with it as little as can be."""
 
+from __future__ import annotations
+
+import struct
 from collections.abc import Iterator
+from dataclasses import fields
 from hashlib import blake2b
+from itertools import chain, islice
 from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
@@ -10,10 +15,19 @@ from typing import Any, Final
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
-from streaming.anomalies.detectors import MAD_TO_DEVIATION, Limits, Silence, Verdict, severity
-from streaming.anomalies.state import DeviceDetector
+from streaming.anomalies.detectors import MAD_TO_DEVIATION, SIDES, SLOTS, Habit, Limits, SignalModel, severity
 from streaming.lake.columns import columns
 from streaming.lake.time_ranges import moment
+
+STATE_VERSION: Final = 2
+"""Raised when older bytes cannot be read any more. Of version 1 the habit is read; its signals begin anew."""
+
+_HEAD = struct.Struct("<BHH")  # version, signals, gaps
+_HABIT = struct.Struct("<qqqqq?")
+_SIGNAL = struct.Struct(f"<H{SLOTS}d{SLOTS}sdQqBd{SIDES}d{SIDES}d{SIDES}sidqBdIII")  # the name's length goes before
+_OF_HABIT, _OF_SIGNAL = ([it.name for it in fields(kind)[2:]] for kind in (Habit, SignalModel))
+_habit_of, _signal_of = attrgetter(*_OF_HABIT), attrgetter(*_OF_SIGNAL)
+_LISTS: Final = {"means": SLOTS, "usual": SIDES, "peaks": SIDES}
 
 ANOMALIES: Final = columns(
     "alert_id string required, device string required, type string, signal string, kind string required,"
@@ -52,7 +66,11 @@ class Detect(StatefulProcessor):
                     continue
                 verdict = device.signal(name).judge(row.event_us, value)
                 if verdict is not None and (verdict.kind != "score" or verdict.score >= self._score_from):
-                    yield _reading_row(key[0], row, name, value, verdict, self._limits)
+                    numbers = value, verdict.score, verdict.expected, verdict.deviation / MAD_TO_DEVIATION
+                    alert_id = _alert_id(key[0], name, verdict.kind, row.event_us, value)
+                    serious = severity(verdict.kind, verdict.score, self._limits)
+                    told = alert_id, key[0], row.type, name, verdict.kind, serious
+                    yield _row(told, row.event_us, numbers, row.received_us, row.ingested_us)
         for row in sorted(ordered, key=attrgetter("ingested_us", "received_us")):
             device.habit.heard(row.received_us, row.event_us, row.ingested_us)
         self._keep(device, ordered[-1].type)
@@ -64,7 +82,11 @@ class Detect(StatefulProcessor):
         device = DeviceDetector.unpack(bytes(kept[1]), self._limits)
         silence = device.habit.look(1000 * timerValues.getCurrentWatermarkInMs())
         if silence is not None:
-            yield _silence_row(key[0], kept[0], device, silence)
+            habit = device.habit
+            usual_us, alert_id = silence.usual_us, _alert_id(key[0], "", "silence", habit.last_received_us, 0.0)
+            numbers = silence.silent_us / 1e6, silence.silent_us / usual_us, usual_us / 1e6, None
+            told = alert_id, key[0], kept[0], None, "silence", "warning"
+            yield _row(told, habit.last_event_us, numbers, habit.last_received_us, habit.counted_to_us)
         self._keep(device, kept[0])
 
     def _keep(self, device: DeviceDetector, kind: str | None) -> None:
@@ -79,45 +101,60 @@ def _alert_id(device: str, signal: str, kind: str, event_us: int, value: float) 
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _reading_row(device: str, row: Any, signal: str, value: float, verdict: Verdict, limits: Limits) -> Row:
-    kind, event_us = verdict.kind, row.event_us
-    at = moment(event_us)
-    return _ROW(
-        _alert_id(device, signal, kind, event_us, value),
-        device,
-        row.type,
-        signal,
-        kind,
-        severity(kind, verdict.score, limits),
-        at,
-        value,
-        verdict.score,
-        verdict.expected,
-        verdict.deviation / MAD_TO_DEVIATION,
-        int(kind in ("outlier", "level")),
-        moment(row.received_us),
-        moment(row.ingested_us),
-        at.date(),
-    )
+def _row(told: tuple[Any, ...], event_us: int, numbers: tuple[Any, ...], received_us: int, ingested_us: int) -> Row:
+    """``told``: the columns up to ``severity``; ``numbers``: those from ``value`` to ``mad``."""
+    at, run = moment(event_us), int(told[4] in ("outlier", "level"))
+    return _ROW(*told, at, *numbers, run, moment(received_us), moment(ingested_us), at.date())
 
 
-def _silence_row(device: str, kind_of_device: str | None, detector: DeviceDetector, silence: Silence) -> Row:
-    habit = detector.habit
-    at = moment(habit.last_event_us)
-    return _ROW(
-        _alert_id(device, "", "silence", habit.last_received_us, 0.0),
-        device,
-        kind_of_device,
-        None,
-        "silence",
-        "warning",
-        at,
-        silence.silent_us / 1e6,
-        silence.silent_us / silence.usual_us,
-        silence.usual_us / 1e6,
-        None,
-        0,
-        moment(habit.last_received_us),
-        moment(habit.counted_to_us),
-        at.date(),
-    )
+class DeviceDetector:
+    """All that is known of one device. Packed it is 576 bytes per signal beside its name and at most 302 for the
+    habit: 2.6 KB for four signals."""
+
+    __slots__ = ("_limits", "habit", "signals")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.habit = Habit(limits)
+        self.signals: dict[str, SignalModel] = {}
+
+    def signal(self, name: str) -> SignalModel:
+        found = self.signals.get(name)
+        if found is None:
+            found = self.signals[name] = SignalModel(self._limits, self._limits.min_scale.get(name, 0.0))
+        return found
+
+    def pack(self) -> bytes:
+        habit = self.habit
+        parts = [
+            _HEAD.pack(STATE_VERSION, len(self.signals), len(habit.gaps)),
+            _HABIT.pack(*_habit_of(habit)),
+            struct.pack(f"<{len(habit.gaps)}q", *habit.gaps),
+        ]
+        for signal, model in self.signals.items():
+            name = signal.encode()
+            numbers = chain.from_iterable(it if isinstance(it, list) else (it,) for it in _signal_of(model))
+            parts += [_SIGNAL.pack(len(name), *numbers), name]
+        return b"".join(parts)
+
+    @classmethod
+    def unpack(cls, packed: bytes, limits: Limits) -> DeviceDetector:
+        """What :meth:`pack` packed, also that of version 1. ``limits`` may have changed since."""
+        made = cls(limits)
+        version, signals, gaps = _HEAD.unpack_from(packed)
+        at = _HEAD.size
+        for name, value in zip(_OF_HABIT, _HABIT.unpack_from(packed, at), strict=True):
+            setattr(made.habit, name, value)
+        at += _HABIT.size
+        made.habit.gaps.extend(struct.unpack_from(f"<{gaps}q", packed, at))
+        at += 8 * gaps
+        for _ in range(signals if version >= STATE_VERSION else 0):
+            length, *numbers = _SIGNAL.unpack_from(packed, at)
+            at += _SIGNAL.size
+            model = made.signal(packed[at : at + length].decode())
+            at += length
+            left = iter(numbers)
+            for name in _OF_SIGNAL:
+                setattr(model, name, list(islice(left, _LISTS[name])) if name in _LISTS else next(left))
+            model.counts, model.calm = bytearray(model.counts), bytearray(model.calm)
+        return made

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from streaming.anomalies.detectors import Habit, Limits, SignalModel, Silence, Verdict, severity
-from streaming.anomalies.processor import Detect
-from streaming.anomalies.state import STATE_VERSION, DeviceDetector
+from streaming.anomalies.processor import STATE_VERSION, Detect, DeviceDetector
 from tests.unit.sensor_series import SERIES, Series, score
 
 SECOND = 1_000_000
@@ -30,7 +29,7 @@ NO_FLOOR = Limits(scale_share=0.0)
 
 def judged(values: Iterable[float], limits: Limits = NO_FLOOR, signal: str = "") -> list[Verdict | None]:
     """One reading a minute, from a Monday's midnight on."""
-    model = SignalModel(limits, signal)
+    model = SignalModel(limits, limits.min_scale.get(signal, 0.0))
     return [model.judge(MONDAY + index * MINUTE, value) for index, value in enumerate(values)]
 
 
