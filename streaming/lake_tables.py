@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from config.errors import ConfigError
 from config.settings import StreamSettings
-from streaming.bronze.tables import GAPS
+from streaming.bronze.job import GAPS
 from streaming.lake.lake import DeltaTable
 
 
@@ -35,7 +35,7 @@ def _written_by(job: str, name: str) -> Callable[[SparkSession, StreamSettings],
 audit = _written_by("audit", "audit")
 """What is in Kafka against the gateways' ledger. Columns: ``streaming.audit.transforms.AUDIT``."""
 bronze = _written_by("bronze", "bronze")
-"""Every record of Kafka as it came. Columns: ``streaming.bronze.tables.BRONZE``, which are Kafka's for Spark."""
+"""Every record of Kafka as it came. Columns: ``streaming.bronze.job.BRONZE``, which are Kafka's for Spark."""
 silver = _written_by("silver", "silver")
 """Every reading once, typed. Columns: ``streaming.silver.schema.silver_schema``."""
 silver_quarantine = _written_by("silver", "silver_quarantine")
@@ -52,6 +52,6 @@ device_events = _written_by("devices", "device_events")
 
 def bronze_gaps(spark: SparkSession, stream: StreamSettings) -> DataFrame:
     """Offsets that Kafka lost before they were read. Empty while there are none; columns:
-    ``streaming.bronze.tables.GAPS``."""
+    ``streaming.bronze.job.GAPS``."""
     table = DeltaTable(spark, stream, "bronze_gaps")
     return table.read() if table.exists() else spark.createDataFrame([], GAPS)

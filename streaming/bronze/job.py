@@ -10,28 +10,45 @@ them in the table ``bronze_gaps``. Spark itself is told to step over losses, for
 much; each batch's rows are counted against the offsets it was planned with instead.
 """
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.streaming.query import StreamingQuery
 
+from config.errors import ConfigError
 from config.settings import Settings
-from streaming.bronze.returning import take_up
-from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, QUERY, require_delta
 from streaming.errors import DataLossError
 from streaming.job import JobContext
 from streaming.kafka.admin import KafkaAdmin
 from streaming.kafka.offsets import Gap, Planned, lost_before, planned_ranges, unreadable
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
-from streaming.kafka.topic_ids import TopicIds
+from streaming.kafka.topic_ids import TopicIds, present_ids
+from streaming.lake.columns import HEADERS, columns
+from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
+from streaming.lake.storage import Folder
 from streaming.metrics import BatchCounts
 from streaming.progress import GapEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 
+QUERY: Final = "bronze"
+BRONZE: Final = columns(
+    "key binary, value binary, partition integer, offset long, timestamp timestamp, timestamp_type integer,"
+    " headers headers, ingest_date date, topic string, batch long",
+    headers=HEADERS,
+)
+"""Kafka's columns under Spark's names for them, so that what decodes a record from Kafka decodes one from here."""
+
+BRONZE_PARTITIONS: Final = ("ingest_date", "topic")
+
+GAPS: Final = columns(
+    "topic string, partition integer, first_offset long, last_offset long, reason string, seen_at timestamp, batch long"
+)
 _MOST_NAMED = 20
 """Ranges that an error names one by one."""
 
@@ -39,11 +56,53 @@ _MOST_NAMED = 20
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Starts the query and returns it. Raises ConfigError if folders or checkpoint do not fit."""
     stream = settings.stream
-    require_delta(spark, DeltaTable(spark, stream, "bronze"))
+    bronze = DeltaTable(spark, stream, "bronze")
+    if not bronze.exists() and any("=" in name for name in Folder(spark, bronze.url).names()):
+        raise ConfigError(
+            f"{bronze.url} holds Parquet files, as earlier versions wrote them; bronze is a Delta table now. Turn them"
+            ' into one, or move the folder away and begin anew: docs/upgrade.md, "Spark\'s tables", has the steps.'
+        )
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=topics(settings), doubled="bronze")
     writer = _BatchWriter(spark, settings, context, checkpoint)
-    take_up(spark, settings, checkpoint)
+    _take_up(spark, settings, checkpoint)
     return checkpoint.start(read_records(spark, settings, allow_data_loss=True), stream, writer.write)
+
+
+def _take_up(spark: SparkSession, settings: Settings, checkpoint: Folder) -> None:
+    """Goes on with topics that left ``stream.topics`` and are back where they were left. Spark's offsets of a batch
+    name the topics of that batch alone: it would read all that Kafka holds of them again.
+
+    Puts those places into the offsets that the next batch begins with, and takes the rows that call what came then
+    ``gone`` out of the gaps. A topic that is another one of its name now is read from its beginning. Raises a
+    StreamError if Kafka does not tell which it is."""
+    gaps = DeltaTable(spark, settings.stream, "bronze_gaps")
+    commits = [int(name) for name in checkpoint.names("commits") if name.isdecimal()]
+    if not commits:
+        return
+    plans = [
+        (f"offsets/{name}", (checkpoint.read_text(f"offsets/{name}") or "").splitlines())
+        for name in checkpoint.names("offsets")
+        if name.isdecimal() and int(name) >= max(commits)  # with one that is not finished
+    ]
+    planned = {topic for _, lines in plans for topic in json.loads(lines[-1])}
+    unplanned = sorted(set(topics(settings)) - planned)
+    if not unplanned or not gaps.exists():
+        return
+    gone = gaps.read().where((F.col("reason") == "gone") & F.col("topic").isin(unplanned))
+    left: dict[str, dict[str, int]] = {}
+    for row in gone.groupBy("topic", "partition").agg(F.max("first_offset").alias("offset")).collect():
+        left.setdefault(row.topic, {})[str(row.partition)] = row.offset
+    if not left:
+        return
+    ids = present_ids(spark, settings, QUERY, left)
+    back = sorted(ids.keys() - TopicIds(spark, settings, QUERY).changed(ids))
+    if not back:
+        return
+    for name, lines in plans:
+        places = json.loads(lines[-1]) | {topic: left[topic] for topic in back}
+        checkpoint.write_text(name, "\n".join([*lines[:-1], json.dumps(places)]))
+    named = ", ".join(f"'{topic}'" for topic in back)
+    DeltaUpkeep(spark, gaps).delete(f"reason = 'gone' AND topic IN ({named})")
 
 
 def raw_rows(records: DataFrame, batch: int) -> DataFrame:

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
 from streaming import lake_tables
-from streaming.bronze.tables import QUERY as BRONZE
+from streaming.bronze.job import QUERY as BRONZE
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
 from streaming.kafka.admin import KafkaAdmin, Place

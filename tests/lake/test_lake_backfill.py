@@ -16,7 +16,7 @@ from config.settings import KafkaSettings, Settings, StreamSettings
 from config.tables.stream_jobs import GoldSettings, LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
-from streaming.bronze.tables import BRONZE
+from streaming.bronze.job import BRONZE
 from streaming.gold import job as gold
 from streaming.lake.forgotten import Forgotten
 from streaming.upkeep import backfill

@@ -18,7 +18,7 @@ from config.tables.stream_jobs import LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
 from streaming.bronze import job as bronze
-from streaming.bronze.tables import BRONZE, require_delta
+from streaming.bronze.job import BRONZE
 from streaming.errors import DataLossError, StreamError
 from streaming.job import Job, JobContext
 from streaming.kafka.topic_ids import TopicIds
@@ -214,11 +214,10 @@ async def test_offsets_without_a_record_are_no_loss_and_what_goes_while_it_is_re
 
 
 def test_files_of_earlier_versions_are_not_taken_for_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    table = DeltaTable(spark, StreamSettings(lake=LakeSettings(path=tmp_path)), "bronze")
-    require_delta(spark, table)
+    chosen = Settings(stream=StreamSettings(lake=LakeSettings(path=tmp_path)))
     (tmp_path / "bronze" / "ingest_date=2026-11-21" / "topic=t" / "batch=0").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"holds Parquet files.*docs/upgrade\.md"):
-        require_delta(spark, table)
+        bronze.start(spark, chosen, JobContext(lambda _event: None))
 
 
 def test_a_parquet_table_of_earlier_versions_goes_on_as_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
-from streaming.bronze.tables import GAPS
+from streaming.bronze.job import GAPS
 from streaming.devices.job import DEVICE_EVENTS
 from streaming.errors import StreamError
 from streaming.job import JobContext

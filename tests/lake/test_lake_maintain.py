@@ -19,7 +19,7 @@ from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings, RetentionSettings
 from streaming import lake_tables
-from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS
+from streaming.bronze.job import BRONZE, BRONZE_PARTITIONS
 from streaming.lake import delta_upkeep
 from streaming.lake.delta_upkeep import DeltaUpkeep, FileRange, loose, retried
 from streaming.lake.forgotten import Forgotten

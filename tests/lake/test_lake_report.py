@@ -17,7 +17,7 @@ from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings
 from streaming.anomalies.processor import ANOMALIES
 from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS
-from streaming.bronze.tables import BRONZE, GAPS
+from streaming.bronze.job import BRONZE, GAPS
 from streaming.devices.job import DEVICE_EVENTS, DEVICES
 from streaming.lake.lake import DeltaTable
 from streaming.report import job as report
