@@ -24,7 +24,6 @@ What has bitten and must stay true:
     ledger.py         the loss ledger: every MQTT message taken in is, at any moment, in exactly one place
     message.py        a received message as templates and slow routes see it
     ports.py          Protocols: a Kafka producer, a store on disk, a source of tokens
-    process_lock.py   a file that one process at a time holds
     record.py         a record on its way through the interceptors
     tls.py            TLS contexts from settings, for both sides; they follow the files that the settings name
     topic_writer.py   writes an internal topic through the producer of the routes

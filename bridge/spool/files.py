@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from bridge import process_lock
 from bridge.errors import SpoolError
 from bridge.spool.segments import sync_folder
+from config import process_lock
 
 # Kept free for the index: on a full disk delivered batches must be removable, and the gateway able to start.
 RESERVE_BYTES: Final = 4 << 20

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bridge import process_lock
+from config import process_lock
 from gateway.data_dir import durable
 from gateway.data_dir.meta_properties import FORMAT_VERSION, WITNESS_FILE, DiskFullError, IdentityError, read_meta
 

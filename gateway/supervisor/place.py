@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bridge import process_lock
+from config import process_lock
 from config.errors import ConfigError
 from gateway.base.reports import Reports
 from gateway.data_dir.directory import explained

@@ -69,7 +69,7 @@ def test_a_disk_that_takes_a_part_of_a_file_leaves_the_old_one(tmp_path: Path) -
 
 
 def test_the_supervisor_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.process_lock.take", refuse(errno.ENOSPC))
+    monkeypatch.setattr("config.process_lock.take", refuse(errno.ENOSPC))
     with pytest.raises(GatewayError) as raised, held_place(tmp_path, "gw"):
         pass
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
@@ -82,8 +82,12 @@ async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monk
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    name = {"lock": "process_lock.take", "index": "spool.index.Index._prepare", "tally": "spool.tally.Tally.__init__"}
-    monkeypatch.setattr(f"bridge.{name[where]}", full if where == "index" else refuse(errno.ENOSPC))
+    names = {
+        "lock": "config.process_lock.take",
+        "index": "bridge.spool.index.Index._prepare",
+        "tally": "bridge.spool.tally.Tally.__init__",
+    }
+    monkeypatch.setattr(names[where], full if where == "index" else refuse(errno.ENOSPC))
     with pytest.raises(SpoolWriteError, match=r"its disk is full, or fails\. Make room") as raised:
         await Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw").open()
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
@@ -93,7 +97,7 @@ async def test_missing_rights_stay_a_matter_of_settings(tmp_path: Path, monkeypa
     with pytest.raises(GatewayError) as raised, explained(tmp_path):
         refuse(errno.EACCES)()
     assert raised.value.exit_status is ExitStatus.CONFIG
-    monkeypatch.setattr("bridge.process_lock.take", refuse(errno.EACCES))
+    monkeypatch.setattr("config.process_lock.take", refuse(errno.EACCES))
     with pytest.raises(SpoolError, match="folder this user may write") as refused:
         await Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw").open()
     assert refused.value.exit_status is ExitStatus.CONFIG

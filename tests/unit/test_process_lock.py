@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge import process_lock
+from config import process_lock
 
 
 def test_a_lock_is_one_processs_and_says_whose(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_user_who_may_not_write_sees_who_has_it(tmp_path: Path, monkeypatch: p
 
 def test_the_end_of_a_process_gives_its_lock_back(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    program = "import sys, pathlib; from bridge import process_lock; process_lock.take(pathlib.Path(sys.argv[1]))"
+    program = "import sys, pathlib; from config import process_lock; process_lock.take(pathlib.Path(sys.argv[1]))"
     program += "; print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""A lock file with the number of the process that holds it. It keeps two gateways from using one folder."""
+"""A lock file with the name of the process that holds it. It keeps two gateways, or two jobs, from using one folder."""
 
 import fcntl
 import os
@@ -6,29 +6,31 @@ import time
 from pathlib import Path
 from typing import Final
 
-_TRIES: Final = 5
+_TRIES: Final = 25
 _BETWEEN_TRIES_S: Final = 0.01
 _UNKNOWN: Final = "unknown"
 
 
 class HeldError(Exception):
-    """Another process has the lock; ``process`` is its number, or "unknown"."""
+    """Another process has the lock; ``process`` is its number or name, or "unknown"."""
 
     def __init__(self, process: str) -> None:
         super().__init__(process)
         self.process = process
 
 
-def take(path: Path, mode: int = 0o644) -> int:
+def take(path: Path, mode: int = 0o644, *, name: str = "", shared: bool = False) -> int:
     """Take the lock. Closing the returned descriptor, or the end of the process, releases it. The file stays: removing
     it would race with the next owner.
+
+    ``name``: what :func:`holder` tells, instead of the process's number. ``shared``: beside others that share it.
 
     Raises HeldError, OSError. Blocks for a moment while the lock is held, because :func:`holder` takes it briefly.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     for left in reversed(range(_TRIES)):
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             if not left:
@@ -37,13 +39,13 @@ def take(path: Path, mode: int = 0o644) -> int:
                 raise HeldError(process) from None
             time.sleep(_BETWEEN_TRIES_S)
     os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    os.pwrite(lock, f"{name or os.getpid()}\n".encode(), 0)
     return lock
 
 
 def holder(path: Path) -> str:
-    """The number of the process with the lock, "unknown" without a number, "" without a process. Another user, who may
-    not write the file, can ask too."""
+    """The number or name of the process with the lock, "unknown" without one, "" without a process. Another user, who
+    may not write the file, can ask too."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -59,4 +61,4 @@ def holder(path: Path) -> str:
 
 
 def _read(lock: int) -> str:
-    return os.pread(lock, 32, 0).decode(errors="replace").strip() or _UNKNOWN
+    return os.pread(lock, 200, 0).decode(errors="replace").strip() or _UNKNOWN
