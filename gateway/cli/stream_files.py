@@ -191,7 +191,7 @@ def _ago(moment_s: float | None) -> str | None:
 
 def reset(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:
     """Put a job's checkpoint aside, and its tables as far as they have to go with it. 0, 4 if there is none."""
-    from streaming.lake.files import LocalFolder
+    from streaming.lake.storage import LocalFolder
     from streaming.options import overrides
     from streaming.upkeep.reset import carry_out
     from streaming.upkeep.status import needs_spark

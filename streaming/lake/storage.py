@@ -1,28 +1,100 @@
-"""Folders on whatever file system Spark writes to: the local disk, HDFS, an object store. Uses Hadoop's client."""
+"""Folders on whatever file system Spark writes to: the local disk, HDFS, an object store, by Hadoop's client. Those of
+this machine also without, with the same face: tools that only look need no JVM then."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streaming import jvm
-from streaming.lake.files import LocalFolder, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
-_COLLAPSED_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/(?!/)(?P<rest>.*)", re.IGNORECASE)
+_SCHEME = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+):/")
+
+
+def is_local(url: str) -> bool:
+    """Whether a folder is a plain path of this machine."""
+    match = _SCHEME.match(url)
+    return match is None or match["scheme"].lower() == "file"
+
+
+class LocalFolder:
+    """A folder of this machine. Names may have ``/`` in them. Raises OSError where the system does."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        path = url if _SCHEME.match(url) is None else url.partition(":")[2]
+        self._root = Path(f"/{path.lstrip('/')}" if path.startswith("/") else path)
+
+    def path(self, name: str) -> Path:
+        return self._root / name
+
+    def exists(self, name: str = "") -> bool:
+        return (self._root / name).exists()
+
+    def names(self, name: str = "") -> list[str]:
+        folder = self._root / name
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def read_text(self, name: str) -> str | None:
+        try:
+            return (self._root / name).read_text()
+        except FileNotFoundError:
+            return None
+
+    def write_text(self, name: str, text: str) -> None:
+        """Writes a small file whole and durably: whoever looks sees the old text or the new one."""
+        file = self._root / name
+        draft = file.with_name(f".{file.name}.draft")
+        with draft.open("w", encoding="utf-8") as written:
+            written.write(text)
+            written.flush()
+            os.fsync(written.fileno())
+        self._sum(name).unlink(missing_ok=True)  # of the old text: with it Hadoop would take the new one for damaged
+        draft.replace(file)
+
+    def modified_s(self, name: str) -> float:
+        return (self._root / name).stat().st_mtime
+
+    def usage(self, name: str = "") -> tuple[int, int]:
+        """Bytes and files below a folder, but for Hadoop's checksums; 0 and 0 if it is not there."""
+        size = count = 0
+        for folder, _, files in os.walk(self._root / name):
+            for file in files:
+                if file.startswith(".") and file.endswith(".crc"):
+                    continue  # what Hadoop checks a file by, and does not count either
+                try:
+                    size += os.lstat(os.path.join(folder, file)).st_size  # noqa: PTH118 (a million of them may be there)
+                    count += 1
+                except FileNotFoundError:
+                    continue  # a batch has just replaced it
+        return size, count
+
+    def rename(self, name: str, to: str) -> None:
+        if (self._root / to).exists():
+            raise FileExistsError(f"{self._root / to} is there already")
+        shutil.move(self._root / name, self._root / to)
+        if self._sum(name).exists():  # what Hadoop checks a file of this machine by; without it the next one is damaged
+            shutil.move(self._sum(name), self._sum(to))
+
+    def _sum(self, name: str) -> Path:
+        file = self._root / name
+        return file.with_name(f".{file.name}.crc")
 
 
 def location(path: Path) -> str:
     """How Spark is told of a folder: a URL as it was written, a local path made absolute (executors have other working
     directories). ``Path`` turns ``s3a://bucket/x`` into ``s3a:/bucket/x``; that is undone here."""
     text = str(path)
-    if match := _COLLAPSED_URL.fullmatch(text):
+    if match := _SCHEME.match(text):
         slashes = "///" if match["scheme"].lower() == "file" else "//"
-        return f"{match['scheme']}:{slashes}{match['rest']}"
+        return f"{match['scheme']}:{slashes}{text[match.end() :]}"
     return str(path.absolute())
 
 

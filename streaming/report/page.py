@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from config.errors import ConfigError
-from streaming.lake.files import LocalFolder
+from streaming.lake.storage import LocalFolder
 from streaming.report import plots
 from streaming.report.data import MOST_MARKS, Cell, Finding, Report, Signal, Table, moment
 

@@ -15,7 +15,7 @@ from typing import Final
 from config import process_lock
 from config.error_words import words
 from config.errors import ConfigError
-from streaming.lake.files import LocalFolder, is_local
+from streaming.lake.storage import LocalFolder, is_local
 
 _held: Final[dict[Path, int]] = {}
 """Path of the lock -> its descriptor, of this process. A query may be started again in it."""

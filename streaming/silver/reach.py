@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
-from streaming.lake.files import LocalFolder, is_local
 from streaming.lake.lake import DeltaTable
+from streaming.lake.storage import LocalFolder, is_local
 
 _NOTE: Final = "silver.reach.json"
 _MOST_PARTITIONS: Final = 100

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from config.errors import ConfigError, ExitStatus
 from config.prose import fitted
-from streaming.lake.files import LocalFolder
-from streaming.lake.storage import Files, Folder, location
+from streaming.lake.storage import Files, Folder, LocalFolder, location
 from streaming.runtime import job_lock
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.error_words import words
 from streaming.lake.delta_files import TableFacts, read_table
-from streaming.lake.files import LocalFolder, is_local
-from streaming.lake.storage import Files, Folder, location
+from streaming.lake.storage import Files, Folder, LocalFolder, is_local, location
 from streaming.runtime.checkpoint_log import Progress, read_note, read_progress
 from streaming.runtime.job_lock import holder
 

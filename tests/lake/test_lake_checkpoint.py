@@ -15,9 +15,8 @@ from streaming.bronze.job import GAPS
 from streaming.devices.job import DEVICE_EVENTS
 from streaming.errors import StreamError
 from streaming.job import JobContext
-from streaming.lake.files import LocalFolder
 from streaming.lake.lake import DeltaTable
-from streaming.lake.storage import Folder
+from streaming.lake.storage import Folder, LocalFolder
 from streaming.options import LAKE_JOBS
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint import VERSION, prepare_checkpoint

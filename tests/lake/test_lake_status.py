@@ -15,9 +15,8 @@ from config.tables.stream_jobs import LakeSettings
 from streaming import jvm
 from streaming.job import Job, JobContext
 from streaming.kafka.source import trigger
-from streaming.lake.files import LocalFolder
 from streaming.lake.lake import DeltaTable
-from streaming.lake.storage import Folder
+from streaming.lake.storage import Folder, LocalFolder
 from streaming.metrics import StreamMetrics
 from streaming.progress import Event
 from streaming.runtime.queries import run_queries

@@ -23,8 +23,7 @@ from config.tables.stream_jobs import LakeSettings
 from gateway.admin.model import Offsets, TopicPartition
 from gateway.cli.main import main
 from streaming.lake.delta_files import read_table
-from streaming.lake.files import LocalFolder, is_local
-from streaming.lake.storage import location
+from streaming.lake.storage import LocalFolder, is_local, location
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint_log import read_progress
 from streaming.upkeep import reset
