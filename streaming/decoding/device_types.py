@@ -143,16 +143,16 @@ def _sources(
 
 def _source(at: str, field: PayloadField, signal: str, told: SignalTable, units: Mapping[str, str]) -> Source:
     if field.kind not in ("double", "long"):
-        if told.unit or told.canonical:
+        if told.unit:
             raise ConfigError(f"{at} has a unit, but {field.name} is a {field.kind}. Remove the unit.")
-        return Source(signal, field, field.kind, "", "", None)
-    canonical = told.canonical if told.canonical is not None else units.get(signal, told.unit or "")
+        return Source(signal, field, field.kind, "", None)
+    canonical = units.get(signal, told.unit or "")
     unit = told.unit if told.unit is not None else canonical
     try:
         convert = conversion(unit, canonical)
     except UnitError as error:
         raise ConfigError(f"{at}: {error}.") from error
-    return Source(signal, field, field.kind if convert is None else "double", unit, canonical, convert)
+    return Source(signal, field, field.kind if convert is None else "double", canonical, convert)
 
 
 def _filter(at: str, text: str) -> str:

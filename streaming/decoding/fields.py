@@ -53,7 +53,6 @@ class Source(NamedTuple):
     signal: str
     field: PayloadField
     kind: Kind
-    unit: str
     canonical: str
     convert: Linear | None
 

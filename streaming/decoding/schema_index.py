@@ -49,10 +49,7 @@ class SignalTable(Table):
     """The payload's field. Default: the one that has the signal's name."""
 
     unit: str | None = None
-    """What the device sends. Default: the canonical unit."""
-
-    canonical: str | None = None
-    """What silver has. Default: as in ``[units]``, or else ``unit``."""
+    """What the device sends. Default: what silver has, which is as in ``[units]``, or else this unit."""
 
 
 class TypeTable(Table):

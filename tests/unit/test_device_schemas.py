@@ -82,7 +82,7 @@ REFUSED = [
     ("[types.a]", {"a": {"site": {"type": "string"}}}, "would be the column site, which silver has already"),
     ("[types.a]", {"a": {"x": {"type": "number"}, "X": {"type": "number"}}}, "x and X differ in case only"),
     ("[types.a]", {"a": {"a b": {"type": "number"}, "a_b": {"type": "number"}}}, "would both be the signal a_b"),
-    ("[types.a.signals.x]\nunit = 'psii'\ncanonical = 'Pa'", {"a": {"x": {"type": "number"}}}, "'psii' is no unit"),
+    ("[units]\nx = 'Pa'\n[types.a.signals.x]\nunit = 'psii'", {"a": {"x": {"type": "number"}}}, "'psii' is no unit"),
     ("[types.a.signals.x]\nunit = 'V'", {"a": {"x": {"type": "string"}}}, "x is a string. Remove the unit"),
     ("[types.a.signals.y]\nfield = 'z'", {"a": {"x": {"type": "number"}}}, "a.json has no field z for a signal"),
     ("[types.a.signals.x]\nunit = 'V'\n[types.b.signals.x]\nunit = 'mV'",
