@@ -1,4 +1,4 @@
-"""Our Kafka settings as the options of Spark's Kafka source.
+"""Our Kafka settings as the options of Spark's Kafka source. What its Java client cannot do is refused in a sentence.
 
 Spark hands every option that begins with ``kafka.`` to the Java client inside it. Certificates travel as text inside
 the options, not as paths, so that the executors of a cluster need no files.
@@ -10,17 +10,19 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from config import error_words
 from config.errors import ConfigError
-from streaming.kafka.oauth import oauth_options, quoted, read_pem
 
 if TYPE_CHECKING:
-    from config.settings import KafkaSettings, SaslSettings, Settings, TlsSettings
+    from config.settings import KafkaSettings, OAuthSettings, SaslSettings, Settings, TlsSettings
 
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_PACKAGE = "org.apache.kafka.common.security.oauthbearer"
+_ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 GROUP_ID_PREFIX = "gateway-stream"
 """Spark reads with a consumer group per query and start, named with this prefix. It commits nothing; an access rule for
 the user has to allow the groups with this prefix."""
@@ -70,10 +72,10 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
 
 def _sasl_options(sasl: SaslSettings) -> dict[str, str]:
     if sasl.mechanism == "OAUTHBEARER":
-        return oauth_options(sasl)
+        return _oauth_options(sasl)
     assert sasl.username is not None
     assert sasl.password is not None
-    username, password = quoted(sasl.username), quoted(sasl.password.get_secret_value())
+    username, password = _quoted(sasl.username), _quoted(sasl.password.get_secret_value())
     return {
         "kafka.sasl.mechanism": sasl.mechanism,
         "kafka.sasl.jaas.config": f"{_LOGIN_MODULES[sasl.mechanism]} required username={username} password={password};",
@@ -96,11 +98,11 @@ def _tls_options(tls: TlsSettings) -> dict[str, str]:
     if tls.ca_file is not None:
         options |= {
             "kafka.ssl.truststore.type": "PEM",
-            "kafka.ssl.truststore.certificates": read_pem(tls.ca_file, "kafka.tls.ca_file"),
+            "kafka.ssl.truststore.certificates": _read_pem(tls.ca_file, "kafka.tls.ca_file"),
         }
     if tls.certificate_file is not None:
-        chain = read_pem(tls.certificate_file, "kafka.tls.certificate_file")
-        key = chain if tls.key_file is None else read_pem(tls.key_file, "kafka.tls.key_file")
+        chain = _read_pem(tls.certificate_file, "kafka.tls.certificate_file")
+        key = chain if tls.key_file is None else _read_pem(tls.key_file, "kafka.tls.key_file")
         options |= {
             "kafka.ssl.keystore.type": "PEM",
             "kafka.ssl.keystore.certificate.chain": _blocks(chain, "CERTIFICATE"),
@@ -124,3 +126,82 @@ def _pkcs8_key(text: str, path: Path) -> str:
         f"The private key in {str(path)!r} is not in the PKCS #8 form that Spark's Kafka client reads (BEGIN PRIVATE"
         f" KEY or BEGIN ENCRYPTED PRIVATE KEY). Convert it: openssl pkcs8 -topk8 -nocrypt -in {path} -out {path}.pkcs8"
     )
+
+
+def _oauth_options(sasl: SaslSettings) -> dict[str, str]:
+    """``kafka.sasl`` with a token, as options of Spark's Kafka source; holds secrets. Raises ConfigError."""
+    url = _token_url(sasl)
+    words = [f"extension_{name}={_quoted(value)}" for name, value in sasl.extensions.items()]
+    if sasl.token is not None and sasl.token.oauth is not None:
+        words += _client(sasl.token.oauth)
+    return {
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.login.callback.handler.class": f"{_PACKAGE}.OAuthBearerLoginCallbackHandler",
+        "kafka.sasl.oauthbearer.token.endpoint.url": url,
+        "kafka.sasl.jaas.config": " ".join([f"{_PACKAGE}.OAuthBearerLoginModule required", *words]) + ";",
+    }
+
+
+def jvm_options(kafka: KafkaSettings) -> str:
+    """What the JVMs of driver and executors are started with: where a Kafka client may get tokens from, which newer
+    clients want to be told beside their settings. Empty without tokens. Holds no secret."""
+    if kafka.sasl is None or kafka.sasl.mechanism != "OAUTHBEARER":
+        return ""
+    return f"-D{_ALLOWED}={_token_url(kafka.sasl)}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "").replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _token_url(sasl: SaslSettings) -> str:
+    token = sasl.token
+    assert token is not None, "config.relations.credentials refuses settings without"
+    if token.oauth is not None:
+        return token.oauth.token_url
+    if token.file is not None:
+        return token.file.absolute().as_uri()
+    raise ConfigError(
+        "kafka.sasl.token.value is given, but Spark's Kafka client reads its tokens from a file or fetches them: put"
+        " the token into a file and name it in kafka.sasl.token.file, on every machine of the cluster."
+    )
+
+
+def _client(oauth: OAuthSettings) -> list[str]:
+    where = "kafka.sasl.token.oauth"
+    unknown = {
+        f"{where}.audience": bool(oauth.audience),
+        f"{where}.parameters": bool(oauth.parameters),
+        f'{where}.client_authentication = "post"': oauth.client_authentication == "post",
+        f"{where}.tls.certificate_file": oauth.tls.certificate_file is not None,
+        f"{where}.tls.server_name": oauth.tls.server_name is not None,
+        f"{where}.tls.verify = false": not oauth.tls.verify,
+    }
+    for setting, given in unknown.items():
+        if given:
+            raise ConfigError(
+                f"{setting} is given, but Spark's Kafka client cannot do that when it fetches a token: let the job read"
+                " one from a file that something else keeps fresh (kafka.sasl.token.file)."
+            )
+    assert oauth.client_secret is not None, "without a certificate there is a secret"
+    words = [f"clientId={_quoted(oauth.client_id)}", f"clientSecret={_quoted(oauth.client_secret.get_secret_value())}"]
+    if oauth.scope:
+        words.append(f"scope={_quoted(oauth.scope)}")
+    if oauth.tls.ca_file is not None:
+        certificates = _read_pem(oauth.tls.ca_file, f"{where}.tls.ca_file")
+        words += ['ssl.truststore.type="PEM"', f"ssl.truststore.certificates={_quoted(certificates)}"]
+    return words
+
+
+def _read_pem(path: Path, setting: str) -> str:
+    """A file's text. Raises ConfigError, which names the setting, if it is not one in PEM form."""
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{setting} is {str(path)!r}, which cannot be read as a PEM file: {error_words.words(error)}."
+        ) from error
+    if "-----BEGIN " not in text:
+        raise ConfigError(f"{setting} is {str(path)!r}, which holds nothing in PEM form (no line -----BEGIN …-----).")
+    return text

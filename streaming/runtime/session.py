@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from streaming import jvm
 from streaming.errors import StreamError
 from streaming.kafka.failures import cause
-from streaming.kafka.oauth import jvm_options
+from streaming.kafka.options import jvm_options
 from streaming.runtime.class_data import ClassData
 
 if TYPE_CHECKING:
