@@ -7,7 +7,7 @@ What stops Spark Connect, whose client has neither this JVM nor Spark's context:
   the limit of a running query's batches;
 - ``runtime.session`` starts the JVM and the context; ``run`` watches the JVM's end;
 - the context: its pools (``run``), its cores (``kafka.source``, ``lake.delta_upkeep``), its master and
-  application (``runtime.queries``, ``lake.held``);
+  application (``runtime.queries``, ``lake.lake``);
 - ``foreachBatch`` with objects of this process: counts, metrics, Kafka's clients. Connect runs it in another process.
 """
 

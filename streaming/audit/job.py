@@ -31,8 +31,7 @@ from streaming.kafka.offsets import planned_ranges
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.lake.delta_upkeep import retried
-from streaming.lake.held import held
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, held
 from streaming.lake.names import text
 from streaming.lake.time_ranges import millis
 from streaming.metrics import BatchCounts

@@ -37,7 +37,7 @@ def decoded(records: DataFrame, schemas: DeviceSchemas) -> DataFrame:
     device's clock, as it had it, from 1970 to 9999. ``seq`` is null for types without a sequence number.
 
     A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each field it needs:
-    hold the rows first (``streaming.lake.held``).
+    hold the rows first (``streaming.lake.lake.held``).
     """
     all_shapes = shapes(schemas)
     text = F.col("value").cast("string")

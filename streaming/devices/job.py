@@ -44,8 +44,7 @@ from streaming.kafka.topic_ids import require_same_topics
 from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
-from streaming.lake.held import held
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, held
 from streaming.lake.names import named
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.schema import signals_of

@@ -4,7 +4,6 @@ columns.py        a table's columns from a line of text
 delta_files.py    Delta tables without Spark: what a table's log says of it, and its rows
 delta_upkeep.py   upkeep of Delta tables: small files put together, old rows deleted, unneeded files removed
 forgotten.py      devices that were forgotten, and when
-held.py           a batch that is read several times and computed once
 lake.py           the lake: one table per layer, by folder or by a catalog's name; how each is written and read
 names.py          names in SQL by which files are passed over
 storage.py        folders, of this machine or on whatever file system Spark writes to

@@ -6,10 +6,12 @@ such a number, a MERGE, is made so that doing it twice changes nothing.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql.types import StructType
 
@@ -145,3 +147,23 @@ class DeltaTable:
 def layers(spark: SparkSession, stream: StreamSettings) -> list[DeltaTable]:
     """Those of :data:`LAYERS` that exist."""
     return [table for name in LAYERS if (table := DeltaTable(spark, stream, name)).exists()]
+
+
+@contextmanager
+def held(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, kept from their first use to the end of the block: in memory, and on disk what does not fit.
+
+    Spark's cache of tables sorts rows into compressed columns, which took longer than to decode them. Where the driver
+    is the only process, a local checkpoint keeps the rows as they are: they are lost with the driver, and the batch
+    with them. On a cluster an executor can die alone, so there it is the cache: what was in that executor is read and
+    decoded again, from the same offsets.
+    """
+    is_local = str(rows.sparkSession.sparkContext.master).startswith("local")
+    kept = rows.localCheckpoint(eager=False) if is_local else rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        if is_local:
+            jvm.release(kept)
+        else:
+            kept.unpersist()

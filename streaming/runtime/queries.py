@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,7 +26,6 @@ from streaming.kafka.failures import explain
 from streaming.kafka.group import GroupCommitter
 from streaming.progress import BatchEvent, StartedEvent
 from streaming.runtime.listener import ProgressListener, Terminated
-from streaming.runtime.pace import Pace
 
 
 class SparkEnded(NamedTuple):
@@ -58,6 +57,9 @@ _PASSING = (
 _LAST_REPORTS_S = 10.0
 _LEAST_LONGEST_S = 20.0
 """Batches that are kept shorter than this cost much more for each row."""
+_LEAST_ROWS: Final = 100_000
+"""What a batch costs beside its rows would else be most of what it costs."""
+_MOST_GROWTH: Final = 2
 _ENDING_SHARE = 0.2
 """Of ``shutdown_timeout``, what is kept for ending queries, Spark and the JVM after the last batch; 5 s at the most."""
 
@@ -108,6 +110,29 @@ def run_queries(
 
 
 @dataclass(slots=True)
+class Pace:
+    """How many of Kafka's records a batch of a query reads: at most ``most``, and about as many as take ``longest_s``,
+    but not less than 100,000."""
+
+    most: int
+    longest_s: float
+    limit: int = 0
+
+    def __post_init__(self) -> None:
+        self.limit = self.limit or self.most
+
+    def after(self, rows: int, seconds: float) -> bool:
+        """Takes a batch into account; whether the limit is another now. A batch that was not nearly full says nothing:
+        it was short of records, or the first of a cold process."""
+        if 2 * rows < self.limit or seconds <= 0:
+            return False
+        wanted = int(rows * self.longest_s / seconds)
+        before = self.limit
+        self.limit = max(min(self.most, _LEAST_ROWS), min(wanted, self.most, _MOST_GROWTH * before))
+        return self.limit != before
+
+
+@dataclass(slots=True)
 class _Running:
     """A query, and how it goes on if it ends though nothing is wrong with it: it begins anew where it was."""
 
@@ -131,7 +156,7 @@ class _Running:
         self.times += 1
         note = f"note: {self.query.name} begins anew where it was: {passing.why}."
         print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
-        self.query, self.pace = self.start(), replace(self.pace, limit=self.pace.most)
+        self.query, self.pace.limit = self.start(), self.pace.most
         return True
 
 

@@ -24,7 +24,7 @@ from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.kafka.topic_ids import require_same_topics
 from streaming.lake.forgotten import Forgotten
-from streaming.lake.held import held
+from streaming.lake.lake import held
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.reach import is_new

@@ -20,8 +20,7 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.lake.delta_upkeep import retried
-from streaming.lake.held import held
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, held
 from streaming.lake.names import MOST_RANGES
 from streaming.lake.time_ranges import TimeRange, joined
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition

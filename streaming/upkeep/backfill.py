@@ -32,8 +32,7 @@ from streaming.gold import job as gold
 from streaming.kafka.admin import KafkaAdmin, Place
 from streaming.kafka.failures import explain
 from streaming.kafka.options import source_options, topics
-from streaming.lake.held import held
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, held
 from streaming.lake.storage import Folder, location
 from streaming.lake.time_ranges import millis, moment
 from streaming.progress import Offsets

@@ -16,8 +16,7 @@ from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.delta_upkeep import DeltaUpkeep
-from streaming.lake.held import held
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, held
 from streaming.lake.storage import location
 from streaming.runtime import job_lock
 from streaming.silver.job import registered_rows

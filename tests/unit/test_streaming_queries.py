@@ -20,8 +20,7 @@ from streaming.errors import KafkaUnavailableError, StreamError, UnfinishedBatch
 from streaming.job import JobContext
 from streaming.progress import Event
 from streaming.runtime.listener import Terminated
-from streaming.runtime.pace import Pace
-from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
+from streaming.runtime.queries import Mailbox, Pace, SparkEnded, run_queries
 from streaming.runtime.session import session_conf
 from tests.batch_reports import batch_report
 from tests.kinds import is_a
