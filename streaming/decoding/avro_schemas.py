@@ -1,12 +1,10 @@
 """Avro payloads: the fields of a schema, and the decoding of one payload. Imported only where a type is Avro."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -15,9 +13,7 @@ from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_p
 from config.error_words import words
 from config.errors import ConfigError
 from streaming.decoding.fields import BadPayloadError, Binary, Kind, PayloadField
-
-if TYPE_CHECKING:
-    from streaming.decoding.schema_index import TypeTable
+from streaming.decoding.schema_index import TypeTable
 
 _KINDS: Final[dict[str, Kind]] = {
     "int": "long",

@@ -1,15 +1,11 @@
 """What is known of the devices' payloads once the schema folder is read: fields, signals, types. No pyspark here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from config.errors import GatewayError
 from streaming.decoding.schema_index import Framing, HeaderTable, KeyTable, LevelTable, ReceivedTable, TimeFormat
-
-if TYPE_CHECKING:
-    from streaming.decoding.units import Linear
+from streaming.decoding.units import Linear
 
 Kind = Literal["double", "long", "string", "boolean"]
 Format = Literal["json", "avro", "protobuf"]

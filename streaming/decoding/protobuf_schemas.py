@@ -1,11 +1,9 @@
 """Protobuf payloads: the fields of a message, and the decoding of one payload. Imported only where a type is
 Protobuf."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -16,9 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from config.error_words import words
 from config.errors import ConfigError
 from streaming.decoding.fields import BadPayloadError, Binary, Kind, PayloadField
-
-if TYPE_CHECKING:
-    from streaming.decoding.schema_index import TypeTable
+from streaming.decoding.schema_index import TypeTable
 
 # The numbers of descriptor.proto's Type: double, float, …; groups, messages and bytes are no signals.
 _KINDS: Final[dict[int, Kind]] = {

@@ -4,16 +4,12 @@ Plain Python: no Spark, no I/O, no clock of its own. All times are milliseconds 
 gateway's clock, ``device_ms`` the device's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+from streaming.devices.gateways import Gateway
 from streaming.devices.records import Event, Presence, Reading, Rules, moment
 from streaming.devices.sequence import Sequence
-
-if TYPE_CHECKING:
-    from streaming.devices.gateways import Gateway
 
 State = Literal["online", "offline", "unknown"]
 ONLINE: Final = "online"

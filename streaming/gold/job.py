@@ -11,33 +11,27 @@ calls :func:`forget_device`. What retention took from silver stays in gold: a re
 than silver is kept, is counted as late and changes nothing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from pyspark.sql import Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.streaming.query import StreamingQuery
 
+from config.settings import Settings
 from config.values.window_shapes import WindowShape, parse_window, step_of
 from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.gold import transforms as gold_transforms
+from streaming.job import JobContext
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable
 from streaming.lake.names import between
 from streaming.lake.time_ranges import EPOCH, TimeRange, aligned, joined, moment, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
-    from streaming.job import JobContext
 
 QUERY: Final = "gold"
 _MOST_RANGES: Final = 64

@@ -9,26 +9,20 @@ sixty rows to read again when a reading comes, instead of millions. Counts, mean
 up to those of the whole exactly, but for rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import NumericType
 
 from config.values.window_shapes import WindowShape
 from streaming.lake.columns import columns
+from streaming.lake.time_ranges import TimeRange
 from streaming.silver.schema import signals_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from streaming.lake.time_ranges import TimeRange
 
 LEVELS: Final = ("device", "type", "site")
 """What readings are put together by: the values of the column ``level``, each a column of silver."""

@@ -4,17 +4,12 @@ Spark hands every option that begins with ``kafka.`` to the Java client inside i
 the options, not as paths, so that the executors of a cluster need no files.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from config import error_words
 from config.errors import ConfigError
-
-if TYPE_CHECKING:
-    from config.settings import KafkaSettings, OAuthSettings, SaslSettings, Settings, TlsSettings
+from config.settings import KafkaSettings, OAuthSettings, SaslSettings, Settings, TlsSettings
 
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

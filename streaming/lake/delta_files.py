@@ -1,15 +1,11 @@
 """Delta tables without Spark, by the package deltalake: what a table's log says of it, and its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.error_words import words
-
-if TYPE_CHECKING:
-    from streaming.lake.storage import Files
+from streaming.lake.storage import Files
 
 _VECTORS = "deletionVectors"
 

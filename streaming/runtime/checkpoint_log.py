@@ -4,18 +4,14 @@
 of JSON. ``offsets/N`` has a line for each source behind that, its place at the batch's end, ``-`` where it had nothing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from streaming.lake.storage import Files
 from streaming.metrics import kafka_offsets
-
-if TYPE_CHECKING:
-    from streaming.lake.storage import Files
-    from streaming.progress import Offsets
+from streaming.progress import Offsets
 
 
 @dataclass(frozen=True, slots=True)
