@@ -1,7 +1,7 @@
 """The command lines of jobs and tools, the same for ``gateway stream NAME`` and for the process that it becomes. No
 pyspark.
 
-Tool NAME is the module ``streaming.upkeep.NAME``, or ``streaming.report.job``, with ``run(spark, settings, arguments)
+Tool NAME is the module ``streaming.upkeep.NAME``, or ``streaming.report.lake``, with ``run(spark, settings, arguments)
 -> int``, an exit status. Its product goes to standard output.
 """
 

@@ -1,8 +1,7 @@
 """The tool ``report``: one HTML page about the tables.
 
 data.py     what a report shows, whatever it was read from, and the bounds of it
-job.py      the tool ``report``: one HTML file about the tables, that needs nothing else to be looked at
-lake.py     a report from the lake's tables
+lake.py     the tool ``report``: reads the lake's tables
 page.py     the report's page: one HTML file that needs nothing else, neither network nor scripts
 plots.py    plots as SVG that stands in the page itself: its colours are the page's, its text is text
 """

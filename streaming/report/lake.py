@@ -1,4 +1,8 @@
-"""A report from the lake's tables. All aggregation is Spark's; what comes to the driver is bounded, whatever the lake.
+"""The tool ``report``: one HTML file about the lake's tables.
+
+    gateway stream report --output report.html --from 2026-11-20 --to 2026-11-21T06:00 --device oslo-meter-0004
+
+All aggregation is Spark's; what comes to the driver is bounded, whatever the lake.
 
 At most: 400 points for each of 12 signals, 50 marks on each; 200 stretches of time by 200 types, reasons or events;
 25 rows of each table; 8 ranges of lateness.
@@ -6,7 +10,9 @@ At most: 400 points for each of 12 signals, 50 marks on each; 200 stretches of t
 A table without a row of loss says nothing of readings that its job has not looked at. They are "not judged".
 """
 
+import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +22,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
-from config.settings import StreamSettings
+from config.errors import ConfigError, ExitStatus
+from config.settings import Settings, StreamSettings
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
@@ -40,6 +47,7 @@ from streaming.report.data import (
     stacked,
     worst_of,
 )
+from streaming.report.page import write_page
 from streaming.runtime.checkpoint_log import read_progress
 
 _STRETCHES: Final = 200
@@ -410,3 +418,18 @@ def _left_by_audit(rows: DataFrame, silver: DataFrame | None) -> str | None:
     if expired:
         said.append(f"{expired:,} acknowledged records that Kafka deleted before the audit read them")
     return f"Not judged: {'; '.join(said)}." if said else None
+
+
+def run(spark: SparkSession, settings: Settings, arguments: Namespace) -> int:
+    """Reads the tables, writes the page and prints its path. Returns the exit status: 4 if there was nothing to read.
+    Raises ConfigError for an empty stretch of time, or a file that cannot be written."""
+    since_s, until_s = (None if ms is None else ms / 1000 for ms in (arguments.since_ms, arguments.until_ms))
+    if since_s is not None and until_s is not None and since_s >= until_s:
+        raise ConfigError("--from is not before --to, so there is no time to report on.")
+    report = read_lake(spark, settings.stream, since_s=since_s, until_s=until_s, device=arguments.device)
+    path = write_page(report, arguments.file)
+    print(path)  # noqa: T201 (standard output is the tool's product)
+    if not report.findings:
+        where = location(settings.stream.lake.path)
+        print(f"Nothing was found to report on: no tables, or no rows of that time, in {where}.", file=sys.stderr)  # noqa: T201
+    return ExitStatus.OK if report.findings else ExitStatus.NOT_FOUND

@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
                 # As SIGTERM does: this process ends, and the JVM with it. pyspark's own handler raises in the middle
                 # of py4j, which then prints pages about it.
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
-            module = "report.job" if tool == "report" else f"upkeep.{tool}"
+            module = "report.lake" if tool == "report" else f"upkeep.{tool}"
             status = int(importlib.import_module(f"streaming.{module}").run(spark.session, settings, arguments))
         finally:
             spark.end()

@@ -20,7 +20,7 @@ from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS
 from streaming.bronze.job import BRONZE, GAPS
 from streaming.devices.job import DEVICE_EVENTS, DEVICES
 from streaming.lake.lake import DeltaTable
-from streaming.report import job as report
+from streaming.report import lake as report
 from streaming.report.data import Finding
 from streaming.report.lake import read_lake
 from streaming.report.page import render
