@@ -20,18 +20,12 @@ from streaming import jvm
 from streaming.lake.lake import DEFAULT_RETENTION, RETENTION, DeltaTable, retention_property
 
 T = TypeVar("T")
-_RANGES: Final = "delta.dataSkippingStatsColumns"
 _KEPT: Final = 32
 """Characters of a text that Delta keeps of a file's first and last value."""
 _ATTEMPTS: Final = 6
 _FIRST_WAIT_S: Final = 0.5
 _CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
                      "ConcurrentWrite", "MetadataChangedException", "DELTA_METADATA_CHANGED")  # fmt: skip
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether Delta refused a commit only because another one came first."""
-    return any(name in str(error) for name in _CONFLICTS)
 
 
 def retried(action: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
@@ -41,7 +35,7 @@ def retried(action: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
         try:
             return action()
         except Exception as error:
-            if attempt == attempts or not is_conflict(error):
+            if attempt == attempts or not any(name in str(error) for name in _CONFLICTS):
                 raise
         time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
     raise AssertionError("attempts is at least 1")
@@ -103,10 +97,10 @@ class DeltaUpkeep:
         )
 
     @property
-    def age_column(self) -> str | None:
+    def age_column(self) -> str:
         """The column that tells how old a row is: the date that the table is partitioned by, else its first moment."""
         moments = (it.name for it in self._table.read().schema if isinstance(it.dataType, TimestampType))
-        return self.day_column or next(moments, None)
+        return self.day_column or next(moments)
 
     def _files(self) -> DataFrame:
         return jvm.delta_files(self._spark, self._table.url)
@@ -140,16 +134,6 @@ class DeltaUpkeep:
             )
         return sorted(found.values(), key=lambda it: it.day or date.min)
 
-    def keep_ranges(self, column: str) -> None:
-        """Has the range of a column kept for each file from now on, if it was not before. A table that names no columns
-        keeps those of its first 32, all that the tables here have which name none."""
-        kept = self._detail()["properties"].get(_RANGES)
-        if kept is not None and column not in kept.split(","):
-            self._set(_RANGES, f"{kept},{column}")
-
-    def _set(self, name: str, value: str) -> None:
-        self._sql(f"ALTER TABLE {self._table.sql_name} SET TBLPROPERTIES ('{name}' = '{value}')")
-
     def _sql(self, statement: str) -> list[Row]:
         return retried(lambda: self._spark.sql(statement).collect())
 
@@ -157,8 +141,6 @@ class DeltaUpkeep:
         """Puts the small files of a day together, or sorts all of its files by a column, so that each has a stretch of
         its values; returns how many were replaced, and by how many. Streams that read the table see no new rows by it
         (its commit has ``dataChange`` false)."""
-        if sort_by is not None:
-            self.keep_ranges(sort_by)
         order = "" if sort_by is None else f" ZORDER BY (`{sort_by}`)"
         column = self.day_column
         where = "" if day is None or column is None else f" WHERE `{column}` = DATE'{day.isoformat()}'"
@@ -214,4 +196,4 @@ class DeltaUpkeep:
         is a change of the table itself."""
         wanted = retention_property(keep)
         if self._detail()["properties"].get(RETENTION, retention_property(DEFAULT_RETENTION)) != wanted:
-            self._set(RETENTION, wanted)
+            self._sql(f"ALTER TABLE {self._table.sql_name} SET TBLPROPERTIES ('{RETENTION}' = '{wanted}')")

@@ -113,10 +113,7 @@ def _expired_rows(upkeep: DeltaUpkeep, plan: Plan, table: DeltaTable) -> Iterato
     if kept is None:
         return
     oldest = (plan.now - kept).date()
-    if (column := upkeep.age_column) is None:
-        yield "kept", f"retention.{table.name} has nothing to go by: no day, no time"
-        return
-    expired = f"`{column}` < DATE'{oldest}'"
+    expired = f"`{upkeep.age_column}` < DATE'{oldest}'"
     if rows := table.read().where(expired).count() if plan.dry_run else upkeep.delete(expired):
         yield "deleted", f"{rows} rows before {oldest}"
 
