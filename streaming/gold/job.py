@@ -28,14 +28,12 @@ from streaming.gold import transforms as gold_transforms
 from streaming.job import JobContext
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable
-from streaming.lake.names import between
+from streaming.lake.names import MOST_RANGES, between
 from streaming.lake.time_ranges import EPOCH, TimeRange, aligned, joined, moment, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
 
 QUERY: Final = "gold"
-_MOST_RANGES: Final = 64
-"""Stretches of time that one batch looks up in silver and gold; more are joined to so many, with what is between."""
 _MOST_NAMED: Final = 8
 """Stretches of which keys are looked up too. Spark compiles the condition anew for each batch, so it is kept short."""
 _MOST_PANES: Final = 500_000
@@ -78,7 +76,7 @@ class _Gold:
         """When the windows are that a part of ``touched`` is in."""
         us, ranges = timedelta(microseconds=1), [one.time for one in touched]
         wide = (one for shape in self.shapes for one in aligned(ranges, shape.length // us, shape.every // us))
-        return _with_keys(joined(wide, _MOST_RANGES), touched)
+        return _with_keys(joined(wide, MOST_RANGES), touched)
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -213,7 +211,7 @@ def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[_Stretch], int]
         _Stretch(TimeRange(it["first"], it["last"] + length), {it["level"]: (it["first_key"], it["last_key"])})
         for it in hours
     ]
-    times = joined((one.time for one in found), _MOST_RANGES)
+    times = joined((one.time for one in found), MOST_RANGES)
     return _with_keys(times, found), count
 
 

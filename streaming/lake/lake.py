@@ -75,9 +75,6 @@ class DeltaTable:
         folder = Folder(self._spark, self.url)
         if folder.exists(_LOG) and not has_commit(folder):  # a killed job's; SQL would take it for a table
             folder.delete(_LOG)
-        columns = ", ".join(
-            f"`{field.name}` {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}" for field in schema
-        )
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
         named = {name.replace("_", "."): value for name, value in properties.items()}
         if self._vacuum_after != DEFAULT_RETENTION:
@@ -85,9 +82,8 @@ class DeltaTable:
         settings = ", ".join(f"'{name}' = '{value}'" for name, value in named.items())
         told = f" TBLPROPERTIES ({settings})" if settings else ""
         place = f" LOCATION '{self.url}'" if self._catalog_name else ""
-        self._spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING delta{partitioning}{place}{told}"
-        )
+        made = f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({schema.toDDL()})"
+        self._spark.sql(f"{made} USING delta{partitioning}{place}{told}")
 
     def read(self) -> DataFrame:
         """All rows. Raises AnalysisException if there is no table."""

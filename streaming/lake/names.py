@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Final
 
 MOST_RANGES: Final = 64
+"""Stretches, of names or of time, that a query names; more are joined to so many, with what is between."""
 _NO_TEXT: Final = "\ufffd"
 """What Spark makes of bytes that are no UTF-8 when it hands them to Python."""
 
