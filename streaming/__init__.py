@@ -25,5 +25,5 @@ Without pyspark, for those who start a job or read what it prints: ``options``, 
     metrics.py        what the running queries tell Prometheus
     options.py        the command lines of jobs and tools
     progress.py       the lines a Spark job writes to standard output while it runs: one JSON object each
-    run.py            a job's process, ``python -m streaming.run NAME``: signals, progress lines, exit status
+    run.py            the process of a job or a tool: signals, progress lines, exit status
 """

@@ -1,4 +1,4 @@
-"""A job's process: ``python -m streaming.run NAME``, which ``gateway stream NAME`` becomes.
+"""The process of a job or a tool: ``python -m streaming.run NAME``, which ``gateway stream NAME`` becomes.
 
     spark-submit --master … --packages … streaming/run.py silver --config gateway.toml
     gateway stream all                                 all of the lake's jobs
@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -39,7 +40,7 @@ from streaming.metrics import StreamMetrics, serve
 from streaming.progress import BatchEvent, Event, FailedEvent, StoppedEvent, format_line
 from streaming.runtime import reach
 from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
-from streaming.runtime.session import start_spark
+from streaming.runtime.session import RECORD_CLASSES, start_spark
 
 _READ_SILVER: Final = frozenset({"gold", "devices", "anomalies"})
 _PROCESS_START_S = time.monotonic()
@@ -126,13 +127,18 @@ def _in_its_pool(name: str) -> Job:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the jobs until all end by themselves or a signal comes, and then draws the report, all with one Spark.
-    Returns the exit status, or ends by the signal."""
+    """Runs a job or a tool. Returns the exit status, or ends by a signal."""
     name, *words = (sys.argv[1:] if argv is None else argv) or [""]
-    if name not in options.JOBS:
-        print(f"error: {name!r} is no job; jobs are {', '.join(options.JOBS)}.", file=sys.stderr)  # noqa: T201 (the user's)
+    known = [*options.JOBS, *options.TOOLS]
+    if name not in known:
+        print(f"error: {name!r} is no job; jobs and tools are {', '.join(known)}.", file=sys.stderr)  # noqa: T201 (the user's)
         return ExitStatus.USAGE
     arguments = options.process_arguments(name, words)
+    return _run_tool(name, arguments) if name in options.TOOLS else _run_jobs(name, arguments)
+
+
+def _run_jobs(name: str, arguments: argparse.Namespace) -> int:
+    """Runs the jobs until all end by themselves or a signal comes, and then draws the report, all with one Spark."""
     emit = _Printer()
     signals = _Signals()
     signals.install()
@@ -191,6 +197,39 @@ def main(argv: list[str] | None = None) -> int:
         emit(StoppedEvent(reason, emit.batches))
     signals.reraise()
     return ExitStatus.OK
+
+
+def _run_tool(name: str, arguments: argparse.Namespace) -> int:
+    try:
+        settings = options.load_settings(arguments)
+        conf = dict(arguments.conf) | ({RECORD_CLASSES: "true"} if name == "prepare" else {})
+        interrupted = signal.getsignal(signal.SIGINT)
+        spark = start_spark(settings, arguments.jars, conf)
+        try:
+            if interrupted is not signal.SIG_IGN:
+                # As SIGTERM does: this process ends, and the JVM with it. pyspark's own handler raises in the middle
+                # of py4j, which then prints pages about it.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            module = "report.lake" if name == "report" else f"upkeep.{name}"
+            status = int(importlib.import_module(f"streaming.{module}").run(spark.session, settings, arguments))
+        finally:
+            spark.end()
+        if name == "prepare":
+            print(_prepared(spark.archive))  # noqa: T201 (what the user reads)
+    except GatewayError as error:
+        print(fitted(f"error: {error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
+        return error.exit_status
+    return status
+
+
+def _prepared(archive: Path | None) -> str:
+    """What ``prepare`` says at its end. Raises StreamError when there are no class data."""
+    if archive is None:
+        raise StreamError(
+            "Spark's class data were not written: check that the folder of the jars can be written and has 300 MB free,"
+            " and that neither --conf nor the environment has JVM flags about them"
+        )
+    return f"Spark maps {archive} from now on ({archive.stat().st_size / 1e6:.0f} MB)."
 
 
 if __name__ == "__main__":

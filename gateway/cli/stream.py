@@ -73,10 +73,9 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     java_home = ensure_java().spark_home()
     jars = os.pathsep.join(map(str, resolve("spark")))
     # -P and PYTHONPATH: the job is the one beside us, whatever folder or module of that name the working directory has.
-    module = "streaming.run" if hasattr(arguments, "job") else "streaming.upkeep.tool"
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "JAVA_HOME": str(java_home), "PYTHONPATH": path}
-    return [sys.executable, "-P", "-m", module, *arguments.words, "--jars", jars], environment
+    return [sys.executable, "-P", "-m", "streaming.run", *arguments.words, "--jars", jars], environment
 
 
 def _options() -> Any:

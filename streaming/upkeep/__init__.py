@@ -7,5 +7,4 @@ prepare.py    ``gateway stream prepare``: silver once over records of its own, f
 replay.py     ``gateway stream replay``: what lies in silver's quarantine is decoded again
 reset.py      begin a job anew: its checkpoint put aside, not deleted
 status.py     how far each query is and what the tables hold, from the files alone
-tool.py       the process of a tool, which ``gateway stream NAME`` becomes
 """

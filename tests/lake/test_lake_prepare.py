@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import SilverSettings
+from streaming import run
 from streaming.errors import StreamError
 from streaming.lake.delta_files import read_rows
-from streaming.upkeep import prepare, tool
+from streaming.upkeep import prepare
 from tests.lake.silver_support import schema_folder
 
 
@@ -34,6 +35,6 @@ def test_a_cluster_has_no_use_for_it(spark: SparkSession) -> None:
 def test_it_says_what_it_has_written_or_that_there_is_nothing(tmp_path: Path) -> None:
     archive = tmp_path / "classes-1-2-3000000.jsa"
     archive.write_bytes(bytes(3_000_000))
-    assert tool._prepared(archive) == f"Spark maps {archive} from now on (3 MB)."
+    assert run._prepared(archive) == f"Spark maps {archive} from now on (3 MB)."
     with pytest.raises(StreamError, match="were not written"):
-        tool._prepared(None)
+        run._prepared(None)

@@ -104,7 +104,7 @@ def test_one_variable_is_enough_to_be_meant(tmp_path: Path, monkeypatch: pytest.
 def test_a_stream_tool_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) -> None:
     """pyspark sets a handler of its own when Spark starts, which raises in the middle of whatever runs."""
     code = (
-        "import signal, sys, time, types, streaming.upkeep.tool as tool\n"
+        "import signal, sys, time, types, streaming.run as tool\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests' parent ignores\n"
         "def start(*_):\n"
         "    signal.signal(signal.SIGINT, lambda *_: 1 / 0)\n"

@@ -66,12 +66,12 @@ def test_what_is_no_property_of_spark_is_refused(pair: str, capsys: pytest.Captu
     assert "spark.NAME=VALUE" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("module", "words"), [
-    ("streaming.run", ("stream", "silver", "--topic", "telemetry", "--conf", "spark.a=b=c", "--available-now")),
-    ("streaming.upkeep.tool", ("stream", "forget", "oslo meter", "--conf", "spark.a=b", "--dry-run")),
+@pytest.mark.parametrize("words", [
+    ("stream", "silver", "--topic", "telemetry", "--conf", "spark.a=b=c", "--available-now"),
+    ("stream", "forget", "oslo meter", "--conf", "spark.a=b", "--dry-run"),
 ], ids=["job", "tool"])  # fmt: skip
 def test_the_command_becomes_the_process_of_a_job_or_a_tool(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, words: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     started: dict[str, Any] = {}
 
@@ -91,7 +91,7 @@ def test_the_command_becomes_the_process_of_a_job_or_a_tool(
         main([*words])
     assert started["path"] == sys.executable
     jars = f"/spark/a.jar{os.pathsep}/b.jar"
-    assert started["command"] == [sys.executable, "-P", "-m", module, *words[1:], "--jars", jars]
+    assert started["command"] == [sys.executable, "-P", "-m", "streaming.run", *words[1:], "--jars", jars]
     assert started["environment"]["JAVA_HOME"] == str(tmp_path / "java")
     assert (Path(started["environment"]["PYTHONPATH"].split(os.pathsep)[0]) / "streaming" / "run.py").exists()
 
