@@ -37,7 +37,7 @@ from streaming.kafka.options import source_options
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, held
-from streaming.lake.time_ranges import TimeRange, joined, timestamp
+from streaming.lake.ranges import TimeRange, joined, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
 from streaming.silver.schema import signals_of

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from streaming.anomalies.detectors import MAD_TO_DEVIATION, SIDES, SLOTS, Habit, Limits, SignalModel, severity
 from streaming.lake.columns import columns
-from streaming.lake.time_ranges import moment
+from streaming.lake.ranges import moment
 
 STATE_VERSION: Final = 2
 """Raised when older bytes cannot be read any more. Of version 1 the habit is read; its signals begin anew."""

@@ -32,8 +32,7 @@ from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable, held
-from streaming.lake.names import text
-from streaming.lake.time_ranges import millis
+from streaming.lake.ranges import millis, text
 from streaming.metrics import BatchCounts
 from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint

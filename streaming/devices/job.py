@@ -45,7 +45,7 @@ from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, held
-from streaming.lake.names import named
+from streaming.lake.ranges import named
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.schema import signals_of
 

@@ -28,8 +28,7 @@ from streaming.gold import transforms as gold_transforms
 from streaming.job import JobContext
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable
-from streaming.lake.names import MOST_RANGES, between
-from streaming.lake.time_ranges import EPOCH, TimeRange, aligned, joined, moment, timestamp
+from streaming.lake.ranges import EPOCH, MOST_RANGES, TimeRange, aligned, between, joined, moment, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
 

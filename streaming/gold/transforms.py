@@ -21,7 +21,7 @@ from pyspark.sql.types import NumericType
 
 from config.values.window_shapes import WindowShape
 from streaming.lake.columns import columns
-from streaming.lake.time_ranges import TimeRange
+from streaming.lake.ranges import TimeRange
 from streaming.silver.schema import signals_of
 
 LEVELS: Final = ("device", "type", "site")

@@ -5,7 +5,6 @@ delta_files.py    Delta tables without Spark: what a table's log says of it, and
 delta_upkeep.py   upkeep of Delta tables: small files put together, old rows deleted, unneeded files removed
 forgotten.py      devices that were forgotten, and when
 lake.py           the lake: one table per layer, by folder or by a catalog's name; how each is written and read
-names.py          names in SQL by which files are passed over
+ranges.py         stretches of time and of names, few enough to be written into a query
 storage.py        folders, of this machine or on whatever file system Spark writes to
-time_ranges.py    stretches of time, few enough to be written into a query
 """

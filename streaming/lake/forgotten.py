@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from config.settings import StreamSettings
 from streaming.lake.lake import tables_folder
+from streaming.lake.ranges import millis
 from streaming.lake.storage import Folder
-from streaming.lake.time_ranges import millis
 
 
 class Forgotten:

@@ -14,8 +14,7 @@ from collections.abc import Collection, Sequence
 from datetime import date, timedelta
 from typing import Final, NamedTuple
 
-from streaming.lake.names import MOST_RANGES, named, text
-from streaming.lake.time_ranges import TimeRange, moment, timestamp
+from streaming.lake.ranges import MOST_RANGES, TimeRange, moment, named, text, timestamp
 
 _REJECT_ID: Final = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_time")
 _MOST_DAYS: Final = 400

@@ -21,8 +21,7 @@ from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable, held
-from streaming.lake.names import MOST_RANGES
-from streaming.lake.time_ranges import TimeRange, joined
+from streaming.lake.ranges import MOST_RANGES, TimeRange, joined
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 from streaming.silver.reach import Reach
 from streaming.silver.rows import ALL_TIME, CLOCKED, REJECT, firsts, readings, rejects, repeated_ids, slices

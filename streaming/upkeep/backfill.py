@@ -33,8 +33,8 @@ from streaming.kafka.admin import KafkaAdmin, Place
 from streaming.kafka.failures import explain
 from streaming.kafka.options import source_options, topics
 from streaming.lake.lake import DeltaTable, held
+from streaming.lake.ranges import millis, moment
 from streaming.lake.storage import Folder, location
-from streaming.lake.time_ranges import millis, moment
 from streaming.progress import Offsets
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint_log import read_progress

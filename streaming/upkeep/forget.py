@@ -25,7 +25,7 @@ from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, layers
-from streaming.lake.names import text
+from streaming.lake.ranges import text
 from streaming.lake.storage import Folder, location
 from streaming.options import JOBS
 from streaming.runtime import job_lock

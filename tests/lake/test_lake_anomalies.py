@@ -27,7 +27,7 @@ from streaming.errors import KafkaUnavailableError
 from streaming.job import JobContext
 from streaming.kafka.admin import ensure_topic
 from streaming.lake.lake import DeltaTable
-from streaming.lake.time_ranges import TimeRange
+from streaming.lake.ranges import TimeRange
 from streaming.silver.schema import PARTITIONS, silver_schema
 from tests.brokers.fixtures import MakeTopic
 from tests.chaos.harness import FULL

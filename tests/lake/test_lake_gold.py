@@ -30,7 +30,7 @@ from streaming.gold.transforms import GOLD
 from streaming.job import JobContext
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
-from streaming.lake.time_ranges import TimeRange
+from streaming.lake.ranges import TimeRange
 from streaming.runtime import job_lock
 from streaming.silver.schema import PARTITIONS, silver_schema
 from streaming.upkeep import forget

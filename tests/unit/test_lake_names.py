@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.lake.names import MOST_RANGES, between, named, text
+from streaming.lake.ranges import MOST_RANGES, between, named, text
 
 NAMES = st.sets(
     st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd"), max_size=6), max_size=200

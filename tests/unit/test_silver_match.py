@@ -1,6 +1,6 @@
 """Which files of silver a batch looks through: all that can hold an original, and few others."""
 
-from streaming.lake.time_ranges import TimeRange
+from streaming.lake.ranges import TimeRange
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 
 DAY_US = 86_400_000_000

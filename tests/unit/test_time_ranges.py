@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.lake.time_ranges import TimeRange, aligned, joined
+from streaming.lake.ranges import TimeRange, aligned, joined
 
 RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)).map(lambda it: TimeRange(it[0], it[0] + it[1])))
 
