@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -141,6 +142,9 @@ class _Running:
     pace: Pace
     last_batch: int | None = None
     times: int = 0
+    batch_before: int | None = None
+    """The last one when a stop began."""
+    stopped_s: float = inf
 
     def begins_anew(self, failure: BaseException) -> bool:
         """Whether it does after this failure: not for another reason, nor too often without a batch between."""
@@ -159,6 +163,17 @@ class _Running:
         self.query, self.pace.limit = self.start(), self.pace.most
         return True
 
+    def cut_off(self, *, forced: bool) -> bool:
+        """Ends the query, once in a stop, if the batch that it was in is committed, or anyway. Whether one was not."""
+        if self.stopped_s < inf:
+            return False
+        finished = not self.query.status["isTriggerActive"] or _last_batch(self.query) != self.batch_before
+        if finished or forced:
+            with suppress(Exception):  # not within spark.sql.streaming.stopTimeout: the JVM's end will end it
+                self.query.stop()
+            self.stopped_s = time.monotonic()
+        return forced and not finished
+
 
 def _pace(settings: Settings) -> Pace:
     """A stop waits for a batch for ``shutdown_timeout``, less what ending takes; so long may a batch be."""
@@ -167,23 +182,49 @@ def _pace(settings: Settings) -> Pace:
 
 
 def _wait(running: dict[str, _Running], mailbox: Mailbox, settings: Settings) -> None:
-    """Takes out of ``running`` what ends, until nothing is left or there is something to raise."""
+    """Takes out of ``running`` what ends, until nothing is left or there is something to raise.
+
+    From the first signal on, each query is ended as soon as the batch it is in is committed, or at once when told again
+    or when the time is over. Spark has no "stop after this batch", and nothing to wait on for it: hence the looking.
+    Raises UnfinishedBatchError if a batch was not awaited.
+    """
+    deadline_s = inf
+    cut_off: list[str] = []
     while running:
-        message = mailbox.get()
+        if deadline_s < inf:
+            forced = time.monotonic() >= deadline_s
+            cut_off += [str(one.query.name) for one in running.values() if one.cut_off(forced=forced)]
+            if time.monotonic() - max(one.stopped_s for one in running.values()) > _LAST_REPORTS_S:
+                running.clear()  # all have ended, only Spark's last report of it does not come
+                break
+        try:
+            message = mailbox.get(timeout=None if deadline_s == inf else _BETWEEN_LOOKS_S)
+        except queue.Empty:
+            continue
         match message:
             case Terminated():
-                _take_out(running, message, settings, may_begin_anew=True)
+                _take_out(running, message, settings, may_begin_anew=deadline_s == inf)
             case SparkEnded():
-                raise _spark_ended(message)
-            case signal.Signals():
+                raise StreamError(
+                    f"Spark's JVM ended by itself with status {message.status}; what it said last is on standard error."
+                    " -9 is a kill: was the machine short of memory? 52 is its own heap: give it more with --conf"
+                    " spark.driver.memory=3g."
+                )
+            case signal.Signals() if deadline_s == inf:
+                for one in running.values():
+                    one.batch_before = _last_batch(one.query)
                 timeout_s = settings.shutdown_timeout.total_seconds()
                 deadline_s = time.monotonic() + timeout_s - min(5.0, timeout_s * _ENDING_SHARE)
-                _stop(running, mailbox, settings, deadline_s)
+            case signal.Signals():
+                deadline_s = -inf
+    if cut_off:
+        raise UnfinishedBatchError(
+            f"The stop did not wait until the last batch of {' and '.join(cut_off)} was written: a second signal came,"
+            " or shutdown_timeout was over. Nothing is lost: it is read and written again at the next start."
+        )
 
 
-def _take_out(
-    running: dict[str, _Running], message: Terminated, settings: Settings, *, may_begin_anew: bool = False
-) -> None:
+def _take_out(running: dict[str, _Running], message: Terminated, settings: Settings, *, may_begin_anew: bool) -> None:
     """Takes out a query that has ended. Raises what it failed with, unless it begins anew."""
     one = running.pop(message.query_id, None)
     if one is None or (failure := one.query.exception()) is None:
@@ -191,55 +232,6 @@ def _take_out(
     if not may_begin_anew or not one.begins_anew(failure):
         raise explain(str(one.query.name), failure, settings)
     running[message.query_id] = one
-
-
-def _spark_ended(message: SparkEnded) -> StreamError:
-    return StreamError(
-        f"Spark's JVM ended by itself with status {message.status}; what it said last is on standard error. -9 is a"
-        " kill: was the machine short of memory? 52 is its own heap: give it more with --conf spark.driver.memory=3g."
-    )
-
-
-def _stop(running: dict[str, _Running], mailbox: Mailbox, settings: Settings, deadline_s: float) -> None:
-    """Ends each query as soon as the batch it is in is committed, or at once when told again or when the time is over.
-
-    Spark has no "stop after this batch", and nothing to wait on for it: hence the looking, while a stop is under way.
-    Raises UnfinishedBatchError if a batch was not awaited, and what a query failed with meanwhile.
-    """
-    batches = {name: _last_batch(one.query) for name, one in running.items()}
-    stopped: dict[str, float] = {}
-    cut_off: list[str] = []
-    forced = False
-    while running:
-        forced = forced or time.monotonic() >= deadline_s
-        for name in running.keys() - stopped.keys():
-            query = running[name].query
-            finished = not query.status["isTriggerActive"] or _last_batch(query) != batches[name]
-            if finished or forced:
-                if not finished:
-                    cut_off.append(str(query.name))
-                with suppress(Exception):  # not within spark.sql.streaming.stopTimeout: the JVM's end will end it
-                    query.stop()
-                stopped[name] = time.monotonic()
-        if running.keys() <= stopped.keys() and time.monotonic() - max(stopped.values()) > _LAST_REPORTS_S:
-            running.clear()  # all have ended, only Spark's last report of it does not come
-            break
-        try:
-            message = mailbox.get(timeout=_BETWEEN_LOOKS_S)
-        except queue.Empty:
-            continue
-        match message:
-            case Terminated():
-                _take_out(running, message, settings)
-            case SparkEnded():
-                raise _spark_ended(message)
-            case signal.Signals():
-                forced = True
-    if cut_off:
-        raise UnfinishedBatchError(
-            f"The stop did not wait until the last batch of {' and '.join(cut_off)} was written: a second signal came,"
-            " or shutdown_timeout was over. Nothing is lost: it is read and written again at the next start."
-        )
 
 
 def _last_batch(query: StreamingQuery) -> int | None:
