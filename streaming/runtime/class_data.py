@@ -7,11 +7,12 @@ told to writes the archive at its orderly end; one that cannot use the archive t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from config import process_lock
 
 # On standard output the JVM tells of every class it cannot archive; its errors stay.
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
@@ -74,17 +75,10 @@ class ClassData:
         return self._folder / f"{self._family}.draft"
 
     def _take_lock(self) -> bool:
-        lock = -1
-        try:
+        with contextlib.suppress(process_lock.HeldError, OSError):  # another has it, or nothing can be written here
             self._folder.mkdir(exist_ok=True)
-            lock = os.open(self._folder / f"{self._family}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process has it, or nothing can be written here
-            if lock >= 0:
-                os.close(lock)
-            return False
-        self._lock = lock
-        return True
+            self._lock = process_lock.take(self._folder / f"{self._family}.lock")
+        return self.recording
 
 
 def _whole(draft: Path) -> bool:
