@@ -8,20 +8,10 @@ is counted in deviations. The score is this distance in units of what the signal
 least 3 deviations, 2 for the mean of the last readings. An incident that goes further moves the usual a fifth of the
 way there. The usual fades back.
 
-Found:
-
-- **outliers**: one reading further off than usual;
-- **levels**: the mean of the last 50 readings further off than usual, though no single reading may be;
-- **stuck sensors**: one exact value for far longer than this signal ever kept one, if it had been changing.
-
-One alert per incident: an incident ends after 25 readings below the threshold. What is far off to one side for a day,
-in at least ``warm_up`` readings, is the new normal level.
-
-Not found:
-
-- what this signal often does: of equal incidents close to each other the first three to eight are reported;
-- **drift**: the means follow what moves slower than its own noise. Aggregates over days show drift;
-- a fault that was there from the first reading on: there is nothing to compare it with.
+Found are outliers, one reading further off than usual; levels, the mean of the last 50 readings further off, though no
+single reading may be; and stuck sensors, one exact value for far longer than this signal ever kept one, if it had been
+changing. One alert per incident: it ends after 25 readings below the threshold. What is far off to one side for a day,
+in at least ``warm_up`` readings, is the new normal level. What is not found is told in docs/streaming.md.
 
 What is learned does not depend on ``threshold``.
 """

@@ -13,20 +13,7 @@ FIXED: Final = columns(
     " kafka_topic string, kafka_partition integer, kafka_offset long, event_date date, ingested_at timestamp,"
     " gateway string"
 )
-"""What every row of silver has, before its signals:
-
-- ``device``, ``type``: as sent, the type as the registry has it where it knows better; ``site``: the registry's;
-- ``seq``: the device's own sequence number;
-- ``device_time``: as the device's clock had it; ``event_time``: the same, at most ``stream.max_ahead`` after
-  ``received_at``; ``clock_ahead``: whether that made a difference; ``event_date``: the day of ``event_time``;
-- ``received_at``: when the gateway received the message, which is the Kafka record's timestamp;
-- ``message_id``: the header ``gateway.message_id`` where its kind is ``device``;
-- ``record_id``: what makes the reading the same reading when it comes again: device and message id, or, where there is
-  no such id, its place in Kafka;
-- ``mqtt_topic``: the header of that name; ``kafka_topic``, ``kafka_partition``, ``kafka_offset``: the record's place;
-- ``ingested_at``: when the batch that wrote the row began;
-- ``gateway``: the header ``gateway.id``; null where the route does not write it.
-"""
+"""What every row of silver has, before its signals. docs/streaming.md says what each is."""
 
 PARTITIONS: Final = ("event_date", "clock_ahead")
 """Wrong clocks are apart: among others' rows they would stretch a file's range of device times to the year 2036, and no
