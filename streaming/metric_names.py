@@ -10,7 +10,6 @@ PHASES: Final = (
     "triggerExecution", "latestOffset", "queryPlanning", "walCommit", "getBatch", "addBatch", "commitOffsets",
 )  # fmt: skip
 """What Spark times of a batch, in its words; ``triggerExecution`` is all of it."""
-STORES: Final = ("memory", "disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ SERIES: Final = (
     Series("gateway_stream_state_bytes", "gauge", "bytes",
            "Size of the state.",
            "--conf spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage=true; stream.devices.forget_after",
-           ("query", "store"), tuple((one,) for one in STORES)),
+           ("query", "store"), (("memory",), ("disk",))),
     Series("gateway_stream_rows_late_total", "counter", "rows",
            "Rows, or groups of rows, that came too late.",
            "stream.lake.retention.silver"),

@@ -1,31 +1,25 @@
 """What the running queries tell Prometheus, kept current by the listener and read at scrape time.
 
 Names and meanings are in ``metric_names``. Values are written by the listener's thread and the thread that commits
-groups, read by the scraper's; a lock keeps a scrape to one moment. There is no label ``job``: Prometheus sets that
-itself. A query is called as its job is.
+groups, read by the scraper's. There is no label ``job``: Prometheus sets that itself. A query is called as its job is.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from config.errors import ConfigError
-from streaming.metric_names import PHASES, SERIES, STORES
+from streaming.metric_names import PHASES, SERIES
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-    from prometheus_client.metrics_core import Metric
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
     from config.tables.stream import StreamMetricsSettings
     from streaming.progress import BatchEvent, Offsets
-
-_PREFIX: Final = "gateway_stream_"
 
 
 class BatchCounts(NamedTuple):
@@ -38,118 +32,85 @@ class BatchCounts(NamedTuple):
 
 
 class StreamMetrics:
-    """All series of one process. Any thread may call it; nothing blocks for longer than a scrape copies numbers."""
+    """All series of one process. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: dict[str, dict[tuple[str, ...], float]] = {one.name: {} for one in SERIES}
+        from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        makes = {"counter": Counter, "gauge": Gauge}
+        self._series: dict[str, Any] = {
+            one.name: makes[one.kind](one.name, one.meaning, one.labels, registry=self.registry) for one in SERIES
+        }
         self._finished_s: dict[str, float] = {}
         self._heard_s: dict[str, float] = {}
         self._watermark_s: dict[str, float] = {}
 
     def start(self, query: str) -> None:
-        with self._lock:
-            for one in SERIES:
-                if one.labels[1:2] not in ((), ("phase",), ("store",)):
-                    continue  # topics and partitions are known once they are read
+        for one in SERIES:
+            if one.labels[-1] not in {"topic", "partition"}:  # those are known once they are read
                 for row in one.fixed:
-                    self._values[one.name].setdefault((query, *row), 0.0)
-            self._finished_s[query] = self._heard_s[query] = time.monotonic()
-            self._set("up", 1, query)
-            self._set("started_timestamp_seconds", time.time(), query)
+                    self._series[one.name].labels(query, *row)
+        self._finished_s[query] = self._heard_s[query] = time.monotonic()
+        self._of("batch_age_seconds", query).set_function(lambda: time.monotonic() - self._finished_s[query])
+        self._of("silence_seconds", query).set_function(lambda: time.monotonic() - self._heard_s[query])
+        self._of("watermark_delay_seconds", query).set_function(lambda: self._delay_s(query))
+        self._of("up", query).set(1)
+        self._of("started_timestamp_seconds", query).set_to_current_time()
 
     def end(self, query: str) -> None:
-        with self._lock:
-            self._set("up", 0, query)
+        self._of("up", query).set(0)
 
     def idle(self, query: str) -> None:
-        with self._lock:
-            self._heard_s[query] = time.monotonic()
+        self._heard_s[query] = time.monotonic()
 
     def batch(self, batch: BatchEvent, progress: StreamingQueryProgress) -> None:
         """A batch is finished; ``progress`` is Spark's report of it."""
         query = batch.query
-        with self._lock:
-            self._finished_s[query] = self._heard_s[query] = time.monotonic()
-            self._set("batch_rows", batch.rows, query)
-            self._add("batches_total", 1, query)
-            self._add("rows_total", batch.rows, query)
-            self._add("rows_quarantined_total", batch.quarantined, query)
-            self._add("rows_late_total", batch.late, query)
-            self._phases(query, progress.durationMs)
-            self._state(query, progress.stateOperators)
-            if batch.watermark_ms is not None:
-                self._watermark_s[query] = batch.watermark_ms / 1000
-            for source in progress.sources:
-                self._offsets(query, kafka_offsets(source.endOffset), kafka_offsets(source.latestOffset))
+        self._finished_s[query] = self._heard_s[query] = time.monotonic()
+        self._of("batch_rows", query).set(batch.rows)
+        self._of("batches_total", query).inc()
+        self._of("rows_total", query).inc(batch.rows)
+        self._of("rows_quarantined_total", query).inc(batch.quarantined)
+        self._of("rows_late_total", query).inc(batch.late)
+        for phase in PHASES:
+            seconds = progress.durationMs.get(phase, 0) / 1000
+            self._of("batch_seconds", query, phase).set(seconds)
+            self._of("phase_seconds_total", query, phase).inc(seconds)
+        state = progress.stateOperators
+        disk = sum(one.customMetrics.get("rocksdbSstFileSize", 0) for one in state)
+        self._of("state_rows", query).set(sum(one.numRowsTotal for one in state))
+        self._of("state_bytes", query, "memory").set(sum(one.memoryUsedBytes for one in state))
+        self._of("state_bytes", query, "disk").set(disk)
+        if batch.watermark_ms is not None:
+            self._watermark_s[query] = batch.watermark_ms / 1000
+        for source in progress.sources:
+            latest = kafka_offsets(source.latestOffset)
+            for topic, partitions in kafka_offsets(source.endOffset).items():
+                self._of("data_loss_offsets_total", query, topic)
+                for partition, offset in partitions.items():
+                    behind = latest.get(topic, {}).get(partition, offset) - offset
+                    self._of("offsets_behind", query, topic, partition).set(max(0, behind))
 
     def data_lost(self, query: str, topic: str, offsets: int) -> None:
         """So many offsets of a topic were gone before they were read."""
-        with self._lock:
-            self._add("data_loss_offsets_total", offsets, query, topic)
+        self._of("data_loss_offsets_total", query, topic).inc(offsets)
 
     def audit(self, query: str, *, missing: int, unaccounted: int) -> None:
         """What an audit found out of balance, in records, of all that it looks at."""
-        with self._lock:
-            self._set("audit_missing_records", missing, query)
-            self._set("audit_unaccounted_records", unaccounted, query)
+        self._of("audit_missing_records", query).set(missing)
+        self._of("audit_unaccounted_records", query).set(unaccounted)
 
     def commit_failed(self, query: str) -> None:
-        with self._lock:
-            self._add("group_commit_failures_total", 1, query)
+        self._of("group_commit_failures_total", query).inc()
 
-    def collect(self) -> Iterator[Metric]:
-        """Every family with its present values: makes this a collector of prometheus_client."""
-        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    def _of(self, name: str, *labels: str) -> Any:
+        return self._series[f"gateway_stream_{name}"].labels(*labels)
 
-        with self._lock:
-            self._ages()
-            values = {name: dict(rows) for name, rows in self._values.items()}
-        for one in SERIES:
-            make = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
-            family = make(one.name.removesuffix("_total"), one.meaning, labels=one.labels)
-            for row, value in values[one.name].items():
-                family.add_metric(row, value)
-            yield family
-
-    def _set(self, name: str, value: float, *labels: str) -> None:
-        self._values[_PREFIX + name][labels] = value
-
-    def _add(self, name: str, more: float, *labels: str) -> None:
-        rows = self._values[_PREFIX + name]
-        rows[labels] = rows.get(labels, 0.0) + more
-
-    def _ages(self) -> None:
-        now_s, clock_s = time.monotonic(), time.time()
-        for query, finished_s in self._finished_s.items():
-            self._set("batch_age_seconds", now_s - finished_s, query)
-            self._set("silence_seconds", now_s - self._heard_s[query], query)
-            # Before the first record Spark's watermark is 1970.
-            watermark_s = self._watermark_s.get(query, 0.0)
-            self._set("watermark_delay_seconds", max(0.0, clock_s - watermark_s) if watermark_s > 0 else 0.0, query)
-
-    def _phases(self, query: str, duration_ms: Mapping[str, int]) -> None:
-        for phase in PHASES:
-            seconds = duration_ms.get(phase, 0) / 1000
-            self._set("batch_seconds", seconds, query, phase)
-            self._add("phase_seconds_total", seconds, query, phase)
-
-    def _state(self, query: str, operators: Iterable[Any]) -> None:
-        rows = memory = disk = 0
-        for one in operators:
-            rows += one.numRowsTotal
-            memory += one.memoryUsedBytes
-            disk += one.customMetrics.get("rocksdbSstFileSize", 0)
-        self._set("state_rows", rows, query)
-        for store, size in zip(STORES, (memory, disk), strict=True):
-            self._set("state_bytes", size, query, store)
-
-    def _offsets(self, query: str, end: Offsets, latest: Offsets) -> None:
-        for topic, partitions in end.items():
-            self._values[f"{_PREFIX}data_loss_offsets_total"].setdefault((query, topic), 0.0)
-            for partition, offset in partitions.items():
-                newest = latest.get(topic, {}).get(partition, offset)
-                self._set("offsets_behind", max(0, newest - offset), query, topic, partition)
+    def _delay_s(self, query: str) -> float:
+        watermark_s = self._watermark_s.get(query, 0.0)  # before the first record Spark's is 1970
+        return max(0.0, time.time() - watermark_s) if watermark_s > 0 else 0.0
 
 
 def kafka_offsets(*positions: Any) -> Offsets:
@@ -180,13 +141,11 @@ def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> Served | N
     """
     if settings.port is None:
         return None
-    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+    from prometheus_client import ProcessCollector, start_http_server
 
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(metrics)
+    ProcessCollector(registry=metrics.registry)
     try:
-        server, _ = start_http_server(settings.port, settings.host, registry)
+        server, _ = start_http_server(settings.port, settings.host, metrics.registry)
     except OSError as error:
         raise ConfigError(
             f"stream.metrics.port is {settings.port}, which cannot be listened on at {settings.host}"

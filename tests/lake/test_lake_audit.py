@@ -219,7 +219,7 @@ async def test_what_was_said_is_revised_when_the_ledger_comes_late(
     def audited() -> dict[str, tuple[Any, ...]]:
         context = JobContext(events.append)
         audit.start(spark, settings, context).awaitTermination()
-        page = {sample.name: sample.value for family in context.metrics.collect() for sample in family.samples
+        page = {sample.name: sample.value for family in context.metrics.registry.collect() for sample in family.samples
                 if sample.labels.get("query") == "audit"}  # fmt: skip
         names = ("route", "acknowledged", "present", "missing", "unaccounted", "state")
         rows = lake_tables.audit(spark, settings.stream).collect()

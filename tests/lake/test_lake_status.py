@@ -129,4 +129,6 @@ def test_the_jvm_is_asked_for_classes_alone(
 
 
 def _value(metrics: StreamMetrics, name: str) -> float:
-    return next(sample.value for family in metrics.collect() for sample in family.samples if sample.name == name)
+    return next(
+        sample.value for family in metrics.registry.collect() for sample in family.samples if sample.name == name
+    )

@@ -170,7 +170,7 @@ def all_series(workers: Iterable[str], values: str) -> list[dict[str, str]]:
     jobs = StreamMetrics()
     for query in ("bronze", "silver"):
         jobs.start(query)
-    found += series_of([*jobs.collect(), *process], 'job="stream",instance="s:9466"', values)
+    found += series_of([*jobs.registry.collect(), *process], 'job="stream",instance="s:9466"', values)
     return found + series_of([*AuthMetrics(SETTINGS.auth).collect(), *process], service)
 
 

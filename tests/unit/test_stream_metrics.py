@@ -25,7 +25,7 @@ def values(metrics: StreamMetrics) -> dict[tuple[str, ...], float]:
     """Each sample by its name without the prefix, and the values of its labels."""
     return {
         (sample.name.removeprefix("gateway_stream_"), *sample.labels.values()): sample.value
-        for family in metrics.collect()
+        for family in metrics.registry.collect()
         for sample in family.samples
     }
 
