@@ -22,8 +22,6 @@ class JobContext:
     """Step over records that vanished from Kafka before they were read, with a warning, instead of ending."""
     metrics: StreamMetrics = field(default_factory=StreamMetrics)
     """What Prometheus is told; a job that steps over lost records calls its ``data_lost``."""
-    metrics_url: str | None = None
-    """Where the metrics are served, if they are."""
     begun_s: float = field(default_factory=time.monotonic)
     """When the job began, by the monotonic clock; ``started`` counts from it."""
 

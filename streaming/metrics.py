@@ -37,6 +37,8 @@ class StreamMetrics:
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
+        self.url: str | None = None
+        """Where they are served, if they are."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         makes = {"counter": Counter, "gauge": Gauge}
@@ -127,18 +129,9 @@ def kafka_offsets(*positions: Any) -> Offsets:
     return ends
 
 
-class Served(NamedTuple):
-    """Where Prometheus finds the metrics, and the server, whose thread ends with the process."""
-
-    url: str
-    server: WSGIServer
-
-
-def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> Served | None:
-    """Serves the metrics and those of the process; None where ``stream.metrics.port`` is not set.
-
-    Raises ConfigError if the port cannot be had: another job of this machine has it, as a rule.
-    """
+def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> WSGIServer | None:
+    """Serves the metrics and those of the process, in a thread that ends with it; None where ``stream.metrics.port`` is
+    not set. Raises ConfigError if the port cannot be had: another job of this machine has it, as a rule."""
     if settings.port is None:
         return None
     from prometheus_client import ProcessCollector, start_http_server
@@ -153,4 +146,5 @@ def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> Served | N
             " (--metrics-port), 0 for any free one, or run the jobs in one process (gateway stream all)."
         ) from error
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return Served(f"http://{shown}:{server.server_port}/metrics", server)
+    metrics.url = f"http://{shown}:{server.server_port}/metrics"
+    return server

@@ -36,7 +36,7 @@ from streaming import options
 from streaming.errors import StreamError
 from streaming.job import Job, JobContext
 from streaming.kafka.admin import ensure_topic
-from streaming.metrics import StreamMetrics, serve
+from streaming.metrics import serve
 from streaming.progress import BatchEvent, Event, FailedEvent, StoppedEvent, format_line
 from streaming.runtime import reach
 from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
@@ -150,15 +150,8 @@ def _run_jobs(name: str, arguments: argparse.Namespace) -> int:
             conf = {"spark.scheduler.mode": "FAIR", **conf}  # or the first job's batch takes all cores until it ends
         reach.require_kafka(settings.kafka.bootstrap_servers, _REACH_TIMEOUT_S)
         reach.require_master(settings.stream.master, _REACH_TIMEOUT_S)
-        metrics = StreamMetrics()
-        served = serve(metrics, settings.stream.metrics)
-        context = JobContext(
-            emit,
-            allow_data_loss=arguments.allow_data_loss,
-            metrics=metrics,
-            metrics_url=None if served is None else served.url,
-            begun_s=_PROCESS_START_S,
-        )
+        context = JobContext(emit, allow_data_loss=arguments.allow_data_loss, begun_s=_PROCESS_START_S)
+        serve(context.metrics, settings.stream.metrics)
         spark = start_spark(settings, arguments.jars, conf)
         try:
             signals.install()

@@ -97,7 +97,7 @@ def run_queries(
                 master=str(session.sparkContext.master),
                 application=str(session.sparkContext.applicationId),
                 startup_s=round(time.monotonic() - context.begun_s, 2),
-                metrics=context.metrics_url,
+                metrics=context.metrics.url,
             )
         )
         _wait(running, mailbox, settings)

@@ -105,12 +105,13 @@ def site(
 
         living = threading.Thread(target=live)
         living.start()
-        stream = serve(spark_job(), StreamMetricsSettings(port=0))
+        job = spark_job()
+        stream = serve(job, StreamMetricsSettings(port=0))
         assert stream is not None
         targets = {
             "gateway": f"127.0.0.1:{gateway.http_port}",
             "auth": f"127.0.0.1:{service.port('operator_url')}",
-            "stream": urlsplit(stream.url).netloc,
+            "stream": urlsplit(job.url).netloc,
         }
         try:
             with looking(tmp_path / "prometheus", targets) as prometheus:
@@ -118,8 +119,8 @@ def site(
         finally:
             stop.set()
             living.join()
-            stream.server.shutdown()
-            stream.server.server_close()
+            stream.shutdown()
+            stream.server_close()
 
 
 def spark_job() -> StreamMetrics:

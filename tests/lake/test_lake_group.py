@@ -79,10 +79,10 @@ async def test_a_groups_lag_is_the_checkpoints(
     served = serve(context.metrics, settings.stream.metrics)
     assert served is not None
     try:
-        page = await asyncio.to_thread(scraped, served.url)
+        page = await asyncio.to_thread(scraped, context.metrics.url)
     finally:
-        served.server.shutdown()
-        served.server.server_close()
+        served.shutdown()
+        served.server_close()
     assert 'gateway_stream_rows_total{query="reader"} 300.0' in page
     assert f'gateway_stream_offsets_behind{{partition="2",query="reader",topic="{topic}"}} 0.0' in page
     assert 'gateway_stream_group_commit_failures_total{query="reader"} 0.0' in page

@@ -128,11 +128,11 @@ def test_prometheus_can_read_it() -> None:
     context.metrics.data_lost("silver", 't"\n', 12)
     served = serve(context.metrics, StreamMetricsSettings(port=0))
     try:
-        with urlopen(served.url, timeout=60) as answer:
+        with urlopen(context.metrics.url, timeout=60) as answer:
             families = {family.name: family for family in parse_text(answer.read().decode())}
     finally:
-        served.server.shutdown()
-        served.server.server_close()
+        served.shutdown()
+        served.server_close()
     assert {one.name.removesuffix("_total") for one in SERIES} <= families.keys()
     assert "process_resident_memory_bytes" in families
     lost = {sample.labels["topic"]: sample.value for sample in families["gateway_stream_data_loss_offsets"].samples}
