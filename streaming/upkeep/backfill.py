@@ -13,7 +13,7 @@ while the jobs do.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -61,7 +61,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     schemas = load_device_schemas(settings.stream.silver.schemas)
     tables = prepare_tables(spark, settings.stream, schemas.columns)
     status = ExitStatus.OK
-    days = [*_days(first, end)]
+    days = _days(first, end)
     found, cut = records_between(spark, settings, days)
     for (since, until), sources in zip(days, found, strict=True):
         for source, records in sources.items():
@@ -166,12 +166,10 @@ def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables
     )
 
 
-def _days(first: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
-    since = first
-    while since < end:
-        midnight = since.replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
-        yield since, min(midnight, end)
-        since = midnight
+def _days(first: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
+    day = first.replace(hour=0, minute=0, second=0, microsecond=0)
+    midnights = (day + n * _DAY for n in range(1, (end - first).days + 2))
+    return [*pairwise([first, *(it for it in midnights if it < end), end])]
 
 
 def _between(column: str, since: datetime, until: datetime) -> Column:
