@@ -13,7 +13,6 @@ What stops Spark Connect, whose client has neither this JVM nor Spark's context:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,11 +57,6 @@ def delta_mark(spark: SparkSession, url: str, writer: str) -> int:
     """The last ``txnVersion`` that a Delta table has of a ``txnAppId``; -1 if there is none."""
     last = _snapshot(spark, url).transactions().get(writer)
     return int(last.get()) if last.isDefined() else -1
-
-
-def kafka_admin(spark: SparkSession, options: Mapping[str, str]) -> Any:
-    """Kafka's administration client of the JVM, which connects at the first question."""
-    return java_class(spark, "org.apache.kafka.clients.admin.AdminClient").create(dict(options))
 
 
 def release(checkpointed: DataFrame) -> None:

@@ -71,7 +71,8 @@ class Device:
         if self.seen_ms is None or (reading.received_ms, reading.gateway) >= (self.seen_ms, self.gateway):
             self.seen_ms = reading.received_ms
             self.type, self.site, self.gateway = reading.type, reading.site, reading.gateway
-            if self.state == UNKNOWN or (self.state == OFFLINE and self._revives(reading)):
+            late = self.reason == "death" and reading.received_ms <= (self.death_ms or 0) + AFTER_DEATH_MS
+            if self.state == UNKNOWN or (self.state == OFFLINE and not late):
                 events += self._change_state(ONLINE, reading.received_ms, "reading", "readings come again", rules)
         return events
 
@@ -159,9 +160,6 @@ class Device:
             return presence.received_ms < newest
         other_ms = self.death_ms if presence.online else self.birth_ms
         return other_ms == newest and not presence.is_second
-
-    def _revives(self, reading: Reading) -> bool:
-        return self.reason != "death" or reading.received_ms > (self.death_ms or 0) + AFTER_DEATH_MS
 
     def _change_state(self, state: State, at_ms: int, reason: str, detail: str, rules: Rules) -> list[Event]:
         was = self.state

@@ -41,7 +41,7 @@ class KafkaAdmin:
                 "default.api.timeout.ms": str(_TIMEOUT_MS),
                 "client.id": "gateway-stream",
             }
-            self._client = jvm.kafka_admin(self._spark, login | ours)
+            self._client = self._java("clients.admin.AdminClient").create(login | ours)
         return self._client
 
     def close(self) -> None:

@@ -20,10 +20,6 @@ from streaming.progress import Offsets
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
-def group_name(prefix: str, query: str) -> str:
-    return f"{prefix}-{query}"
-
-
 class GroupCommitter:
     """Commits the newest offsets of each query, in a thread of its own: a batch never waits for it.
 
@@ -52,7 +48,7 @@ class GroupCommitter:
     def _commit(self, query: str) -> None:
         if (offsets := self._newest.pop(query, None)) is None:
             return  # an earlier call has committed the later offer
-        group = group_name(self._prefix, query)
+        group = f"{self._prefix}-{query}"
         try:
             self._admin.commit(group, offsets)
         except Exception as error:  # noqa: BLE001 (whatever it is, it must not end the job)

@@ -16,7 +16,6 @@ from config.settings import KafkaSettings, Settings, StreamSettings
 from config.tables.stream import StreamMetricsSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming.job import JobContext
-from streaming.kafka.group import group_name
 from streaming.kafka.source import read_records, trigger
 from streaming.metrics import serve
 from streaming.progress import Event
@@ -72,7 +71,7 @@ async def test_a_groups_lag_is_the_checkpoints(
     run_queries(spark, settings, [read_all], context, queue.SimpleQueue())
     ends = [event.end_offsets for event in events if event.event == "batch"]  # type: ignore[union-attr]
     assert len(ends) > 1, "max_offsets_per_trigger holds"
-    found = committed(kafka.bootstrap, group_name(settings.stream.group, "reader"), topic, 3)
+    found = committed(kafka.bootstrap, f"{settings.stream.group}-reader", topic, 3)
     assert sum(found) == 300
     assert found == [ends[-1][topic][str(number)] for number in range(3)]
 
