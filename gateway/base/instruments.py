@@ -103,6 +103,7 @@ class _Family:
 
 class Family(_Family):
     def __init__(self, definition: Definition[Family], known: Iterable[tuple[str, ...]]) -> None:
+        """``known``: label values of the series that exist from the start."""
         super().__init__(definition)
         self._cells: dict[tuple[str, ...], Cell] = {}
         self._watched: dict[tuple[str, ...], Callable[[], float]] = {}
@@ -161,6 +162,7 @@ class Family(_Family):
 
 class HistogramFamily(_Family):
     def __init__(self, definition: Definition[HistogramFamily], known: Iterable[tuple[str, ...]]) -> None:
+        """``known``: label values of the series that exist from the start."""
         super().__init__(definition)
         self._scale = 1_000_000_000 if definition.unit == "seconds" else 1
         self._bounds = tuple(round(bound * self._scale) for bound in definition.bounds)
@@ -226,7 +228,7 @@ class Definition(Generic[F]):
 
     def known_rows(self, label_values: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
         """Label values of the series that exist from the start, given what the settings say of each label."""
-        free = self.labels[: len(self.labels) - len(self.fixed[0])]
+        free = self.labels[: len(self.labels) - len(self.fixed[0])]  # those that settings decide
         rows: list[tuple[str, ...]] = []
         for decided in product(*(label_values[label] for label in free)):
             rows.extend((*decided, *values) for values in self.fixed)
@@ -237,6 +239,7 @@ class Definition(Generic[F]):
     @overload
     def __get__(self, instance: MetricSet, owner: type) -> F: ...
     def __get__(self, instance: MetricSet | None, owner: type) -> Self | F:
+        """The family of the set; of the class, the definition itself."""
         if instance is None:
             return self
         family = instance.families[self.name]

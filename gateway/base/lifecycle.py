@@ -233,9 +233,9 @@ class Service:
         intake: Sequence[Component],
         *,
         shutdown_timeout_ns: int,
-        recover: Callable[[], Awaitable[None]] | None = None,
+        recover: Callable[[], Awaitable[None]] | None = None,  # awaited between core and intake
         lifecycle: Lifecycle | None = None,
-        grace_ns: int = 500_000_000,
+        grace_ns: int = 500_000_000,  # a stop may take so much longer than its deadline
     ) -> None:
         self.lifecycle = lifecycle or Lifecycle()
         self._core = tuple(core)
@@ -287,6 +287,7 @@ class Service:
         return StopReport(stop.verb, stop.forced, tuple(self._failed), tuple(self._overran))
 
     async def _start(self) -> None:
+        """Start the core in order, recover, then start the intake together. Raises the first failure."""
         self.lifecycle.advance(State.STARTING)
         for component in self._core:
             await self._start_one(component, self._started_core)
@@ -312,6 +313,7 @@ class Service:
         _log.debug("component_started", component=component.name)
 
     async def _stop(self, stop: StopRequest) -> None:
+        """Stop the intake together, then the core in reverse order, within the shutdown timeout."""
         stop.request()  # visible to components also after a cancellation or a failed start
         if self.lifecycle.state is State.NOT_RUNNING:  # cancelled before the start had its first step
             return
@@ -331,6 +333,7 @@ class Service:
         self.lifecycle.advance(State.NOT_RUNNING)
 
     async def _stop_one(self, component: Component, deadline_ns: int, stop: StopRequest) -> None:
+        """Stop it before the deadline; after it, or when forced, tell it to close at once, and note it as overrun."""
         now_ns = time.monotonic_ns()
         in_time = not stop.forced and now_ns < deadline_ns
         if in_time:

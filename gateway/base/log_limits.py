@@ -49,7 +49,7 @@ class RepeatLimiter:
         self._max_keys = max_keys
         self._seen: OrderedDict[Key, tuple[int, int, int]] = OrderedDict()  # → began at, let through, left out
         self._forgotten: list[tuple[Key, int]] = []
-        self._uncounted = 0  # keys with some left out, so that nobody searches for nothing
+        self._uncounted = 0  # keys with lines left out; at 0 ``untold`` need not search
 
     def admit(self, key: Key, now_ns: int) -> int | None:
         """None: omit this line. A number: write it; that many were omitted since the last one."""
@@ -103,7 +103,7 @@ class LogLimits(logging.Filter):
         self._lock = threading.Lock()
         self._repeats = RepeatLimiter(told_ns=FLOOD_INTERVAL_NS)
         self._floods = RepeatLimiter(FLOOD_INTERVAL_NS, lines=FLOOD_LINES)
-        self._waiting = False
+        self._waiting = False  # whether ``_look_again`` will be called
         self._ended = False
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -129,6 +129,7 @@ class LogLimits(logging.Filter):
         return suppressed is not None
 
     def _admit(self, record: logging.LogRecord, fields: dict[str, object] | None, now_ns: int) -> int | None:
+        """None: omit the line. A number: write it; that many were omitted before it."""
         # Of a library the template, not the finished text: host names and numbers in it make no new event.
         event = str(record.msg) if fields is None else fields["event"]
         repeated = 0
@@ -142,6 +143,7 @@ class LogLimits(logging.Filter):
         return None if flooded is None else repeated + flooded
 
     def _look_again(self) -> None:
+        """Called a minute after an omitted line: report those that no line has reported; come again for the rest."""
         with self._lock:
             if self._ended:
                 return
@@ -161,6 +163,7 @@ class LogLimits(logging.Filter):
 
 
 def _tell(told: list[tuple[Key, int]]) -> None:
+    """Log how many lines of each event were omitted."""
     counts: Counter[tuple[object, ...]] = Counter()
     for key, count in told:
         counts[key[:3]] += count  # of all its repeat keys together

@@ -184,6 +184,7 @@ def _formatter(context: dict[str, object], *, console: bool, colors: bool) -> st
 
 
 def _library_message(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A line of a library: its text becomes the field ``message``, because it names no event."""
     event["message"] = event["event"]
     event["event"] = "library_message"
     suppressed = getattr(event["_record"], "suppressed", 0)

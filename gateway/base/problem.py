@@ -19,7 +19,7 @@ class Problem:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Self:
-        """The problem of a /status, of this version or another. Its subject is part of its text."""
+        """A problem as /status has it, of this version or another. Its subject is part of its text."""
         severity: Severity = "critical" if document.get("severity") == "critical" else "warning"
         text, check = str(document.get("text", "")), str(document.get("check") or "")
         return cls(str(document.get("id", "problem")), severity, text, check)

@@ -103,6 +103,7 @@ def decide(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Readiness:
 
 
 def _about_state(state: State) -> Iterator[str]:
+    """The reason against readiness in every state but RUNNING."""
     match state:
         case State.RUNNING:
             return
@@ -117,6 +118,7 @@ def _about_state(state: State) -> Iterator[str]:
 
 
 def _about_sessions(sessions: tuple[SessionView, ...]) -> Iterator[str]:
+    """Reasons against readiness: no session, or one that is not subscribed."""
     if not sessions:
         yield "There is no MQTT session."
     for session in sessions:
@@ -130,6 +132,7 @@ def _about_sessions(sessions: tuple[SessionView, ...]) -> Iterator[str]:
 
 
 def _about_kafka(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterator[str]:
+    """Reasons against readiness: no metadata, topics that cannot take records, partitions that do not answer."""
     age_ns = snapshot.metadata_age_ns
     if age_ns is None:
         yield (
@@ -162,6 +165,7 @@ def _about_kafka(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterat
 
 
 def _about_age(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterator[str]:
+    """Why the oldest message that waits for Kafka makes the worker unready."""
     age_ns = snapshot.oldest_unacked_age_ns
     if age_ns is not None and age_ns > limits.overdue_after_ns:
         yield (

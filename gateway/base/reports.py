@@ -51,6 +51,7 @@ class Reports:
         self._write(operation, Outcome(now.count, problem is None, problem or done, now.request, details))
 
     def _write(self, operation: Operation, outcome: Outcome) -> None:
+        """Keep an outcome and rewrite the file; remove the file when that fails."""
         self._outcomes[operation] = outcome
         if outcome.request:
             self._requested = dict([*(self._requested | {outcome.request: outcome}).items()][-_KEPT:])
@@ -71,8 +72,8 @@ class Reports:
 
 
 def read_outcome(directory: Path, who: str, pid: int, operation: Operation, request: int = 0) -> Outcome:
-    """What process ``pid`` last reported of an operation; a count of 0 when it has not done it. Of a ``request`` its
-    own outcome, as long as the process has it."""
+    """What process ``pid`` last reported of an operation: with ``request``, of that one while it is kept. An empty
+    Outcome, with a count of 0, when it has reported none."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         report = json.loads((directory / f"{who}.json").read_text())
         if report["pid"] == pid:

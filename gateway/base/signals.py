@@ -48,7 +48,7 @@ class StopSignals:
         self._loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             previous = signal.getsignal(number)
-            if previous is signal.SIG_IGN:
+            if previous is signal.SIG_IGN:  # as nohup sets it: stays ignored
                 continue
             self._previous[number] = previous
             self._loop.add_signal_handler(number, self._on_signal, number)

@@ -115,6 +115,7 @@ class Window:
         return [max(0, count - earlier) for count, earlier in zip(now, before, strict=True)]
 
     def _counts(self) -> list[int]:
+        """The sum over all histograms, by bucket; empty without one."""
         total: list[int] = []
         for histogram in self._read():
             counts = histogram.counts()
@@ -160,8 +161,8 @@ class Vitals:
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self.stalls = Stalls()
-        self.looks: list[Callable[[int], None]] = []
-        self.seldom: list[Callable[[], None]] = []
+        self.looks: list[Callable[[int], None]] = []  # called every second
+        self.seldom: list[Callable[[], None]] = []  # every five seconds
         self.minutely: list[Callable[[int], None]] = []
         self._failed = failed
         self._timer: asyncio.TimerHandle | None = None
@@ -176,6 +177,7 @@ class Vitals:
             self._timer = None
 
     def _look(self) -> None:
+        """Call what is due, each second. The first exception ends the looks of that second and goes to ``failed``."""
         loop = asyncio.get_running_loop()
         wait_s = until_beat_s(INTERVAL_S)
         self._timer = loop.call_later(wait_s, self._look)

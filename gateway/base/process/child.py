@@ -67,9 +67,10 @@ class Child:
             raise ChildError(f"{self._label} ended before it was told to.{self._last_words()}") from cause
 
     async def tell(self, words: str) -> None:
+        """Write a line to its standard input."""
         assert self._process is not None
         assert self._process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # its end is seen by who reads it
+        with contextlib.suppress(ConnectionError):  # it has ended, as ``finished`` reports
             self._process.stdin.write(words.encode() + b"\n")
             await self._process.stdin.drain()
 

@@ -25,7 +25,7 @@ def keep_heap_small() -> None:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Disables garbage collection while its block runs: imported modules stay alive anyway."""
+    """Disables garbage collection while its block imports modules, which stay alive anyway."""
     gc.disable()
     try:
         yield
