@@ -143,6 +143,7 @@ def _adopt_locked(directory: Path, instance: str, cluster_id: str | None) -> lis
 
 
 def _adopt_spools(directory: Path, instance: str) -> list[str]:
+    """Give the spools to ``instance``; a sentence for each one that had another."""
     folders = {slot: spool_path(directory, slot) for slot in sorted(slots_with_files(directory))}
     return [
         f"The spool of worker {slot} now belongs to {instance!r}."

@@ -64,14 +64,15 @@ class Identity:
         self._worker = worker
         self._ending = ending
         self._lock: int | None = None
-        self._unconfirmed: str | None = None
+        self._unconfirmed: str | None = None  # Kafka's cluster id, known before ``start``
         self.instance_id = ""
         self.cluster_id: str | None = None
         self.last_ending: Ending | None = None
         self.registry = SessionRegistry(sessions_path(directory, worker))
 
     async def start(self) -> None:
-        """Raises IdentityError. Blocks for a few small file operations."""
+        """Lock the worker's slot and enter it in meta.properties; read its sessions and how its last run ended. Raises
+        IdentityError. Blocks for a few small file operations."""
         with explained(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
             # Checked before the first write, so that another owner's directory stays unchanged.
@@ -96,6 +97,7 @@ class Identity:
             )
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
+        """Note an orderly end and release the slot; give a retired one up if it has no sessions."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -109,8 +111,8 @@ class Identity:
         finally:
             os.close(lock)  # releases the lock; the file stays, because its removal would race with the next owner
 
-    def recall(self, records: Iterable[SessionRecord], forget: Iterable[str]) -> None:
-        """Record the sessions to come, and remove the records in ``forget``. Raises IdentityError."""
+    def record_sessions(self, records: Iterable[SessionRecord], forget: Iterable[str]) -> None:
+        """Record sessions before the broker has them, and remove the client ids in ``forget``. Raises IdentityError."""
         with explained(self._directory):
             for client_id in forget:
                 self.registry.forget(client_id)
@@ -185,6 +187,8 @@ class Identity:
         return known
 
     def _check(self, meta: Meta, witness: Witness | None) -> None:
+        """Raises IdentityError for a copied directory (its ``witness`` differs or is missing), or another
+        instance's."""
         where = f"data_dir {self._directory.absolute()}"
         if meta.witness is not None and (witness is None or not meta.witness.is_same(witness)):
             raise IdentityError(

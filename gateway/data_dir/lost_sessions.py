@@ -74,8 +74,8 @@ class LostSessions:
         self,
         path: Path,
         *,
-        found: Callable[[LostSession], None],
-        recorded: Callable[[], Iterable[SessionRecord]] = tuple,
+        found: Callable[[LostSession], None],  # called with each loss
+        recorded: Callable[[], Iterable[SessionRecord]] = tuple,  # used without a readable file
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._path = path
@@ -94,7 +94,7 @@ class LostSessions:
 
     async def start(self) -> None:
         """Read the file of the earlier life. An unreadable file is logged and replaced."""
-        self._look_at_marks()
+        self._warn_of_unreadable_marks()
         try:
             document = _read(self._path)
             addresses, left_ms = _standing(document)
@@ -113,7 +113,8 @@ class LostSessions:
             return
         self._addresses, self._left_ms, self._losses = addresses, left_ms, losses
 
-    def _look_at_marks(self) -> None:
+    def _warn_of_unreadable_marks(self) -> None:
+        """Log if the file of acknowledged losses cannot be read."""
         try:
             _marks(self._acknowledged)
         except FileNotFoundError:
@@ -266,7 +267,7 @@ class LostSessions:
             self._writing = asyncio.create_task(self._write(), name="lost sessions")
 
     async def _write(self) -> None:
-        """In a thread: a slow disk must not hold up acknowledgements."""
+        """Write the file until it has every change. In a thread: a slow disk must not hold up acknowledgements."""
         while self._changed:
             self._changed = False
             document = {
@@ -283,6 +284,7 @@ class LostSessions:
 
 
 def _problem(losses: Sequence[LostSession]) -> Problem:
+    """The problem of these losses, the latest last."""
     each = [loss.describe() for loss in losses[-_NAMED:]]
     more = f"; and {len(losses) - _NAMED} more" if len(losses) > _NAMED else ""
     sessions = "session" if len(losses) == 1 else f"{len(losses)} sessions:"
@@ -319,6 +321,7 @@ def read_losses(directory: Path, now_ms: int) -> list[LostSession]:
 
 
 def _found_in(directory: Path) -> list[LostSession]:
+    """All losses in the files of a data directory's workers, acknowledged ones too."""
     found: list[LostSession] = []
     for path in sorted(directory.glob("worker-*.lost-sessions.json")):
         try:
@@ -329,6 +332,7 @@ def _found_in(directory: Path) -> list[LostSession]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The document in a worker's file. Raises an error of _UNREADABLE."""
     document = json.loads(path.read_bytes())
     if not isinstance(document, dict):
         raise TypeError("no object")

@@ -100,6 +100,7 @@ class SessionRegistry:
             self._write({name: record for name, record in self._records.items() if name != client_id})
 
     def _write(self, records: dict[str, SessionRecord]) -> None:
+        """Replace the file and the records, durably; without records the file is removed."""
         if records:
             document = {"version": _FORMAT, "sessions": [asdict(record) for record in records.values()]}
             durable.write(self._path, json.dumps(document, indent=1) + "\n")

@@ -243,7 +243,9 @@ class Orphans:
         """
         if retiring:
             if settings.worker == 0 or "${worker}" in settings.mqtt.client_id:  # otherwise they are slot 0's sessions
-                identity.recall([record for record in wanted if identity.registry.get(record.client_id) is None], ())
+                identity.record_sessions(
+                    [record for record in wanted if identity.registry.get(record.client_id) is None], ()
+                )
             wanted = ()
         plan = plan_sessions(
             identity.registry.records,
@@ -251,7 +253,7 @@ class Orphans:
             persistent=settings.mqtt.persistent,
             elsewhere=identity.recorded_elsewhere(),
         )
-        identity.recall(plan.record, plan.forget)
+        identity.record_sessions(plan.record, plan.forget)
         for record in plan.left_behind:
             log.warning(
                 "session_left_behind",

@@ -53,7 +53,7 @@ async def test_a_slot_that_retires_leaves_the_session_of_slot_0_that_has_not_rec
     """One worker with a client id of its own, after several with numbered ones; both start at once."""
     identity, orphans = Identity(tmp_path, "plant", 1, lambda: Ending.CLEAN), Orphans()
     await identity.start()
-    identity.recall([record("old-1")], ())
+    identity.record_sessions([record("old-1")], ())
     settings = Settings(worker=1, mqtt=MqttSettings(client_id=client_id))
 
     def make(one: SessionRecord, *_: object) -> Any:
