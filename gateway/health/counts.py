@@ -33,7 +33,7 @@ class Counts:
         self._ten = Rates(self._read, TEN_NS)
         self._quarter = Rates(self._read, QUARTER_NS)
         self._five = Rates(self._read, FIVE_NS)
-        self._failing = Lasting()
+        self._failing = Lasting()  # since when too many batches have failed
 
     def look(self, now_ns: int) -> None:
         """Note the counters as they are now. Call it once a minute."""
@@ -57,6 +57,7 @@ class Counts:
         return self._failing.lengths(now_ns, stalls).get("batches", 0)
 
     def _read(self) -> dict[str, float]:
+        """The counters by name; of each interceptor ``all NAME`` and ``failed NAME``."""
         metrics = self._metrics
         ended = {reason: count for (reason,), count in metrics.mqtt_disconnects.read().items()}
         found = {
@@ -98,6 +99,7 @@ def count_problems(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _about_mqtt(ten: Mapping[str, float], sessions: int) -> Iterator[Problem]:
+    """Connections that ended; ``ten`` is the growth of counts within ten minutes."""
     taken, ended = ten.get("taken_over", 0), ten.get("ended", 0)
     if taken > TAKEN_OVER:
         text = (
@@ -114,6 +116,7 @@ def _about_mqtt(ten: Mapping[str, float], sessions: int) -> Iterator[Problem]:
 
 
 def _about_kept(snapshot: HealthSnapshot, quarter: Mapping[str, float]) -> Iterator[Problem]:
+    """What is lost or piles up; ``quarter`` is the growth of counts within 15 minutes."""
     lost = quarter.get("lost", 0)
     if lost:
         text = f"{lost:.0f} messages are lost with a damaged spool. They had been acknowledged to their devices."

@@ -150,6 +150,7 @@ class Diagnosis:
         return partitions, self._brokers(partitions, now_ns)
 
     def _partitions(self, now_ns: int) -> list[PartitionView]:
+        """Every partition in use."""
         producer = self._worker.kafka.producer()
         refused = frozenset(self._worker.kafka.refused_topics())
         views = []
@@ -181,6 +182,7 @@ class Diagnosis:
         return views
 
     def _brokers(self, partitions: list[PartitionView], now_ns: int) -> tuple[BrokerView, ...]:
+        """Every broker of the cluster, with the silence for which it is the cause."""
         led: dict[int, list[PartitionView]] = {}
         for partition in partitions:
             if partition.leader is not None:
@@ -202,6 +204,7 @@ class Diagnosis:
     def _broker(
         self, contact: Contact, led: list[PartitionView], silent_ns: int, throttled_ns: int, now_ns: int
     ) -> BrokerView:
+        """A broker; ``led`` are the partitions that it leads, ``silent_ns`` and ``throttled_ns`` as in BrokerView."""
         ages = [p.last_ack_age_ns for p in led if p.last_ack_age_ns is not None]
         age_ns = min(ages, default=None)
         mute_ns = self._seen.past(contact.asked_ns, now_ns)
@@ -226,6 +229,7 @@ class Diagnosis:
         )
 
     def _spool(self) -> SpoolView | None:
+        """The spool; None without one."""
         spooling = self._worker.spooling
         if spooling is None:
             return None
@@ -238,6 +242,8 @@ class Diagnosis:
         )
 
     def _credentials(self, expiry: Mapping[tuple[str, ...], float], now_ns: int) -> Iterable[CredentialView]:
+        """Own certificates and tokens, and the brokers' certificates; ``expiry``: their ends in seconds since 1970, by
+        label."""
         failing = self._seen.failing.lengths(now_ns, self._seen.vitals.stalls)
         now_s = time.time()
         for side in ("mqtt", "kafka"):

@@ -27,6 +27,7 @@ SAID: Final = 2  # reasons in a sentence
 
 
 def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> str:
+    """A word for /status: held, leaderless, silent, spooling, waiting, idle or ok."""
     if partition.held:
         return "held"
     if partition.leader is None:
@@ -44,6 +45,7 @@ def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView]
 
 
 def broker_health(broker: BrokerView, limits: HealthLimits) -> str:
+    """A word for /status: silent, unreachable, idle or ok."""
     if broker.mute_ns >= limits.mute_ns:
         return "silent" if broker.waiting else "unreachable"
     if broker.silent_ns >= limits.silent_ns:
@@ -92,6 +94,7 @@ def kafka_problems(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[P
 
 
 def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | None:
+    """The problem that no broker answers, or None."""
     age_ns = snapshot.readiness.metadata_age_ns
     check = (
         "Check that the brokers run and that this machine reaches their addresses: gateway doctor. Do not restart the"
@@ -113,6 +116,7 @@ def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | No
 
 
 def _about_dead_letters(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """Dead letters that Kafka refuses."""
     refused = [partition for partition in snapshot.partitions if partition.dead_letters_refused]
     if refused:
         text = (
@@ -127,6 +131,7 @@ def _about_dead_letters(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _about_clock(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """Partitions for which Kafka refuses this machine's time."""
     refusing = [partition for partition in snapshot.partitions if partition.clock_refused]
     if refusing:
         text = (
@@ -191,6 +196,7 @@ def _about_mute(
 
 
 def _advice(broker: BrokerView) -> str:
+    """What to check on a mute broker."""
     if broker.refuses:
         then = "Start that broker; its log says why it ended."
     elif broker.accepts or broker.connected:
@@ -201,6 +207,7 @@ def _advice(broker: BrokerView) -> str:
 
 
 def _how(broker: BrokerView) -> str:
+    """What is known of a mute broker, to follow "has not answered for 5 s"; may be empty."""
     if broker.refuses:
         return ": connections to it are refused, so its process does not run"
     if broker.accepts:
@@ -218,6 +225,7 @@ def _how(broker: BrokerView) -> str:
 def _about_leaders(
     partitions: Iterable[PartitionView], brokers: Mapping[int, BrokerView], limits: HealthLimits
 ) -> Iterator[Problem]:
+    """Partitions whose leader answers, but acknowledges nothing: a problem for each leader."""
     waiting: dict[int, list[PartitionView]] = {}
     for partition in partitions:
         if partition.leader is not None and min(partition.silent_ns, partition.led_ns) > 0:
@@ -268,6 +276,7 @@ def _owes(broker: BrokerView, limits: HealthLimits) -> bool:
 
 
 def _about_leaderless(snapshot: HealthSnapshot, brokers: Mapping[int, BrokerView]) -> Iterator[Problem]:
+    """A problem for each topic that has had partitions without a leader for some time."""
     homes = {(p.topic, p.partition): p.replicas for p in snapshot.partitions}
     for topic in snapshot.readiness.topics:
         lasted_ns = snapshot.leaderless.get(topic.name, 0)
@@ -290,6 +299,7 @@ def _about_leaderless(snapshot: HealthSnapshot, brokers: Mapping[int, BrokerView
 
 
 def _about_quotas(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """Brokers whose quota delayed batches."""
     for broker in snapshot.brokers:
         if broker.throttled_ns < THROTTLED_NS:
             continue
@@ -319,6 +329,7 @@ def _stranded(partition: PartitionView, broker: int) -> bool:
 
 
 def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> int | None:
+    """The first broker with an in-sync replica, the leader before others, that owes an answer; None without one."""
     for number in (partition.leader, *partition.in_sync):
         broker = brokers.get(number) if number is not None else None
         if broker is not None and broker.mute_ns >= limits.mute_ns:

@@ -82,9 +82,9 @@ class Lookouts:
 
     def __init__(self, worker: WorkerView, lifecycle: Lifecycle) -> None:
         self._worker = worker
-        self._emqx: _Seat[EmqxWatch] = _Seat("emqx watch", lambda: _emqx(worker))
-        self._canary: _Seat[Canary] = _Seat("canary", lambda: _canary(worker, lifecycle))
-        self._consumers: _Seat[GroupWatch] = _Seat("consumer watch", lambda: _consumers(worker))
+        self._emqx: _Seat[EmqxWatch] = _Seat("emqx watch", lambda: _make_emqx_watch(worker))
+        self._canary: _Seat[Canary] = _Seat("canary", lambda: _make_canary(worker, lifecycle))
+        self._consumers: _Seat[GroupWatch] = _Seat("consumer watch", lambda: _make_group_watch(worker))
 
     @property
     def core(self) -> tuple[Component, ...]:
@@ -120,7 +120,8 @@ class Lookouts:
         return {"emqx": self._emqx.facts(), "canary": self._canary.facts(), "consumers": self._consumers.facts()}
 
 
-def _emqx(worker: WorkerView) -> EmqxWatch | None:
+def _make_emqx_watch(worker: WorkerView) -> EmqxWatch | None:
+    """A new watch; None without ``emqx.url`` or MQTT sessions."""
     settings = worker.settings
     if settings.emqx.url is None or not worker.mqtt.sessions:
         return None
@@ -137,7 +138,8 @@ def _emqx(worker: WorkerView) -> EmqxWatch | None:
     )
 
 
-def _canary(worker: WorkerView, lifecycle: Lifecycle) -> Canary | None:
+def _make_canary(worker: WorkerView, lifecycle: Lifecycle) -> Canary | None:
+    """A new canary; None unless this is worker 0, with MQTT sessions, and it is enabled."""
     settings = worker.settings
     if not settings.canary.enabled or settings.worker != 0 or not worker.mqtt.sessions:
         return None
@@ -163,7 +165,8 @@ def _canary(worker: WorkerView, lifecycle: Lifecycle) -> Canary | None:
     )
 
 
-def _consumers(worker: WorkerView) -> GroupWatch | None:
+def _make_group_watch(worker: WorkerView) -> GroupWatch | None:
+    """A new watch of consumer groups; None unless this is worker 0, and it is enabled."""
     settings = worker.settings
     if not settings.admin.watch_groups or settings.worker != 0:
         return None

@@ -91,6 +91,7 @@ class Observation:
     # --- once a second -----------------------------------------------------------------------------
 
     def _look_at_kafka(self, now_ns: int) -> None:
+        """Note how long each partition waits and for whom, and ask brokers that may not answer."""
         worker = self._worker
         worker.kafka.partitions.look(now_ns)
         if not worker.kafka.started:
@@ -128,6 +129,7 @@ class Observation:
         self.leaderless.look((t.name for t in worker.snapshot().topics if t.leaderless), now_ns)
 
     def _look_at_sessions(self, now_ns: int) -> None:
+        """Note since when sessions are not subscribed, wait for SUBACK or have a full window, and logins fail."""
         sessions = self._worker.mqtt.sessions
         self.disconnected.look((s.plan.name for s in sessions if not s.subscribed), now_ns)
         self.unanswered.look((s.plan.name for s in sessions if s.awaits_suback), now_ns)
@@ -181,6 +183,7 @@ class Observation:
         return {(queue.topic, str(queue.partition)): silent / 1e9 for silent, queue in rows[:MOST_PARTITIONS]}
 
     def watch_metrics(self, metrics: Metrics) -> None:
+        """Have the metrics read their values here and from the worker."""
         worker = self._worker
         metrics.kafka_partition_silence.watch_rows(self.silence_rows)
         metrics.kafka_partitions_leaderless.watch_rows(
@@ -238,6 +241,7 @@ class Observation:
         return {str(c.broker): c.held_ns - max(0, c.held_until_ns - now_ns) for c in self._worker.kafka.contacts}
 
     def _totals(self) -> dict[str, float]:
+        """Running totals, by the name that /status gives to their rates."""
         worker = self._worker
         ledger = worker.ledger
         return {

@@ -64,6 +64,7 @@ class Pace:
         return CpuView(waited, shares["throttled"], shares["pressure"])
 
     def _look(self) -> None:
+        """Every five seconds: note the counts, and the ways of which more than 1 % is late."""
         now_ns = time.monotonic_ns()
         self._now.look(now_ns)
         self._waits = cpu_waits()
@@ -72,6 +73,7 @@ class Pace:
         self._slow.look((name for name in _names(lately) if _share(lately, name) > 0.01), now_ns)
 
     def _ways(self) -> dict[str, float]:
+        """Running counts: ``all NAME`` and ``late NAME`` for Kafka's answers and for each route."""
         found: dict[str, float] = {}
         produce = self._metrics.kafka_produce_seconds.child().counts()
         _note(found, PRODUCE, produce)
@@ -80,6 +82,7 @@ class Pace:
         return found
 
     def _objective(self) -> tuple[float, float]:
+        """Messages later than the objective, and all messages."""
         late = every = 0.0
         for route in self._routes:
             counts = self._metrics.end_to_end_seconds.child(route).counts()

@@ -104,6 +104,7 @@ class CanaryAccount:
         return found
 
     def _lose(self, number: int, message: _Message) -> Lost:
+        """Count it as lost on its present leg."""
         self.lost[message.leg] += 1
         self.success = False
         self.failures += 1

@@ -68,7 +68,7 @@ class Canary:
         metrics: Metrics,
         mqtt_login: Login,
         kafka_login: KafkaLogin,
-        go: asyncio.Event,
+        go: asyncio.Event,  # set when the gateway receives messages
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -83,8 +83,8 @@ class Canary:
         self._unreadable: str | None = "Kafka has not been read yet"
         self._readable = asyncio.Event()
         self._link = PublishLink(settings.mqtt, canary_client_id(settings), mqtt_login)
-        self._moved = asyncio.Event()
-        self._link.watch(self._moved.set)
+        self._link_changed = asyncio.Event()
+        self._link.watch(self._link_changed.set)
         self._tasks: list[asyncio.Task[None]] = []
         self._alarmed = False
         self._watch_metrics()
@@ -144,6 +144,7 @@ class Canary:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def _payload(self, number: int) -> bytes:
+        """A message; ``_MARK`` finds its id again in Kafka."""
         document = {
             "canary": self._settings.instance,
             "id": f"canary-{self._run_id}-{number}",
@@ -153,6 +154,7 @@ class Canary:
         return json.dumps(document).encode()
 
     async def _publish(self) -> None:
+        """Send a message in each interval, once the topic was read or could not be read."""
         await self._go.wait()
         interval_s = self._settings.canary.interval.total_seconds()
         while True:
@@ -163,14 +165,15 @@ class Canary:
             await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
 
     async def _send(self) -> None:
+        """Publish a message and note how far it came. Waits for its acknowledgement, ``canary.timeout`` at most."""
         account, link = self.account, self._link
         number = account.send(time.monotonic_ns())
         answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._settings.canary.timeout.total_seconds()):
                 while not link.room:
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._link_changed.clear()
+                    await self._link_changed.wait()
                 account.advance(number, "acknowledge")
                 link.publish(
                     Outgoing(self.mqtt_topic, self._payload(number), 1),
@@ -193,6 +196,7 @@ class Canary:
     # --- reading back ------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
+        """Read the canary's topic for good; after a failure again, with a pause."""
         backoff = Backoff(500_000_000, 10_000_000_000)
         while True:
             if self._reader.topic != self.kafka_topic:
@@ -238,6 +242,7 @@ class Canary:
     # --- judging -----------------------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
+        """Report overdue messages, twice a second."""
         while True:
             await asyncio.sleep(_LOOK_S)
             unconnected = self._link.problem or ""
@@ -245,7 +250,7 @@ class Canary:
                 self._tell(lost)
 
     def _tell(self, lost: Lost | None) -> None:
-        """Log the first failure, and the recovery."""
+        """Log the first loss, and with None, after a message that arrived, the recovery."""
         if lost is not None and not self._alarmed:
             self._alarmed = True
             log.warning("canary_lost", leg=lost.leg, why=lost.why or None, number=lost.number)

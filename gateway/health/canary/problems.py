@@ -13,6 +13,7 @@ FAILURES: Final = 2  # in a row: one falls into an election, or the restart of a
 
 
 def canary_problem(account: CanaryAccount, mqtt_topic: str, kafka_topic: str, timeout: str) -> Problem | None:
+    """The problem after several losses in a row, by the leg of the last one; else None."""
     lost = account.last_lost
     if account.failures < FAILURES or lost is None:
         return None

@@ -43,6 +43,8 @@ class EndReader:
             raise self._failure(error) from error
 
     async def _assign(self) -> bool:
+        """Seek each partition: at the first start to its end, else to where reading stopped, or to the beginning of a
+        new one. Returns whether it is the first start."""
         consumer = self._consumer
         # A question for a missing topic would create it on brokers that do so; the list of all topics does not.
         cluster = await consumer._client.fetch_all_metadata()  # noqa: SLF001 - its public form leaves out partitions

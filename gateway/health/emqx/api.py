@@ -110,6 +110,7 @@ class EmqxApi:
         return None if rows is None else [(text(row, "clientid"), _plain(text(row, "topic"))) for row in rows]
 
     async def _subscriptions(self) -> list[Mapping[str, Any]] | None:
+        """All rows of the list; None when there are too many."""
         found: list[Mapping[str, Any]] = []
         for page in range(1, _MAX_PAGES + 1):
             answer = await self._ask("/subscriptions", [("limit", str(_PAGE)), ("page", str(page))])
@@ -139,6 +140,7 @@ class EmqxApi:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     async def _ask(self, path: str, query: Sequence[tuple[str, str]] = ()) -> Answer:
+        """EMQX's answer to GET, whatever its status. Raises EmqxApiError without one."""
         from auth.jwt.fetching import Fetcher, FetchError
 
         settings = self._settings
@@ -199,6 +201,7 @@ class EmqxApi:
         return document
 
     def _parsed(self, parse: Callable[[Mapping[str, Any]], T], values: object, path: str) -> T:
+        """``values`` as ``parse`` reads them. Raises EmqxApiError when it cannot."""
         if not isinstance(values, dict):
             raise self._strange(path, "no object")
         try:
@@ -216,6 +219,7 @@ class EmqxApi:
         )
 
     async def _failure(self, answer: Answer, path: str) -> EmqxApiError:
+        """The error for an answer that is not 200."""
         code, status = _code(answer), answer.status
         if status == 401 and code:
             return EmqxRefusedError(
@@ -246,6 +250,7 @@ class EmqxApi:
         )
 
     async def _is_emqx_4(self) -> bool:
+        """Whether it answers the paths of EMQX 4's API as that does."""
         for path in _STARTS_OF_4:
             try:
                 answer = await self._ask(path)

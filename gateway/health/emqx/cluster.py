@@ -29,7 +29,7 @@ class ClusterView:
 
 
 async def look_at_cluster(api: EmqxApi) -> ClusterView:
-    """Raises EmqxApiError: then nothing is judged."""
+    """The stopped nodes, and their dead members of shared subscriptions. Raises EmqxApiError."""
     stopped = tuple(sorted(node.name for node in await api.nodes() if node.status != "running"))
     if not stopped:
         return ClusterView()
@@ -46,6 +46,7 @@ async def look_at_cluster(api: EmqxApi) -> ClusterView:
 
 
 def cluster_problem(view: ClusterView) -> Problem | None:
+    """The problem of stopped nodes; None when all run."""
     if not view.stopped:
         return None
     nodes = " and ".join(view.stopped)

@@ -32,6 +32,7 @@ class Marks:
 
     @classmethod
     def of(cls, client: EmqxClient) -> Self:
+        """The counts of a look."""
         return cls(
             client.session_ms,
             client.connection_ms,
@@ -92,6 +93,7 @@ class SessionLosses:
         return new
 
     def _since(self, marks: Marks | None, client: EmqxClient) -> dict[Reason, int]:
+        """Messages lost after ``marks``. EMQX's counts begin anew with a session, or with a connection."""
         if marks is None and client.session_ms < self._since_ms:
             self.before = client.mqueue_dropped
             return {}
@@ -104,6 +106,7 @@ class SessionLosses:
         }
 
     def _note(self, reason: Reason, count: int, began_ms: int, now_ms: int) -> None:
+        """Add losses to the reason's present episode, or begin one."""
         episode = self.episode(reason, now_ms)
         if episode is None:
             self._episodes[reason] = Episode(began_ms, now_ms, count)

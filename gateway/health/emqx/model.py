@@ -127,6 +127,7 @@ def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(values: Mapping[str, Any], name: str, default: int) -> int | None:
+    """A limit; None without one, or for a text that is no number."""
     value = values.get(name, default)
     if isinstance(value, str):
         return int(value) if value.isdecimal() else None

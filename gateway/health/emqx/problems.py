@@ -70,6 +70,7 @@ def _episodes(sessions: Iterable[SessionLosses], reason: Reason, now_ms: int) ->
 
 
 def _dropping(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
+    """The sentences about sessions that lose messages from a full queue."""
     last = max(episode.last_ms for _, episode in losing)
     client = losing[0][0].client
     limits = "" if client is None else f" (queue {client.mqueue_max or 'without limit'}, window {client.inflight_max})"
@@ -82,6 +83,7 @@ def _dropping(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
 
 
 def _filling(sessions: Sequence[SessionLosses]) -> str:
+    """The sentences about queues that are nearly full."""
     each = [
         f"{session.name} ({session.client_id}) holds {session.client.mqueue_len} of {session.client.mqueue_max}"
         for session in sessions
@@ -98,6 +100,7 @@ def _count(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
 
 
 def _who(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
+    """The sessions and since when they lose messages, for the middle of a sentence."""
     since = moment(min(episode.began_ms for _, episode in losing) / 1000)
     if len(losing) == 1:
         session = losing[0][0]

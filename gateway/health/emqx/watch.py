@@ -59,8 +59,8 @@ class EmqxWatch:
         path: Path,
         *,
         worker: int = 0,
-        lost: LostSessions | None = None,
-        own_unheard: Callable[[], int] = lambda: 0,
+        lost: LostSessions | None = None,  # explained by EMQX's counts
+        own_unheard: Callable[[], int] = lambda: 0,  # the gateway's own messages without a subscriber
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._settings = settings
@@ -109,6 +109,7 @@ class EmqxWatch:
             self._show(session.name, None)
 
     async def _run(self) -> None:
+        """Look once in each interval, for good."""
         interval_s = self._settings.interval.total_seconds()
         await asyncio.sleep(min(_FIRST_LOOK_S, interval_s))
         while True:
@@ -145,6 +146,7 @@ class EmqxWatch:
             await self._keep()
 
     def _failed_to_look(self, error: Exception) -> None:
+        """Note a failed look; log it unless the one before failed for the same reason."""
         forget_frames(error)
         self._note_cluster(ClusterView())  # not judged
         self._metrics.emqx_up.child().value = 0
@@ -160,6 +162,7 @@ class EmqxWatch:
         self._failure = str(error)
 
     def _note_cluster(self, view: ClusterView) -> None:
+        """Keep the view, and log the first dead members."""
         before, self._cluster = self._cluster, view
         self._metrics.emqx_dead_members.child().value = view.dead or 0
         if view.dead and not before.dead:
@@ -171,6 +174,7 @@ class EmqxWatch:
             )
 
     def _take(self, session: SessionLosses, new: dict[Any, int], now_ms: int) -> None:
+        """Show a session's last look; count its ``new`` losses by reason and log the first of an episode."""
         name = session.name
         self._show(name, session.client)
         for reason, count in new.items():
@@ -187,6 +191,7 @@ class EmqxWatch:
                 )
 
     def _show(self, name: str, client: EmqxClient | None) -> None:
+        """Set a session's metrics; to 0 without a client."""
         metrics, client = self._metrics, client or _NONE
         metrics.emqx_queue_length.child(name).value = client.mqueue_len
         metrics.emqx_queue_limit.child(name).value = client.mqueue_max
@@ -194,6 +199,7 @@ class EmqxWatch:
         metrics.emqx_inflight_limit.child(name).value = client.inflight_max
 
     def _count_unheard(self, counts: dict[str, int]) -> None:
+        """Count messages for which nobody subscribed, without the gateway's own."""
         if (now := counts.get(_NO_SUBSCRIBERS)) is None:
             return
         before, self._unheard = self._unheard, now
@@ -243,6 +249,7 @@ class EmqxWatch:
             return {}, None
 
     async def _keep(self) -> None:
+        """Write the last look's counts for the next worker of the slot."""
         sessions = {one.client_id: asdict(one.marks) for one in self._sessions if one.marks is not None}
         document = {"version": _FORMAT, "looked_ms": self._looked_ms, "sessions": sessions, "counts": self._counts}
         text = json.dumps(document, indent=1) + "\n"
@@ -255,6 +262,7 @@ class EmqxWatch:
     # --- problems and facts -------------------------------------------------------------------------------------------
 
     def problems(self) -> tuple[Problem, ...]:
+        """The cluster's problem, and those of this worker's sessions."""
         cluster = cluster_problem(self._cluster)
         return (() if cluster is None else (cluster,)) + tuple(
             emqx_problems(
