@@ -114,7 +114,7 @@ class WorkerAnswers(ServiceAnswers):
         lifecycle: Lifecycle,
         ledger: Ledger,
         snapshot: Callable[[], ReadinessSnapshot],
-        facts: Callable[[], dict[str, object]] = dict,
+        facts: Callable[[], dict[str, object]] = dict,  # further fields of /status
     ) -> None:
         super().__init__(metrics, lifecycle)
         self._limits = ReadinessLimits.from_settings(settings)
@@ -130,6 +130,7 @@ class WorkerAnswers(ServiceAnswers):
         return decide(self._snapshot(), self._limits).reasons
 
     async def status(self) -> dict[str, object]:
+        """The document of /status."""
         snapshot = self._snapshot()
         readiness = decide(snapshot, self._limits)
         oldest_ns = snapshot.oldest_unacked_age_ns

@@ -48,6 +48,7 @@ def ask(settings: HttpSettings, path: str, *, timeout_s: float = 2.0) -> tuple[i
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The whole body. Raises OSError for one that is too long, too slow or cut off."""
     whole, body = answer.length or 0, bytearray()
     while piece := answer.read1(_PIECE):
         body += piece
@@ -64,6 +65,7 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
 def _connection(
     tls: ServerTlsSettings | None, host: str, port: int, timeout_s: float
 ) -> Iterator[http.client.HTTPConnection]:
+    """A connection to the port; with ``tls`` only to the holder of that certificate."""
     if tls is None:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     else:

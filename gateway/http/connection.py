@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._start_timer()
 
     def resume_writing(self) -> None:
-        """The peer has read them: reading continues."""
+        """The peer has read its answers: reading continues."""
         self._buffer_is_full = False
         self._stop_timer()
         if self._ending:
@@ -202,6 +202,7 @@ class Connection(asyncio.Protocol):
         self._waiting.append(answer)
 
     def _after_work(self) -> None:
+        """Stop or resume reading, and start or stop the timer of the request that is arriving."""
         if self._ending:
             self._pause_reading()
             self._close_if_done()
@@ -218,6 +219,8 @@ class Connection(asyncio.Protocol):
                 self._stop_timer()
 
     def _close_if_done(self) -> None:
+        """At the end, close once all answers are sent; after a refused request only when the peer had time to read
+        it."""
         if self._transport is None or self._waiting:
             return
         if self._refused:
@@ -238,6 +241,7 @@ class Connection(asyncio.Protocol):
     # ---- reading, and its time ----
 
     def _pause_reading(self) -> None:
+        """Stop reading; the present request may take its time meanwhile."""
         if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
             self._reading_paused = True
             self._transport.pause_reading()

@@ -69,7 +69,7 @@ class Guard:
         self._loopback = is_loopback(settings.host)
 
     def judge(self, question: Question) -> Verdict:
-        """May block for one small file: the token's."""
+        """Whether to answer this request. May block for one small file: the token's."""
         probe = question.path in PROBES
         if question.fetch_site not in _OWN_SITES and question.fetch_dest != "document":
             return Verdict(
@@ -98,6 +98,7 @@ class Guard:
         return bool(wanted) and hmac.compare_digest(wanted, _shown(authorization))
 
     def _closed(self, *, tried: bool) -> Verdict:
+        """The refusal for a request without a right token or certificate; ``tried``: it showed a wrong token."""
         if self._token is None:
             return Verdict(
                 403,

@@ -86,14 +86,14 @@ class RequestParser:
         self._head: Head | None = None  # the complete head of the unfinished request
         self._target = b""
         self._length = -1
-        self._hosts = 0
-        self._kept: dict[bytes, bytes] = {}
+        self._hosts = 0  # number of host fields
+        self._kept: dict[bytes, bytes] = {}  # fields of _KEPT
         self._fields_bytes = 0
         self._fed_bytes = 0  # bytes of reads that contained only a part of one head
         self._content_type = b""
         self._authorization: bytes | None = None
         self._expects_continue = False
-        self._body: list[bytes] | None = None
+        self._body: list[bytes] | None = None  # its parts; None: not kept
 
     def continue_due(self) -> bool:
         """Whether the client waits for "100 Continue" before it sends the body. True once per request."""
@@ -141,6 +141,7 @@ class RequestParser:
     # ---- callbacks of httptools ----
 
     def on_message_begin(self) -> None:
+        """httptools calls it at the first byte of a request."""
         self.inside = True
         self._head = None
         self._target = b""
@@ -159,6 +160,7 @@ class RequestParser:
             raise _RefusedError(_LONG)
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
+        """httptools calls it for each field of a head. Raises _RefusedError."""
         value = value or b""
         self._fields_bytes += len(name) + len(value)
         name = name.lower()
@@ -184,7 +186,7 @@ class RequestParser:
             self._kept[name] = value if earlier is None else b"%s,%s" % (earlier, value)
 
     def on_headers_complete(self) -> None:
-        """End of the head. Decides whether to keep the body."""
+        """httptools calls it at the end of a head. Decides whether to keep the body. Raises _RefusedError."""
         parser = self._parser
         assert parser is not None
         if self._fields_bytes + len(self._target) > HEAD_MAX:
@@ -217,6 +219,7 @@ class RequestParser:
             self._body.append(part)
 
     def on_message_complete(self) -> None:
+        """httptools calls it at the end of a request, which ``take`` then gives."""
         head, parts = self._head, self._body
         assert head is not None
         self.inside = False

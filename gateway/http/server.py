@@ -73,7 +73,7 @@ class HttpServer:
         settings: HttpSettings,
         answers: Answers,
         *,
-        names: tuple[str, str] = ("http.host", "http.port"),
+        names: tuple[str, str] = ("http.host", "http.port"),  # of the settings, for messages
         page: bool = False,
     ) -> None:
         """``page``: whether ``/`` is the status page, which asks ``/status`` of ``answers``."""
@@ -148,6 +148,7 @@ class HttpServer:
     # ---- as Site: called by connections ----
 
     def opened(self, connection: Connection) -> None:
+        """As ``Site`` defines it. Of too many connections the oldest is closed."""
         if len(self._connections) >= _CONNECTIONS:
             oldest = next(iter(self._connections))
             del self._connections[oldest]  # it is lost in the next turn of the loop, and others may come in this one
@@ -174,6 +175,7 @@ class HttpServer:
         return _encode(_sentence(refusal.status, f"This is no request: {refusal.reason}."), {}, last=True)
 
     def respond(self, connection: Connection, request: Request) -> Exchange:
+        """As ``Site`` defines it: the exchange gets its answer from a task."""
         exchange = Exchange(connection)
         task = asyncio.create_task(self._respond(exchange, connection, request.head), name="http answer")
         self._responding.add(task)
@@ -181,6 +183,7 @@ class HttpServer:
         return exchange
 
     async def _respond(self, exchange: Exchange, connection: Connection, head: Head) -> None:
+        """Answer an exchange; after a defect with status 500."""
         try:
             answer, headers = await self._answer(connection, head)
         except Exception:  # noqa: BLE001 - the port goes on
@@ -211,6 +214,7 @@ class HttpServer:
         return found, {}
 
     async def _show(self, path: str) -> tuple[Answer, Mapping[str, str]]:
+        """The status page or the runbook, read at its first request."""
         if path not in self._pages:
             self._pages[path] = await asyncio.to_thread(_load_page, path)
         page = self._pages[path]
@@ -280,6 +284,7 @@ async def listening_socket(host: str, port: int, *, backlog: int = 128) -> socke
 
 
 def _explain(host: str, port: int, cause: OSError | UnicodeError, host_name: str, port_name: str) -> str:
+    """Why the port cannot be opened, and what to do; the names are those of its settings."""
     where = f"The HTTP port ({host_name} = {host}, {port_name} = {port}) cannot be opened"
     if isinstance(cause, socket.gaierror | UnicodeError):
         return f"{where}: the name {host} has no address. Check {host_name}."

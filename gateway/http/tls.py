@@ -31,7 +31,7 @@ class TlsContext:
     """
 
     def __init__(self, settings: ServerTlsSettings, where: str = "auth.tls", *, optional: bool = False) -> None:
-        """Reads the files; blocks briefly. Raises TlsFilesError."""
+        """Reads the files; blocks briefly. ``optional``: clients need no certificate. Raises TlsFilesError."""
         self._settings = settings
         self._where = where
         self._optional = optional
@@ -73,6 +73,7 @@ class TlsContext:
         return tuple(_state_of(file) for file in _files(self._settings))
 
     def _make(self) -> ssl.SSLContext:
+        """A context from the files as they are now. Raises TlsFilesError."""
         settings = self._settings
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -129,7 +130,7 @@ def _files(settings: ServerTlsSettings) -> Iterator[Path]:
 
 
 def _state_of(file: Path) -> object:
-    """What changes when a file is written or replaced; the file behind a link, as a mounted secret is one."""
+    """What changes when a file, or that behind a link (as a mounted secret is one), is written or replaced."""
     try:
         found = os.stat(file)  # noqa: PTH116 - the result's fields are wanted, whatever the path is
     except OSError as error:

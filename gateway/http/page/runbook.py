@@ -87,7 +87,7 @@ def render(markdown: str) -> str:
 
 
 def _block(lines: list[str]) -> str:
-    """Lines without an empty one between them."""
+    """The HTML of a paragraph, list, table or indented code: lines without an empty one between them."""
     first = lines[0]
     if first.startswith("    "):
         return f"<pre>{html.escape(chr(10).join(line[4:] for line in lines).rstrip())}</pre>"
@@ -99,6 +99,7 @@ def _block(lines: list[str]) -> str:
 
 
 def _list(lines: list[str]) -> str:
+    """A list; a line without a mark continues its item."""
     items: list[str] = []
     for line in lines:
         found = _ITEM.match(line)
