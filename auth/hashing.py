@@ -140,6 +140,7 @@ class Hasher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        """The result of ``work`` in a free thread. Raises OverloadedError."""
         began_ns = time.monotonic_ns()
         await self._take_a_thread()
         loop = asyncio.get_running_loop()
@@ -171,6 +172,8 @@ class Hasher:
         return done
 
     async def _take_a_thread(self) -> None:
+        """Wait for a free thread, and reserve it. Raises OverloadedError when too many wait, or it would be too
+        late."""
         if self.busy < self._threads:
             self.busy += 1
             return
@@ -194,6 +197,7 @@ class Hasher:
             raise
 
     def _late(self, needed_s: float) -> OverloadedError:
+        """The error for a hash that would not be done in time."""
         return OverloadedError(
             "hashing",
             f"A password hash takes {self._hash_s * 1e3:.0f} ms now, and {len(self._waiting)} wait: this one "
@@ -201,6 +205,7 @@ class Hasher:
         )
 
     def _give_thread_back(self) -> None:
+        """Give the thread to the first waiter that still has time; without one it is free."""
         now_s = asyncio.get_running_loop().time() if self._waiting else 0.0
         while self._waiting:
             turn, deadline_s = next(iter(self._waiting.items()))

@@ -144,6 +144,7 @@ _UNKNOWN: Final = (
 
 
 def _read_argon2(stored: str) -> Stored | None:
+    """None for another kind. Raises UnknownKindError for a damaged or too costly one."""
     if not stored.startswith("$argon2"):
         return None
     found = _ARGON2.fullmatch(stored)
@@ -156,6 +157,7 @@ def _read_argon2(stored: str) -> Stored | None:
 
 
 def _read_bcrypt(stored: str) -> Stored | None:
+    """None for another kind. Raises UnknownKindError for a cost out of bounds."""
     found = _BCRYPT.fullmatch(stored)
     if found is None:
         return None
@@ -172,6 +174,7 @@ def _read_pbkdf2(stored: str) -> Stored | None:
 
 
 def _read_device(stored: str) -> Stored | None:
+    """A device secret's parts; None for another kind."""
     found = _DEVICE.fullmatch(stored)
     if found is None:
         return None
@@ -196,6 +199,7 @@ _READERS: Final = (_read_argon2, _read_device, _read_bcrypt, _read_pbkdf2, _read
 
 
 def _pbkdf2(digest: str, iterations: int, salt: bytes, hash_: bytes) -> Stored:
+    """The checked parts of a PBKDF2 hash. Raises UnknownKindError."""
     if digest not in _PBKDF2_DIGESTS:
         raise UnknownKindError(f"a stored PBKDF2 hash names a digest other than {', '.join(sorted(_PBKDF2_DIGESTS))}")
     if not 1 <= iterations <= _MOST_ITERATIONS:
@@ -212,6 +216,7 @@ def _bare_pbkdf2(stored: str, salt: str, iterations: int) -> Stored:
 
 
 def _bare_salted(stored: str, salt: str, algorithm: str, salt_position: str) -> Stored:
+    """A hexadecimal digest, or a readable password, whose salt stands beside it."""
     if algorithm == "plain":
         return _salted(algorithm, salt_position, _encoded(salt), _encoded(stored))
     if not _HEX.fullmatch(stored):
@@ -220,6 +225,7 @@ def _bare_salted(stored: str, salt: str, algorithm: str, salt_position: str) -> 
 
 
 def _salted(algorithm: str, salt_position: str, salt: bytes, hash_: bytes) -> Stored:
+    """The checked parts of a salted digest, or of a readable password (``plain``). Raises UnknownKindError."""
     if salt_position not in {"prefix", "suffix", "disable"}:
         raise UnknownKindError("the salt of a stored password stands neither as prefix nor as suffix nor is disabled")
     if algorithm == "plain":
@@ -299,6 +305,7 @@ def device_secret_matches(stored: str, secret: str, keys: Mapping[str, bytes]) -
 
 
 def _key(key_id: str, keys: Mapping[str, bytes]) -> bytes:
+    """The key of a device secret. Raises UnknownKindError without it."""
     key = keys.get(key_id)
     if key is None:
         raise UnknownKindError(
@@ -314,6 +321,7 @@ def is_proof(stored: Stored, password: str) -> bool:
 
 
 def _password_bytes(password: str) -> bytes | None:
+    """The password as MQTT carries it; None if it cannot."""
     try:
         data = password.encode()
     except UnicodeEncodeError:
@@ -342,10 +350,11 @@ def _bcrypt_matches(stored: str, data: bytes) -> bool:
 
     if b"\0" in data:
         return False
-    return bcrypt.checkpw(data[:_BCRYPT_BYTES], stored.encode())
+    return bcrypt.checkpw(data[:_BCRYPT_BYTES], stored.encode())  # all that bcrypt looks at
 
 
 def _argon2_matches(stored: str, data: bytes) -> bool:
+    """Whether a stored argon2 hash of any kind is that of the password."""
     from argon2.exceptions import VerificationError
     from argon2.low_level import Type, verify_secret
 

@@ -41,7 +41,7 @@ class AccessService:
         chain: Chain,
         *,
         clock: Callable[[], int] = time.monotonic_ns,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = time.time,  # Unix seconds
     ) -> None:
         self.counts: Final[Counts] = chain.counts
         self.chain: Final = chain
@@ -106,6 +106,7 @@ class AccessService:
         return problems
 
     async def _keep_refreshing(self) -> None:
+        """Refresh ten times a second, for good."""
         while True:
             await asyncio.sleep(_REFRESH_S)
             try:

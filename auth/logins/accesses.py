@@ -55,6 +55,7 @@ class Accesses:
         return answer
 
     def _decide(self, request: AccessRequest) -> AccessAnswer:
+        """The decision without the cache. Raises BackendDownError."""
         subject = request.subject
         store = self._store
         if store.find_ban(subject.clientid, subject.username, subject.peerhost, self._now_s()):

@@ -117,6 +117,7 @@ class AnswerWriter:
         return head
 
     def _new_head(self, allow: Allow) -> bytes:
+        """The beginning of an answer, with the client's attributes, tenant and groups."""
         attributes = {name: allow.attributes.get(name, "") for name in self._attributes}
         attributes["tenant"] = allow.tenant
         attributes["groups"] = ",".join(sorted(allow.groups))
@@ -124,6 +125,8 @@ class AnswerWriter:
         return f'{{"result":"allow","is_superuser":{superuser},"client_attrs":{_json(attributes)}'.encode()
 
     def _token_acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str:
+        """The list for a token with rules: the token's, then the database's. A text says why the login must be
+        refused."""
         stored = self._rules.rules_for(subject)
         if not allow.closed:
             if self._hand_over_rules:

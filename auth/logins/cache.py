@@ -26,6 +26,7 @@ class LoginDigest:
         self._keyed = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=secrets.token_bytes(_KEY_BYTES))
 
     def __call__(self, request: LoginRequest) -> bytes:
+        """The login's key: equal only for logins equal in every text."""
         username, clientid, password = request.username, request.clientid, request.password
         address, name = request.peerhost, request.cert_common_name
         # The lengths make the texts of different logins different.

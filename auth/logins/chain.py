@@ -186,6 +186,7 @@ class Chain:
         return outcome
 
     async def _walk(self, walk: _Walk) -> Outcome:
+        """Ask one authenticator after the other until one decides; ``walk`` notes how far it came."""
         for one in self.authenticators:
             walk.at = one.name
             verdict, problem = await self._ask_one(one, walk)
@@ -262,6 +263,8 @@ class Chain:
         return verdict, None
 
     async def _burn(self, outcome: Outcome) -> Outcome:
+        """Spend an argon2id hash, so that the time of a refusal does not tell who exists. The outcome, or that of
+        overload."""
         try:
             await self._hasher.burn()
         except OverloadedError:
@@ -275,6 +278,7 @@ class Chain:
         return outcome
 
     def _timed_out(self, walk: _Walk) -> Outcome:
+        """The outcome when the time is over: the walk's, or that of a backend that is down."""
         if walk.outcome is not None:
             return walk.outcome  # decided; it was the hash that took too long
         name = walk.at
@@ -309,6 +313,7 @@ class _Walk:
         allow: Allow | None = None,
         guess: bool = False,
     ) -> Outcome:
+        """Note and return the outcome. ``guess``: a refusal counts towards a lock-out."""
         self.outcome = Outcome(
             result,
             reason,
@@ -343,6 +348,7 @@ def make_chain(settings: AuthSettings, store: Store, hasher: Hasher, counts: Cou
 
 
 def _make(name: str, settings: AuthSettings, store: Store, hasher: Hasher) -> Authenticator:
+    """The authenticator of this name in ``auth.chain``. Raises ConfigError without its package."""
     try:
         module = importlib.import_module(f"auth.backends.{name}")
     except ModuleNotFoundError as error:

@@ -190,6 +190,7 @@ async def explain(
 
 
 def _concerns(locked: LockedNow, request: LoginRequest, settings: AuthSettings) -> bool:
+    """Whether this lock-out is one of the login's user, client id or address."""
     address = bounded(request.peerhost)
     if locked.kind == "address":
         return locked.name == address_group(address)
@@ -200,6 +201,7 @@ def _concerns(locked: LockedNow, request: LoginRequest, settings: AuthSettings) 
 
 
 def _story(rules: tuple[Rule, ...], request: AccessRequest) -> AccessStory:
+    """The decision, why each rule before the deciding one does not match, and how many follow it."""
     decision = decide(rules, request)
     judgements = []
     for rule in rules:

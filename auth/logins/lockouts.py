@@ -114,6 +114,7 @@ class Lockouts:
         return self._lock(name, now_ns)
 
     def _lock(self, name: Hashable, now_ns: int) -> int:
+        """Lock the name, for twice as long as a recent lock-out. Returns the length in ns."""
         until_ns, length_ns = self._locked.pop(name, (0, 0))
         if length_ns and now_ns - until_ns < self._lockout_max_ns:
             length_ns = min(2 * length_ns, self._lockout_max_ns)

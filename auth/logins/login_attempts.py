@@ -154,6 +154,7 @@ class LoginAttempts:
 
 
 def _is_token(password: str) -> bool:
+    """Whether the text has the form of a JWT; its signature is not looked at."""
     try:
         parse_token(password)
     except ValueError:

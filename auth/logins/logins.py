@@ -76,8 +76,8 @@ class Logins:
         store: AccessStore,
         chain: Chain,
         events: Events,
-        clock: Callable[[], int],
-        wall: Callable[[], float],
+        clock: Callable[[], int],  # monotonic ns
+        wall: Callable[[], float],  # Unix seconds
     ) -> None:
         limits = settings.limits
         self.counts: Final = chain.counts
@@ -237,6 +237,7 @@ class Logins:
         return True
 
     def _remember(self, key: bytes, entry: _Verified, body: Answer, sent: bytes, now_ns: int) -> None:
+        """Cache the answer ``sent``, or its ``body`` where each login has a time of expiry of its own."""
         if self.answer_writer.moving:
             entry.draft = body
         else:
@@ -272,7 +273,8 @@ class Logins:
     async def _verify(
         self, key: bytes, request: LoginRequest, names: Names, seen: _Seen, counted: list[Hashable]
     ) -> LoginAnswer:
-        """The chain's answer. Each waiter counts it, as several may wait."""
+        """The chain's answer, and what follows from it for caches and lock-outs. Each waiter counts it, as several may
+        wait."""
         try:
             outcome = await self._chain.ask(request)
             if outcome.allow is not None and self._overtaken(request, seen):
@@ -361,6 +363,7 @@ class Logins:
         task.add_done_callback(self._writing.discard)
 
     async def _write_ban(self, ban: Ban, name: str) -> None:
+        """Store the ban of a flapping client id, whose bounded name is ``name``."""
         try:
             await self._store.ban(ban, by=_BY)
         except StoreError as error:
