@@ -48,6 +48,7 @@ def rules_of_claim(claim: object, *, source: str = "token acl") -> AclRules:
 
 
 def _of_list(claim: list[object], source: str) -> Iterator[Rule]:
+    """The rules of a list of entries; an error names the entry."""
     for number, entry in enumerate(claim):
         place = f"{source}[{number}]"
         try:
@@ -76,6 +77,7 @@ def rules_of_entry(entry: object, place: str, concerning: Who = ()) -> Iterator[
 
 
 def _who(entry: Mapping[str, object]) -> Who:
+    """The conditions of an entry; all must hold. Raises RuleFormatError."""
     for key in _NARROWING:
         if key in entry:
             raise RuleFormatError(f"{key} is nothing that rules here can ask about: take the rule or the condition out")
@@ -102,6 +104,7 @@ def _text(key: str, value: object) -> str:
 
 
 def _literal(key: str, value: object) -> str:
+    """The only name that a regular expression matches. Raises RuleFormatError if it may match several."""
     literal = literal_of_regex(_text(key, value))
     if literal is None:
         raise RuleFormatError(

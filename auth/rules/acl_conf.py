@@ -102,6 +102,7 @@ def _is_atom(term: object, name: str) -> bool:
 
 
 def _rules(top: TopTerm) -> list[Rule]:
+    """A term's rules, one for each of its topics and alternatives. Raises RuleFormatError."""
     term = top.term
     permission = _permission(term)
     if not isinstance(term, tuple) or len(term) != 4 or permission is None:
@@ -125,6 +126,7 @@ def _rules(top: TopTerm) -> list[Rule]:
 
 
 def _action(term: object) -> tuple[frozenset[Action], frozenset[int], bool | None]:
+    """The actions, the QoS (empty for any), and whether retained (None for both). Raises RuleFormatError."""
     options: object = []
     if isinstance(term, tuple) and len(term) == 2:
         term, options = term
@@ -154,6 +156,7 @@ def _action(term: object) -> tuple[frozenset[Action], frozenset[int], bool | Non
 
 
 def _topic(term: object) -> tuple[str, bool]:
+    """A topic in our form, and whether it is compared as text. Raises RuleFormatError."""
     eq = False
     if isinstance(term, tuple) and len(term) == 2 and _is_atom(term[0], "eq"):
         eq, term = True, term[1]
@@ -195,6 +198,7 @@ def _alternatives(term: object) -> list[Who]:
 
 
 def _combined(name: str, parts: list[list[Who]]) -> list[Who]:
+    """The alternatives of an ``and`` or an ``or`` of these parts. Raises RuleFormatError for too many."""
     if name == "or":
         return [who for part in parts for who in part]
     total = 1

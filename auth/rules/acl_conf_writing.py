@@ -52,6 +52,7 @@ def _who(rule: Rule) -> str:
 
 
 def _condition(kind: str, value: str) -> str:
+    """A condition in acl.conf's form. Raises RuleFormatError for one that EMQX lacks."""
     match kind:
         case "all":
             return "all"
@@ -72,6 +73,7 @@ def _condition(kind: str, value: str) -> str:
 
 
 def _action(rule: Rule) -> str:
+    """The rule's action with its options, in acl.conf's form."""
     options = []
     if rule.qos:
         options.append(f"{{qos, [{', '.join(str(qos) for qos in sorted(rule.qos))}]}}")
@@ -82,6 +84,7 @@ def _action(rule: Rule) -> str:
 
 
 def _topic(rule: Rule) -> str:
+    """The rule's topic in acl.conf's form. Raises RuleFormatError if EMQX would read another one."""
     template = parse_topic(rule.topic)
     if template.problem:
         raise RuleFormatError(f"It matches nothing here: {template.problem}")

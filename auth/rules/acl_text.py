@@ -100,6 +100,8 @@ class AclText:
         return "" if acl is None else _ENCODE(acl)
 
     def _template(self, shape: _Shape, equal: tuple[int, ...]) -> _Template:
+        """The text for clients whose values are equal as in ``equal``: for each value, the number of the first equal
+        one."""
         stand_ins = [f"x{secrets.token_hex(16)}" for _ in shape.names]
         values = {name: stand_ins[first] for name, first in zip(shape.names, equal, strict=True)}
         # All these rules concern the client. With stand-ins a rule for one user would not match any more.
@@ -111,6 +113,7 @@ class AclText:
 
 
 def _shape(rules: tuple[Rule, ...]) -> _Shape:
+    """The parts of these rules that are the same for every client that they concern."""
     names: dict[str, None] = {}
     literals: set[str] = set()
     ordinary = True
@@ -133,6 +136,7 @@ def _shape(rules: tuple[Rule, ...]) -> _Shape:
 
 
 def _stand_in(values: dict[str, str]) -> Subject:
+    """A client with these values of placeholders."""
     named = {name: value for name, value in values.items() if not name.startswith("client_attrs.")}
     attributes = {
         name.removeprefix("client_attrs."): value for name, value in values.items() if name.startswith("client_attrs.")

@@ -19,6 +19,7 @@ def concerns(who: Who, subject: Subject) -> bool:
 
 
 def _holds(kind: SubjectKind, value: str, subject: Subject) -> bool:
+    """Whether a condition with a value holds; never one of an unknown kind."""
     match kind:
         case "username":
             return subject.username == value
@@ -50,6 +51,7 @@ def in_network(address: str, network: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address, IPv4 in IPv6 form as IPv4; None for other text."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -61,6 +63,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 @lru_cache(maxsize=4096)
 def _network(text: str) -> IPv4Network | IPv6Network | None:
+    """The network, IPv4 in IPv6 form as IPv4; None for other text."""
     try:
         network = ip_network(text, strict=False)
     except ValueError:

@@ -32,7 +32,7 @@ def shown(value: object) -> str:
 
 
 def permission_of(value: object) -> Permission:
-    """Raises RuleFormatError."""
+    """``allow`` or ``deny``. Raises RuleFormatError for anything else."""
     if value == "allow":
         return "allow"
     if value == "deny":

@@ -58,6 +58,7 @@ class _Reader:
         self._next: _Token | None = None
 
     def terms(self) -> Iterator[TopTerm]:
+        """The terms, each of which ends with a dot. Raises ImportFormatError."""
         while self._peek() is not None:
             start = self._peek()
             assert start is not None
@@ -69,6 +70,7 @@ class _Reader:
             yield TopTerm(line, term)
 
     def _split(self) -> Iterator[_Token]:
+        """The tokens, without space and comments. Raises ImportFormatError for other text."""
         position = 0
         while position < len(self._text):
             found = _TOKEN.match(self._text, position)
@@ -86,6 +88,7 @@ class _Reader:
         return self._next
 
     def _take(self, wanted: str) -> _Token:
+        """The next token, taken. Raises ImportFormatError, with what is ``wanted``, at the end of the file."""
         token = self._peek()
         if token is None:
             raise ImportFormatError(f"line {self._line(len(self._text))}: the file ends where {wanted} should be")
@@ -93,6 +96,7 @@ class _Reader:
         return token
 
     def _term(self, depth: int) -> object:
+        """The next term: a text, an Atom, a number, a list, or a tuple."""
         token = self._take("a term")
         if depth > DEEPEST:
             raise self._error(token, f"terms are nested more than {DEEPEST} levels deep")
@@ -117,6 +121,7 @@ class _Reader:
         return "".join(parts)
 
     def _group(self, opened: _Token, depth: int) -> object:
+        """The term that ``opened`` begins: a tuple, a list, or a binary as a text."""
         closing = _CLOSING[opened.text]
         items: list[object] = []
         if (first := self._peek()) is None or first.text != closing or first.kind != "close":
@@ -140,6 +145,8 @@ class _Reader:
         return "".join(str(item) for item in items)
 
     def _unescaped(self, token: _Token) -> str:
+        """The text of a quoted token, with its escapes replaced."""
+
         def replace(found: re.Match[str]) -> str:
             octal, long_hexadecimal, hexadecimal, control, other = found.groups()
             if octal or long_hexadecimal or hexadecimal:

@@ -82,6 +82,7 @@ def read_rules(text: str) -> list[Rule]:
 
 
 def _rules(content: object) -> Iterator[Rule]:
+    """The rules of decoded JSON: of a list or page of EMQX's groups, or of one of ours. Raises RuleFormatError."""
     groups: object = [content]
     if isinstance(content, dict) and "data" in content:
         groups = content["data"]
@@ -107,6 +108,7 @@ def _rank(group: Mapping[str, object]) -> int:
 
 
 def _group(group: Mapping[str, object], place: str) -> Iterator[Rule]:
+    """The rules of an object for a user, a client or all; ``place`` begins their source. Raises RuleFormatError."""
     kinds: tuple[SubjectKind, ...] = ("clientid", "username")
     concerning: list[Condition] = []
     for kind in kinds:
@@ -130,6 +132,7 @@ def _group(group: Mapping[str, object], place: str) -> Iterator[Rule]:
 
 
 def _own(entry: Mapping[str, object], source: str, concerning: Who) -> Rule:
+    """A rule in our form, with the further conditions ``concerning``. Raises RuleFormatError."""
     unknown = entry.keys() - _OUR_KEYS
     if unknown:
         raise RuleFormatError(f"{shown(min(unknown))} is no part of a rule; there are {', '.join(sorted(_OUR_KEYS))}")

@@ -113,6 +113,7 @@ def _resolved(rules: Sequence[Rule], subject: Subject) -> Iterator[tuple[Rule, s
 
 @lru_cache(maxsize=256)
 def _kinds(actions: frozenset[Action], qos: frozenset[int], retain: bool | None) -> int:
+    """The kinds of request with these actions, QoS (empty for any) and retain (None for both), as bits."""
     levels = 0
     for value in qos or (0, 1, 2):
         levels |= 1 << value if 0 <= value <= 2 else 0
@@ -176,6 +177,7 @@ class _Writer:
                 break
 
     def _hand_over_line(self, line: _Line, kinds: int, told: int) -> None:
+        """Add a rule for the kinds ``told``; it is left out for the rest of its ``kinds``."""
         text: str | None = line.topic
         if not _wild(line.topic):
             if line.eq or "${" in line.topic:  # the same thing without wildcards, and EMQX looks for no placeholder
@@ -280,6 +282,7 @@ def _entries(permission: Permission, topic: str, kinds: int) -> Iterator[dict[st
 
 
 def _entry(permission: Permission, action: str, topic: str, qos: int, retain: bool | None) -> dict[str, object]:
+    """A rule in EMQX's form; ``qos`` has a bit for each level, ``retain`` is None for both."""
     entry: dict[str, object] = {"permission": permission, "action": action, "topic": topic}
     if qos != 0b111:
         entry["qos"] = [value for value in range(3) if qos >> value & 1]

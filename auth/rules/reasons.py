@@ -33,6 +33,7 @@ def mismatch(rule: Rule, request: AccessRequest) -> str:
 
 
 def _topic(rule: Rule, request: AccessRequest) -> str:
+    """Why the rule's topic does not match; "" if it matches."""
     topic = judged_topic(request.action, request.topic)
     if topic is None:
         return "what was asked about is no topic"
@@ -54,6 +55,7 @@ def _topic(rule: Rule, request: AccessRequest) -> str:
 
 
 def _no_value(text: str, subject: Subject) -> str:
+    """Why a rule's topic has no filter for this client."""
     template = parse_topic(text)
     if template.problem:
         return template.problem

@@ -76,6 +76,7 @@ def parse_topic(text: str) -> TopicTemplate:
 
 
 def _unknown(name: str) -> str:
+    """The sentence about an unknown placeholder."""
     known = ", ".join(f"${{{known}}}" for known in _NAMES)
     return (
         f"${{{name[:100]}}} is no placeholder; there are {known} and ${{client_attrs.NAME}}, "
