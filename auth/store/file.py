@@ -71,6 +71,7 @@ CREATE TABLE audit (
 
 
 def _make_first(db: sqlite3.Connection) -> None:
+    """Make the tables of format 1, with a first key of device secrets."""
     for statement in _FIRST.split(";\n"):
         if statement.strip():
             db.execute(statement)
@@ -126,6 +127,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _create(path: Path) -> None:
+    """Make an empty file for this user alone; close an existing one to users outside its group."""
     try:
         # Created here, because SQLite would make it readable for all users. Its -wal and -shm get the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -136,6 +138,7 @@ def _create(path: Path) -> None:
 
 
 def _migrate(path: Path, db: sqlite3.Connection) -> None:
+    """Bring an older format to the present one, wholly or not at all."""
     if _format(path, db) == FORMAT:
         return
     db.execute("PRAGMA journal_mode = WAL")

@@ -137,6 +137,7 @@ class FirstStart:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def _emqx(self) -> None:
+        """Make the secrets that EMQX and the service share, and EMQX's files with them. Raises ConfigError."""
         given = self._settings.auth.shared_secret
         what = "the secret that EMQX shows to the service"
         secret = self._secret("service/shared_secret", given, _PRIVATE, what)
@@ -168,6 +169,7 @@ class FirstStart:
             self._file("grafana/admin_password", lambda: secrets.token_urlsafe(24), _GROUP, what)
 
     def _make_folder(self, place: str, mode: int) -> Path:
+        """The folder ``place``, made if missing; open to the group unless ``mode``, of its files, is private."""
         folder = self._folder / place
         try:
             for missing in reversed([one for one in folder.parents if not one.exists()]):
@@ -211,6 +213,7 @@ class FirstStart:
         return _read(path)
 
     def _write(self, path: Path, text: str, mode: int) -> None:
+        """Write a file durably, with this mode. Raises ConfigError."""
         try:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
                 os.fchmod(file.fileno(), mode)  # whatever the umask says
@@ -247,6 +250,7 @@ class FirstStart:
             self._say(f"added {many(len(wanted), 'rule')} for {name}: its routes, and what it publishes")
 
     def _gateway_rules(self, name: str) -> Iterator[Rule]:
+        """What the gateway's user needs: its routes, and topics of status, canary and commands."""
         settings = self._settings
         who: Who = (("username", name),)
         filters = [topic for route in settings.routes for topic in route.filters]
@@ -281,6 +285,7 @@ class FirstStart:
         return True
 
     def _devices(self, editor: Editor, names: Sequence[str]) -> None:
+        """Add users with generated secrets, which go to devices.csv; existing users stay as they are."""
         made: dict[str, str] = {}
         for name in dict.fromkeys(names):
             if any(one in name for one in ',"\r\n'):
@@ -306,6 +311,8 @@ class FirstStart:
 
 
 def _read(path: Path, *, strip: bool = True) -> str:
+    """The file's text. Raises FileNotFoundError, and ConfigError for an unreadable file or, with ``strip``, an empty
+    one."""
     try:
         text = path.read_text()
     except FileNotFoundError:

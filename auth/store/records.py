@@ -59,6 +59,7 @@ def attributes_of(text: str) -> Mapping[str, str]:
 
 
 def user_of(row: Sequence[Any]) -> User:
+    """The user of a row of USER_COLUMNS."""
     groups = row[4]
     return User(
         row[0],

@@ -30,6 +30,7 @@ _QOS: Final = tuple(frozenset(level for level in (0, 1, 2) if bits >> level & 1)
 
 
 def rule_of(row: Sequence[Any]) -> StoredRule:
+    """The rule of a row of RULE_COLUMNS."""
     number, position, kind, value, permission, topic, eq, actions, qos, retain, who = row
     conditions = ((kind, value),) if who is None else tuple((one[0], one[1]) for one in json.loads(who))
     rule = Rule(
@@ -118,6 +119,7 @@ class RuleEdits:
         return number
 
     def _between(self, before: int) -> int:
+        """A free position directly before a rule; without one the list is numbered anew."""
         for _ in range(2):
             at = self._position(before)
             below = self._db.execute("SELECT max(position) FROM rules WHERE position < ?", (at,)).fetchone()[0]
@@ -134,6 +136,7 @@ class RuleEdits:
         return int(found[0])
 
     def _number_anew(self) -> None:
+        """Give all rules positions with gaps; their order stays."""
         rows = self._db.execute("SELECT id FROM rules ORDER BY position").fetchall()
         self._db.executemany(
             "UPDATE rules SET position = ? WHERE id = ?",

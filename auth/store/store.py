@@ -217,6 +217,7 @@ class Store:
         return next(self._list("SELECT count(*) FROM rules", (), lambda row: int(row[0])))
 
     def _list(self, sql: str, values: tuple[Any, ...], make: Callable[[Any], T]) -> Iterator[T]:
+        """Each row of a query, as ``make`` reads it. Raises StoreError."""
         try:
             for row in self._ready().execute(sql, values):
                 yield make(row)
@@ -250,6 +251,7 @@ class Store:
         return self._db
 
     def _connect(self) -> None:
+        """Open the file, in place of one that was open before, and read its versions."""
         self._disconnect()
         found = self.path.stat()
         db = store_file.connect(self.path, wait_s=_READ_WAIT_S, read_only=True)
@@ -294,6 +296,7 @@ class Store:
         self._data_version = seen  # last: a look that failed on the way, at a lock, is repeated
 
     def _refill_caches(self) -> None:
+        """Forget rules and tenants, and note which kinds of conditions and networks there are."""
         self._rules.clear()
         self._everybody = None
         self._kept_rules = 0
@@ -306,6 +309,7 @@ class Store:
         return [row[0] for row in self._ready().execute(_DIFFERENT.format(column, table))]
 
     def _find_user(self, kind: IdentityKind, identity: str) -> User | None:
+        """As ``find_user``, without its check for changes."""
         if kind == "address":
             for network in enclosing(identity, self._user_prefixes):
                 row = self._ready().execute(_LOGIN, (kind, network)).fetchone()
@@ -319,6 +323,7 @@ class Store:
         return None if row is None else login_user_of(kind, identity, row)
 
     def _find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
+        """As ``find_ban``, without its check for changes."""
         if not self._ban_kinds:
             return None
         db = self._ready()
@@ -334,6 +339,7 @@ class Store:
         return None
 
     def _tenant(self, name: str) -> Tenant | None:
+        """As ``tenant``, without its check for changes."""
         if name in self._tenants:
             self._tenants.move_to_end(name)
             return self._tenants[name]
@@ -353,6 +359,7 @@ class Store:
         return {row[0]: bytes(row[1]) for row in self._ready().execute("SELECT id, key FROM device_keys")}
 
     def _rules_for(self, subject: Subject) -> tuple[Rule, ...]:
+        """As ``rules_for``, without its check for changes."""
         kinds = self._rule_kinds
         if kinds == _FOR_EVERYBODY:
             if self._everybody is None:
@@ -402,6 +409,7 @@ class Store:
         return found
 
     def _read_rules(self, kind: str, value: str) -> list[StoredRule]:
+        """The rules found by this condition, in order."""
         try:
             rows = self._ready().execute(_RULES, (kind, value)).fetchall()
         except UnicodeEncodeError:

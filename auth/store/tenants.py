@@ -73,6 +73,7 @@ class TenantEdits:
         return tenant
 
     def _put(self, tenant: Tenant) -> None:
+        """Write a tenant, new or changed. Raises StoreError for a value that cannot be stored."""
         now = self._session.now_s
         self._db.execute(
             f"INSERT OR REPLACE INTO tenants ({TENANT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - no value is in the text

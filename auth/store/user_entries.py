@@ -107,6 +107,7 @@ def read_tenant(fields: Mapping[str, Any]) -> Tenant:
 
 
 def _identity(fields: Mapping[str, Any], kind: IdentityKind) -> tuple[IdentityKind, str]:
+    """How the user is found, and its name. Raises EntryError unless exactly one column names it."""
     named = [(column, text) for column in _IDENTITIES if (text := _text(fields, column))]
     if len(named) != 1:
         raise EntryError(
@@ -147,6 +148,7 @@ def _password(fields: Mapping[str, Any], form: HashForm, plain: str | None) -> t
 
 
 def _check_plain(column: str, plain: str) -> None:
+    """Raises EntryError for a readable password that MQTT cannot carry."""
     try:
         size = len(plain.encode())
     except UnicodeEncodeError:
@@ -156,6 +158,7 @@ def _check_plain(column: str, plain: str) -> None:
 
 
 def _text(fields: Mapping[str, Any], column: str) -> str | None:
+    """A column's text; None if it is missing. Raises EntryError."""
     value = fields.get(column)
     if value is None:
         return None
@@ -165,6 +168,7 @@ def _text(fields: Mapping[str, Any], column: str) -> str | None:
 
 
 def _yes(fields: Mapping[str, Any], column: str) -> bool:
+    """Whether a column says true; missing or empty means false. Raises EntryError."""
     value = fields.get(column)
     if value is None or value == "":
         return False
@@ -176,6 +180,7 @@ def _yes(fields: Mapping[str, Any], column: str) -> bool:
 
 
 def _number(fields: Mapping[str, Any], column: str) -> int | None:
+    """A whole number; None if it is missing. Raises EntryError."""
     value = fields.get(column)
     if value is None:
         return None
@@ -185,6 +190,7 @@ def _number(fields: Mapping[str, Any], column: str) -> int | None:
 
 
 def _groups(value: object) -> frozenset[str]:
+    """Groups of a list, or of a text with commas. Raises EntryError."""
     if value is None or value == "":
         return frozenset()
     names = value.split(",") if isinstance(value, str) else value
@@ -194,6 +200,7 @@ def _groups(value: object) -> frozenset[str]:
 
 
 def _attributes(value: object) -> dict[str, str]:
+    """Attributes of an object, or of its JSON. Raises EntryError."""
     if value is None or value == "":
         return {}
     if isinstance(value, str):
@@ -208,6 +215,7 @@ def _attributes(value: object) -> dict[str, str]:
 
 
 def _moment(value: object) -> int | None:
+    """Unix seconds of a number or a text; None for never. Raises EntryError."""
     if value is None or value == "":
         return None
     if isinstance(value, int) and not isinstance(value, bool):

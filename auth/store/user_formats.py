@@ -75,6 +75,7 @@ class _Reader:
         self._lines: dict[tuple[str, str], int] = {}
 
     def csv(self, text: str) -> None:
+        """Read a CSV file, whose first line names the columns. Raises ImportFormatError."""
         rows = csv.reader(io.StringIO(text, newline=""), strict=True)
         try:
             header = [name.strip() for name in next(rows)]
@@ -94,6 +95,7 @@ class _Reader:
             raise self._error(rows.line_num, "", f"this is no CSV: {error}") from None
 
     def json_array(self, text: str) -> None:
+        """Read a JSON list of users, one after the other, for the line of each. Raises ImportFormatError."""
         decoder = json.JSONDecoder(object_pairs_hook=_object)
         position, line, ended = text.index("[") + 1, text.count("\n", 0, text.index("[")) + 1, False
         first = True
@@ -116,6 +118,7 @@ class _Reader:
             raise self._error(line, "", "something stands behind the end of the list")
 
     def json_lines(self, text: str) -> None:
+        """Read an export, or users, with a JSON object in each line. Raises ImportFormatError."""
         decoder = json.JSONDecoder(object_pairs_hook=_object)
         for number, line in enumerate(text.split("\n"), start=1):
             stripped = line.strip()
@@ -132,6 +135,7 @@ class _Reader:
                 self._user(value, number)
 
     def _decode(self, decoder: json.JSONDecoder, text: str, start: int, line: int) -> tuple[Any, int]:
+        """The JSON value that begins at ``start``, and where it ends; ``line`` is the number of its line."""
         try:
             return decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
@@ -145,6 +149,7 @@ class _Reader:
             ) from None
 
     def _user(self, fields: object, line: int, *, empty_is_none: bool = False) -> None:
+        """Keep a user. ``empty_is_none``: an empty field is a missing one, as in CSV."""
         if not isinstance(fields, dict):
             raise self._error(line, "", "a user is a JSON object")
         if empty_is_none:
@@ -166,6 +171,7 @@ class _Reader:
             raise self._error(line, f"tenant.{error.column}", str(error)) from None
 
     def _header(self, fields: Mapping[str, Any], line: int) -> None:
+        """Read the first line of an export: its version, and keys of device secrets."""
         if fields["format"] != _FORMAT:
             raise self._error(line, "format", f"this is no file of users: {_FORMAT!r} is wanted")
         if fields.get("version") != _VERSION:
@@ -196,6 +202,7 @@ class _TwiceError(ValueError):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; _TwiceError for a name that is there twice."""
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:

@@ -101,6 +101,7 @@ class UserEdits:
         )
 
     def _existing(self, kind: str, identity: str) -> User:
+        """The user. Raises NotStoredError if there is none."""
         user = self.get(kind, identity)
         if user is None:
             raise NotStoredError(
@@ -128,6 +129,7 @@ class UserEdits:
         self._room_left[tenant] -= 1
 
     def _put(self, user: User) -> None:
+        """Write a user, new or changed. Raises StoreError for a value that cannot be stored."""
         if user.password:
             if user.kind not in _WITH_PASSWORDS:
                 raise StoreError(f"A user found by {user.kind} has no password: its certificate or address suffices.")

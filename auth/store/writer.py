@@ -64,6 +64,7 @@ class Writer:
         await asyncio.wrap_future(done)
 
     def _queue(self, change: _Change) -> bool:
+        """Whether there was room for the change; starts the thread with the first one."""
         with self._condition:
             if self._closing or len(self._changes) >= _ROOM:
                 self.dropped += 1
@@ -90,6 +91,7 @@ class Writer:
             thread.join(timeout_s)
 
     def _run(self) -> None:
+        """The thread: write batches until the end; logs the first failure of several."""
         failing = False
         while batch := self._next():
             why = ""
@@ -131,6 +133,7 @@ class Writer:
                 self._condition.wait_for(lambda: self._closing, _AGAIN_S)
 
     def _write(self, db: sqlite3.Connection, batch: list[_Change]) -> None:
+        """Make all changes of a batch in one transaction; a refused one does not undo the others."""
         refused = 0
         with transaction(self._path, db, "service") as editor:
             for change in batch:
@@ -150,6 +153,7 @@ class Writer:
 
 
 def _tell(done: Future[None], why: str) -> None:
+    """End a waiter's wait; ``why`` is the failure, empty for success."""
     if done.set_running_or_notify_cancel():
         if why:
             done.set_exception(StoreError(why))
