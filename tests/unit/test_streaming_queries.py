@@ -25,7 +25,7 @@ from streaming.runtime.session import session_conf
 from tests.batch_reports import batch_report
 from tests.kinds import is_a
 
-PATIENCE_S = 10.0
+PATIENCE_S = 20.0  # less than the shutdown_timeout that some must not wait for
 
 
 class FakeQuery:
