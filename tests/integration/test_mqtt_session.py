@@ -385,7 +385,8 @@ async def test_another_address_is_tried_without_a_wait() -> None:
 @pytest.mark.parametrize("strategy", ["hash_clientid", "round_robin"])
 @pytest.mark.parametrize("clients", [1, 3])
 async def test_a_devices_order_is_kept_where_the_broker_keeps_it(strategy: Any, clients: int) -> None:
-    async with ScriptedBroker(Rules(strategy=strategy)) as broker, running(broker, clients=clients) as (path, _):
+    rules = Rules(strategy=strategy, queue=3000)
+    async with ScriptedBroker(rules) as broker, running(broker, clients=clients) as (path, _):
         for start in range(0, 3000, 30):
             publish(broker, range(start, start + 30))
             await asyncio.sleep(0.001)
@@ -601,7 +602,7 @@ async def test_a_session_comes_back_while_reading_is_paused_for_want_of_memory()
     """During a long outage of Kafka the broker may drop the connection; the session must not be away until it ends."""
     routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": 0}]
     tables: dict[str, Any] = {"routes": routes, "flow": {"memory_bytes": 1 << 20}, "mqtt": {"keepalive": "1s"}}
-    async with ScriptedBroker() as broker, running(broker, **tables) as (path, sessions):
+    async with ScriptedBroker(Rules(max_mailbox=None)) as broker, running(broker, **tables) as (path, sessions):
         path.producer.holding = True
         for number in range(3000):
             broker.publish(Message(f"devices/{number % 5}", bytes(1000), 0))
