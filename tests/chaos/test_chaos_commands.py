@@ -260,7 +260,7 @@ def misbehaves(device: Device, got: Got) -> Iterable[int]:
         case 0:
             return (200, 500, 200)
         case 1:
-            threading.Timer(1.5, device.answer, (got, 200)).start()
+            threading.Timer(6, device.answer, (got, 200)).start()
         case 2:
             device.answer(got._replace(token="garbage" + got.token), 200)
             device.paho.publish(f"devices/{device.name}/res/{got.token}/%%%", b"\xff", 1)
@@ -282,7 +282,7 @@ def test_devices_misbehave_and_others_are_not_held_up(
 ) -> None:
     """One flaps, three answer as they like, one is stormed, one is away; ten others have none of it."""
     site = Site(kafka.bootstrap, unique).create()
-    gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="1s")
+    gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="4s")
     flapping, away = Device(mosquitto.port, "flapping"), "away"
     bad = [Device(mosquitto.port, name, answers=misbehaves) for name in BAD]
     stormed = Device(mosquitto.port, "stormed")
