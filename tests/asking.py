@@ -22,7 +22,7 @@ def exchange(
         connection.close()
 
 
-def get(port: int, path: str, timeout_s: float = 5.0) -> tuple[int, str]:
+def get(port: int, path: str, timeout_s: float = 20.0) -> tuple[int, str]:
     """Status and body."""
     status, _, body = exchange(port, path, timeout_s=timeout_s)
     return status, body.decode()

@@ -56,10 +56,10 @@ def away(request: pytest.FixtureRequest, make_kafka: Callable[..., KafkaCluster]
 
 
 def test_a_kafka_that_answers_nothing_costs_nothing_but_time(away: Away, make_case: MakeCase) -> None:
-    """The broker queues a second's messages, as EMQX does; the rest of the outage is on disk, for memory is set to hold
-    a tenth of it. The backlog shrinks at three times the live rate or more."""
+    """The broker queues five seconds' messages; the rest of the outage is on disk, for memory is set to hold a tenth of
+    it. The backlog shrinks at three times the live rate or more."""
     flow = {"memory_bytes": 5 << 20, "expected_packet_bytes": 200}
-    case = make_case(in_order(1000), rate=RATE, bootstrap=away.entry, flow=flow)
+    case = make_case(in_order(2000), rate=RATE, bootstrap=away.entry, flow=flow)
     case.bootstrap = away.bootstrap
     case.flows(RATE)
     with case.watch():
