@@ -10,33 +10,11 @@ from tests.bench.account import Span
 from tests.bench.site import Site
 
 Figure = Literal[
-    "cpu_s_per_million",
-    "messages_per_s",
-    "rss_mib",
-    "pss_mib",
-    "supervisor_mib",
-    "supervisor_pss_mib",
-    "p50_ms",
-    "p99_ms",
-    "seconds",
-    "raw_share",
-    "per_s",
-    "share_of_echo",
-    "share_of_small",
-    "rows_per_cpu_s",
-    "share_of_bronze",
-    "times_plain",
-    "p99_s",
-    "nab_score",
-    "precision",
-    "recall",
-    "f1",
-    "us_per_reading",
-    "bytes_each",
-    "worker_percent",
-    "supervisor_percent",
-    "times_small",
-]
+    "cpu_s_per_million", "messages_per_s", "rss_mib", "pss_mib", "supervisor_mib", "supervisor_pss_mib", "p50_ms",
+    "p99_ms", "seconds", "raw_share", "per_s", "share_of_echo", "share_of_small", "rows_per_cpu_s",
+    "share_of_bronze", "times_plain", "p99_s", "nab_score", "precision", "recall", "f1", "us_per_reading",
+    "bytes_each", "worker_percent", "supervisor_percent", "times_small",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

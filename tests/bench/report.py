@@ -6,34 +6,34 @@ from tests.bench.machine import Machine
 from tests.bench.measurement import Figure, Measurement
 from tests.bench.result import Ratio, Result
 
-_COLUMNS: tuple[tuple[Figure, str], ...] = (
-    ("cpu_s_per_million", "CPU s/M"),
-    ("messages_per_s", "msg/s"),
-    ("rss_mib", "RSS MiB"),
-    ("pss_mib", "PSS MiB"),
-    ("supervisor_mib", "supervisor RSS"),
-    ("supervisor_pss_mib", "PSS"),
-    ("p50_ms", "p50 ms"),
-    ("p99_ms", "p99 ms"),
-    ("seconds", "seconds"),
-    ("raw_share", "of raw"),
-    ("per_s", "answers/s"),
-    ("share_of_echo", "of echo"),
-    ("share_of_small", "of small"),
-    ("rows_per_cpu_s", "rows/CPU s"),
-    ("share_of_bronze", "of bronze"),
-    ("times_plain", "times plain"),
-    ("p99_s", "p99 s"),
-    ("nab_score", "NAB score"),
-    ("precision", "precision"),
-    ("recall", "recall"),
-    ("f1", "F1"),
-    ("us_per_reading", "µs/reading"),
-    ("bytes_each", "bytes each"),
-    ("worker_percent", "worker %"),
-    ("supervisor_percent", "supervisor %"),
-    ("times_small", "times small"),
-)
+_COLUMNS: dict[Figure, str] = {
+    "cpu_s_per_million": "CPU s/M",
+    "messages_per_s": "msg/s",
+    "rss_mib": "RSS MiB",
+    "pss_mib": "PSS MiB",
+    "supervisor_mib": "supervisor RSS",
+    "supervisor_pss_mib": "PSS",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "seconds": "seconds",
+    "raw_share": "of raw",
+    "per_s": "answers/s",
+    "share_of_echo": "of echo",
+    "share_of_small": "of small",
+    "rows_per_cpu_s": "rows/CPU s",
+    "share_of_bronze": "of bronze",
+    "times_plain": "times plain",
+    "p99_s": "p99 s",
+    "nab_score": "NAB score",
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "us_per_reading": "µs/reading",
+    "bytes_each": "bytes each",
+    "worker_percent": "worker %",
+    "supervisor_percent": "supervisor %",
+    "times_small": "times small",
+}
 
 
 def _number(value: float) -> str:
@@ -53,7 +53,7 @@ def machine_lines(machine: Machine) -> list[str]:
 
 def run_line(name: str, run: Measurement) -> str:
     """One run of one row."""
-    shown = [f"{label} {_number(run.figures[figure])}" for figure, label in _COLUMNS if figure in run.figures]
+    shown = [f"{label} {_number(run.figures[figure])}" for figure, label in _COLUMNS.items() if figure in run.figures]
     return f"  {name}: {', '.join(shown)}"
 
 
@@ -69,21 +69,17 @@ def _verdict(result: Result) -> str:
     if result.failures:
         return "FAILED, see above"
     judged = [
-        f"{label} {target} {'met' if result.met(target) else 'MISSED'}"
+        f"{_COLUMNS[target.figure]} {target} {'met' if result.met(target) else 'MISSED'}"
         for target in result.row.targets
-        for figure, label in _COLUMNS
-        if figure == target.figure
     ]
     return "; ".join(judged) + _moved(result.moved)
 
 
 def table(results: Sequence[Result]) -> list[str]:
     """Median (smallest-largest) of each figure, and each target with its outcome."""
-    used = [column for column in _COLUMNS if any(result.spread(column[0]) for result in results)]
-    rows = [["row", *(label for _figure, label in used), "target"]]
-    rows += [
-        [result.row.name, *(_cell(result, figure) for figure, _label in used), _verdict(result)] for result in results
-    ]
+    used = [figure for figure in _COLUMNS if any(result.spread(figure) for result in results)]
+    rows = [["row", *(_COLUMNS[figure] for figure in used), "target"]]
+    rows += [[result.row.name, *(_cell(result, figure) for figure in used), _verdict(result)] for result in results]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) for row in rows
