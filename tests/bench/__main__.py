@@ -1,4 +1,5 @@
-"""`python -m tests.bench`: measures the gateway and prints, and writes, what it found."""
+"""`python -m tests.bench`: measures the gateway and prints, and writes, what it found. Rows are run in rounds, so that
+what is compared is measured in turn and not an hour apart."""
 
 import argparse
 import contextlib
@@ -14,10 +15,10 @@ from typing import NoReturn
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.bench import against, machine, report
 from tests.bench.measurement import Row
+from tests.bench.processes import BenchError
 from tests.bench.records import Kafka
-from tests.bench.result import memory_row, ratios
+from tests.bench.result import Result, memory_row, ratios
 from tests.bench.rows import RATIOS, ROWS, RSS_LIMIT_MIB
-from tests.bench.runner import run_rows
 from tests.bench.site import Site
 
 _WORSE_STATUS = 3
@@ -67,6 +68,34 @@ def _chosen(only: Sequence[str] | None) -> list[Row]:
     if wanted == {_MEMORY_ROW}:
         wanted.update(_FEEDS_MEMORY_ROW)
     return [row for row in ROWS if row.name in wanted]
+
+
+def run_rows(rows: Sequence[Row], site: Site, runs: int) -> list[Result]:
+    """Each row ``runs`` times, one round after the other. A row that failed is not run again; the others go on.
+
+    Prints a line for each run. KeyboardInterrupt goes through, with everything that was started ended.
+    """
+    results = [Result(row) for row in rows]
+    for number in range(runs):
+        print(f"round {number + 1} of {runs}", flush=True)
+        for result in results:
+            for _ in range(-(-result.row.minimum_runs // runs)):
+                if not result.failures:
+                    _run_once(result, site)
+    return results
+
+
+def _run_once(result: Result, site: Site) -> None:
+    result.reference_ns.append(machine.reference_ns())
+    try:
+        run = result.row.run(site)
+    except (BenchError, OSError) as error:
+        result.failures.append(str(error) or type(error).__name__)
+        print(f"  {result.row.name}: FAILED: {result.failures[-1]}", flush=True)
+    else:
+        result.reference_ns.append(machine.reference_ns())
+        result.runs.append(run)
+        print(report.run_line(result.row.name, run), flush=True)
 
 
 def _terminate(_signal: int, _frame: object) -> NoReturn:

@@ -96,8 +96,7 @@ class SpanClock:
 
     def stop(self) -> Span:
         """The stretch since the making. Raises ProcessLookupError when the process is gone."""
-        ended_ns = time.monotonic_ns()
-        return Span(ended_ns - self._started_ns, cpu_of(self._pid) - self._cpu)
+        return Span(time.monotonic_ns() - self._started_ns, cpu_of(self._pid) - self._cpu)
 
 
 def _status_mib(members: list[int], field: str) -> float:

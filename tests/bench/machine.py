@@ -43,7 +43,11 @@ def describe() -> Machine:
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         kernel=platform.release(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        versions={**_libraries(), "mosquitto": _mosquitto(), "embedded Kafka": _kafka()},
+        versions={
+            **{name: metadata.version(name) for name in _LIBRARIES},
+            "mosquitto": _mosquitto(),
+            "embedded Kafka": next(jar.version for jar in locked_jars("kafka") if jar.name.startswith("kafka_")),
+        },
         load_average=os.getloadavg(),
         reference_ns=round(reference_ns(), 1),
     )
@@ -68,14 +72,6 @@ def reference_ns() -> float:
 def _cpu_model() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _libraries() -> dict[str, str]:
-    return {name: metadata.version(name) for name in _LIBRARIES}
-
-
-def _kafka() -> str:
-    return next(jar.version for jar in locked_jars("kafka") if jar.name.startswith("kafka_"))
 
 
 def _mosquitto() -> str:

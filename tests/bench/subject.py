@@ -196,30 +196,40 @@ class Gateway:
 
     def start(self, place: Place) -> Subject:
         """The gateway, bridging `devices/#` to the topic, its data directory in the place."""
-        place.directory.mkdir(parents=True, exist_ok=True)
-        http_port = free_port()
         others = [
             {"name": f"other-{number}", "filters": [f"sites/+/{number}/#"], "topic": place.topic}
             for number in range(1, self.routes)
         ]
-        settings = {
+        tables = {
             "instance": "bench",
             "workers": self.workers,
-            "data_dir": str(place.directory / "data"),
-            "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"], **self.mqtt},
-            "kafka": {"bootstrap_servers": [place.kafka], **self.kafka},
+            "mqtt": self.mqtt,
+            "kafka": self.kafka,
             "flow": self.flow,
-            "dead_letter": {"topic": place.dead_letters},
-            "ledger": {"topic": place.ledger},
-            "http": {"port": http_port},
             "routes": [*others, {"name": "telemetry", "filters": ["devices/#"], "topic": place.topic, **self.route}],
         }
-        file = place.directory / "gateway.toml"
-        file.write_text(to_toml(settings))
         command = [str(Path(sys.executable).with_name("gateway"))]
         if not self.metrics:
             command = [sys.executable, "-m", "tests.bench.without_metrics"]
-        return Subject([*command, "run", "--config", str(file)], place.directory / "gateway.log", http_port)
+        return _run(command, place, tables)
+
+
+def _run(command: list[str], place: Place, tables: dict[str, Any]) -> Subject:
+    """`gateway run` at the place, its data directory there, with these settings beside the addresses and topics."""
+    place.directory.mkdir(parents=True, exist_ok=True)
+    http_port = free_port()
+    settings = {
+        **tables,
+        "data_dir": str(place.directory / "data"),
+        "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"], **tables.get("mqtt", {})},
+        "kafka": {"bootstrap_servers": [place.kafka], **tables.get("kafka", {})},
+        "dead_letter": {"topic": place.dead_letters},
+        "ledger": {"topic": place.ledger},
+        "http": {"port": http_port},
+    }
+    file = place.directory / "gateway.toml"
+    file.write_text(to_toml(settings))
+    return Subject([*command, "run", "--config", str(file)], place.directory / "gateway.log", http_port)
 
 
 class AuthService:
@@ -295,25 +305,14 @@ class CommandGateway:
 
     def start(self, place: Place, status_topic: str) -> Subject:
         """The gateway, from the place's topic to `devices/<n>/req/set`."""
-        place.directory.mkdir(parents=True, exist_ok=True)
-        http_port = free_port()
         commands = {"name": "bench", "topics": [place.topic], "status_topic": status_topic, "settle": "0s"}
-        settings = {
+        tables = {
             "instance": f"bench-{place.topic[-6:]}",
             "workers": 0,
-            "data_dir": str(place.directory / "data"),
-            "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"]},
-            "kafka": {"bootstrap_servers": [place.kafka]},
-            "dead_letter": {"topic": place.dead_letters},
-            "ledger": {"topic": place.ledger},
-            "http": {"port": http_port},
             "routes": [{"name": "none", "filters": ["nothing/#"], "topic": place.topic}],  # one has to be there
             "commands": [{**commands, **self.commands}],
         }
-        file = place.directory / "gateway.toml"
-        file.write_text(to_toml(settings))
-        command = [sys.executable, "-m", "gateway.cli.main", "run", "--config", str(file)]
-        return Subject(command, place.directory / "gateway.log", http_port)
+        return _run([sys.executable, "-m", "gateway.cli.main"], place, tables)
 
 
 @dataclass(frozen=True, slots=True)

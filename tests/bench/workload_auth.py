@@ -176,8 +176,8 @@ def _measured(found: Sequence[Slice], echoes: Sequence[Slice], service: _Running
 def auth_large(site: Site) -> Measurement:
     """What a decision costs among many users and rules, against few, on two services that are asked in turn: logins
     that no cache knows, and topics that each user has rules of its own for."""
-    small = site.shared("auth-small", partial(_fill_rules, users=1_000))
-    large = site.shared("auth-large", partial(_fill_rules, users=_DEVICES))
+    small = site.shared("auth-small", partial(_fill, devices=1_000, rules_each=10))
+    large = site.shared("auth-large", partial(_fill, devices=_DEVICES, rules_each=10))
     with site.folder() as folder, _serving(folder / "small", small) as one, _serving(folder / "large", large) as other:
         services = {_SMALL: one, _LARGE: other}
         shares, rates = [], {name: list[float]() for name in (*services, *(f"{name}_topics" for name in services))}
@@ -205,28 +205,13 @@ _SMALL: Final = "small"
 _LARGE: Final = "large"
 
 
-def _fill_rules(folder: Path, *, users: int) -> None:
-    """Users with ten rules of their own each."""
-    made = [(f"device-{number:06}", generate_secret()) for number in range(users)]
-    with Store(folder / "auth.sqlite3").edit("bench") as editor:
-        key = editor.current_device_key()
-        for name, secret in made:
-            editor.users.add(User("username", name, hash_device_secret(secret, key)), audited=False)
-        editor.rules.extend(
-            Rule("allow", f"devices/{name}/{part}/#", who=(("username", name),))
-            for name, _ in made
-            for part in range(10)
-        )
-    (folder / "devices.json").write_text(json.dumps(made))
-
-
 @contextmanager
 def _service(site: Site, *, devices: int, people: int = 0) -> Iterator[_Running]:
     """The service with so many devices and people, freshly started."""
     with site.folder() as folder:
         (folder / "data").mkdir()
-        made, names = _fill(folder / "data" / "auth.sqlite3", devices, people)
-        (folder / "data" / "devices.json").write_text(json.dumps(made))
+        names = [f"person-{number:04}" for number in range(people)]
+        _fill(folder / "data", devices=devices, people=names)
         with _serving(folder / "service", folder / "data", names) as service:
             yield service
 
@@ -257,18 +242,24 @@ def _serving(folder: Path, data: Path, people: Sequence[str] = ()) -> Iterator[_
         subject.stop()
 
 
-def _fill(file: Path, devices: int, people: int) -> tuple[list[tuple[str, str]], list[str]]:
-    """A database with devices, whose secrets are generated, and people, whose passwords are argon2id."""
+def _fill(folder: Path, *, devices: int, people: Sequence[str] = (), rules_each: int = 0) -> None:
+    """A database with devices, whose secrets are generated, and people, whose passwords are argon2id. Either all share
+    the rules, or each device has so many of its own."""
     cost = AuthHashingSettings()
     stored = hash_argon2id(_PASSWORD, Argon2Cost(cost.memory >> 10, cost.passes))
     made = [(f"device-{number:06}", generate_secret()) for number in range(devices)]
-    names = [f"person-{number:04}" for number in range(people)]
-    with Store(file).edit("bench") as editor:
+    with Store(folder / "auth.sqlite3").edit("bench") as editor:
         key = editor.current_device_key()
         for name, secret in made:
             editor.users.add(User("username", name, hash_device_secret(secret, key)), audited=False)
-        for name in names:
+        for name in people:
             editor.users.add(User("username", name, stored), audited=False)
-        editor.rules.append(Rule("allow", "devices/${username}/#"))
-        editor.rules.append(Rule("allow", "commands/${username}/#", actions=frozenset({"subscribe"})))
-    return made, names
+        if not rules_each:
+            editor.rules.append(Rule("allow", "devices/${username}/#"))
+            editor.rules.append(Rule("allow", "commands/${username}/#", actions=frozenset({"subscribe"})))
+        editor.rules.extend(
+            Rule("allow", f"devices/{name}/{part}/#", who=(("username", name),))
+            for name, _ in made
+            for part in range(rules_each)
+        )
+    (folder / "devices.json").write_text(json.dumps(made))

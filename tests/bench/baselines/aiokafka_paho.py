@@ -16,25 +16,16 @@ import paho.mqtt.client as mqtt
 from aiokafka import AIOKafkaConsumer
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.bench.baselines.options import watch_socket
+
 _WINDOW: Final = 1_000
-
-
-def _client(loop: asyncio.AbstractEventLoop) -> mqtt.Client:
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="baseline", protocol=mqtt.MQTTv5)
-    client.max_inflight_messages_set(_WINDOW)
-    client.on_socket_open = lambda client, _data, sock: loop.add_reader(sock.fileno(), client.loop_read)
-    client.on_socket_close = lambda _client, _data, sock: loop.remove_reader(sock.fileno())  # type: ignore[assignment]
-    client.on_socket_register_write = lambda client, _data, sock: loop.add_writer(sock.fileno(), client.loop_write)
-    client.on_socket_unregister_write = lambda _client, _data, sock: loop.remove_writer(sock.fileno())  # type: ignore[assignment]
-    return client
 
 
 async def _bridge(client: mqtt.Client, consumer: AIOKafkaConsumer) -> None:
     while True:
         for records in (await consumer.getmany(timeout_ms=200)).values():
             for record in records:
-                headers = dict(record.headers)
-                topic = f"devices/{record.key.decode()}/req/{headers['subject'].decode()}"
+                topic = f"devices/{record.key.decode()}/req/{dict(record.headers)['subject'].decode()}"
                 client.publish(topic, record.value, qos=1)
                 while len(client._out_messages) >= _WINDOW:  # noqa: ASYNC110 - paho does not say it
                     await asyncio.sleep(0.001)
@@ -53,7 +44,9 @@ async def main() -> None:
     consumer = AIOKafkaConsumer(
         options.topic, bootstrap_servers=options.kafka, group_id=f"{options.topic}-bridge", auto_offset_reset="earliest"
     )
-    client = _client(loop)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="baseline", protocol=mqtt.MQTTv5)
+    client.max_inflight_messages_set(_WINDOW)
+    watch_socket(client, loop)
     client.connect("127.0.0.1", options.mqtt_port)
     await consumer.start()
     print("subscribed", flush=True)  # the harness waits for it

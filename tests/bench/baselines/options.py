@@ -1,6 +1,7 @@
-"""What both baselines share: the command line, and the MQTT client."""
+"""What the baselines share: the command line, and the MQTT client."""
 
 import argparse
+import asyncio
 from dataclasses import dataclass
 
 import paho.mqtt.client as mqtt
@@ -45,3 +46,11 @@ def subscriber(options: Options, on_message: CallbackOnMessage) -> mqtt.Client:
     client.on_subscribe = lambda *_args: print("subscribed", flush=True)  # the harness waits for it
     client.on_message = on_message
     return client
+
+
+def watch_socket(client: mqtt.Client, loop: asyncio.AbstractEventLoop) -> None:
+    """Reads and writes when the loop says so, as paho documents its use with asyncio."""
+    client.on_socket_open = lambda client, _data, sock: loop.add_reader(sock.fileno(), client.loop_read)
+    client.on_socket_close = lambda _client, _data, sock: loop.remove_reader(sock.fileno())  # type: ignore[assignment]
+    client.on_socket_register_write = lambda client, _data, sock: loop.add_writer(sock.fileno(), client.loop_write)
+    client.on_socket_unregister_write = lambda _client, _data, sock: loop.remove_writer(sock.fileno())  # type: ignore[assignment]

@@ -15,7 +15,7 @@ from typing import Any
 import paho.mqtt.client as mqtt
 from aiokafka import AIOKafkaProducer
 
-from tests.bench.baselines.options import Options, parse, subscriber
+from tests.bench.baselines.options import Options, parse, subscriber, watch_socket
 
 
 class Bridge:
@@ -33,11 +33,8 @@ class Bridge:
             linger_ms=20,
             max_batch_size=256 * 1024,
         )
-        client = self._client = subscriber(options, self._on_message)
-        client.on_socket_open = self._on_socket_open
-        client.on_socket_close = self._on_socket_close
-        client.on_socket_register_write = self._on_register_write
-        client.on_socket_unregister_write = self._on_unregister_write
+        self._client = subscriber(options, self._on_message)
+        watch_socket(self._client, self._loop)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Bridges until ``stop`` is set."""
@@ -69,18 +66,6 @@ class Bridge:
 
     def _on_message(self, _client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage) -> None:
         self._messages.put_nowait(message)
-
-    def _on_socket_open(self, client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
-        self._loop.add_reader(connection.fileno(), client.loop_read)
-
-    def _on_socket_close(self, _client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
-        self._loop.remove_reader(connection.fileno())
-
-    def _on_register_write(self, client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
-        self._loop.add_writer(connection.fileno(), client.loop_write)
-
-    def _on_unregister_write(self, _client: mqtt.Client, _userdata: object, connection: mqtt.SocketLike) -> None:
-        self._loop.remove_writer(connection.fileno())
 
 
 async def main() -> None:
