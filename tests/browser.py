@@ -1,8 +1,6 @@
 """Debian's Chromium without a screen, driven through Debian's chromedriver: nothing is downloaded, nobody asked."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +10,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+from tests.programs import find
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -72,20 +71,11 @@ class Browser:
         self.driver.save_screenshot(path)
 
 
-def _missing() -> str | None:
-    absent = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    return (
-        f"{' and '.join(absent)} not installed (Debian: apt-get install chromium chromium-driver)" if absent else None
-    )
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One browser for a file's tests."""
-    if reason := _missing():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
+    options.binary_location = find("chromium", "chromium chromium-driver")
     for argument in (
         "--headless=new",
         "--no-sandbox",  # tests may run as root, for whom it does not start otherwise
@@ -97,7 +87,7 @@ def browser() -> Iterator[Browser]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     # The driver is named, so that selenium does not look for one, which it would do over the network.
-    driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    driver = webdriver.Chrome(options=options, service=Service(find("chromedriver", "chromium-driver")))
     try:
         driver.set_page_load_timeout(DEADLINE_S)
         yield Browser(driver)

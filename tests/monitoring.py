@@ -2,21 +2,19 @@
 
 import functools
 import importlib
-import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
 import yaml
 
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
 from streaming.metric_names import SERIES
+from tests.programs import find
 
 ROOT = Path(__file__).parents[1]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -62,15 +60,8 @@ _KEYWORDS = {
 
 
 def tool(name: str) -> str:
-    """The path of a program of Prometheus or Alertmanager; without it the test is skipped, or fails under CI=true."""
-    path = shutil.which(name)
-    if path is None:
-        package = "prometheus-alertmanager" if name in {"amtool", "prometheus-alertmanager"} else "prometheus"
-        message = f"{name} is not installed (Debian: apt-get install {package})"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
+    """The path of a program of Prometheus or Alertmanager; without it the test is skipped, or fails in CI."""
+    return find(name, "prometheus-alertmanager" if name in {"amtool", "prometheus-alertmanager"} else "prometheus")
 
 
 @functools.cache

@@ -14,34 +14,17 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
-
-import pytest
 
 from gateway.local.runtime.ports import PortReservation, reserve_ports
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
 from gateway.local.runtime.server import ServerProcess
 from tests.brokers.certificates import Certificates, make_certificates
+from tests.programs import find
 from tests.waiting import wait_until
 
 _READY = re.compile(rb"mosquitto version \S+ running")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0  # with persistence it writes its database first
-
-
-def missing(reason: str) -> NoReturn:
-    """Skip the test for want of a tool; in CI it fails, for there it would look green for ever."""
-    if os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(f"{reason}; in CI that is a failure")
-    pytest.skip(reason)
-
-
-def find_mosquitto() -> str:
-    """The binary's path. Without one the test is skipped, or fails in CI."""
-    binary = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if binary is None:
-        missing("mosquitto is not installed (Debian: apt-get install mosquitto)")
-    return binary
 
 
 class Mosquitto(ServerProcess):
@@ -65,7 +48,7 @@ class Mosquitto(ServerProcess):
         persistence: bool = False,
         config: str = "",
     ) -> None:
-        self._binary = find_mosquitto()
+        self._binary = find("mosquitto", "mosquitto")
         self._users = users
         self._acl = acl
         self._tls = tls

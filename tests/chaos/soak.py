@@ -30,13 +30,14 @@ import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.runtime.ports import reserve_ports
-from tests.brokers.mosquitto import Mosquitto, find_mosquitto
+from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.proxy import FaultyProxy
 from tests.chaos.gap import Gap
 from tests.chaos.harness import Gateway, Looking, account
 from tests.chaos.publisher import Publishers
 from tests.chaos.soak_faults import Deck, Site, faked_clock, faults_here, small_disk
 from tests.chaos.soak_verdict import Life, Outcome, Sample, report
+from tests.programs import find
 from tests.waiting import wait_until
 
 TOPIC = "soak"
@@ -206,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--minutes is above 0 and at most a week, --rate from 1 to 5000")
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     try:
-        find_mosquitto()
+        find("mosquitto", "mosquitto")
     except (pytest.skip.Exception, pytest.fail.Exception) as error:
         print(f"soak: {error}", file=sys.stderr)
         return 69

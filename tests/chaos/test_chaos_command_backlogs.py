@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from gateway.local.embedded.kafka import KafkaCluster
-from tests.brokers.mosquitto import Mosquitto, missing
+from tests.brokers.mosquitto import Mosquitto
 from tests.chaos.command_case import DEVICES, RATE, Load, begin, flows, in_ms, judge
 from tests.chaos.commands import (
     Device,
@@ -28,6 +28,7 @@ from tests.chaos.commands import (
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import FULL, Gateway
 from tests.chaos.soak_faults import faked_clock
+from tests.programs import missing
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow

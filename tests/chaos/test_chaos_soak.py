@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.brokers.mosquitto import find_mosquitto
 from tests.chaos.harness import FULL
 from tests.command_line import ROOT
+from tests.programs import find
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ MINUTES = 10.0 if FULL else 0.25
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Where a soak makes its temporary files; nothing may be left there, nor anybody who uses it."""
-    find_mosquitto()
+    find("mosquitto", "mosquitto")
     place = tmp_path / "t"
     place.mkdir()
     # Ports are reserved by files that all processes on the machine share: they stay where they are.

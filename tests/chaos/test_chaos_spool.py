@@ -11,11 +11,11 @@ import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_cluster import proxied_kafka
-from tests.brokers.mosquitto import missing
 from tests.chaos.case import Case, data_of, in_order
 from tests.chaos.fixtures import MakeCase
 from tests.chaos.harness import FULL, account, in_full_form
 from tests.chaos.soak_faults import faked_clock
+from tests.programs import missing
 from tests.waiting import passes, wait_until
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers.mosquitto import missing
 from tests.compiled import build_wheel, make_tree, run_tests
+from tests.programs import missing
 
 pytestmark = pytest.mark.slow
 

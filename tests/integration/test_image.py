@@ -26,8 +26,8 @@ import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
-from tests.brokers.mosquitto import missing
 from tests.chaos.harness import FULL
+from tests.programs import missing
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.servers.loopback import LoopbackServer, find
+from tests.programs import find
+from tests.servers.loopback import LoopbackServer
 from tests.servers.mariadb import Mariadb
 from tests.servers.postgresql import Postgresql
 from tests.servers.redis import Redis
@@ -17,12 +18,7 @@ from tests.servers.slapd import Slapd
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-KINDS = {
-    Postgresql: "tests.servers.postgresql",
-    Mariadb: "tests.servers.mariadb",
-    Redis: "tests.servers.redis",
-    Slapd: "tests.servers.slapd",
-}
+KINDS = (Postgresql, Mariadb, Redis, Slapd)
 SCRIPT = """
 import sys, importlib, time
 server = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])()
@@ -50,11 +46,13 @@ def until_gone(processes: list[psutil.Process], directory: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.package)
 def test_killed_tests_leave_nothing_running(kind: type[LoopbackServer]) -> None:
-    probe = kind()  # skips where the server is missing
-    probe.stop()
+    kind().stop()  # skips where the server is missing
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     tests = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, KINDS[kind], kind.__name__], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", SCRIPT, kind.__module__, kind.__name__],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     try:
         assert tests.stdout is not None

@@ -4,58 +4,38 @@ Tests that kill or freeze one call ``heal`` in the end.
 """
 
 from collections.abc import Iterator
-
-from tests.servers.loopback import LoopbackServer
-
-__all__ = ["clock", "ldap_server", "mysql_server", "postgresql_server", "provider", "redis_server"]
-
-import contextlib
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
 from tests.servers.identity_provider import Clock, IdentityProvider
+from tests.servers.loopback import LoopbackServer
 from tests.servers.mariadb import Mariadb
 from tests.servers.postgresql import Postgresql
 from tests.servers.redis import Redis
 from tests.servers.slapd import Slapd
 
-S = TypeVar("S", bound="LoopbackServer")
+__all__ = ["clock", "ldap_server", "mysql_server", "postgresql_server", "provider", "redis_server"]
 
 
-@contextlib.contextmanager
-def _started(kind: type[S]) -> Iterator[S]:
-    server = kind()
-    try:
-        server.start()
-        server.create()
-        yield server
-    finally:
-        server.stop()
+def _of_the_session(kind: type[LoopbackServer]) -> Any:
+    @pytest.fixture(scope="session")
+    def started() -> Iterator[LoopbackServer]:
+        server = kind()
+        try:
+            server.start()
+            server.create()
+            yield server
+        finally:
+            server.stop()
+
+    return started
 
 
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[Postgresql]:
-    with _started(Postgresql) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mysql_server() -> Iterator[Mariadb]:
-    with _started(Mariadb) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[Redis]:
-    with _started(Redis) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def ldap_server() -> Iterator[Slapd]:
-    with _started(Slapd) as server:
-        yield server
+postgresql_server = _of_the_session(Postgresql)
+mysql_server = _of_the_session(Mariadb)
+redis_server = _of_the_session(Redis)
+ldap_server = _of_the_session(Slapd)
 
 
 @pytest.fixture

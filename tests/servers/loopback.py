@@ -17,13 +17,11 @@ import psutil
 
 from gateway.local.runtime.ports import PortReservation, reserve_ports
 from gateway.local.runtime.process import GuardedProcess, wait_for_line
-from tests.brokers.mosquitto import missing
 from tests.servers.authority import Authority, Issued
 from tests.waiting import wait_until
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 
 
 class LoopbackServer(ABC):
@@ -175,11 +173,3 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def find(binary: str, package: str, *, also: str = "") -> str:
-    """The path of a server's binary. Without one the test is skipped, or fails in CI. ``also`` are further folders."""
-    found = shutil.which(binary, path=f"{also}:{_PATH}")
-    if found is None:
-        missing(f"{binary} is not installed (Debian: apt-get install {package})")
-    return found

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import pymysql
 
-from tests.servers.loopback import LoopbackServer, find
+from tests.programs import find
+from tests.servers.loopback import LoopbackServer
 
 PASSWORD = "my-Sécret-7732"
 

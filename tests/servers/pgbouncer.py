@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from tests.servers.loopback import LoopbackServer, find
+from tests.programs import find
+from tests.servers.loopback import LoopbackServer
 from tests.servers.postgresql import PASSWORD, Postgresql
 
 

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import ClassVar
 
-from tests.servers.loopback import LoopbackServer, find
+from tests.programs import find
+from tests.servers.loopback import LoopbackServer
 
 PASSWORD = "pg-Secret-7731"
 
@@ -63,14 +64,6 @@ class Postgresql(LoopbackServer):
 
     def _run(self, command: list[str | Path], text: str = "") -> str:
         program = [*self.as_account(), self._bin / str(command[0]), *command[1:]]
-        ran = subprocess.run(
-            [str(part) for part in program],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd="/",
-            timeout=120,
-        )
+        ran = subprocess.run(program, input=text, capture_output=True, text=True, check=False, cwd="/", timeout=120)
         assert ran.returncode == 0, f"{command[0]}: {ran.stdout}{ran.stderr}"
         return ran.stdout.strip()

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import redis
 
-from tests.servers.loopback import LoopbackServer, find
+from tests.programs import find
+from tests.servers.loopback import LoopbackServer
 
 PASSWORD = "re-Secret-7733"
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tests.servers.loopback import LoopbackServer, find
+from tests.programs import find
+from tests.servers.loopback import LoopbackServer
 
 PASSWORD = "ld-Secret-7734"
 SUFFIX = "dc=example,dc=org"
