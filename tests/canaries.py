@@ -85,8 +85,7 @@ def environment_of(canary: Canary) -> dict[str, str]:
     """GATEWAY_… variables with the secret and its surroundings: whole tables as JSON where a list is on the way."""
     found: dict[str, str] = {}
     for path, value in nested(canary.tables()):
-        plain = isinstance(value, str)
-        found[environment_name(path)] = value if plain else json.dumps(value)
+        found[environment_name(path)] = value if isinstance(value, str) else json.dumps(value)
     return found
 
 

@@ -14,12 +14,12 @@ from tests.brokers.mosquitto import Mosquitto
 USERS = {"gateway": "gateway-secret", "sensor": "sensor-secret"}
 ACL = "user gateway\ntopic readwrite #\n\nuser sensor\ntopic readwrite devices/sensor/#\n"
 """Of mosquitto: the gateway may do everything, a device what is its own."""
+_ROUTE = {"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry"}
 
 
 def settings_of(**tables: Any) -> Settings:
     """Settings with one route, ``devices/#`` to the topic ``telemetry``, changed by ``tables``."""
-    route = {"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry"}
-    return load(None, environ={}, overrides={"routes": [route], **tables}).settings
+    return load(None, environ={}, overrides={"routes": [_ROUTE], **tables}).settings
 
 
 class Looked:
@@ -60,8 +60,7 @@ def look(
     directory: Path, *only: str, timeout_s: float = 5.0, options: dict[str, Any] | None = None, **tables: Any
 ) -> Looked:
     """Examine with these settings, from a thread that has no event loop. ``data_dir`` is below ``directory``."""
-    route = {"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry"}
-    overrides = {"routes": [route], "data_dir": str(directory / "data"), "workers": 1, **tables}
+    overrides = {"routes": [_ROUTE], "data_dir": str(directory / "data"), "workers": 1, **tables}
     loaded = load(None, environ={}, overrides=overrides)
     chosen = Options(only=frozenset(only), timeout_s=timeout_s, **(options or {}))
     return Looked(asyncio.run(examine(loaded, chosen)))
@@ -69,5 +68,5 @@ def look(
 
 def mqtt(broker: Mosquitto, password: str = USERS["gateway"], **more: Any) -> dict[str, Any]:
     """The table ``mqtt`` for this broker, with the gateway's user."""
-    usual = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "username": "gateway", "password": password}
-    return {**usual, **more}
+    addresses = [f"mqtt://127.0.0.1:{broker.port}"]
+    return {"addresses": addresses, "username": "gateway", "password": password, **more}

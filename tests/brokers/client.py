@@ -4,7 +4,6 @@ import contextlib
 import queue
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import paho.mqtt.client as mqtt
@@ -80,9 +79,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def subscribe(self, topic_filter: str, qos: int = 1) -> None:
@@ -94,23 +91,22 @@ class Client:
 
     def publish(self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False) -> None:
         """Publish and wait until the broker has acknowledged."""
-        info = self.paho.publish(topic, payload, qos, retain)
-        info.wait_for_publish(DEADLINE)
-        assert info.is_published(), f"{topic} was not acknowledged within {DEADLINE:g} s"
+        self._published(topic, payload, qos, retain=retain)
 
     def publish_refused(self, topic: str, payload: bytes) -> bool:
         """Publish with QoS 1 over MQTT 5 and wait for the acknowledgement; whether it says no."""
-        return bool(self._acknowledgement(topic, payload).is_failure)
+        return bool(self._acknowledged[self._published(topic, payload)].is_failure)
 
     def publish_heard(self, topic: str, payload: bytes, properties: mqtt.Properties) -> bool:
         """Publish likewise; whether anybody has subscribed to the topic, which mosquitto and EMQX tell."""
-        return bool(self._acknowledgement(topic, payload, properties) != "No matching subscribers")
+        number = self._published(topic, payload, properties=properties)
+        return bool(self._acknowledged[number] != "No matching subscribers")
 
-    def _acknowledgement(self, topic: str, payload: bytes, properties: mqtt.Properties | None = None) -> Any:
-        info = self.paho.publish(topic, payload, 1, properties=properties)
+    def _published(self, topic: str, payload: bytes, qos: int = 1, **options: Any) -> int:
+        info = self.paho.publish(topic, payload, qos, **options)
         info.wait_for_publish(DEADLINE)
         assert info.is_published(), f"{topic} was not acknowledged within {DEADLINE:g} s"
-        return self._acknowledged[info.mid]
+        return info.mid
 
     def receive(self, timeout: float = DEADLINE) -> mqtt.MQTTMessage:
         """The next message; AssertionError when none comes."""

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 from tests.brokers.emqx_conf import AuthConf
 from tests.brokers.emqx_http import Answer, HttpPool, RequestFailed
 from tests.brokers.emqx_rules import (
+    PLACEHOLDER,
     Action,
     BadRuleError,
     Client,
@@ -31,7 +32,6 @@ from tests.brokers.emqx_rules import (
 
 Outcome = Literal["allow", "deny"]
 
-_PLACEHOLDER = re.compile(r"\$\{(\$)\}|\$\{\.?([a-zA-Z0-9._]*)\}")
 _AUTHN_NAMES = {
     "username", "clientid", "password", "peerhost", "peerport", "cert_subject", "cert_common_name", "cert_pem", "zone",
     "listener",
@@ -285,7 +285,7 @@ def _render_body(templates: Mapping[str, str], values: Mapping[str, str], names:
             return found[0]
         return values.get(name, "")
 
-    body = {name: _PLACEHOLDER.sub(value, template) for name, template in templates.items()}
+    body = {name: PLACEHOLDER.sub(value, template) for name, template in templates.items()}
     try:
         "".join(body.values()).encode()
     except UnicodeEncodeError:

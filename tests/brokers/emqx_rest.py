@@ -92,8 +92,7 @@ class EmqxRest:
         self._released.clear()
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._tls, reuse_address=True)
-        await site.start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._tls, reuse_address=True).start()
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
@@ -164,20 +163,10 @@ class EmqxRest:
             if unknown := set(names) - (FIELDS - self.unknown_fields):
                 return _error(400, "BAD_REQUEST", f"not_a_enum_symbol {sorted(unknown)}")
             rows = [{name: row[name] for name in names if name in row} for row in rows]
-        shown = rows[(page - 1) * limit : page * limit]
-        meta: dict[str, object] = {
-            "count": len(rows),
-            "limit": limit,
-            "page": page,
-            "hasnext": len(rows) > page * limit,
-        }
-        if self.version.startswith("5.0"):
-            del meta["hasnext"]
-        return web.json_response({"data": shown, "meta": meta})
+        return _page(request, rows, tells_of_next=not self.version.startswith("5.0"))
 
     def _row(self, session: Session) -> dict[str, object]:
         """A client as ``format_channel_info`` makes it, those of its fields that have a meaning here."""
-        flying = session.flying.values()
         row = {
             "clientid": session.client_id, "username": session.username, "node": session.node.name,
             "ip_address": "127.0.0.1", "connected": session.link is not None,
@@ -190,7 +179,7 @@ class EmqxRest:
             "subscriptions_cnt": len(session.filters), "subscriptions_max": "infinity",
             "send_msg.dropped": session.dropped_here, "send_msg.dropped.queue_full": session.dropped_here,
             "send_msg.dropped.expired": 0, "send_msg.dropped.too_large": 0,
-            "send_msg.qos2": sum(one.qos == 2 for one in flying),
+            "send_msg.qos2": sum(one.qos == 2 for one in session.flying.values()),
         }  # fmt: skip
         if session.link is None:
             row["disconnected_at"] = _rfc3339(session.disconnected_ms)
@@ -198,12 +187,13 @@ class EmqxRest:
 
     async def _client(self, request: web.Request) -> web.Response:
         session = self.broker.sessions.get(request.match_info["clientid"])
-        return _no_client() if session is None else web.json_response(self._row(session))
+        if session is None:
+            return _error(404, "CLIENTID_NOT_FOUND", "Client ID not found")
+        return web.json_response(self._row(session))
 
     async def _all_subscriptions(self, request: web.Request) -> web.Response:
         """Those of sessions on nodes that run: each node lists its own."""
-        rows = [row for session in self.broker.sessions.values() for row in _subscribed(session)]
-        return _page(request, rows)
+        return _page(request, [row for session in self.broker.sessions.values() for row in _subscribed(session)])
 
     async def _nodes(self, _request: web.Request) -> web.Response:
         return web.json_response([self._node(node) for node in self.broker.nodes])
@@ -264,9 +254,11 @@ class EmqxRest:
         return _page(request, self.broker.bans)
 
 
-def _page(request: web.Request, rows: Sequence[object]) -> web.Response:
+def _page(request: web.Request, rows: Sequence[object], *, tells_of_next: bool = True) -> web.Response:
     limit, page = int(request.query.get("limit", "100")), int(request.query.get("page", "1"))
-    meta = {"count": len(rows), "limit": limit, "page": page, "hasnext": len(rows) > page * limit}
+    meta = {"count": len(rows), "limit": limit, "page": page}
+    if tells_of_next:
+        meta["hasnext"] = len(rows) > page * limit
     return web.json_response({"data": rows[(page - 1) * limit : page * limit], "meta": meta})
 
 
@@ -282,10 +274,6 @@ def _subscribed(session: Session) -> list[dict[str, object]]:
 
 def _error(status: int, code: str, message: str) -> web.Response:
     return web.json_response({"code": code, "message": message}, status=status)
-
-
-def _no_client() -> web.Response:
-    return _error(404, "CLIENTID_NOT_FOUND", "Client ID not found")
 
 
 def _rfc3339(unix_ms: int) -> str:

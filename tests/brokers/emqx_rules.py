@@ -15,8 +15,13 @@ from typing import Any, Literal
 Action = Literal["publish", "subscribe"]
 Verdict = Literal["allow", "deny", "nomatch"]
 
-_PLACEHOLDER = re.compile(r"\$\{(\$)\}|\$\{\.?([a-zA-Z0-9._]*)\}")
+PLACEHOLDER = re.compile(r"\$\{(\$)\}|\$\{\.?([a-zA-Z0-9._]*)\}")
 _ALLOWED = ("username", "clientid", "cert_common_name", "zone")
+_ACTIONS: dict[str, frozenset[Action]] = {
+    **dict.fromkeys(("pub", "publish"), frozenset({"publish"})),
+    **dict.fromkeys(("sub", "subscribe"), frozenset({"subscribe"})),
+    "all": frozenset({"publish", "subscribe"}),
+}
 
 
 class BadRuleError(Exception):
@@ -82,9 +87,9 @@ def _render(template: str, client: Client) -> str:
             raise _UnrenderableError  # not in the client's data at all, unlike an undefined user name
         return "undefined" if known is None else known
 
-    if not any(_is_known(name) for _, name in _PLACEHOLDER.findall(template)):
+    if not any(_is_known(name) for _, name in PLACEHOLDER.findall(template)):
         return template  # a constant, which keeps even the escape ${$} (emqx_authz_rule:compile_topic/1)
-    return _PLACEHOLDER.sub(value, template)
+    return PLACEHOLDER.sub(value, template)
 
 
 @dataclass(frozen=True)
@@ -210,14 +215,9 @@ def parse_token_rules(raw: Any, expires_at_s: int | None = None) -> LoginRules:
     """A token's ``acl`` claim, in either of its forms. Raises BadRuleError."""
     if not isinstance(raw, dict):
         return parse_login_rules(raw, expires_at_s)
-    names: dict[str, frozenset[Action]] = {
-        "pub": frozenset({"publish"}),
-        "sub": frozenset({"subscribe"}),
-        "all": frozenset({"publish", "subscribe"}),
-    }
     rules = [
-        Rule("allow", actions=actions, topics=tuple(_topic(topic) for topic in raw[name]))
-        for name, actions in names.items()
+        Rule("allow", actions=_ACTIONS[name], topics=tuple(_topic(topic) for topic in raw[name]))
+        for name in ("pub", "sub", "all")
         if name in raw
     ]
     return LoginRules(tuple(rules), closed=True, expires_at_s=expires_at_s)
@@ -236,14 +236,9 @@ def _raw_rule(raw: Any) -> Rule:
         raise BadRuleError(f"eq twice: {raw!r}")
     if raw["permission"] not in ("allow", "deny"):
         raise BadRuleError(f"permission {raw['permission']!r}")
-    actions: dict[Any, frozenset[Action]] = {
-        **dict.fromkeys(("pub", "publish"), frozenset({"publish"})),
-        **dict.fromkeys(("sub", "subscribe"), frozenset({"subscribe"})),
-        "all": frozenset({"publish", "subscribe"}),
-    }
-    if not isinstance(raw["action"], str) or raw["action"] not in actions:
+    if not isinstance(raw["action"], str) or raw["action"] not in _ACTIONS:
         raise BadRuleError(f"action {raw['action']!r}")
-    action = actions[raw["action"]]
+    action = _ACTIONS[raw["action"]]
     retain = _retain(raw.get("retain", "all")) if "publish" in action else None
     return Rule(raw["permission"], "all", action, tuple(map(_topic, topics)), _qos(raw.get("qos")), retain)
 
@@ -366,17 +361,11 @@ def _compile(term: Any) -> Rule:
 
 def _action(term: Any) -> tuple[frozenset[Action], frozenset[int], bool | None]:
     name, options = (term[0], term[1]) if isinstance(term, tuple) else (term, [])
-    actions: dict[str, frozenset[Action]] = {
-        "publish": frozenset({"publish"}),
-        "subscribe": frozenset({"subscribe"}),
-        "all": frozenset({"publish", "subscribe"}),
-    }
-    if name not in actions:
+    if name not in ("publish", "subscribe", "all"):
         raise BadRuleError(f"action {term!r}")
     given = dict(options)
-    qos = given.get("qos", [0, 1, 2])
     retain = {"all": None, "true": True, "false": False}[given.get("retain", "all")]
-    return actions[name], _qos(qos), retain
+    return _ACTIONS[name], _qos(given.get("qos")), retain
 
 
 def _acl_topic(term: Any) -> tuple[bool, str]:

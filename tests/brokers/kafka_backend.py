@@ -121,8 +121,7 @@ class KafkaBackend:
 
     async def forbid(self, topic: str, *, forbidden: bool = True) -> None:
         write = AclPermissionType.DENY if forbidden else AclPermissionType.ALLOW
-        allow = AclPermissionType.ALLOW
-        await self._allow(topic, {AclOperation.WRITE: write, AclOperation.DESCRIBE: allow})
+        await self._allow(topic, {AclOperation.WRITE: write, AclOperation.DESCRIBE: AclPermissionType.ALLOW})
 
     async def hide(self, topic: str, *, visible: bool = False) -> None:
         """Deny everything with a topic that exists or does not, but, if ``visible``, seeing whether it does."""

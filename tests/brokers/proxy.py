@@ -40,8 +40,7 @@ class ConnectProxy:
         await self._server.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = lines[0].split(" ")
         headers = {}
         for line in lines[1:]:
@@ -136,11 +135,7 @@ class FaultyProxy:
 
     def cut(self) -> None:
         """Reset every connection, in both directions; new ones are let through."""
-
-        async def work() -> None:
-            await self._end_all(reset=True)
-
-        self._run(work())
+        self._run(self._reset_all())
 
     def refuse(self, refusing: bool = True) -> None:
         """Reset new connections at once."""
@@ -182,14 +177,14 @@ class FaultyProxy:
         assert self._server is not None
         self._server.close()
         await accepted_are_known()
-        await self._end_all(reset=True)
+        await self._reset_all()
         for transport in list(self._transports):
             transport.abort()  # closed, and not flushed: a frozen peer takes nothing more
 
-    async def _end_all(self, *, reset: bool) -> None:
+    async def _reset_all(self) -> None:
         pipes = list(self._pipes)
         for pipe in pipes:
-            pipe.end(reset=reset)
+            pipe.reset()
         if pipes:
             await asyncio.wait({pipe.task for pipe in pipes})
         self._pipes.difference_update(pipes)  # one whose task had not begun is still there
@@ -298,10 +293,9 @@ class _Pipe:
         self.writers = writers
         self.swallowed: tuple[bool, ...] = (False, False)  # to the server, to the client
 
-    def end(self, *, reset: bool) -> None:
-        if reset:
-            for writer in self.writers:
-                _reset(writer)
+    def reset(self) -> None:
+        for writer in self.writers:
+            _reset(writer)
         self.task.cancel()
 
     async def close(self) -> None:

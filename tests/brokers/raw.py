@@ -93,8 +93,7 @@ class RawClient:
         await self.answer(Type.PINGRESP)
 
     async def subscribe(self, text: str, qos: int = 1) -> None:
-        body = b"\0\1\0" + packets.text(text) + bytes((qos,))
-        self.writer.write(packets.packet(Type.SUBSCRIBE, 2, body))
+        self.writer.write(packets.packet(Type.SUBSCRIBE, 2, b"\0\1\0" + packets.text(text) + bytes((qos,))))
         assert (await self.answer(Type.SUBACK)).body[-1] == qos
 
     async def unsubscribe(self, text: str) -> None:
@@ -104,8 +103,7 @@ class RawClient:
     async def publish(self, topic: str, payload: bytes) -> int:
         """Publish at QoS 1; the PUBACK's reason code."""
         self._next_id += 1
-        body = packets.publish(topic, payload, qos=1, packet_id=self._next_id, properties=b"")
-        self.writer.write(body)
+        self.writer.write(packets.publish(topic, payload, qos=1, packet_id=self._next_id, properties=b""))
         puback = (await self.answer(Type.PUBACK)).body
         return puback[2] if len(puback) > 2 else 0
 
