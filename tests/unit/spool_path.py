@@ -6,6 +6,8 @@ from pathlib import Path as FilePath
 from typing import Any, Self
 
 from bridge.produce.spooler import SpoolPolicy
+from bridge.spool.record import SpoolBatch
+from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool
 from tests.unit.data_path import Path, value_of
 from tests.unit.fake_kafka import FakeKafka
@@ -82,3 +84,16 @@ async def opened_spool(folder: FilePath, *, max_bytes: int = 1 << 30, **more: An
     spool = Spool(folder, max_bytes=max_bytes, instance="gw", **more)
     await spool.open()
     return spool
+
+
+async def reopened(folder: FilePath) -> tuple[int, SpoolReport]:
+    """What its next life finds: readable batches, and the report."""
+    spool = Spool(folder, max_bytes=1 << 30, instance="gw")
+    report = await spool.open()
+    await spool.close()
+    return spool.batches, report
+
+
+async def read_batches(spool: Spool, topic: str = "telemetry") -> list[SpoolBatch]:
+    """All of a topic's first partition."""
+    return [stored.batch for stored in (await spool.read(topic, 0, 0, 1 << 30)).batches]

@@ -15,6 +15,7 @@ from collections import namedtuple
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 from packaging.markers import default_environment
@@ -393,10 +394,7 @@ def test_an_environment_somebody_else_made_is_kept(setup: Setup) -> None:
 def test_ctrl_c_says_that_nothing_has_to_be_cleaned_up(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(setup.module, "pip", interrupt)
+    monkeypatch.setattr(setup.module, "pip", Mock(side_effect=KeyboardInterrupt))
     assert setup.run() == 130
     out, err = capfd.readouterr()
     assert out == ""
@@ -435,11 +433,7 @@ def test_being_cut_off_while_the_environment_is_made_is_noticed(
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "left-over").touch()
     monkeypatch.setattr(install, "check_disk", lambda _: None)
-
-    def cut_off(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(install.subprocess, "run", cut_off)
+    monkeypatch.setattr(install.subprocess, "run", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         install.create(venv, "dev.txt")
     assert [child.name for child in venv.iterdir()] == [install.MARKER]

@@ -47,8 +47,8 @@ print(*prepared, flush=True)
 """
 
 
-def forking(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", FORKING, *arguments]
+def forking(*arguments: str, program: str = FORKING) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -74,10 +74,8 @@ print(*(one.channel.recv(1000).decode() for one in prepared.values()))
 
 def test_their_pauses_differ() -> None:
     """Those who lost the same broker must not come back in the same instant."""
-    ran = subprocess.run(
-        [sys.executable, "-c", WAITING], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert len(set(ran.stdout.split())) == 3, ran.stdout
+    ran = forking(program=WAITING)
+    assert len(set(ran.stdout.split())) == 3, ran
 
 
 def test_without_workers_the_supervisor_goes_on() -> None:

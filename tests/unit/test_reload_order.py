@@ -61,11 +61,9 @@ class Topics:
     def __init__(self, site: Site) -> None:
         self._site = site
         self.locate = AsyncMock(side_effect=RetriableError("not needed"))
-        self.try_login, self.missing, self.ensure = (
-            AsyncMock(),
-            AsyncMock(return_value=None),
-            AsyncMock(return_value=False),
-        )
+        self.try_login = AsyncMock()
+        self.missing = AsyncMock(return_value=None)
+        self.ensure = AsyncMock(return_value=False)
         self.settle = Mock()
 
     def partition_count(self, topic: str) -> int | None:

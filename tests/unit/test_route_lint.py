@@ -114,12 +114,8 @@ def test_the_command(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text('[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "a"\nkey = ""\n')
     assert "no-key" in cli("routes", "lint", "--config", str(file)).out
-    assert (
-        json.loads(cli("routes", "lint", "--strict", "--json", "--config", str(file), status=1).out)["findings"][0][
-            "id"
-        ]
-        == "no-key"
-    )
+    strict = json.loads(cli("routes", "lint", "--strict", "--json", "--config", str(file), status=1).out)
+    assert strict["findings"][0]["id"] == "no-key"
     assert "mqtt.sessions" in cli("routes", "list", "--config", str(file)).out
     with file.open("a") as out:
         out.write('[[routes]]\nname = "b"\nfilters = ["a/b"]\ntopic = "b"\n')
@@ -131,10 +127,8 @@ def router(*tables: dict[str, Any]) -> Router:
     return Router(routes(*tables).routes, instance="gw")
 
 
-NARROW, WIDE = (
-    {"name": "narrow", "filters": ["a/+/c"], "topic": "n"},
-    {"name": "wide", "filters": ["a/#"], "topic": "w"},
-)
+NARROW = {"name": "narrow", "filters": ["a/+/c"], "topic": "n"}
+WIDE = {"name": "wide", "filters": ["a/#"], "topic": "w"}
 
 
 @pytest.mark.parametrize(("before", "after", "held"), [

@@ -26,6 +26,7 @@ def poison(records: list[StoredRecord]) -> BridgeError | None:
     return None
 
 
+POLICY_SETTLE_S = POLICY.settle_ns / 1e9
 Reject = Callable[[list[StoredRecord]], BridgeError | None]
 
 
@@ -229,23 +230,15 @@ async def test_a_batch_of_dead_letter_parts_can_be_split_and_counts_each_message
 
 
 # --- incarnations -----------------------------------------------------------------------------------------------------
-class _Once:
+def _once(error: BridgeError) -> Reject:
     """Fails one batch of a topic with an error, then takes everything."""
-
-    def __init__(self, error: BridgeError, times: int = 1) -> None:
-        self.error = error
-        self.left = times
-
-    def __call__(self, records: list[StoredRecord]) -> BridgeError | None:
-        if self.left:
-            self.left -= 1
-            return self.error
-        return None
+    left = [error]
+    return lambda _records: left.pop() if left else None
 
 
 async def test_nothing_is_handed_over_while_an_incarnation_is_being_replaced() -> None:
     kafka = FakeKafka()
-    kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))
+    kafka.topic("bad", reject=_once(IncarnationError("UnknownProducerId")))
     healthy = kafka.topic("healthy")
     async with Path(kafka) as path:
         kafka.unreachable = DOWN
@@ -281,7 +274,7 @@ async def test_an_answer_for_a_batch_that_has_been_rebuilt_changes_nothing() -> 
 
 async def test_a_healthy_partition_that_does_not_answer_is_waited_for_only_so_long_and_sent_again() -> None:
     kafka = FakeKafka()
-    kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))
+    kafka.topic("bad", reject=_once(IncarnationError("UnknownProducerId")))
     slow = kafka.topic("slow")
     loop = asyncio.get_running_loop()
     async with Path(kafka) as path:
@@ -295,13 +288,10 @@ async def test_a_healthy_partition_that_does_not_answer_is_waited_for_only_so_lo
     assert slow.values() == [b"y"]
 
 
-POLICY_SETTLE_S = 10.0
-
-
 @pytest.mark.parametrize("steps", range(4))
 async def test_a_close_that_comes_with_an_answer_ends_a_replacement(steps: int) -> None:
     kafka = FakeKafka()
-    kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))
+    kafka.topic("bad", reject=_once(IncarnationError("UnknownProducerId")))
     kafka.topic("slow")
     async with Path(kafka) as path:
         path.send(b"x", "bad")
@@ -384,7 +374,7 @@ async def test_a_failure_that_repeats_is_not_answered_by_a_storm_of_incarnations
 
 async def test_a_failure_during_the_handover_to_the_new_incarnation_is_recovered_from_too() -> None:
     """The replacement sends, and the new producer fails at once, while the recovery is not yet over."""
-    kafka, topic = FakeKafka.with_topic(reject=_Once(IncarnationError("x")))
+    kafka, topic = FakeKafka.with_topic(reject=_once(IncarnationError("x")))
     send = FakeProducer.send
 
     async with Path(kafka) as path:
@@ -404,7 +394,7 @@ async def test_a_failure_during_the_handover_to_the_new_incarnation_is_recovered
 
 async def test_a_batch_poisoned_while_an_incarnation_is_being_replaced_is_taken_apart_all_the_same() -> None:
     kafka = FakeKafka()
-    kafka.topic("lost", reject=_Once(IncarnationError("x")))
+    kafka.topic("lost", reject=_once(IncarnationError("x")))
     topic = kafka.topic("t", reject=poison)
     async with Path(kafka) as path:
         path.send(b"x", "lost")
@@ -420,7 +410,7 @@ async def test_a_batch_poisoned_while_an_incarnation_is_being_replaced_is_taken_
 
 
 async def test_kafka_away_at_a_replacement_is_tried_with_a_growing_wait_until_it_is_back() -> None:
-    kafka, topic = FakeKafka.with_topic(reject=_Once(IncarnationError("x")))
+    kafka, topic = FakeKafka.with_topic(reject=_once(IncarnationError("x")))
     async with Path(kafka) as path:
         kafka.unreachable = DOWN
         path.send(b"x")
@@ -432,11 +422,11 @@ async def test_kafka_away_at_a_replacement_is_tried_with_a_growing_wait_until_it
         await path.drained(within_s=1.1)
         # and soon again at the next time
         await asyncio.sleep(120)
-        topic.reject = _Once(IncarnationError("x"))
+        topic.reject = _once(IncarnationError("x"))
         kafka.start_failures.append(DOWN)
         path.send(b"y")
         await path.drained(within_s=1)
-        topic.reject = _Once(IncarnationError("x"))
+        topic.reject = _once(IncarnationError("x"))
         kafka.start_failures.append(RefusedError("Kafka refused user 'gw'."))  # is tried again, too
         path.send(b"z")
         await path.drained(within_s=15)
@@ -610,7 +600,7 @@ async def test_close_ends_at_once_whatever_is_going_on() -> None:
 
 
 async def test_close_in_the_middle_of_a_replacement_s_start_leaves_no_producer_behind() -> None:
-    kafka, _ = FakeKafka.with_topic(reject=_Once(IncarnationError("x")))
+    kafka, _ = FakeKafka.with_topic(reject=_once(IncarnationError("x")))
     async with Path(kafka) as path:
         path.send(b"x")
         await asyncio.sleep(0.01)
@@ -639,7 +629,7 @@ async def test_nothing_is_sent_after_the_close() -> None:
 ])  # fmt: skip
 async def test_a_defect_is_fatal_not_silent(defective: str, trouble: str) -> None:
     kafka, topic = FakeKafka.with_topic(led=trouble != "leaderless")
-    topic.reject = _Once(IncarnationError("x")) if trouble == "replaced" else None
+    topic.reject = _once(IncarnationError("x")) if trouble == "replaced" else None
     defect = RuntimeError("a defect")
 
     def broken(*_: object) -> None:
@@ -677,7 +667,7 @@ async def test_a_failure_names_the_partition_of_its_batch_where_the_slot_has_mov
 async def test_a_batch_larger_than_settings_allow_now_is_taken_apart_into_more() -> None:
     """The spool keeps batches across a change of settings."""
     too_large = PoisonedError("too large", DeadLetterReason.TOO_LARGE)
-    kafka, topic = FakeKafka.with_topic(reject=_Once(too_large), batch_bytes=1000)
+    kafka, topic = FakeKafka.with_topic(reject=_once(too_large), batch_bytes=1000)
     async with Path(kafka) as path:
         for number in range(10):
             path.append(path.slot("t"), value_of(number))
@@ -694,7 +684,7 @@ async def test_a_replacement_goes_on_with_the_last_answer_it_waited_for(refused:
     kafka = FakeKafka()
     latencies = iter([1.0, 0.005])
     kafka.latency_s = lambda: next(latencies, 0.005)
-    kafka.topic("bad", reject=_Once(IncarnationError("x")))
+    kafka.topic("bad", reject=_once(IncarnationError("x")))
     healthy = kafka.topic("healthy", refused=refused)
     async with Path(kafka) as path:
         loop = asyncio.get_running_loop()

@@ -76,7 +76,7 @@ async def test_without_a_signal_reraise_returns() -> None:
 
 # ---- whole processes ----
 
-PROCESS = """
+PROCESS = textwrap.dedent("""
     import asyncio, sys
     from gateway.base.lifecycle import Service, StopRequest
     from gateway.base.signals import StopSignals
@@ -111,21 +111,16 @@ PROCESS = """
     say("reraising")
     signals.reraise()
     say("unreachable")
-"""
+""")
 
 
 class Process:
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(PROCESS), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", PROCESS, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.said: list[str] = []
-        self._deadline = threading.Timer(
-            60, self._process.kill
-        )  # ends a process that hangs, and so a hear() that waits
+        self._deadline = threading.Timer(60, self._process.kill)  # ends one that hangs, and so a hear() that waits
 
     def __enter__(self) -> Self:
         self._deadline.start()

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from bridge.errors import BridgeError, PoisonedError, RefusedError
-from bridge.ports import StoredRecord
+from bridge.errors import PoisonedError, RefusedError
 from tests.unit.data_path import AnyPath, Path, value_of
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import in_manual_time
@@ -123,12 +122,8 @@ async def test_waiting_for_its_turn_to_be_read_from_the_disk_is_no_silence_of_ka
 
 async def test_a_partition_that_answers_no_is_not_silent() -> None:
     """Poison all the time is dead letters, and no outage."""
-
-    def poisoned(_records: list[StoredRecord]) -> BridgeError:
-        return PoisonedError("Kafka will not take it.")
-
     kafka, topic = FakeKafka.with_topic()
-    topic.reject = poisoned
+    topic.reject = lambda _records: PoisonedError("Kafka will not take it.")
     kafka.latency_s = lambda: 0.3
     async with Path(kafka) as path, looking(path) as looks:
         await feed_for(path, 60)

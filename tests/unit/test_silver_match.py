@@ -42,14 +42,10 @@ def test_a_reject_is_looked_for_at_its_place_and_on_its_days() -> None:
 
 
 def test_strays_are_few_rows_of_other_days_and_those_without_a_clock() -> None:
-    now, beside = (
-        Slice(1000, True, TimeRange(20 * DAY_US, 20 * DAY_US + 1)),
-        Slice(3, True, TimeRange(20 * DAY_US + 9, 21 * DAY_US)),
-    )
-    late, clockless = (
-        Slice(2, True, TimeRange(3 * DAY_US, 3 * DAY_US + 1)),
-        Slice(500, False, TimeRange(20 * DAY_US, 20 * DAY_US + 1)),
-    )
+    now = Slice(1000, True, TimeRange(20 * DAY_US, 20 * DAY_US + 1))
+    beside = Slice(3, True, TimeRange(20 * DAY_US + 9, 21 * DAY_US))
+    late = Slice(2, True, TimeRange(3 * DAY_US, 3 * DAY_US + 1))
+    clockless = Slice(500, False, TimeRange(20 * DAY_US, 20 * DAY_US + 1))
     assert divided([late, now, clockless, beside]) == ([now, beside], [late, clockless])
     assert divided([clockless]) == ([clockless], [])
     assert divided([]) == ([], [])

@@ -131,30 +131,24 @@ async def test_what_was_not_removed_is_there_after_a_restart(tmp_path: Path) -> 
 
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    with pytest.raises(SpoolError, match="in use by process"):
-        await spool_at(tmp_path / "spool").open()
-    await spool.close()
+    async with opened(tmp_path / "spool"):
+        with pytest.raises(SpoolError, match="in use by process"):
+            await spool_at(tmp_path / "spool").open()
 
 
 async def test_another_instance_is_refused(tmp_path: Path) -> None:
-    spool = spool_at(tmp_path / "spool")
-    await spool.open()
-    await spool.append([batch(1)])
-    await spool.close()
+    async with opened(tmp_path / "spool") as spool:
+        await spool.append([batch(1)])
     with pytest.raises(SpoolError, match="belongs to instance 'gw', not 'other'"):
         await spool_at(tmp_path / "spool", instance="other").open()
 
 
 async def test_a_spool_is_given_to_another_instance_with_all_that_waits_in_it(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    spool = spool_at(folder)
-    await spool.open()
-    await spool.append([batch(1), batch(2)])
-    with pytest.raises(SpoolError, match="in use"):
-        adopt_spool(folder, "other")
-    await spool.close()
+    async with opened(folder) as spool:
+        await spool.append([batch(1), batch(2)])
+        with pytest.raises(SpoolError, match="in use"):
+            adopt_spool(folder, "other")
     assert adopt_spool(folder, "other")
     assert not adopt_spool(folder, "other"), "done once"
     with pytest.raises(SpoolError, match="belongs to instance 'other'"):

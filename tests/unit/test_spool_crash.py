@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from bridge.errors import SpoolWriteError
+from bridge.spool.index import Index
 from bridge.spool.record import SpoolBatch
 from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool
-from tests.unit.spool_path import opened_spool
+from tests.unit.spool_path import opened_spool, read_batches, reopened
 
 ROOT = Path(__file__).parents[2]
 KILLS = 8
@@ -117,10 +118,7 @@ async def test_removals_that_were_done_stay_done_after_a_kill(tmp_path: Path) ->
     ) as child:
         assert child.stdout.readline() == "4\n"
         child.kill()
-    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
-    report = await spool.open()
-    assert (spool.batches, report.sentence) == (4, "")
-    await spool.close()
+    assert await reopened(tmp_path / "s") == (4, SpoolReport())
 
 
 class Disk:
@@ -165,15 +163,12 @@ async def test_what_the_disk_refused_is_not_stored_and_may_be_tried_again(
             assert os.strerror(code).lower() in str(result)
         assert (spool.batches, spool.messages) == (1, 2)
         assert spool.has_room((1 << 20) - spool.bytes)  # nothing stays reserved
-    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1)]
+    assert await read_batches(spool) == [batch(1)]
     disk.fail = ""
     await spool.append([batch(5)])
-    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1), batch(5)]
+    assert await read_batches(spool) == [batch(1), batch(5)]
     await spool.close()
-    again = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
-    report = await again.open()
-    assert (again.batches, report.sentence) == (2, "")
-    await again.close()
+    assert await reopened(tmp_path / "s") == (2, SpoolReport())
 
 
 @pytest.mark.parametrize("heals", [True, False], ids=["the cut is made up for", "never cut"])
@@ -195,7 +190,7 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
     failing.clear()
     spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
     await spool.append([batch(1)])
-    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1)]
+    assert await read_batches(spool) == [batch(1)]
     failing.update(("fdatasync", "ftruncate", "truncate"))
     for _ in range(2):
         with pytest.raises(SpoolWriteError):
@@ -211,7 +206,7 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
     again = Spool(tmp_path / "killed", max_bytes=1 << 20, instance="gw")
     report = await again.open()
     assert report.sentence == ""
-    found = [stored.batch for stored in (await again.read("telemetry", 0, 0, 1 << 20)).batches]
+    found = await read_batches(again)
     told = [batch(1), batch(4), batch(5), batch(6)]
     if heals:
         assert found == told
@@ -237,9 +232,15 @@ async def test_a_new_segment_that_the_disk_neither_syncs_nor_removes_is_passed_o
     await spool.append([batch(2)])
     await spool.close()
     again = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
-    assert [stored.batch for stored in (await again.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(2)]
+    assert await read_batches(again) == [batch(2)]
     assert len([*(tmp_path / "s").glob("*.log")]) == 1
     await again.close()
+
+
+def full() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
 
 
 async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothing(
@@ -247,16 +248,12 @@ async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothin
 ) -> None:
     """The disk is full between the log and the index: what the log has counts, and the next append tries again."""
     spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
-    from bridge.spool.index import Index
-
     real = Index.add
     failing = True
 
     def add(self: Index, *arguments: Any) -> None:
         if failing:
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise error
+            raise full()
         real(self, *arguments)
 
     monkeypatch.setattr(Index, "add", add)
@@ -269,24 +266,20 @@ async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothin
     assert spool.batches == 1
     failing = False
     await spool.append([batch(3)])
-    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1), batch(3)]
+    assert await read_batches(spool) == [batch(1), batch(3)]
     await spool.close()
 
 
 async def test_a_removal_that_the_disk_refuses_is_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge.spool.spool.RETRY_S", 0.01)
     monkeypatch.setattr("bridge.spool.spool.REMOVE_EVERY_S", 0.01)
-    from bridge.spool.index import Index
-
     real, tried = Index.delete, threading.Event()
     failing = True
 
     def delete(self: Index, first: int, last: int) -> list[tuple[int, int, int, int]]:
         if failing:
             tried.set()
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise error
+            raise full()
         return real(self, first, last)
 
     spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
@@ -297,10 +290,7 @@ async def test_a_removal_that_the_disk_refuses_is_done_later(tmp_path: Path, mon
     await asyncio.to_thread(tried.wait, 10)
     failing = False
     await spool.close()
-    again = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
-    await again.open()
-    assert again.batches == 1
-    await again.close()
+    assert (await reopened(tmp_path / "s"))[0] == 1
 
 
 async def test_a_cancelled_append_is_stored_and_counted(tmp_path: Path) -> None:
@@ -354,11 +344,10 @@ async def test_a_partition_that_stays_away_does_not_keep_the_others_files(
     await spool.read("telemetry", 0, 0, 1)
     size = sum(path.stat().st_size for path in (tmp_path / "s").glob("*.log"))
     assert size < 2 * spool.bytes + 80_000 + 30_000  # the last being the segment that is written
-    assert [stored.batch for stored in (await spool.read("stuck", 0, 0, 1 << 20)).batches] == stuck
+    assert await read_batches(spool, "stuck") == stuck
     await spool.close()
-    again = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
-    report = await again.open()
-    assert (again.batches, report.sentence) == (200, "")
-    assert [stored.batch for stored in (await again.read("stuck", 0, 0, 1 << 20)).batches] == stuck
+    assert await reopened(tmp_path / "s") == (200, SpoolReport())
+    again = await opened_spool(tmp_path / "s")
+    assert await read_batches(again, "stuck") == stuck
     await again.close()
     assert told == []

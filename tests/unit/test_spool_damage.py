@@ -18,7 +18,7 @@ from bridge.spool.record import FIXED_BYTES, SpoolBatch
 from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool
 from bridge.spool.store import Store
-from tests.unit.spool_path import opened_spool
+from tests.unit.spool_path import opened_spool, read_batches, reopened
 
 BATCHES = 60
 PARTITIONS = 3
@@ -47,10 +47,9 @@ async def filled(folder: Path, *, clean: bool) -> None:
     """A spool that was used and then closed, or whose process died: its files as they were then."""
     spool = await opened_spool(folder)
     for number in range(0, BATCHES, 4):
-        ids = await spool.append([batch(n) for n in range(number, number + 4)])
+        await spool.append([batch(n) for n in range(number, number + 4)])
         if number == 8:
             await spool.remember_topic("telemetry", PARTITIONS)
-        del ids
     for partition in range(PARTITIONS):
         first = (await spool.read("telemetry", partition, 0, 1 << 30)).batches[:3]
         spool.remove("telemetry", partition, [stored.id for stored in first])
@@ -133,7 +132,7 @@ async def test_a_cut_segment_loses_what_was_cut_and_says_how_much(tmp_path: Path
             report = await verdict(folder)
             assert report.exact
             assert re.search(r"was damaged: .*lost are \d+ batches with \d+ messages\.", report.sentence)
-            batches, again = await opened(folder)
+            batches, again = await reopened(folder)
             assert (again.sentence, batches) == ("", STORED - report.lost_batches), "told twice"
             shutil.rmtree(folder)
 
@@ -230,24 +229,16 @@ def beyond_its_index(folder: Path) -> tuple[list[int], int]:
     return starts, end
 
 
-async def opened(folder: Path) -> tuple[int, SpoolReport]:
-    """Readable batches, and the report."""
-    spool = Spool(folder, max_bytes=1 << 30, instance="gw")
-    report = await spool.open()
-    await spool.close()
-    return spool.batches, report
-
-
 @pytest.mark.parametrize("victim", [1, 2, 3])
 async def test_a_batch_that_only_the_log_had_is_counted_by_its_head(tmp_path: Path, victim: int) -> None:
     starts, _ = beyond_its_index(tmp_path / "s")
     flip(tmp_path / "s" / "000000000001.log", starts[victim] + FIXED_BYTES + 100)
-    batches, report = await opened(tmp_path / "s")
+    batches, report = await reopened(tmp_path / "s")
     assert (batches, report.lost_batches) == (3, 1)
     assert (report.lost_messages, report.exact) == (batch(victim * PARTITIONS).messages, True)
-    assert await opened(tmp_path / "s") == (3, SpoolReport()), "told twice"
+    assert await reopened(tmp_path / "s") == (3, SpoolReport()), "told twice"
     (tmp_path / "s" / "index.db").unlink()
-    assert (await opened(tmp_path / "s"))[1].lost_batches == 0, "told again with a new index"
+    assert (await reopened(tmp_path / "s"))[1].lost_batches == 0, "told again with a new index"
 
 
 @pytest.mark.parametrize("at", [1, 30], ids=["magic", "id"])
@@ -255,11 +246,11 @@ async def test_a_batch_that_only_the_log_had_is_counted_by_its_head(tmp_path: Pa
 async def test_a_head_that_only_the_log_had_is_told_as_at_least(tmp_path: Path, victim: int, at: int) -> None:
     starts, _ = beyond_its_index(tmp_path / "s")
     flip(tmp_path / "s" / "000000000001.log", starts[victim] + at)
-    batches, report = await opened(tmp_path / "s")
+    batches, report = await reopened(tmp_path / "s")
     assert batches == 3
     assert not report.exact
     assert "at least 0 batches" in report.sentence
-    assert (await opened(tmp_path / "s"))[1].sentence == "", "told twice"
+    assert (await reopened(tmp_path / "s"))[1].sentence == "", "told twice"
 
 
 async def test_a_write_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
@@ -272,7 +263,7 @@ async def test_a_write_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
             with (folder / "000000000001.log").open("r+b") as file:
                 file.truncate(starts[3] if filled_up else size)
                 file.truncate(size)
-            batches, report = await opened(folder)
+            batches, report = await reopened(folder)
             assert (batches, report.sentence) == (3, "")
 
 
@@ -298,7 +289,7 @@ async def test_what_a_crash_cut_is_not_taken_for_a_later_batch(tmp_path: Path) -
     await spool.close()
     (tmp_path / "s" / "index.db").unlink()
     spool = await opened_spool(tmp_path / "s")
-    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 30)).batches] == [batch(0), batch(12)]
+    assert await read_batches(spool) == [batch(0), batch(12)]
     await spool.close()
 
 
@@ -306,7 +297,7 @@ async def test_without_any_witness_the_count_says_at_least(tmp_path: Path) -> No
     await filled(tmp_path / "s", clean=True)
     (tmp_path / "s" / "index.db").unlink()
     (tmp_path / "s" / "tally").unlink()
-    _, report = await opened(tmp_path / "s")
+    _, report = await reopened(tmp_path / "s")
     assert not report.exact
     assert "at least 0 batches" in report.sentence
 
@@ -353,7 +344,7 @@ async def test_damage_while_running_is_repaired_and_told(tmp_path: Path) -> None
     await spool.read("telemetry", 0, 0, 1)
     assert spool.batches == BATCHES - 1
     await spool.close()
-    assert (await opened(tmp_path / "s"))[0] == BATCHES - 1
+    assert (await reopened(tmp_path / "s"))[0] == BATCHES - 1
 
 
 def newer_index(folder: Path) -> None:
