@@ -146,8 +146,7 @@ class ProducerPort:
             batch = fill(producer.create_batch(compressed=compressed), RECORDS)
             await producer.send(topic, 0, batch)
             assert producer.records(batch) == RECORDS
-            unsent = fill(producer.create_batch(compressed=compressed), RECORDS)
-            assert producer.records(unsent) == RECORDS
+            assert producer.records(fill(producer.create_batch(compressed=compressed), RECORDS)) == RECORDS
 
     async def test_a_batch_made_by_one_incarnation_is_sent_by_the_next_and_records_outlive_it(
         self, backend: Backend

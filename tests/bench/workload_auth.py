@@ -101,8 +101,7 @@ def auth_cold(site: Site) -> Measurement:
         step = len(requests) // _ROUNDS
         parts = [requests[at : at + step] for at in range(0, len(requests), step)]
         found = _compared(service, [Load(part, len(part), _CONNECTIONS) for part in parts])
-        whole_s = found.details["asked_s"] * _DEVICES / devices
-        return replace(found, figures={**found.figures, "seconds": whole_s})
+        return replace(found, figures={**found.figures, "seconds": found.details["asked_s"] * _DEVICES / devices})
 
 
 def auth_authorise(site: Site) -> Measurement:

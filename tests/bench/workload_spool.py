@@ -82,8 +82,7 @@ async def _appends(folder: Path, batches: Sequence[SpoolBatch], count: int) -> t
         start = time.perf_counter()
         await asyncio.gather(*map(partition, batches))
         together = time.perf_counter() - start
-        stored = count + count // len(batches) * len(batches)
-        assert spool.batches == stored, "not everything was stored"
+        assert spool.batches == count + count // len(batches) * len(batches), "not everything was stored"
     finally:
         await spool.close()
     return alone, together

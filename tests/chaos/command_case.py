@@ -54,8 +54,7 @@ class Load:
             while self.count < (time.monotonic() - began) * self._rate:
                 name = self._devices[self.count % len(self._devices)]
                 command_id = f"{name}-{self.count}"
-                expires_at = in_ms(1000 * self._expiry_s)
-                self._site.send(name, id_=command_id, answer=self._answer, expires_at=expires_at)
+                self._site.send(name, id_=command_id, answer=self._answer, expires_at=in_ms(1000 * self._expiry_s))
                 self.sent[name].append(command_id)
                 self.count += 1
 

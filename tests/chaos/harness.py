@@ -179,8 +179,7 @@ class Gateway:
 
     def rss_mib(self) -> float:
         """Resident memory now."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+        return int(Path(f"/proc/{self.process.pid}/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
 
     def log(self) -> list[dict[str, Any]]:
         """The log lines of the present run; what follows the last line break may be a line half written."""
@@ -299,8 +298,7 @@ class Account:
 
 def payload(device: str, number: int, size: int = 60) -> bytes:
     """A telemetry message with its identity, some 60 bytes or more."""
-    text = json.dumps({"device": device, "seq": number})
-    return text.ljust(size).encode()
+    return json.dumps({"device": device, "seq": number}).ljust(size).encode()
 
 
 def read_topic(bootstrap: str, topic: str) -> list[list[tuple[str, int]]]:

@@ -314,8 +314,7 @@ def test_devices_misbehave_and_others_are_not_held_up(
                 flapping.leave()
             passes(0.02)
         with flapping:
-            total = storm + 6 * len(BAD) + 20 + 20 + 100
-            history = site.finished(total, 180)
+            history = site.finished(storm + 6 * len(BAD) + 20 + 20 + 100, 180)
         passes(2)
         history = site.history()
     check_histories(history)

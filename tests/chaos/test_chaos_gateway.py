@@ -20,8 +20,7 @@ SECONDS = 10.0 if FULL else 1.0  # of load before, between and after failures
 def load_for(case: Case, seconds: float) -> None:
     """Let the load run, with all sessions subscribed."""
     passes(seconds)
-    members = case.broker.call(lambda: sum(len(group) for group in case.broker.broker.groups.values()))
-    assert members == 4
+    assert case.broker.call(lambda: sum(len(group) for group in case.broker.broker.groups.values())) == 4
 
 
 def test_restarted_under_load(make_case: MakeCase) -> None:

@@ -63,8 +63,7 @@ def test_records_that_kafka_will_not_take(admin: ClusterAdmin, make_gateway: Mak
             case.lasts(0.1)
         found = case.finish()
         assert found.account.found == found.account.published
-        rooms = admin.read(f"{unique}-kitchen").partitions
-        assert rooms == [[("kitchen", number) for number in range(BAD)]]
+        assert admin.read(f"{unique}-kitchen").partitions == [[("kitchen", number) for number in range(BAD)]]
         dead = dead_letters(admin, refused)
         assert dead == Counter(
             {

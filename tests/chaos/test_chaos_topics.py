@@ -70,8 +70,7 @@ def topic_status(case: ClusterCase) -> dict[str, Any]:
 def about_kafka(case: ClusterCase) -> set[tuple[str, str]]:
     """What /status says is wrong with Kafka, and of what; the load that it holds up meanwhile is no cause."""
     words = ("topic-", "partition-", "broker-", "kafka-")
-    found = case.gateway.problems()
-    return {(one["id"], one["subject"]) for one in found if one["id"].startswith(words)}
+    return {(one["id"], one["subject"]) for one in case.gateway.problems() if one["id"].startswith(words)}
 
 
 def missing_topics(case: ClusterCase) -> dict[str, float]:

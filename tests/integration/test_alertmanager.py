@@ -75,8 +75,7 @@ def test_it_is_taken() -> None:
     ],
 )
 def test_who_is_told(labels: str, receiver: str) -> None:
-    said = amtool("config", "routes", "test", f"--config.file={EXAMPLE}", *labels.split())
-    assert said.strip() == receiver
+    assert amtool("config", "routes", "test", f"--config.file={EXAMPLE}", *labels.split()).strip() == receiver
 
 
 def test_every_alert_that_is_named_exists() -> None:

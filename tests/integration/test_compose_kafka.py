@@ -77,5 +77,4 @@ def test_kafka_takes_the_brokers_settings() -> None:
     ],
 )
 def test_a_mistake_in_them_would_be_noticed(name: str, value: str) -> None:
-    answer = read({"kafka-1": properties("kafka-1") | {name: value}})
-    assert answer["kafka-1"], f"{name}={value} passed"
+    assert read({"kafka-1": properties("kafka-1") | {name: value}})["kafka-1"], f"{name}={value} passed"

@@ -427,8 +427,7 @@ async def test_a_dry_run_says_what_would_be_and_writes_nothing(desk: Desk) -> No
     result = json.loads(text.splitlines()[0])
     assert result["destinations"] == [{"topic": new, "partition": None, "key": None}]
     assert "a topic that Kafka does not have yet" in result["detail"]
-    topics = topic_names(desk.bootstrap)
-    assert new not in topics
+    assert new not in topic_names(desk.bootstrap)
     assert await desk.records(desk.dead) == before
     assert await desk.records() == []
 

@@ -182,8 +182,7 @@ def test_a_taken_port_is_told_and_nothing_is_left(dev: Dev) -> None:
     assert f"Port {port} on 127.0.0.1 is in use: the MQTT broker cannot listen there" in answer.stderr
     assert dev("status").returncode == 1
     assert not list(dev.temporary.glob("gateway-[km]*")), "files were left"
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(dev.cache) in " ".join(p.info["cmdline"] or [])]
-    assert not left
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(dev.cache) in " ".join(p.info["cmdline"] or [])]
 
 
 def test_only_who_knows_the_secret_is_answered_and_a_killed_server_takes_the_brokers_along(dev: Dev) -> None:
@@ -243,8 +242,7 @@ def test_with_auth_the_broker_asks_an_access_service_that_keeps_its_users(dev: D
                     client.subscribe("#")
             assert gateway.receive().payload == b"x"
         assert Path(brokers["access"]).exists()
-        told = dev("status")
-        assert f"--config {brokers['access']}" in told.stdout
+        assert f"--config {brokers['access']}" in dev("status").stdout
         processes = tree(brokers["pid"])
         assert dev("down").returncode == 0
         assert all_gone(processes)

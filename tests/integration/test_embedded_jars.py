@@ -247,8 +247,7 @@ class TestFetching:
         assert contents(jars.resolve("kafka", Events())) == EXPECTED
         assert before, "nothing had arrived before the interruption, so this test shows nothing"
         assert not before & set(repository.fetched()), "what had arrived was fetched again"
-        leftovers = [path.name for path in (cache / "jars").iterdir() if "staging" in path.name]
-        assert not leftovers
+        assert not [path.name for path in (cache / "jars").iterdir() if "staging" in path.name]
 
     def test_a_connection_that_breaks_is_tried_again(self, repository: Repository) -> None:
         repository.hold = "/org/example/beta/1.0/beta-1.0.jar"

@@ -43,8 +43,7 @@ async def test_kafka_and_the_mqtt_broker_run_on_it(wheel: Java, unique: str) -> 
 def test_it_is_found_again_without_installing(wheel: Java) -> None:
     java._probe.cache_clear()
     assert java.pending_java_bytes() == 0
-    found = java.find_java()
-    assert found == wheel
+    assert java.find_java() == wheel
 
 
 def test_spark_s_flag_is_refused_by_it_and_dropped_by_the_wrapper(wheel: Java) -> None:

@@ -48,14 +48,12 @@ def test_the_window_is_as_large_as_the_client_asks(broker: Broker, unique: str) 
         with Client(broker.port) as publisher:
             for number in range(400):
                 publisher.publish(f"{unique}/a", b"%d" % number)
-        first = client.receive()
-        client.paho.ack(first.mid, 1)
+        client.paho.ack(client.receive().mid, 1)
         assert [client.receive().payload for _ in range(300)] == [b"%d" % number for number in range(1, 301)]
 
 
 def test_every_socket_is_bound_to_loopback(broker: Broker) -> None:
-    pid = broker.pid
-    listening = [c.laddr for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
+    listening = [c.laddr for c in psutil.Process(broker.pid).net_connections() if c.status == psutil.CONN_LISTEN]
     ports = {broker.port, broker.websocket_port, broker.tls_port, broker.wss_port}
     assert {address.port for address in listening} == ports
     assert {address.ip for address in listening} <= {"127.0.0.1", "::ffff:127.0.0.1"}

@@ -56,9 +56,8 @@ async def serving(http: HttpSettings) -> AsyncIterator[HttpServer]:
 
 async def get(server: HttpServer, path: str, context: ssl.SSLContext, **options: Any) -> tuple[int, str]:
     connector = aiohttp.TCPConnector(ssl=context)
-    timeout = aiohttp.ClientTimeout(total=20)
     async with (
-        aiohttp.ClientSession(server.url, connector=connector, timeout=timeout) as client,
+        aiohttp.ClientSession(server.url, connector=connector, timeout=aiohttp.ClientTimeout(total=20)) as client,
         client.get(path, **options) as response,
     ):
         return response.status, await response.text()

@@ -432,8 +432,7 @@ def test_the_access_service_in_its_image_makes_its_secrets_and_answers(auth_imag
     init = ["gateway", "auth", "init", "--secrets", "/var/lib/gateway-auth", "--users", "/etc/gateway/none.csv"]
     assert "added device-1" in inside(*init)
     assert inside(*init) == "Everything exists already: nothing was made."
-    header = tree / "var/lib/gateway-auth/emqx/authorization.conf"
-    assert header.stat().st_mode & 0o777 == 0o640
+    assert (tree / "var/lib/gateway-auth/emqx/authorization.conf").stat().st_mode & 0o777 == 0o640
     assert "gateway" in inside("gateway", "auth", "user", "list")
     # Started as the image says, asked as its health check does, and stopped.
     check = " ".join(config["Healthcheck"]["Test"][1:])

@@ -293,8 +293,7 @@ async def test_sequence_numbers_wrap_as_java_s_do(backend: KafkaBackend) -> None
         producer._sequences[topic, 0] = 2**31 - 3
         wrap_send(producer, losing_answers(2, 4))
         for number in range(4):
-            records = values(*(b"%d.%d" % (number, n) for n in range(5)))
-            assert await sent(producer, topic, records) is None
+            assert await sent(producer, topic, values(*(b"%d.%d" % (number, n) for n in range(5)))) is None
         assert producer._sequences[topic, 0] == 17
     assert await backend.read(topic) == values(*(b"%d.%d" % (number, n) for number in range(4) for n in range(5)))
 
@@ -388,8 +387,7 @@ async def test_a_frozen_broker_s_metadata_ages(backend: KafkaBackend) -> None:
 
 
 async def test_a_close_ends_the_wait_for_metadata(backend: KafkaBackend) -> None:
-    patient = timedelta(seconds=60)
-    async with running(backend.producer([await backend.topic()], request_timeout=patient)) as producer:
+    async with running(backend.producer([await backend.topic()], request_timeout=timedelta(seconds=60))) as producer:
         backend.freeze()
         try:
             asked = asyncio.ensure_future(producer.refresh_metadata())

@@ -106,8 +106,7 @@ async def test_the_sink_says_where_a_status_is(backend: KafkaBackend) -> None:
     async with running(backend.producer([topic])) as producer:
         sink = StatusWriter(topic, producer=lambda: producer, renew=lambda _why: None, broken=pytest.fail)
         offsets: list[int] = []
-        batch = fill(producer.create_batch(compressed=False), values(b"another's"))
-        await producer.send(topic, 1, batch)
+        await producer.send(topic, 1, fill(producer.create_batch(compressed=False), values(b"another's")))
         for number in range(3):
             place = Place("commands", 1, number)
             record = StatusRecord(f"c{number}", place, "r", "d", Status.ACCEPTED, False, 0, None)

@@ -79,8 +79,7 @@ async def test_a_missing_topic_is_not_asked_for_for_ever(backend: KafkaBackend, 
 
 async def test_a_missing_topic_is_created_as_declared(backend: KafkaBackend, unique: str) -> None:
     declare = ({"name": unique, "partitions": 5, "retention": "3h", "cleanup_policy": "compact,delete"},)
-    ensured = await ensure(backend, unique, create=True, declare=declare)
-    assert ensured.is_settling(unique)
+    assert (await ensure(backend, unique, create=True, declare=declare)).is_settling(unique)
     names = ("retention.ms", "cleanup.policy")
     assert described(backend.cluster, unique, *names) == (
         5,

@@ -197,8 +197,7 @@ def check_variables(site: Prometheus, dashboard: ModuleType) -> None:
 
 def check_alerts(site: Prometheus) -> None:
     """Every rule can be judged, what it asks for is there, and of all alerts the watchdog alone fires."""
-    groups = site.ask("rules")["groups"]
-    judged = [rule for group in groups for rule in group["rules"]]
+    judged = [rule for group in site.ask("rules")["groups"] for rule in group["rules"]]
     assert len(judged) == len(rules("alert")) + len(rules("record"))
     for rule in judged:
         assert rule["health"] == "ok", f"{rule['name']}: {rule.get('lastError')}"

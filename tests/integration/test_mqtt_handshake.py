@@ -177,8 +177,7 @@ async def test_a_broker_that_refuses_the_protocol_version_in_3_1_1_is_explained(
 async def test_a_broker_that_only_knows_3_1_1_is_explained() -> None:
     """It answers an MQTT 5 CONNECT with a 3.1.1 CONNACK: return code 1."""
     async with ScriptedBroker(Rules(connack=packets.connack(1))) as broker:
-        error = await refusal(broker)
-        assert "unsupported protocol version" in str(error)
+        assert "unsupported protocol version" in str(await refusal(broker))
 
 
 async def test_durable_sessions_of_emqx_that_take_no_shared_subscription_are_explained() -> None:
@@ -245,8 +244,7 @@ async def test_a_lower_qos_than_asked_for_is_said(capsys: pytest.CaptureFixture[
     """The guarantee is gone then; but it may be what somebody wants."""
     async with ScriptedBroker(Rules(max_qos=0)) as broker, session(broker) as (_, made):
         await made.start()
-    out = "".join(capsys.readouterr())
-    assert re.search(r"mqtt_qos_lowered.*\$share/gateway/devices/# \(QoS 0\)", out)
+    assert re.search(r"mqtt_qos_lowered.*\$share/gateway/devices/# \(QoS 0\)", "".join(capsys.readouterr()))
 
 
 # --- no answer, or none that makes sense ---

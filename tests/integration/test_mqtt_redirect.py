@@ -144,7 +144,6 @@ async def test_in_3_1_1_there_is_no_redirection() -> None:
         await until(lambda: path.metrics.mqtt_connect_failures.child("unavailable").value >= 2, "server unavailable")
         broker.rules.refuse_connect = None
         await until(lambda: session.subscribed, "it is let in")
-        link = broker.link("gateway-0-0")
-        link.send(packets.packet(Type.DISCONNECT, 0, b""))
+        broker.link("gateway-0-0").send(packets.packet(Type.DISCONNECT, 0, b""))
         await until(lambda: path.metrics.mqtt_disconnects.child("protocol").value == 1, "that is no 3.1.1")
         await until(lambda: session.subscribed, "and it comes back")

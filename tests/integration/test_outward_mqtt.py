@@ -110,8 +110,7 @@ async def running(
 def check_all(path: MemoryPath, count: int) -> list[int]:
     """Everything once; in the order of Kafka."""
     found = [int(value or b"") for value in path.values]
-    twice = [number for number, times in Counter(found).items() if times > 1]
-    assert twice == []
+    assert [number for number, times in Counter(found).items() if times > 1] == []
     assert sorted(found) == list(range(count))
     return found
 
@@ -143,8 +142,7 @@ async def test_sessions_are_renewed_one_at_a_time_before_their_token_ends() -> N
         expiring = Expiring(broker, tokens, lifetime_s + 0.2)
         watching = asyncio.create_task(expiring.watch())
         async with running(broker, tokens, clients=4) as (path, _):
-            connects = len(broker.connects)
-            assert connects == 4
+            assert len(broker.connects) == 4
             count, most_away = 0, 0
             while len(tokens.made) < 4:
                 tokens_before = len(tokens.made)

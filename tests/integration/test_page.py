@@ -260,8 +260,7 @@ def test_partitions_differ_by_sign_and_colour_and_say_what_they_are(browser: Bro
 @pytest.mark.parametrize("dark", [False, True])
 def test_texts_can_be_read_in_both_modes(browser: Browser, site: Site, dark: bool) -> None:
     show(browser, site, status_documents.broken(), dark=dark)
-    paper = browser.style("body", "background-color")
-    assert (luminance(paper) < 0.1) is dark
+    assert (luminance(browser.style("body", "background-color")) < 0.1) is dark
     card = browser.style("#brokers", "background-color")
     for selector in ["#brokers td", "#brokers thead th", ".legend", "#life dt", "#latency", ".word", ".check"]:
         assert contrast(browser.style(selector, "color"), card) >= 4.5, selector
@@ -344,8 +343,7 @@ def test_a_page_that_never_had_an_answer_shows_nothing(browser: Browser, site: S
 def test_names_that_look_like_markup_are_text(browser: Browser, site: Site) -> None:
     show(browser, site, status_documents.hostile())
     again(browser, site)
-    text = browser.text("body")
-    assert text.count("onerror=") > 30, "hostile names are not shown as they are"
+    assert browser.text("body").count("onerror=") > 30, "hostile names are not shown as they are"
     assert not browser.all("main img, main script, main iframe, main a[href^=javascript]")
     assert "taken" not in browser.script("return [document.title, window.name]")[1]
     assert browser.driver.title.startswith("✕ <img src=x")

@@ -82,8 +82,7 @@ async def test_stopped_in_a_batch_it_finishes_that_and_the_next_run_loses_and_do
 async def test_stopped_while_it_starts_it_ends_and_leaves_nothing(
     kafka: KafkaCluster, make_topic: MakeTopic, job: Callable[..., JobProcess], tmp_path: Path
 ) -> None:
-    config = write_config(tmp_path, kafka.bootstrap, await make_topic())
-    process = job("--config", str(config))
+    process = job("--config", str(write_config(tmp_path, kafka.bootstrap, await make_topic())))
     wait_for("the JVM is starting", process.jvm)
     process.send(signal.SIGINT)
     assert process.wait() == -signal.SIGINT, process.log()

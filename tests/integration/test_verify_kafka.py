@@ -96,8 +96,7 @@ class Site:
 def site(make_gateway: MakeGateway, kafka: KafkaCluster, unique: str) -> Iterator[Site]:
     with ThreadedBroker() as mqtt:
         yield Site(make_gateway, kafka, mqtt, unique)
-    names = [unique, f"{unique}-dead", f"{unique}-ledger"]
-    asyncio.run(delete_topics(kafka.bootstrap, names))
+    asyncio.run(delete_topics(kafka.bootstrap, [unique, f"{unique}-dead", f"{unique}-ledger"]))
 
 
 def test_everything_is_there_and_copies_and_others_are_told_apart(site: Site) -> None:

@@ -83,8 +83,7 @@ def test_the_core_install_has_no_heavy_package(site: Path, module: str) -> None:
 
 
 def test_the_command_works_without_the_extras(site: Path) -> None:
-    told = run(site / "bin" / "gateway", "--help", cwd=site)
-    assert told.startswith("usage: gateway")
+    assert run(site / "bin" / "gateway", "--help", cwd=site).startswith("usage: gateway")
     for command in ("run", "config", "stream", "demo", "dev"):
         run(site / "bin" / "gateway", command, "--help", cwd=site)
 

@@ -105,8 +105,7 @@ def test_a_spike_and_a_silence_are_in_the_table_once_though_the_batch_is_run_aga
         raise RuntimeError("Kafka is away")
 
     monkeypatch.setattr(anomalies, "publish", fail)
-    everybody = ("room-0", "room-1", "room-2")
-    feed(spark, silver, 0, 310, everybody)
+    feed(spark, silver, 0, 310, ("room-0", "room-1", "room-2"))
     with running(spark, chosen) as query, pytest.raises(StreamingQueryException, match="Kafka is away"):
         query.awaitTermination()
     assert [(row.device, row.kind) for row in found(spark, chosen)] == [("room-1", "outlier")]

@@ -148,8 +148,7 @@ async def test_each_record_of_kafka_is_read_once_however_many_days_there_are(
     monkeypatch.setattr(backfill, "_kafka", counted)
     assert backfill.run(spark, settings, told(days[0], days[3])) == 0
     assert counts == [1, 1, 2, 1]
-    silver = lake_tables.silver(spark, settings.stream)
-    assert sorted(row.kafka_offset for row in silver.collect()) == [0, 1, 2, 3]
+    assert sorted(row.kafka_offset for row in lake_tables.silver(spark, settings.stream).collect()) == [0, 1, 2, 3]
 
 
 async def test_what_bronze_has_not_read_of_one_partition_comes_from_kafka(

@@ -236,8 +236,7 @@ def as_records(spark: SparkSession, sent: list[Sent]) -> DataFrame:
 
 
 def decode(spark: SparkSession, schemas: DeviceSchemas, sent: list[Sent]) -> list[Row]:
-    rows = decoded(as_records(spark, sent), schemas).collect()
-    return sorted(rows, key=lambda row: row["offset"])
+    return sorted(decoded(as_records(spark, sent), schemas).collect(), key=lambda row: row["offset"])
 
 
 def boiler(**values: Any) -> bytes:

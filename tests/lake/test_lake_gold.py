@@ -133,8 +133,7 @@ def table(frame: DataFrame) -> dict[tuple[Any, ...], Any]:
     found = {}
     for it in frame.selectExpr("*", "unix_micros(window_start) AS a", "unix_micros(window_end) AS b").collect():
         start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=it["a"])
-        shape = parse_window(it["window"])
-        assert it["b"] - it["a"] == shape.length // timedelta(microseconds=1)
+        assert it["b"] - it["a"] == parse_window(it["window"]).length // timedelta(microseconds=1)
         assert it["window_date"] == start.date()
         place = (it["window"], start, it["level"], it["key"], it["signal"])
         assert place not in found, f"twice: {place}"

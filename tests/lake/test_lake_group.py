@@ -101,8 +101,7 @@ async def test_a_group_that_cannot_be_committed_is_told_once_and_ends_nothing(
 
     monkeypatch.setattr("streaming.kafka.admin.KafkaAdmin.commit", refuse)
     settings = settings_for(kafka, topic, tmp_path, available_now=True, max_offsets_per_trigger=20)
-    context = JobContext(lambda _: None)
-    run_queries(spark, settings, [read_all], context, queue.SimpleQueue())
+    run_queries(spark, settings, [read_all], JobContext(lambda _: None), queue.SimpleQueue())
     assert tried.is_set()
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: how far reader")]
     assert len(said) == 1, said

@@ -325,8 +325,7 @@ def test_devices_are_counted_and_not_estimated(spark: SparkSession, tmp_path: Pa
     rows = spark.range(1000).withColumns(known | moments | dates).drop("id")
     assert rows.agg(F.approx_count_distinct("device", 0.01)).collect() != [(1000,)]
     rows.write.format("delta").mode("append").save(silver.url)
-    found = read_lake(spark, stream)
-    assert {one.label: one.value for one in found.findings}["devices"] == "1,000"
+    assert {one.label: one.value for one in read_lake(spark, stream).findings}["devices"] == "1,000"
 
 
 def test_a_time_after_the_year_9999_is_drawn(spark: SparkSession, chosen: Settings) -> None:

@@ -98,8 +98,7 @@ def test_the_table_is_what_plain_python_makes_of_the_records(
 
     events = run(spark, tmp_path, chosen)
 
-    every = [it for sent in batches for it in sent]
-    expected = expected_rows(every, {"sensor-1": "plant", "honest": "campus"})
+    expected = expected_rows([it for sent in batches for it in sent], {"sensor-1": "plant", "honest": "campus"})
     assert found_rows(spark, chosen) == expected
 
     def aside() -> list[tuple[Any, ...]]:
@@ -165,8 +164,7 @@ def test_readings_that_silver_cannot_have_are_appended_while_they_are_decoded(
         batch_of(spark, tmp_path, sent)
     events = [it for it in run(spark, tmp_path, chosen) if isinstance(it, BatchEvent)]
 
-    every = [it for sent in batches for it in sent]
-    assert found_rows(spark, chosen) == expected_rows(every)
+    assert found_rows(spark, chosen) == expected_rows([it for sent in batches for it in sent])
     assert operations(spark, chosen) == [
         "CREATE TABLE",
         "WRITE",

@@ -198,8 +198,7 @@ class IdentityProvider:
         app.router.add_route("*", "/{rest:.*}", self._elsewhere)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.SockSite(self._runner, self._bound(self._port), ssl_context=self._tls())
-        await site.start()
+        await web.SockSite(self._runner, self._bound(self._port), ssl_context=self._tls()).start()
 
     def _bound(self, port: int) -> socket.socket:
         made = socket.socket()

@@ -111,8 +111,7 @@ def test_slow_answers_of_kafka_have_their_own_name_and_are_the_first_to_look_at(
     rig.metrics.kafka_produce_seconds.child().observe_many(3 * S, 50)
     rig.pass_by(5, each_s=3.0)
     assert {one[0] for one in rig.ids()} == {"produce-latency-high", "end-to-end-latency-high"}
-    check = next(one.check for one in rig.problems() if one.id == END_TO_END)
-    assert "produce-latency-high" in check
+    assert "produce-latency-high" in next(one.check for one in rig.problems() if one.id == END_TO_END)
 
 
 def test_a_budget_that_burns_is_told_as_the_alert_tells_it(rig: Rig) -> None:

@@ -51,8 +51,7 @@ def pins(lock: Path) -> dict[str, Requirement]:
     """
     environment = {**default_environment(), "extra": ""}
     found: dict[str, Requirement] = {}
-    logical = lock.read_text().replace("\\\n", " ")
-    for line in logical.splitlines():
+    for line in lock.read_text().replace("\\\n", " ").splitlines():
         text = line.partition("#")[0].strip()
         if not text:
             continue

@@ -80,8 +80,7 @@ def test_one_thing_wrong_is_not_ready_and_is_named(snapshot: ReadinessSnapshot, 
 
 
 def test_all_reasons_are_given_together() -> None:
-    snapshot = ReadinessSnapshot(State.STARTING, (), None, (), 31 * SECOND_NS)
-    assert len(decide(snapshot, LIMITS).reasons) == 4
+    assert len(decide(ReadinessSnapshot(State.STARTING, (), None, (), 31 * SECOND_NS), LIMITS).reasons) == 4
 
 
 def test_the_limits_follow_the_settings() -> None:

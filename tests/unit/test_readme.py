@@ -72,7 +72,6 @@ def test_the_first_commands_are_the_two() -> None:
 
 def test_every_command_is_on_the_page_of_commands() -> None:
     named = set()
-    page = (ROOT / "docs" / "commands.md").read_text()
-    for words in re.findall(r"`gateway ([a-z|\\]+)", page):
+    for words in re.findall(r"`gateway ([a-z|\\]+)", (ROOT / "docs" / "commands.md").read_text()):
         named |= set(words.replace("\\", "").split("|"))
     assert {name.rpartition(".")[2].rstrip("_") for name in module._COMMANDS} <= named

@@ -83,8 +83,7 @@ def test_what_devices_are_called_is_text_and_no_markup(page: str) -> None:
 
 
 def test_every_plot_has_a_title_axis_labels_with_units_and_what_to_look_for(page: str) -> None:
-    figures = page.split("<figure>")[1:]
-    plots = [figure for figure in figures if "<svg" in figure]
+    plots = [figure for figure in page.split("<figure>")[1:] if "<svg" in figure]
     assert len(plots) == 7
     for plot in plots:
         caption = plot.split("</figcaption>")[0]

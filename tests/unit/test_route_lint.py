@@ -104,8 +104,7 @@ def test_an_interceptor_for_all_routes_and_the_same_for_one() -> None:
 
 
 def test_groups_that_fetch_the_same_and_routes_that_are_as_they_should_be() -> None:
-    groups = {"groups": [{"name": "fast"}]}
-    both = found({"filters": ["a/+"], "group": "fast"}, {"filters": ["a/#"]}, mqtt=groups)
+    both = found({"filters": ["a/+"], "group": "fast"}, {"filters": ["a/#"]}, mqtt={"groups": [{"name": "fast"}]})
     assert both["fetched-twice"] == "ok"
     assert not found({"filters": ["a/+/alarm"]}, {"filters": ["a/+/+"]})
 

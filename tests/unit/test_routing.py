@@ -246,8 +246,7 @@ def test_named_headers_are_exactly_those_and_an_empty_list_means_none() -> None:
     (0b1101, {"mqtt.qos": b"2", "mqtt.retain": b"1", "mqtt.dup": b"1"}),
 ])  # fmt: skip
 def test_flags_that_are_zero_are_not_written(flags: int, expected: dict[str, bytes]) -> None:
-    plan = route_of(metadata_headers=["qos", "retain", "dup"]).for_topic(TOPIC)
-    assert dict(plan.headers(flags)) == expected
+    assert dict(route_of(metadata_headers=["qos", "retain", "dup"]).for_topic(TOPIC).headers(flags)) == expected
 
 
 def test_a_device_id_template_writes_the_identity_with_its_kind() -> None:

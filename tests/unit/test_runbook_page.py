@@ -40,8 +40,7 @@ def test_markdown_becomes_html(name: str) -> None:
 def test_the_runbook_itself_is_a_page_with_every_heading_to_link_to() -> None:
     page = runbook.runbook_page()
     assert page is not None
-    text = (ROOT / "docs" / "runbook.md").read_text()
-    headings = re.findall(r"^### (.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^### (.+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
     assert len(headings) > 30
     for heading in headings:
         assert f'<h3 id="{heading}">{heading}</h3>' in page.html

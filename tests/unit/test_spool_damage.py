@@ -170,8 +170,7 @@ async def test_flipped_bits_in_the_log_lose_the_batches_they_hit(tmp_path: Path,
 async def test_a_damaged_index_loses_nothing(tmp_path: Path, clean: bool, how: str) -> None:
     await filled(tmp_path / "s", clean=clean)
     original = tmp_path / "s" / "index.db"
-    wal = tmp_path / "s" / "index.db-wal"
-    victim = original if clean else wal
+    victim = original if clean else tmp_path / "s" / "index.db-wal"
     places = random.Random(3).choices(range(victim.stat().st_size), k=INDEX_PLACES)
     for at in [0, 17, 100, *places]:
         folder = tmp_path / "copy"

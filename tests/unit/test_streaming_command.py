@@ -198,8 +198,7 @@ def test_python_functions_run_on_this_python_unless_another_is_named(monkeypatch
 
 
 def test_settings_reach_spark() -> None:
-    stream = StreamSettings(shuffle_partitions=7)
-    assert conf(Settings(stream=stream))["spark.sql.shuffle.partitions"] == "7"
+    assert conf(Settings(stream=StreamSettings(shuffle_partitions=7)))["spark.sql.shuffle.partitions"] == "7"
     assert "-Dgateway.spark.log=warn" in conf()["spark.driver.extraJavaOptions"]
     assert "-Dgateway.spark.log=info" in conf(Settings(log=LogSettings(level="debug")))["spark.driver.extraJavaOptions"]
 

@@ -279,6 +279,5 @@ def test_a_query_whose_source_has_got_new_columns_begins_anew_and_one_that_gets_
 
 def test_a_busy_machine_ends_no_job_and_a_python_that_never_starts_does(capsys: pytest.CaptureFixture[str]) -> None:
     """Spark gives a Python process ten seconds to start. A batch in between begins the count again."""
-    late = "org.apache.spark.SparkException: Python worker failed to connect back."
-    assert lives_of("devices", late, 4) == 4 + 5
+    assert lives_of("devices", "org.apache.spark.SparkException: Python worker failed to connect back.", 4) == 4 + 5
     assert "devices begins anew where it was: Python took more than 10 s" in capsys.readouterr().err

@@ -174,8 +174,7 @@ async def test_settings_that_fail_in_the_second_slot_are_taken_back_from_the_fir
 ) -> None:
     spawner.cold_slot = 1
     before = spawner.of(1), spawner.of(2)
-    problem = await fleet.roll(Settings(instance="cold", data_dir=tmp_path))
-    assert problem == "worker 1: No such topic."
+    assert await fleet.roll(Settings(instance="cold", data_dir=tmp_path)) == "worker 1: No such topic."
     assert [slot.settings.instance for slot in fleet.slots.values()] == ["gateway"] * 3
     assert spawner.of(0).settings.instance == "gateway"
     assert (spawner.of(1), spawner.of(2)) == before, "these were not touched"

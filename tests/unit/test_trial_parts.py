@@ -266,8 +266,7 @@ def test_an_entry_keeps_its_ways_and_gets_names_of_its_own() -> None:
 @manual_time
 async def test_the_pause_of_a_slow_rate_is_no_standstill() -> None:
     loop = asyncio.get_running_loop()
-    plan = TrialPlan(run="1a2b3c4d", messages=3, rate=0.05)
-    trial: Any = Trial(plan, Settings(), Cleanup(), print)
+    trial: Any = Trial(TrialPlan(run="1a2b3c4d", messages=3, rate=0.05), Settings(), Cleanup(), print)
 
     class Devices:
         error, acknowledged, moved = None, 0, asyncio.Event()
@@ -306,8 +305,7 @@ def test_the_trials_gateway_takes_brokers_and_logins_alone() -> None:
         kafka=KafkaSettings(bootstrap_servers=("kafka:9092",), client_id="fixed"),
         routes=(RouteSettings(name="r", filters=("#",), topic="t"),),
     )
-    plan = TrialPlan(run="1a2b3c4d", qos=2)
-    settings = plan.settings(base, Path("/nowhere"))
+    settings = TrialPlan(run="1a2b3c4d", qos=2).settings(base, Path("/nowhere"))
     assert settings.mqtt.addresses == base.mqtt.addresses
     assert settings.mqtt.username == "u"
     assert settings.kafka.bootstrap_servers == base.kafka.bootstrap_servers

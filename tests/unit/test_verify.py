@@ -85,8 +85,7 @@ async def test_all_there() -> None:
     assert life.ending(verdict.now_ms) == "stopped"
     assert life.last is not None
     assert verdict.to_ms == life.last.to_ms
-    text = as_text(verdict)
-    assert "Everything that was acknowledged is in Kafka" in text
+    assert "Everything that was acknowledged is in Kafka" in as_text(verdict)
     assert json.loads(as_json(as_document(verdict)))["status"] == 0
 
 

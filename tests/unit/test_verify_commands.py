@@ -139,8 +139,7 @@ def test_statuses_of_a_topic_that_was_made_anew_are_told_apart() -> None:
     for offset in range(300):
         log.status(offset, Status.FAILED, at_ms=offset)
     log.finish(*range(300))
-    verdict = log.verify()
-    (one,) = verdict.accounts
+    (one,) = log.verify().accounts
     assert one.twice == 61, "of the first minute: clocks may differ by so much"
     assert one.outcomes == {"failed": 61, "succeeded": 239}
     log = FakeLog(0, "", low=1)
@@ -185,8 +184,7 @@ def test_an_id_that_is_used_again_takes_the_place_of_the_earlier_statuses() -> N
     log.command(("correlation-id", b"one"))
     log.command(("correlation-id", b"two"))
     log.status(1, Status.SUCCEEDED, id="one")  # compaction has left the last
-    verdict = log.verify()
-    (one,) = verdict.accounts
+    (one,) = log.verify().accounts
     assert (one.id_used_again, one.missing, one.missing_at) == (1, 1, [2])
     log.status(2, Status.SUCCEEDED, id="two")
     assert log.verify().exit_status is ExitStatus.UNJUDGED
