@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tests.chaos.commands import Device, Site, check_devices, check_histories, summary
-from tests.chaos.harness import FULL, Gateway
+from tests.chaos.harness import FULL, Beside, Gateway
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def in_ms(after_ms: int) -> str:
     return str(int(time.time() * 1000) + after_ms)
 
 
-class Load:
+class Load(Beside):
     """Commands to all devices in turn, at a rate, while its ``with`` block runs. They live for ``expiry_s``, and ask
     for an ``answer``."""
 
@@ -32,20 +31,14 @@ class Load:
         self, site: Site, *, rate: int = RATE, devices: Iterable[str] = DEVICES, expiry_s: int = 300,
         answer: bool = True,
     ) -> None:  # fmt: skip
+        super().__init__()
         self._site, self._rate, self._devices = site, rate, list(devices)
         self._expiry_s, self._answer = expiry_s, answer
         self.sent: dict[str, list[str]] = {name: [] for name in self._devices}
         self.count = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._site.flush()
 
     def _run(self) -> None:

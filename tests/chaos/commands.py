@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException, Message, Producer
 
 from tests.brokers.reading import read_all
 from tests.brokers.topics import create_topic
+from tests.chaos.case import QUICK
 from tests.waiting import DEADLINE_S, wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ SECRET = "s" * 32
 OUTCOMES = frozenset(
     ("sent", "delivered", "succeeded", "failed", "rejected", "timed_out", "expired", "undeliverable", "refused")
 )
-QUICK: Mapping[str, Any] = {"reconnect_initial": "50ms", "reconnect_max": "500ms", "stable_after": "0s"}
 
 
 class Got(NamedTuple):

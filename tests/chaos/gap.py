@@ -1,15 +1,14 @@
 """How long nothing came out of Kafka: the gap that a failure makes, as a consumer sees it."""
 
-import threading
 import time
-from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from tests.chaos.harness import Beside
 from tests.waiting import wait_until
 
 
-class Gap:
+class Gap(Beside):
     """Reads a topic while its ``with`` block runs. ``longest_s`` is the longest time between two records.
 
     Enter it when records flow; the topic must be there. The measure is as fine as the load: at 500 messages a second,
@@ -17,6 +16,7 @@ class Gap:
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__()
         settings: dict[str, str | int | float | bool] = {
             "bootstrap.servers": bootstrap, "group.id": "gap", "enable.auto.commit": False, "fetch.wait.max.ms": 10,
             "reconnect.backoff.max.ms": 500, "log_level": 0,
@@ -24,18 +24,11 @@ class Gap:
         self._consumer = Consumer(settings)
         partitions = self._consumer.list_topics(topic, timeout=60).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="gap")
         self._last_s = 0.0
         self.longest_s = 0.0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._consumer.close()
         print(f"longest gap {self.longest_s:.2f} s")
 
@@ -46,7 +39,7 @@ class Gap:
         longest_s, self.longest_s = self.longest_s, 0.0
         return longest_s
 
-    def _read(self) -> None:
+    def _run(self) -> None:
         while not self._stop.is_set():
             if any(message.error() is None for message in self._consumer.consume(5000, 0.01)):
                 now_s = time.monotonic()

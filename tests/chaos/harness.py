@@ -121,11 +121,6 @@ class Gateway:
 
     # --- what it says ---
 
-    @property
-    def port(self) -> int:
-        """Its HTTP port."""
-        return self.http_port
-
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of its HTTP port. Raises OSError when it does not answer."""
         return get(self.http_port, path)
@@ -206,25 +201,36 @@ class Gateway:
         return not status["unacked"] and not status["ledger"]["in_flight"]
 
 
-class Looking(ABC):
-    """Looks at a gateway now and then, in a thread, while its ``with`` block runs. ``looks``: how often it could."""
+class Beside(ABC):
+    """Runs in a thread while its ``with`` block does."""
 
-    every_s = 1.0
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__)
-        self._began_s = time.monotonic()
-        self.looks = 0
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Ends soon after ``_stop`` is set."""
+
+
+class Looking(Beside):
+    """Looks at a gateway now and then, in a thread, while its ``with`` block runs. ``looks``: how often it could."""
+
+    every_s = 1.0
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__()
+        self._gateway = gateway
+        self._began_s = time.monotonic()
+        self.looks = 0
 
     def _run(self) -> None:
         while not self._stop.wait(self.every_s):

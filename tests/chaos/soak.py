@@ -32,6 +32,7 @@ from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.proxy import FaultyProxy
+from tests.chaos.case import sent
 from tests.chaos.gap import Gap
 from tests.chaos.harness import Gateway, Looking, account
 from tests.chaos.publisher import Publishers
@@ -132,7 +133,7 @@ def recovered(site: Site) -> bool:
     if not site.gateway.alive:
         raise AssertionError(f"the gateway ended with {site.gateway.process.returncode}; {site.gateway.tail(30)}")
     try:
-        return site.gateway.ready() and site.gateway.metric("gateway_kafka_records_sent_total") > 0
+        return site.gateway.ready() and sent(site.gateway) > 0
     except OSError:  # a busy machine: the next look counts
         return False
 
@@ -143,12 +144,8 @@ def inflict(site: Site, fault: Callable[[Site], None], gap: Gap, outcome: Outcom
     began_s = time.monotonic()
     fault(site)
     wait_until(lambda: recovered(site), f"recovery from: {name}; {site.gateway.tail(20)}", RECOVER_S)
-    before = site.gateway.metric("gateway_kafka_records_sent_total")
-    wait_until(
-        lambda: site.gateway.metric("gateway_kafka_records_sent_total") > before + 50,
-        f"records after: {name}; {site.gateway.tail(20)}",
-        RECOVER_S,
-    )
+    before = sent(site.gateway)
+    wait_until(lambda: sent(site.gateway) > before + 50, f"records after: {name}; {site.gateway.tail(20)}", RECOVER_S)
     outcome.faults.setdefault(name, []).append(gap.restart())
     print(f"  {time.monotonic() - began_s:6.1f} s  {name}", flush=True)
 
@@ -171,7 +168,7 @@ def soak(seconds: float, seed: int, rate: int, *, one_life: bool = False) -> Out
         gateway.environment = faked_clock(clock)
         gateway.start()
         publishers = stack.enter_context(Publishers(broker.port, devices=DEVICES, rate=rate, qualities="12"))
-        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 50, "messages flow")
+        wait_until(lambda: sent(gateway) > 50, "messages flow")
         with Looker(gateway) as looker, Gap(kafka.bootstrap, TOPIC) as gap:
             held = SESSIONS * WINDOW // 2
             site = Site(kafka, broker, proxy, gateway, publishers, looker.try_look, rng, rate, held, disk)

@@ -540,7 +540,7 @@ def test_a_real_gateway_is_shown_with_its_traffic(
         for number in range(200):
             client.publish(f"devices/{number % 10}", b"x" * 50, qos=1)
     wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") >= 200, "200 records are in Kafka")
-    browser.open(f"http://127.0.0.1:{gateway.port}/")
+    browser.open(f"http://127.0.0.1:{gateway.http_port}/")
     browser.wait(lambda: browser.text("#headline") == "All is well.", "the verdict")
     assert rows(browser, "routes")[0] == ["telemetry", "200", "200", "0", "0"]
     assert len(rows(browser, "sessions")) == 4
