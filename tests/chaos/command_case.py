@@ -72,7 +72,8 @@ def flows(devices: Iterable[Device], count: int = RATE) -> None:
 
 
 def judge(site: Site, load: Load, devices: Iterable[Device], *, copies: int) -> None:
-    """All finished, and well; the devices' own records say the same."""
+    """End the load. All are finished, and well; the devices' own records say the same."""
+    load.__exit__()
     history = site.finished(load.count, 300)
     check_histories(history)
     words = summary(history)

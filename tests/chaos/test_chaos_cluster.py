@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -115,18 +115,17 @@ def test_the_controller_killed(case: ClusterCase, admin: ClusterAdmin) -> None:
 
 
 def test_the_coordinator_of_commands_killed(
-    admin: ClusterAdmin, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+    admin: ClusterAdmin, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
     """Their group goes on behind the next coordinator, which knows its members and commits: nothing is sent twice,
     unless the way to it took longer than the members' session; then once for each device."""
     admin.heal()
     bootstrap = admin.cluster.bootstrap
-    mqtt_port = make_mosquitto().port
     site = Site(bootstrap, unique).create()
     tables = {"kafka": {"bootstrap_servers": bootstrap.split(","), "topics": {"create": True, "replication": 3}}}
-    gateway = begin(make_gateway, site, mqtt_port, group=unique, answer_timeout="2m", tables=tables)
+    gateway = begin(make_gateway, site, mosquitto.port, group=unique, answer_timeout="2m", tables=tables)
     with contextlib.ExitStack() as stack:
-        devices = [stack.enter_context(Device(mqtt_port, name)) for name in DEVICES]
+        devices = [stack.enter_context(Device(mosquitto.port, name)) for name in DEVICES]
         load = stack.enter_context(Load(site))
         for _ in range(TIMES):
             flows(devices)

@@ -135,7 +135,6 @@ def test_a_partition_whose_commit_has_no_room_waits_and_goes_on(
             slow.answer(slow.got[-1], 200)
             wait_until(lambda: commit_of(site, unique)[0] > offset, "the commit goes on", 120)  # noqa: B023
             flows(devices)
-        load.__exit__()
         judge(site, load, devices, copies=len(devices) * ((TIMES + 1) // 2))
         wait_until(lambda: commit_of(site, unique)[0] == load.count, "all is committed")
 

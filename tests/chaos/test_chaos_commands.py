@@ -38,13 +38,17 @@ from tests.waiting import passes, wait_until
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def site(kafka: KafkaCluster, unique: str) -> Site:
+    return Site(kafka.bootstrap, unique, partitions=4).create()
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_gateway_ends_with_commands_under_way(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str, how: signal.Signals
+    site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway, how: signal.Signals
 ) -> None:
     """One command of a device is under way at most, so a kill makes one copy of each device at most. SIGTERM none: what
     was sent is in the commit, or its PUBACK was waited for."""
-    site = Site(kafka.bootstrap, unique).create()
     gateway = begin(make_gateway, site, mosquitto.port)
     rng = random.Random(1)
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
@@ -56,15 +60,11 @@ def test_a_gateway_ends_with_commands_under_way(
             else:
                 gateway.stop()
             gateway.start()
-        load.__exit__()
         judge(site, load, devices, copies=len(DEVICES) * ROUNDS if how is signal.SIGKILL else 0)
 
 
-def test_a_gateway_ends_while_it_begins(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_a_gateway_ends_while_it_begins(site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway) -> None:
     """By SIGTERM or SIGKILL before, while and after it joins its group; it never hangs, and loses nothing."""
-    site = Site(kafka.bootstrap, unique).create()
     gateway = begin(make_gateway, site, mosquitto.port)
     rng = random.Random(2)
     kills = 0
@@ -81,7 +81,6 @@ def test_a_gateway_ends_while_it_begins(
                 assert gateway.stop(15) == -signal.SIGTERM
             assert not gateway.events("commands_defect")
         gateway.start()
-        load.__exit__()
         judge(site, load, devices, copies=len(DEVICES) * kills)
 
 
@@ -101,16 +100,12 @@ def test_kafka_stands_still(
             kafka.freeze()
             passes(30 if FULL else 4)
             kafka.thaw()
-        load.__exit__()
         judge(site, load, devices, copies=len(DEVICES) * freezes if FULL else 0)
 
 
-def test_the_broker_is_killed_under_load(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_the_broker_is_killed_under_load(site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway) -> None:
     """Of what it had nobody knows: it is sent again where no PUBACK came. Where one came the device may lack it, for
     its session was lost; then it is timed out."""
-    site = Site(kafka.bootstrap, unique).create()
     gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="5s", settle="1500ms")
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
         for _ in range(ROUNDS):
@@ -133,11 +128,8 @@ def test_the_broker_is_killed_under_load(
 
 
 @pytest.mark.parametrize("window", [1, pytest.param(32, marks=in_full_form)])
-def test_the_connection_is_cut_and_taken_over(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str, window: int
-) -> None:
+def test_the_connection_is_cut_and_taken_over(site: Site, make_gateway: MakeGateway, window: int) -> None:
     """At a broker as EMQX. A copy is of a command whose PUBACK nobody saw: at a break no more than were under way."""
-    site = Site(kafka.bootstrap, unique).create()
     with ThreadedBroker(in_order(max_inflight=window)) as broker:
         gateway = begin(make_gateway, site, broker.port)
         client_id = gateway.status()["commands"]["client_id"]
@@ -157,14 +149,12 @@ def test_the_connection_is_cut_and_taken_over(
                 flows(devices, 20)
                 with Client(broker.port, client_id=client_id):
                     breaks += 1
-            load.__exit__()
             judge(site, load, devices, copies=breaks * min(window, len(DEVICES)))
 
 
 def test_a_worker_is_killed_and_the_other_one_goes_on(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
+    site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway
 ) -> None:
-    site = Site(kafka.bootstrap, unique, partitions=4).create()
     gateway = begin(make_gateway, site, mosquitto.port, tables={"workers": 2})
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
         for number in range(ROUNDS):
@@ -173,15 +163,11 @@ def test_a_worker_is_killed_and_the_other_one_goes_on(
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: gateway.pids()[number % 2] not in {None, pid}, "it is back", 60)  # noqa: B023
-        load.__exit__()
         judge(site, load, devices, copies=len(DEVICES) * ROUNDS)
 
 
-def test_workers_are_rolled_and_added_under_load(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_workers_are_rolled_and_added_under_load(site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway) -> None:
     """Each goes in good order, so nothing is sent twice; one more takes its share of the partitions."""
-    site = Site(kafka.bootstrap, unique, partitions=4).create()
     gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="2m", tables={"workers": 1})
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
         for _ in range(ROUNDS if FULL else 0):
@@ -196,18 +182,17 @@ def test_workers_are_rolled_and_added_under_load(
             lambda: [len(share) for share in share_of(gateway)] == [2, 2], lambda: f"two share; {share_of(gateway)}"
         )
         flows(devices)
-        load.__exit__()
         judge(site, load, devices, copies=0)
 
 
 def test_a_gateway_joins_leaves_and_comes_back_under_load(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
+    site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway
 ) -> None:
     """Partitions move in good order: nothing is sent twice. What is answered while it is away waits in its session."""
-    site = Site(kafka.bootstrap, unique, partitions=4).create()
-    begin(make_gateway, site, mosquitto.port, group=unique, answer_timeout="2m", tables={"instance": "one"})
+    entry = {"group": site.name, "answer_timeout": "2m"}
+    begin(make_gateway, site, mosquitto.port, tables={"instance": "one"}, **entry)
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
-        other = begin(make_gateway, site, mosquitto.port, group=unique, answer_timeout="2m", tables={"instance": "two"})
+        other = begin(make_gateway, site, mosquitto.port, tables={"instance": "two"}, **entry)
         for _ in range(ROUNDS):
             wait_until(
                 lambda: sum(other.samples("gateway_commands_consumed_total").values()) > 50,
@@ -216,17 +201,15 @@ def test_a_gateway_joins_leaves_and_comes_back_under_load(
             other.stop()
             passes(1)
             other.start()
-        load.__exit__()
         judge(site, load, devices, copies=0)
 
 
 @in_full_form
 def test_a_gateway_that_stood_still_does_nothing_more_for_partitions_of_others(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
+    site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway
 ) -> None:
     """It wakes with commands that the other one has taken over: due timers, answers in its sockets, and a queue."""
-    site = Site(kafka.bootstrap, unique, partitions=4).create()
-    entry: dict[str, Any] = {"group": unique, "answer_timeout": "5s", "rate_per_device": 20}
+    entry: dict[str, Any] = {"group": site.name, "answer_timeout": "5s", "rate_per_device": 20}
     frozen, _ = (
         begin(make_gateway, site, mosquitto.port, tables={"instance": instance}, **entry) for instance in ("one", "two")
     )
@@ -278,10 +261,9 @@ BAD = ["b0", "b1", "b2"]
 
 
 def test_devices_misbehave_and_others_are_not_held_up(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
+    site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway
 ) -> None:
     """One flaps, three answer as they like, one is stormed, one is away; ten others have none of it."""
-    site = Site(kafka.bootstrap, unique).create()
     gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="4s")
     flapping, away = Device(mosquitto.port, "flapping"), "away"
     bad = [Device(mosquitto.port, name, answers=misbehaves) for name in BAD]
@@ -341,10 +323,9 @@ def test_devices_misbehave_and_others_are_not_held_up(
 
 
 def test_what_is_silent_during_the_end_of_a_gateway_is_timed_once(
-    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
+    site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway
 ) -> None:
     """What waits for an answer at a kill -9 is timed by the next life, not sent again, and a late answer finds it."""
-    site = Site(kafka.bootstrap, unique).create()
     gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="4s")
     with running([Device(mosquitto.port, name, answers=is_silent) for name in DEVICES]) as devices:
         for name in DEVICES:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.client import Client
@@ -25,15 +24,14 @@ def held(gateway: Gateway) -> float:
 
 
 def test_a_route_where_all_turns_bad_is_stopped_survives_a_kill_and_is_replayed(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
-    broker = make_mosquitto()
     made = {
         "name": "made", "filters": ["devices/#"], "topic": f"{unique}-${{payload.kind}}", "allowed_topics": ".*-[a-z]+"
     }  # fmt: skip
     other = {"name": "other", "filters": ["other/#"], "topic": f"{unique}-other"}
     gateway = make_gateway(
-        broker.port,
+        mosquitto.port,
         kafka.bootstrap,
         unique,
         mqtt={"sessions": 2},
@@ -43,7 +41,7 @@ def test_a_route_where_all_turns_bad_is_stopped_survives_a_kill_and_is_replayed(
     gateway.start()
     good = [json.dumps({"kind": "good", "n": number}).encode() for number in range(GOOD)]
     bad = [json.dumps({"kind": f"BAD-{number}"}).encode() for number in range(BAD)]
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         for payload in bad:
             client.publish("devices/1", payload)
         wait_until(gateway.reasons, "the route is stopped")
@@ -89,12 +87,11 @@ def test_a_route_where_all_turns_bad_is_stopped_survives_a_kill_and_is_replayed(
 
 
 def test_a_stopped_route_tries_a_few_by_itself_and_goes_on_when_they_are_good(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
     """The dead letters here are records that Kafka itself refuses: without a key, for a compacted topic."""
-    broker = make_mosquitto()
     gateway = make_gateway(
-        broker.port,
+        mosquitto.port,
         kafka.bootstrap,
         unique,
         mqtt={"sessions": 1},
@@ -109,7 +106,7 @@ def test_a_stopped_route_tries_a_few_by_itself_and_goes_on_when_they_are_good(
     )  # fmt: skip
     gateway.start()
     good = [json.dumps({"id": f"d{number}"}).encode() for number in range(200)]
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         for number in range(20):
             client.publish("devices/1", b"without an id %d" % number)
         wait_until(lambda: gateway.events("route_stopped"), "the route is stopped")
@@ -130,9 +127,9 @@ def test_a_stopped_route_tries_a_few_by_itself_and_goes_on_when_they_are_good(
 
 
 def test_a_dead_letter_that_its_topic_refuses_is_none_until_kafka_has_it(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
-    broker, dead = make_mosquitto(), f"{unique}-dead"
+    dead = f"{unique}-dead"
 
     def limit(size: int) -> None:
         alter_topic(kafka.bootstrap, dead, "max.message.bytes", size)
@@ -145,10 +142,10 @@ def test_a_dead_letter_that_its_topic_refuses_is_none_until_kafka_has_it(
         "topic": f"{unique}-${{payload.kind}}",
         "allowed_topics": "[a-z]+",
     }
-    gateway = make_gateway(broker.port, kafka.bootstrap, unique, routes=[route], dead_letter={"topic": dead})
+    gateway = make_gateway(mosquitto.port, kafka.bootstrap, unique, routes=[route], dead_letter={"topic": dead})
     gateway.start()
     bad = [json.dumps({"kind": f"BAD-{number}"}).encode() for number in range(3)]
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         for payload in bad:
             client.publish("devices/1", payload)
 

@@ -28,11 +28,6 @@ DEADLINE_S = 60.0
 DEVICES = 12
 
 
-@pytest.fixture
-def broker(make_mosquitto: Callable[..., Mosquitto]) -> Mosquitto:
-    return make_mosquitto()
-
-
 def settings(port: int, rate: float = 5.0) -> FleetSettings:
     return FleetSettings(host="127.0.0.1", port=port, devices=DEVICES, rate=rate, seed=3)
 
@@ -55,13 +50,13 @@ def has_published(fleet: Fleet, each: int) -> bool:
     return counts.connected == DEVICES and counts.published >= each * DEVICES
 
 
-async def test_devices_say_hello_measure_and_say_goodbye(broker: Mosquitto) -> None:
-    with Client(broker.port) as client:
+async def test_devices_say_hello_measure_and_say_goodbye(mosquitto: Mosquitto) -> None:
+    with Client(mosquitto.port) as client:
         client.subscribe("devices/+/telemetry")
-        fleet = Fleet(settings(broker.port))
+        fleet = Fleet(settings(mosquitto.port))
         fleet.start()
         await until(lambda: has_published(fleet, 5), "every device, and the first messages")
-        online = await asyncio.to_thread(statuses, broker.port)
+        online = await asyncio.to_thread(statuses, mosquitto.port)
         assert {status["status"] for status in online.values()} == {"online"}
         await fleet.stop(DEADLINE_S)
         ledger = fleet.ledger()
@@ -78,21 +73,21 @@ async def test_devices_say_hello_measure_and_say_goodbye(broker: Mosquitto) -> N
         tally.add(body["device"], body["seq"])
     stage = examine("mqtt", tally, ledger, ordered=True)
     assert (stage.missing, stage.foreign, stage.reordered) == (0, 0, 0)
-    gone = await asyncio.to_thread(statuses, broker.port)
+    gone = await asyncio.to_thread(statuses, mosquitto.port)
     assert {(status["status"], status["reason"]) for status in gone.values()} == {("offline", "stopped")}
     assert set(gone) == set(ledger)
 
 
-async def test_what_a_killed_broker_did_not_acknowledge_is_sent_again(broker: Mosquitto) -> None:
-    fleet = Fleet(settings(broker.port, rate=50.0))
+async def test_what_a_killed_broker_did_not_acknowledge_is_sent_again(mosquitto: Mosquitto) -> None:
+    fleet = Fleet(settings(mosquitto.port, rate=50.0))
     fleet.start()
     await until(lambda: has_published(fleet, 20), "every device, and the first messages")
-    await asyncio.to_thread(broker.kill)
+    await asyncio.to_thread(mosquitto.kill)
     await until(lambda: fleet.counts().connected == 0, "the devices to notice")
     before = fleet.counts()
     assert "cannot reach" in fleet.last_error() or "connection lost" in fleet.last_error()
     await until(lambda: fleet.counts().waiting_devices == DEVICES, "readings kept by every device")
-    await asyncio.to_thread(broker.start)
+    await asyncio.to_thread(mosquitto.start)
     await until(lambda: fleet.counts().connected == DEVICES, "every device to come back")
     await fleet.stop(DEADLINE_S)
     counts = fleet.counts()
@@ -102,11 +97,11 @@ async def test_what_a_killed_broker_did_not_acknowledge_is_sent_again(broker: Mo
     assert all(not entry.unacknowledged for entry in fleet.ledger().values())
 
 
-async def test_a_stop_is_bounded_and_tells_what_was_left_open(broker: Mosquitto) -> None:
-    fleet = Fleet(settings(broker.port, rate=50.0))
+async def test_a_stop_is_bounded_and_tells_what_was_left_open(mosquitto: Mosquitto) -> None:
+    fleet = Fleet(settings(mosquitto.port, rate=50.0))
     fleet.start()
     await until(lambda: fleet.counts().acknowledged >= 10 * DEVICES, "the first messages")
-    await asyncio.to_thread(broker.freeze)
+    await asyncio.to_thread(mosquitto.freeze)
     await until(lambda: fleet.counts().in_flight > 0, "messages without an answer")
     begun = time.monotonic()
     await fleet.stop(0.5)
@@ -116,16 +111,16 @@ async def test_a_stop_is_bounded_and_tells_what_was_left_open(broker: Mosquitto)
     assert sum(entry.acknowledged for entry in ledger.values()) == fleet.counts().acknowledged
 
 
-async def test_a_killed_fleet_is_announced_by_its_wills(broker: Mosquitto, tmp_path: Path) -> None:
+async def test_a_killed_fleet_is_announced_by_its_wills(mosquitto: Mosquitto, tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = []
     child = Child("gateway.devices.fleet_process", "The fleet", tmp_path / "fleet.log")
-    arguments = {"host": "127.0.0.1", "port": broker.port, "devices": DEVICES, "rate": 1.0, "seed": 3}
+    arguments = {"host": "127.0.0.1", "port": mosquitto.port, "devices": DEVICES, "rate": 1.0, "seed": 3}
     await child.start(arguments, lines.append)
     await until(lambda: bool(lines) and lines[-1]["connected"] == DEVICES, "every device")
-    online = await asyncio.to_thread(statuses, broker.port)
+    online = await asyncio.to_thread(statuses, mosquitto.port)
     assert {status["status"] for status in online.values()} == {"online"}
     await child.kill()
-    await until(lambda: _all_lost(broker.port), "every will")
+    await until(lambda: _all_lost(mosquitto.port), "every will")
 
 
 def _all_lost(port: int) -> bool:
@@ -154,21 +149,21 @@ async def test_an_absent_broker_is_told_with_its_address(free_ports: Callable[[i
         await connect(port)
 
 
-async def test_a_silent_broker_is_given_up(broker: Mosquitto) -> None:
-    await asyncio.to_thread(broker.freeze)
+async def test_a_silent_broker_is_given_up(mosquitto: Mosquitto) -> None:
+    await asyncio.to_thread(mosquitto.freeze)
     with pytest.raises(DeviceConnectError, match=r"^mqtt://127\.0\.0\.1:\d+ did not answer"):
-        await connect(broker.port, timeout_s=0.5)
+        await connect(mosquitto.port, timeout_s=0.5)
 
 
-async def test_devices_obey_their_commands_and_answer(broker: Mosquitto) -> None:
-    fleet = Fleet(replace(settings(broker.port), commands=True))
+async def test_devices_obey_their_commands_and_answer(mosquitto: Mosquitto) -> None:
+    fleet = Fleet(replace(settings(mosquitto.port), commands=True))
     fleet.start()
     await until(lambda: fleet.counts().connected == DEVICES, "the connections")
     name = next(iter(fleet.ledger()))
     told = Properties(PacketTypes.PUBLISH)
     told.ResponseTopic, told.CorrelationData = f"devices/{name}/res", b"token"
     told.UserProperty = ("command-id", "c1")
-    client = await asyncio.to_thread(Client, broker.port)
+    client = await asyncio.to_thread(Client, mosquitto.port)
 
     async def is_heard() -> bool:
         return await asyncio.to_thread(client.publish_heard, f"devices/{name}/req/set", b'{"every": 3}', told)

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,8 @@ def pseudonym(device: str) -> str:
 
 
 def test_arrays_become_masked_records_over_partitions_and_each_message_counts_once(
-    kafka: KafkaCluster,
-    make_mosquitto: Callable[..., Mosquitto],
-    make_gateway: MakeGateway,
-    unique: str,
-    tmp_path: Path,
+    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:
-    broker = make_mosquitto()
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     heard = tmp_path / "heard"
     arrays = {
@@ -53,11 +47,11 @@ def test_arrays_become_masked_records_over_partitions_and_each_message_counts_on
     }  # fmt: skip
     plain = {"name": "plain", "filters": ["plain/#"], "topic": f"{unique}-plain"}
     gateway = make_gateway(
-        broker.port, kafka.bootstrap, unique, mqtt={"sessions": 2}, routes=[arrays, plain],
+        mosquitto.port, kafka.bootstrap, unique, mqtt={"sessions": 2}, routes=[arrays, plain],
         interceptors=[{"use": "headers", "add": {"site": "north-${instance}"}}],
     )  # fmt: skip
     gateway.start()
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         for number in range(60):
             readings: list[dict[str, Any]] = [
                 {"sensor": f"s{at}", "n": number, "value": -1 if at == number % 7 else at} for at in range(number % 5)
@@ -124,20 +118,15 @@ def read_new(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[
 
 
 def test_stop_ends_the_gateway_with_a_sentence_and_its_message_comes_again(
-    kafka: KafkaCluster,
-    make_mosquitto: Callable[..., Mosquitto],
-    make_gateway: MakeGateway,
-    unique: str,
-    tmp_path: Path,
+    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:
-    broker = make_mosquitto()
     plug_in = {"use": LISTENING, "file": str(tmp_path / "heard"), "fail_on": "poison", "on_error": "stop"}
     gateway = make_gateway(
-        broker.port, kafka.bootstrap, unique, mqtt={"sessions": 1}, interceptors=[plug_in], shutdown_timeout="2s",
+        mosquitto.port, kafka.bootstrap, unique, mqtt={"sessions": 1}, interceptors=[plug_in], shutdown_timeout="2s",
         kafka={"request_timeout": "1s"},
     )  # fmt: skip
     gateway.start()
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         for payload in (b"before", b"poison", b"behind"):
             client.publish("devices/1", payload)
     assert gateway.process.wait(30) == ExitStatus.FAILED

@@ -278,13 +278,13 @@ async def test_a_stop_in_the_middle_of_a_renewal_loses_nothing(verb: StopVerb) -
 
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.usefixtures("_soon")
-async def test_renewals_on_mosquitto_lose_nothing(make_mosquitto: Callable[..., Mosquitto], clients: int) -> None:
+async def test_renewals_on_mosquitto_lose_nothing(mosquitto: Mosquitto, clients: int) -> None:
     """A broker that is not ours, and takes any token: four renewals under load."""
-    broker, tokens = make_mosquitto(), MadeTokens(numbered(), 60)
-    async with running(broker, tokens, clients=clients) as (path, sessions):
+    tokens = MadeTokens(numbered(), 60)
+    async with running(mosquitto, tokens, clients=clients) as (path, sessions):
         count = 0
         renewed = path.metrics.mqtt_renewals.child("token", "renewed")
-        with Client(broker.port) as device:
+        with Client(mosquitto.port) as device:
             for number in range(1, 5):
                 tokens.renew()
                 back = number * clients

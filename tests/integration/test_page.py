@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -527,16 +527,11 @@ def test_behind_a_path_of_a_reverse_proxy_it_asks_below_that_path(browser: Brows
 
 
 def test_a_real_gateway_is_shown_with_its_traffic(
-    browser: Browser,
-    kafka: KafkaCluster,
-    make_mosquitto: Callable[..., Mosquitto],
-    make_gateway: MakeGateway,
-    unique: str,
+    browser: Browser, kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
-    broker = make_mosquitto()
-    gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+    gateway = make_gateway(mosquitto.port, kafka.bootstrap, unique)
     gateway.start()
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         for number in range(200):
             client.publish(f"devices/{number % 10}", b"x" * 50, qos=1)
     wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") >= 200, "200 records are in Kafka")

@@ -157,8 +157,7 @@ async def test_a_broker_that_disconnects_instead_has_denied_the_first_unanswered
 # --- what arrives ---
 
 
-def test_all_properties_arrive(make_mosquitto: Callable[..., Mosquitto]) -> None:
-    broker = make_mosquitto()
+def test_all_properties_arrive(mosquitto: Mosquitto) -> None:
     message: dict[str, Any] = {
         "topic": "devices/ä/req/schalte", "payload": bytes(range(256)) * 300, "qos": 2, "expiry_s": 77,
         "content_type": "text/plän", "response_topic": "devices/ä/res", "correlation_data": b"\x00token\xff",
@@ -166,10 +165,10 @@ def test_all_properties_arrive(make_mosquitto: Callable[..., Mosquitto]) -> None
     }  # fmt: skip
 
     async def publish() -> int | None:
-        async with link(broker.port) as made:
+        async with link(mosquitto.port) as made:
             return await one_code(made, **message)
 
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         client.subscribe("devices/#", 2)
         assert asyncio.run(publish()) == 0
         found = client.receive()

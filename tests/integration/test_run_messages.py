@@ -165,16 +165,15 @@ def test_what_was_received_is_in_kafka_after_a_stop_also_at_qos_0(
 
 
 def test_the_will_of_a_killed_gateway_says_offline(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+    kafka: KafkaCluster, mosquitto: Mosquitto, make_gateway: MakeGateway, unique: str
 ) -> None:
-    broker = make_mosquitto()
-    gateway = make_gateway(broker.port, kafka.bootstrap, unique, instance="plant-7")
+    gateway = make_gateway(mosquitto.port, kafka.bootstrap, unique, instance="plant-7")
 
     def state(client: Client) -> dict[str, Any]:
         return dict(json.loads(client.receive().payload))
 
     gateway.start()
-    with Client(broker.port) as client:
+    with Client(mosquitto.port) as client:
         client.subscribe("gateways/plant-7/status")
         assert state(client)["state"] == "online"
         gateway.kill()
@@ -183,7 +182,7 @@ def test_the_will_of_a_killed_gateway_says_offline(
         assert state(client)["state"] == "online"
         assert gateway.stop() == -signal.SIGTERM
         assert [state(client)["state"] for _ in range(2)] == ["stopping", "stopped"]
-    with Client(broker.port) as late:
+    with Client(mosquitto.port) as late:
         late.subscribe("gateways/+/status")
         message = late.receive()
         assert message.retain

@@ -131,15 +131,14 @@ def command_tables(**changes: object) -> dict[str, object]:
 
 
 def test_commands_reach_devices_of_the_trial_alone_and_nothing_is_left(
-    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    kafka: KafkaCluster, mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    broker = make_mosquitto()
     file = tmp_path / "gateway.toml"
     file.write_text(to_toml(command_tables()))
     before = Traces.now(kafka.bootstrap)
     topics = topic_names(kafka.bootstrap)
-    arguments = ("--mqtt", f"mqtt://127.0.0.1:{broker.port}", "--kafka", kafka.bootstrap, "-n", "50", "--config")
-    with Client(broker.port) as real:
+    arguments = ("--mqtt", f"mqtt://127.0.0.1:{mosquitto.port}", "--kafka", kafka.bootstrap, "-n", "50", "--config")
+    with Client(mosquitto.port) as real:
         for topic in ("devices/#", "plain/#", "mark"):
             real.subscribe(topic)
         status, result = trial(capsys, *arguments, str(file), "--commands", "45")
