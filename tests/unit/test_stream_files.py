@@ -29,6 +29,7 @@ from streaming.runtime.checkpoint_log import read_progress
 from streaming.upkeep import reset
 from streaming.upkeep.reset import plan
 from streaming.upkeep.status import collect, from_json
+from tests.command_line import Cli
 from tests.kinds import there
 from tests.scripts import loaded_after
 
@@ -119,25 +120,19 @@ def test_a_table_is_what_its_log_adds_and_does_not_remove(tmp_path: Path) -> Non
     assert found.written_at_s == 1_700_000_001
 
 
-def test_a_damaged_log_is_told_and_the_other_tables_are_shown(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_log_is_told_and_the_other_tables_are_shown(stream: StreamSettings, cli: Cli) -> None:
     commit(stream.lake.path / "silver", 1, {"add": 3})
     commit(stream.lake.path / "gold", 0, add("a", 10))
-    assert main(["stream", "status", *words(stream), "--offline"]) == 0
-    said = capsys.readouterr()
+    said = cli("stream", "status", *words(stream), "--offline")
     assert "silver: the table cannot be read" in said.err
     assert "gold" in said.out
 
 
 @pytest.mark.parametrize("text", ['{"topics": [', '["a"]', ""])
-def test_a_damaged_note_is_told_and_the_rest_is_shown(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_a_damaged_note_is_told_and_the_rest_is_shown(stream: StreamSettings, cli: Cli, text: str) -> None:
     batch(stream.checkpoint / "gold", 0, DELTA)
     (stream.checkpoint / "gold.json").write_text(text)
-    assert main(["stream", "status", *words(stream), "--offline"]) == 0
-    shown = capsys.readouterr()
+    shown = cli("stream", "status", *words(stream), "--offline")
     assert "gold.json is damaged" in " ".join(shown.err.split())
     assert "tables in" in shown.out
 
@@ -166,11 +161,10 @@ def test_what_silver_and_forget_keep_beside_the_tables_is_no_table(stream: Strea
     assert [one.table for one in collect(stream).tables] == ["silver"]
 
 
-def test_status_for_machines(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_for_machines(stream: StreamSettings, cli: Cli) -> None:
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}}, DELTA)
     commit(stream.lake.path / "silver", 0, add("a", 10))
-    assert main(["stream", "status", *words(stream), "--offline", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli("stream", "status", *words(stream), "--offline", "--json").out)
     (query,), (table,) = document["queries"], document["tables"]
     assert (query["query"], query["batch"], query["running"], query["behind"]) == ("silver", 3, None, None)
     assert query["offsets"] == {"t": {"0": 11}}
@@ -185,31 +179,27 @@ def test_the_status_goes_through_json(stream: StreamSettings) -> None:
     assert from_json(json.dumps(asdict(found))) == found
 
 
-def test_status_for_people(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_for_people(stream: StreamSettings, cli: Cli) -> None:
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
     batch(stream.checkpoint / "silver", 4, {"t": {"0": 30}}, finished=False)
     commit(stream.lake.path / "silver", 0, add("a", 10))
     batch(stream.checkpoint / "gold", 1)
     (stream.checkpoint / "gold" / "offsets" / "1").write_text("v1\n{broken")
-    assert main(["stream", "status", *words(stream), "--offline"]) == 0
-    said = capsys.readouterr()
+    said = cli("stream", "status", *words(stream), "--offline")
     assert "silver" in said.out
     assert "batch 4; it is repeated" in said.err
     assert "gold: the checkpoint cannot be read" in said.err
 
 
-def test_status_of_nothing(stream: StreamSettings) -> None:
-    assert main(["stream", "status", *words(stream), "--offline"]) == 4
+def test_status_of_nothing(stream: StreamSettings, cli: Cli) -> None:
+    cli("stream", "status", *words(stream), "--offline", status=4)
 
 
-def test_a_kafka_that_is_not_there_costs_the_lag_alone(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_kafka_that_is_not_there_costs_the_lag_alone(stream: StreamSettings, cli: Cli, tmp_path: Path) -> None:
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
     config = tmp_path / "gateway.toml"
     config.write_text('[kafka]\nbootstrap_servers = ["127.0.0.1:1"]\n')
-    assert main(["stream", "status", "--config", str(config), *words(stream), "--json"]) == 0
-    said = capsys.readouterr()
+    said = cli("stream", "status", "--config", config, *words(stream), "--json")
     assert json.loads(said.out)["queries"][0]["behind"] is None
     assert "--offline" in said.err
 
@@ -237,41 +227,39 @@ class _Kafka:
 
 
 def test_before_its_first_commit_a_query_has_all_before_it_that_kafka_holds(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stream: StreamSettings, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.admin.kafka.KafkaAdmin", _Kafka)
     batch(stream.checkpoint / "silver", 0, {"t": {"0": 30, "1": 5}}, finished=False)
     batch(stream.checkpoint / "bronze", 3, {"t": {"0": 28}})
     for query in ("silver", "bronze"):
         (stream.checkpoint / f"{query}.json").write_text('{"version":1,"topics":["t"]}')
-    assert main(["stream", "status", *words(stream), "--json"]) == 0
-    found = {one["query"]: one for one in json.loads(capsys.readouterr().out)["queries"]}
+    shown = cli("stream", "status", *words(stream), "--json").out
+    found = {one["query"]: one for one in json.loads(shown)["queries"]}
     assert (found["silver"]["batch"], found["silver"]["behind"]) == (None, 25)
     assert found["silver"]["ends"] == {"t": {"0": 30, "1": 5}}
     assert found["bronze"]["behind"] == 2 + 5, "a partition that it has not met is read from its beginning"
-    assert main(["stream", "status", *words(stream)]) == 0
-    assert re.search(r"silver +t +0 +10 +30 +20\n", capsys.readouterr().out)
+    assert re.search(r"silver +t +0 +10 +30 +20\n", cli("stream", "status", *words(stream)).out)
 
 
 def test_what_kafka_does_not_tell_of_a_partition_is_not_taken_for_read(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stream: StreamSettings, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.admin.kafka.KafkaAdmin", _Kafka)
     batch(stream.checkpoint / "bronze", 3, {"t": {"0": 30, "1": 5, "2": 7}})
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 30, "1": 400}})
-    assert main(["stream", "status", *words(stream), "--json"]) == 0
-    found = {one["query"]: one["behind"] for one in json.loads(capsys.readouterr().out)["queries"]}
+    shown = cli("stream", "status", *words(stream), "--json").out
+    found = {one["query"]: one["behind"] for one in json.loads(shown)["queries"]}
     assert found == {"bronze": None, "silver": None}, "partition 2 has no leader, and 1 was made anew"
 
 
 def test_without_the_package_that_reads_tables_it_is_said_what_to_install(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stream: StreamSettings, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
     absent = {"deltalake", "pyarrow"}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in absent else found(name))
-    assert main(["stream", "status", *words(stream), "--offline"]) == 78
-    assert "not installed: deltalake, pyarrow" in capsys.readouterr().err
+    assert "not installed: deltalake, pyarrow" in cli("stream", "status", *words(stream), "--offline", status=78).err
 
 
 def test_status_loads_no_spark(stream: StreamSettings) -> None:
@@ -281,19 +269,18 @@ def test_status_loads_no_spark(stream: StreamSettings) -> None:
     assert not {"pyspark", "py4j", "pandas"} & loaded
 
 
-def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reset_puts_aside_and_deletes_nothing(stream: StreamSettings, cli: Cli) -> None:
     batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}})
     (stream.checkpoint / "silver.json").write_text('{"version":1}')
     commit(stream.lake.path / "silver", 0, add("a", 10))
-    assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 0
-    assert "silver and its quarantine stay" in capsys.readouterr().out
+    assert "silver and its quarantine stay" in cli("stream", "reset", "silver", *words(stream), "--yes").out
     assert not (stream.checkpoint / "silver").exists()
     assert not (stream.checkpoint / "silver.json").exists()
     (kept,) = stream.checkpoint.glob("silver.reset-*Z")
     assert (kept / "commits" / "3").exists()
     assert (stream.lake.path / "silver").exists(), "MERGE inserts nothing twice"
     assert [one.query for one in collect(stream).queries] == []
-    assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 4
+    cli("stream", "reset", "silver", *words(stream), "--yes", status=4)
 
 
 def test_tables_that_would_be_doubled_go_with_the_checkpoint(stream: StreamSettings) -> None:
@@ -305,16 +292,14 @@ def test_tables_that_would_be_doubled_go_with_the_checkpoint(stream: StreamSetti
     ], "the table first"
 
 
-def test_a_reset_says_that_forgotten_devices_come_back(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reset_says_that_forgotten_devices_come_back(stream: StreamSettings, cli: Cli) -> None:
     (stream.lake.path / "forgotten").mkdir(parents=True)
     for note in ("ab-1", ".ab-1.crc", "ab-2", "cd-3"):
         (stream.lake.path / "forgotten" / note).touch()
     for job, where in (("bronze", "bronze"), ("silver", "the quarantine, if they are bad,")):
         batch(stream.checkpoint / job, 0, {"t": {"0": 11}})
-        assert main(["stream", "reset", job, *words(stream), "--dry-run"]) == 0
-        assert f"of forgotten devices (2) will be in {where} again" in capsys.readouterr().err
+        told = cli("stream", "reset", job, *words(stream), "--dry-run").err
+        assert f"of forgotten devices (2) will be in {where} again" in told
 
 
 def test_a_look_by_spark_asks_nothing_and_changes_nothing(
@@ -339,11 +324,10 @@ def test_a_look_by_spark_asks_nothing_and_changes_nothing(
 
 @pytest.mark.parametrize(("option", "status", "says"), [(["--dry-run"], 0, "gold.reset-"), ([], 2, "--yes")])
 def test_a_look_or_a_reset_without_a_yes_changes_nothing(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str], option: list[str], status: int, says: str
+    stream: StreamSettings, cli: Cli, option: list[str], status: int, says: str
 ) -> None:
     batch(stream.checkpoint / "gold", 0, DELTA)
-    assert main(["stream", "reset", "gold", *words(stream), *option]) == status
-    assert says in "".join(capsys.readouterr())
+    assert says in "".join(cli("stream", "reset", "gold", *words(stream), *option, status=status))
     assert (stream.checkpoint / "gold").exists()
 
 
@@ -366,9 +350,7 @@ HOLD = """
 """
 
 
-def test_a_second_process_is_refused_and_a_dead_one_is_not_waited_for(
-    stream: StreamSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_process_is_refused_and_a_dead_one_is_not_waited_for(stream: StreamSettings, cli: Cli) -> None:
     url = str(stream.checkpoint)
     batch(stream.checkpoint / "silver", 0, {"t": {"0": 11}})
     command = [sys.executable, "-c", textwrap.dedent(HOLD), url]
@@ -379,8 +361,7 @@ def test_a_second_process_is_refused_and_a_dead_one_is_not_waited_for(
         job_lock.hold(url, "gold")  # another query
         job_lock.let_go(url, "gold")
         assert (collect(stream).queries[0].running or "").startswith(f"process {other.pid} on ")
-        assert main(["stream", "reset", "silver", *words(stream), "--yes"]) == 78
-        assert "Stop it first" in capsys.readouterr().err
+        assert "Stop it first" in cli("stream", "reset", "silver", *words(stream), "--yes", status=78).err
         other.kill()
     assert job_lock.holder(url, "silver") is None
     job_lock.hold(url, "silver")

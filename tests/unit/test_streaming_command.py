@@ -99,10 +99,7 @@ def test_the_command_becomes_the_process_of_a_job_or_a_tool(
 def test_bad_settings_are_told_before_anything_is_fetched(
     monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path
 ) -> None:
-    def resolve(_bundle: str) -> list[Path]:
-        pytest.fail("jars were fetched")
-
-    monkeypatch.setattr("gateway.local.runtime.jars.resolve", resolve)
+    monkeypatch.setattr("gateway.local.runtime.jars.resolve", lambda _bundle: pytest.fail("jars were fetched"))
     file = tmp_path / "gateway.toml"
     file.write_text("[stream]\nwindoe = 3\n")
     assert "windoe" in cli("stream", "silver", "--config", str(file), status=78).err
@@ -153,12 +150,8 @@ def test_a_collector_of_ones_own_replaces_ours() -> None:
 
 
 def test_long_methods_are_compiled_wherever_rows_are_decoded() -> None:
-    told, driver, executor = (
-        "-XX:-DontCompileHugeMethods",
-        "spark.driver.extraJavaOptions",
-        "spark.executor.extraJavaOptions",
-    )
-    assert told in conf()[driver].split()
+    told, executor = "-XX:-DontCompileHugeMethods", "spark.executor.extraJavaOptions"
+    assert told in conf()["spark.driver.extraJavaOptions"].split()
     remote = conf(Settings(stream=StreamSettings(master="spark://host:7077")), {executor: "-Xss1m"})
     assert remote[executor].split() == [told, "-Xss1m"]
 

@@ -4,9 +4,8 @@ import queue
 import re
 import signal
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +23,7 @@ from streaming.runtime.queries import Mailbox, Pace, SparkEnded, run_queries
 from streaming.runtime.session import session_conf
 from tests.batch_reports import batch_report
 from tests.kinds import is_a
+from tests.waiting import wait_until
 
 PATIENCE_S = 20.0  # less than the shutdown_timeout that some must not wait for
 
@@ -89,7 +89,7 @@ class Running:
         self._settings = Settings(**settings)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        self._until("the queries are started", lambda: bool(self.events))
+        wait_until(lambda: self.events, "the queries are started", PATIENCE_S, 0.005)
 
     def _run(self) -> None:
         jobs: Any = (lambda *_: self.table, lambda *_: self.windows)
@@ -99,17 +99,11 @@ class Running:
         except BaseException as error:  # noqa: BLE001 (handed to the test)
             self.outcome = error
 
-    def _until(self, what: str, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:g} s: {what}"
-            time.sleep(0.005)
-
     def signal(self) -> None:
         self.mailbox.put(signal.SIGTERM)
 
     def until_stopped(self, query: FakeQuery) -> None:
-        self._until(f"{query.name} is stopped", lambda: bool(query.stops))
+        wait_until(lambda: query.stops, f"{query.name} is stopped", PATIENCE_S, 0.005)
 
     def ended(self) -> BaseException | None:
         """What it raised, once it has ended."""
