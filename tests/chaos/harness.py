@@ -82,6 +82,12 @@ class Gateway:
         ended = run_gateway(*words, "--config", self._config, timeout_s=timeout_s, **self.environment)
         return ended.returncode, ended.stdout + ended.stderr
 
+    def commanded(self, *words: str) -> str:
+        """What another command prints that succeeds."""
+        status, said = self.command(*words)
+        assert status == 0, said + self.tail()
+        return said
+
     @property
     def process(self) -> GuardedProcess:
         assert self._process is not None, "not started"

@@ -172,12 +172,10 @@ def test_workers_are_rolled_and_added_under_load(site: Site, mosquitto: Mosquitt
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
         for _ in range(ROUNDS if FULL else 0):
             flows(devices)
-            status, said = gateway.command("restart")
-            assert status == 0, said
+            gateway.commanded("restart")
         flows(devices)
         gateway.configure(workers=2)
-        status, said = gateway.command("restart", "--reload")
-        assert status == 0, said
+        gateway.commanded("restart", "--reload")
         wait_until(
             lambda: [len(share) for share in share_of(gateway)] == [2, 2], lambda: f"two share; {share_of(gateway)}"
         )

@@ -32,13 +32,6 @@ def stopped(gateway: Gateway) -> None:
     assert gateway.stop() == -signal.SIGTERM, gateway.tail()
 
 
-def commanded(gateway: Gateway, *words: str) -> str:
-    """What the command prints that succeeds."""
-    status, said = gateway.command(*words)
-    assert status == 0, said
-    return said
-
-
 def meta_line(gateway: Gateway, name: str) -> str:
     found = re.search(rf"^{re.escape(name)}=(.*)$", (data_of(gateway) / "meta.properties").read_text(), re.MULTILINE)
     assert found is not None, f"no {name} in meta.properties"
@@ -85,7 +78,7 @@ def test_a_slot_that_does_not_run_is_retired_by_the_command(make_case: MakeCase)
     broker.start_load(400)
     wait_until(lambda: broker.call(lambda: broker.broker.published) > 200, "messages wait")
     published = broker.stop_load()
-    assert "Worker 0 of instance gateway has retired; it did not run." in commanded(gateway, "retire")
+    assert "Worker 0 of instance gateway has retired; it did not run." in gateway.commanded("retire")
     wait_until(lambda: not case.client_ids, "all sessions have ended")
     found = account(case.bootstrap, case.topic, published)
     assert not found.missing, str(found)
@@ -108,7 +101,7 @@ def test_a_copy_is_refused_and_can_be_adopted(make_case: MakeCase, make_gateway:
     assert status == CONFIG
     assert "is a copy of the directory of instance 'plant-7'" in said
     assert "place        not the original one" in restored.command("identity", "show")[1]
-    assert "gets another id" in commanded(restored, "identity", "adopt")
+    assert "gets another id" in restored.commanded("identity", "adopt")
     restored.start()
     assert restored.status()["instance_id"] == meta_line(restored, "instance.id")
     assert meta_line(restored, "instance.id") != meta_line(original, "instance.id")
@@ -132,7 +125,7 @@ def test_another_cluster_is_refused_until_it_is_adopted(make_case: MakeCase) -> 
     assert status == CONFIG
     assert f"belongs to Kafka cluster a-cluster-that-was, but kafka.bootstrap_servers lead to cluster {cluster}" in said
     assert broker.call(lambda: len(broker.broker.connects)) == connects, "MQTT was left alone"
-    said = commanded(gateway, "identity", "adopt")
+    said = gateway.commanded("identity", "adopt")
     assert f"The Kafka cluster is now {cluster}, formerly a-cluster-that-was." in said
     gateway.start()
     stopped(gateway)
@@ -143,7 +136,7 @@ def test_adopting_without_kafka_says_that_the_cluster_stays(make_case: MakeCase)
     gateway = case.gateway
     stopped(gateway)
     gateway.configure(instance="renamed", kafka={"bootstrap_servers": ["127.0.0.1:1"]})
-    said = commanded(gateway, "identity", "adopt")
+    said = gateway.commanded("identity", "adopt")
     assert "The instance is now 'renamed', formerly 'gateway'." in said
     assert "The recorded Kafka cluster was not changed, since Kafka gave no answer." in said
     # The renamed instance has other client ids; what waits under the old ones is fetched.

@@ -34,13 +34,6 @@ def kill_worker(gateway: Gateway, number: int) -> int:
     return pid
 
 
-def restarted(gateway: Gateway, *words: str) -> str:
-    """What ``gateway restart`` says, which succeeds."""
-    status, said = gateway.command("restart", *words)
-    assert status == 0, said + gateway.tail()
-    return said
-
-
 def client_ids(workers: int, sessions: int) -> set[str]:
     return {f"gateway-{worker}-{session}" for worker in range(workers) for session in range(sessions)}
 
@@ -101,7 +94,7 @@ def roll(case: Case, workers: int, sessions: int, is_short: Callable[[Absence], 
     before = gateway.pids()
     longest: list[Absence] = []
     while len(longest) < 3 and (FULL or not any(map(is_short, longest))):
-        assert f"All {workers} workers were replaced" in restarted(gateway)
+        assert f"All {workers} workers were replaced" in gateway.commanded("restart")
         passes(SECONDS)
         longest.append(max(lengths[-1] for lengths in absences.values()))
         expected = dict.fromkeys(client_ids(workers, sessions), len(longest))
@@ -172,7 +165,7 @@ def test_rolled_with_other_settings(make_case: MakeCase) -> None:
     case = make_case(in_order(1000), rate=500, workers=2, mqtt=ONE_SESSION)
     gateway = case.gateway
     gateway.configure(mqtt={"sessions": 2})
-    restarted(gateway, "--reload")
+    gateway.commanded("restart", "--reload")
     assert case.client_ids == client_ids(2, 2)
     assert gateway.samples("gateway_config_reload_success") == {"": 1}
     before = gateway.pids()
@@ -206,7 +199,7 @@ def test_scaled_in_and_out(make_case: MakeCase) -> None:
     case.broker.start_load(1000)
     passes(SECONDS)
     gateway.configure(workers=2)
-    restarted(gateway, "--reload")
+    gateway.commanded("restart", "--reload")
     wait_until(lambda: case.client_ids == client_ids(2, 1), f"two sessions have ended; {gateway.tail()}")
     wait_until(lambda: slots(data) == {0, 1}, "and are forgotten")
     wait_until(lambda: gateway.metric("gateway_worker_slots_retiring") == 0, "nothing is being retired")
@@ -218,7 +211,7 @@ def test_scaled_in_and_out(make_case: MakeCase) -> None:
     wait_until(lambda: case.client_ids == client_ids(1, 1), f"the orphan's session has ended; {gateway.tail()}")
     wait_until(lambda: slots(data) == {0}, "and is forgotten")
     gateway.configure(workers=3)
-    restarted(gateway, "--reload")
+    gateway.commanded("restart", "--reload")
     wait_until(lambda: case.client_ids == client_ids(3, 1), "two more are there")
     gateway.wait_ready()
     passes(SECONDS)
@@ -298,9 +291,7 @@ def test_retired_as_a_whole(make_case: MakeCase) -> None:
     gateway = case.gateway
     passes(SECONDS)
     published = case.broker.stop_load()
-    status, said = gateway.command("retire")
-    assert status == 0, said + gateway.tail()
-    assert "Instance gateway has retired" in said
+    assert "Instance gateway has retired" in gateway.commanded("retire")
     assert gateway.process.wait(10) == 0
     wait_until(lambda: not case.client_ids, "all sessions have ended")
     assert not slots(data_of(gateway))
