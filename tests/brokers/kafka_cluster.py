@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.admin import AlterPartitionReassignmentsRequest
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, ElectionType, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError as ClientError
 
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.runtime.ports import reserve_ports
@@ -27,64 +27,6 @@ from tests.waiting import wait_until
 
 T = TypeVar("T")
 SECONDS = 60.0
-METADATA_TOPIC = "__cluster_metadata"
-
-
-class _DescribeQuorumResponse(Response):
-    """KIP-595; aiokafka has no DescribeQuorum. Only the leader is looked at."""
-
-    API_KEY = 55
-    API_VERSION = 0
-    _REPLICAS = CompactArray(("replica_id", Int32), ("log_end_offset", Int64), ("tags", TaggedFields))
-    SCHEMA = Schema(
-        ("error_code", Int16),
-        (
-            "topics",
-            CompactArray(
-                ("name", CompactString("utf-8")),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("high_watermark", Int64),
-                        ("voters", _REPLICAS),
-                        ("observers", _REPLICAS),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _DescribeQuorumStruct(RequestStruct):
-    FLEXIBLE_VERSION = True
-    API_KEY = 55
-    API_VERSION = 0
-    RESPONSE_TYPE = _DescribeQuorumResponse
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("name", CompactString("utf-8")),
-                ("partitions", CompactArray(("partition", Int32), ("tags", TaggedFields))),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _DescribeQuorum(Request[_DescribeQuorumStruct]):
-    API_KEY = 55
-
-    def build(self, request_struct_class: type[_DescribeQuorumStruct]) -> _DescribeQuorumStruct:
-        return request_struct_class([(METADATA_TOPIC, [(0, {})], {})], {})
 
 
 def rotated(partitions: int) -> list[list[int]]:
@@ -212,25 +154,30 @@ class ClusterAdmin:
     def controller(self) -> int:
         """The active controller. Clients' own word for it is any broker, in KRaft."""
 
-        async def ask(admin: AIOKafkaAdminClient) -> int:
-            answer = await admin._send_request(_DescribeQuorum())
-            known = answer.error_code == 0 and answer.topics[0][1][0][1] == 0
-            return int(answer.topics[0][1][0][2]) if known else -1
+        def ask() -> int:
+            servers = self.cluster.bootstrap.split(",")
+            client = KafkaAdminClient(bootstrap_servers=servers, request_timeout_ms=5000, bootstrap_timeout_ms=5000)
+            with contextlib.closing(client):
+                return int(client.describe_metadata_quorum()["topics"][0]["partitions"][0]["leader_id"])
 
         return self._node(ask, "a controller is elected")
 
     def coordinator(self, group: str) -> int:
         """The node that keeps a group's offsets."""
-        return self._node(lambda admin: admin.find_coordinator(group), f"group {group} has a coordinator")
 
-    def _node(self, ask: Callable[[AIOKafkaAdminClient], Awaitable[int]], what: str) -> int:
+        def ask() -> int:
+            return asyncio.run(self._with_client(lambda admin: admin.find_coordinator(group)))
+
+        return self._node(ask, f"group {group} has a coordinator")
+
+    def _node(self, ask: Callable[[], int], what: str) -> int:
         """Ask until the answer is one of the nodes."""
         found = -1
 
         def asked() -> bool:
             nonlocal found
-            with contextlib.suppress(KafkaError, OSError, TimeoutError):
-                found = asyncio.run(self._with_client(ask))
+            with contextlib.suppress(KafkaError, ClientError, OSError, TimeoutError):
+                found = ask()
             return found in range(1, self.cluster.nodes + 1)
 
         wait_until(asked, what)
