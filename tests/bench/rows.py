@@ -23,7 +23,7 @@ from tests.bench.workload_spool import spool_write
 RSS_LIMIT_MIB: Final = 90.0
 _ROUND: Final = 50_000  # packets made once; a stream repeats them
 _COLD_TOPICS: Final = 200_000
-_DRAINED: Final = 100_000
+_DRAINED: Final = 100_000  # in quick calls too: it is over in a second
 _BASELINE_DRAINED: Final = 50_000
 _COMMANDS: Final = 100_000
 _COMMANDED: Final = 10_000  # devices with a backlog
@@ -64,24 +64,8 @@ def _cold_topics(site: Site) -> Measurement:
     return replayed(site, _MQTT5, ReplayPlan(topics, 2, 1, period=_ROUND, topics=topics, properties=b"", window=_ROUND))
 
 
-def _drain(site: Site) -> Measurement:
-    return drained(site, Gateway(), _DRAINED)  # quick calls too: it is over in a second
-
-
-def _broker_15k(site: Site) -> Measurement:
-    return live(site, Gateway(), Pace(site.scaled(150_000), 15_000))
-
-
 def _latency_2k(site: Site, launcher: Launcher) -> Measurement:
     return live_with_latency(site, launcher, Pace(max(6_000, site.scaled(20_000)), 2_000))
-
-
-def _idle(site: Site) -> Measurement:
-    return idle(site, Gateway(workers=1), site.scaled(30))
-
-
-def _start(site: Site) -> Measurement:
-    return started(site, Gateway())
 
 
 def _baseline(site: Site, kind: Literal["paho_aiokafka", "paho_confluent"]) -> Measurement:
@@ -99,10 +83,6 @@ def _commands_live(site: Site, launcher: CommandGateway | CommandBridge) -> Meas
 
 def _commands_saturated(site: Site, launcher: CommandGateway | CommandBridge) -> Measurement:
     return commands_saturated(site, launcher, site.scaled(_COMMANDS), site.scaled(_COMMANDED))
-
-
-def _commands_waiting(site: Site) -> Measurement:
-    return commands_waiting(site, CommandGateway({"expiry": "1h"}), site.scaled(_COMMANDS))
 
 
 def _cpu(limit: float) -> Target:
@@ -131,14 +111,16 @@ ROWS: Final = (
     Row("saturated-mqtt5", "replayed stream, MQTT 5, 3 properties, zstd", (_cpu(3.0), _RSS), _saturated_mqtt5),
     Row("cold-topics", "200k topics, one message each, twice", (_cpu(12), _RSS), _cold_topics),
     Row("drain-qos1", "backlog in mosquitto, all defaults",
-        (_cpu(3.0), Target("messages_per_s", 200_000, at_least=True), _RSS), _drain),
+        (_cpu(3.0), Target("messages_per_s", 200_000, at_least=True), _RSS),
+        partial(drained, launcher=Gateway(), count=_DRAINED)),
     Row("baseline-paho-aiokafka-drain", "as drain-qos1", (),
         partial(_baseline_drain, launcher=Baseline("paho_aiokafka", persistent=True, compression="zstd"))),
     Row("baseline-paho-confluent-drain", "as drain-qos1", (),
         partial(_baseline_drain, launcher=Baseline("paho_confluent", persistent=True, compression="zstd"))),
     Row("baseline-telegraf-drain", "as drain-qos1", (), partial(_baseline_drain, launcher=Telegraf("zstd")),
         asked=True),
-    Row("broker-15k", "15k msg/s through mosquitto, all defaults", (_cpu(6), _RSS), _broker_15k),
+    Row("broker-15k", "15k msg/s through mosquitto, all defaults", (_cpu(6), _RSS),
+        lambda site: live(site, Gateway(), Pace(site.scaled(150_000), 15_000))),
     Row("latency-2k", "2k msg/s through mosquitto to a consumer",
         (Target("p50_ms", 7), Target("p99_ms", 12), _cpu(45), _RSS), partial(_latency_2k, launcher=Gateway())),
     Row("latency-2k-low-latency", "as latency-2k, with that flow.profile", (),
@@ -159,10 +141,13 @@ ROWS: Final = (
     Row("baseline-commands-saturated", "as commands-saturated: a plain aiokafka to paho bridge", (),
         partial(_commands_saturated, launcher=CommandBridge())),
     Row("commands-waiting", "100,000 commands for devices that are away: memory beside the payload",
-        (Target("bytes_each", 600),), _commands_waiting),
+        (Target("bytes_each", 600),),
+        lambda site: commands_waiting(site, CommandGateway({"expiry": "1h"}), site.scaled(_COMMANDS))),
     Row("idle", "no message, brokers up: percent of a core, a worker and its supervisor",
-        (Target("worker_percent", 0.5), Target("supervisor_percent", 0.1), _RSS), _idle),
-    Row("start", "process start to ready", (Target("seconds", 2), _RSS), _start, minimum_runs=5),
+        (Target("worker_percent", 0.5), Target("supervisor_percent", 0.1), _RSS),
+        lambda site: idle(site, Gateway(workers=1), site.scaled(30))),
+    Row("start", "process start to ready", (Target("seconds", 2), _RSS),
+        partial(started, launcher=Gateway()), minimum_runs=5),
     Row("topics-100k", "as saturated-qos1 with 100,000 topics, beside 1,000: CPU, bytes for each",
         (Target("times_small", 1.2),), partial(topics, count=100_000), asked=True),
     Row("topics-1m", "the same with a million topics", (Target("times_small", 2),), partial(topics, count=1_000_000),

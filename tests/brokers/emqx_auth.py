@@ -85,11 +85,9 @@ class EmqxModel:
         await self.close()
 
     async def close(self) -> None:
-        for pool in self._pools():
-            await pool.close()
-
-    def _pools(self) -> list[HttpPool]:
-        return [pool for _, pool in [*self._authentication, *self._sources] if isinstance(pool, HttpPool)]
+        for _, pool in (*self._authentication, *self._sources):
+            if isinstance(pool, HttpPool):
+                await pool.close()
 
     @property
     def asked(self) -> tuple[int, int]:

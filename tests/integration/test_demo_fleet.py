@@ -120,11 +120,10 @@ async def test_a_killed_fleet_is_announced_by_its_wills(mosquitto: Mosquitto, tm
     online = await asyncio.to_thread(statuses, mosquitto.port)
     assert {status["status"] for status in online.values()} == {"online"}
     await child.kill()
-    await until(lambda: _all_lost(mosquitto.port), "every will")
-
-
-def _all_lost(port: int) -> bool:
-    return {(it["status"], it["reason"]) for it in statuses(port).values()} == {("offline", "connection lost")}
+    lost = {("offline", "connection lost")}
+    await until(
+        lambda: {(it["status"], it["reason"]) for it in statuses(mosquitto.port).values()} == lost, "every will"
+    )
 
 
 class _Nobody:

@@ -111,10 +111,6 @@ def test_each_project_has_its_own(dev: Dev) -> None:
     assert "is no name" in dev("up", "--name", "../x").stderr
 
 
-def port_of(address: str) -> int:
-    return int(address.removesuffix("/mqtt").rpartition(":")[2])
-
-
 @contextmanager
 def taken_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -130,7 +126,8 @@ async def test_up_status_down(dev: Dev, unique: str) -> None:
     await producer.send_and_wait(unique, b"x")
     await producer.stop()
     for address, websocket in ((brokers["mqtt"], False), (brokers["websocket"], True)):
-        with Client(port_of(address), websocket=websocket) as client:
+        port = int(address.removesuffix("/mqtt").rpartition(":")[2])
+        with Client(port, websocket=websocket) as client:
             client.publish(unique, b"x")
 
     again = dev("up")
