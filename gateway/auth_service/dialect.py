@@ -93,7 +93,8 @@ def split_groups(text: str) -> frozenset[str]:
 
 
 def _fields(content_type: bytes, body: bytes | None) -> dict[str, Any]:
-    """The body's fields. A character set in the content type is ignored for JSON, which is UTF-8 (RFC 8259)."""
+    """The body's fields. A character set in the content type is ignored for JSON, which is UTF-8 (RFC 8259). Raises
+    UnreadableError; a body of None was too large to keep."""
     if body is None:
         raise UnreadableError("the body is larger than auth.limits.request_bytes")
     try:
@@ -112,6 +113,7 @@ def _fields(content_type: bytes, body: bytes | None) -> dict[str, Any]:
 
 
 def _json(text: str) -> dict[str, Any]:
+    """The object in a JSON body. Raises UnreadableError."""
     try:
         # EMQX's bodies begin and end with a brace, so the decoder need not skip white space.
         given, end = _DECODER.raw_decode(text) if text.startswith("{") else (_DECODER.decode(text), len(text))
@@ -127,6 +129,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _form(text: str) -> dict[str, Any]:
+    """The fields of a form's body. Raises UnreadableError."""
     try:
         pairs = parse_qsl(
             text, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=_FORM_FIELDS_MAX
@@ -152,6 +155,7 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refu
 
 
 def _check_texts(given: dict[str, Any]) -> None:
+    """Raises UnreadableError for a text with NUL or half a surrogate pair, or longer than MQTT allows."""
     for value in given.values():
         if not isinstance(value, str):
             continue
@@ -176,7 +180,8 @@ def _text(given: dict[str, Any], name: str) -> str:
 
 
 def _known(given: dict[str, Any], name: str, values: Mapping[object, Any]) -> Any:
-    """``qos`` or ``retain``, numbers, booleans or texts, depending on EMQX's template. Missing: 0 or False."""
+    """The entry in ``values`` of ``qos`` or ``retain``: a number, boolean or text, depending on EMQX's template.
+    Missing: 0 or False."""
     value = given.get(name)
     if value is None or value == "undefined":
         value = ""

@@ -55,10 +55,10 @@ class Listener:
         port: int,
         *,
         connect: Callable[[], Connection],
-        room: Callable[[int], bool],
+        room: Callable[[int], bool],  # of the number of handshakes: whether one more is allowed
         context: Callable[[], ssl.SSLContext | None],
         handshake_timeout_s: float,
-        refused: Callable[[str], None],
+        refused: Callable[[str], None],  # called with a reason
     ) -> None:
         self._host = host
         self._port = port
@@ -98,6 +98,7 @@ class Listener:
         await end_tasks(*self._joining)
 
     def _accept(self) -> None:
+        """The socket is readable: take the connections that wait, some at a time. Without descriptors, pause."""
         assert self._socket is not None
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
@@ -118,6 +119,7 @@ class Listener:
                 self._refused("full")
 
     def _pause(self, error: OSError) -> None:
+        """Accept nothing for a moment, because descriptors or memory are short."""
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)
@@ -136,6 +138,7 @@ class Listener:
             asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def _join(self, accepted: socket.socket) -> None:
+        """Make an accepted socket a connection, with its TLS handshake."""
         try:
             accepted.setblocking(False)
             _keep_alive(accepted)

@@ -221,6 +221,7 @@ class AuthMetrics(ProcessMetrics):
 
 
 def _by_outcome(counts: Counts) -> dict[tuple[str, ...], float]:
+    """The questions to each backend, by name and outcome."""
     rows: dict[tuple[str, ...], float] = {}
     for name, one in counts.backends.items():
         outcomes = (one.allowed, one.denied, one.ignored, one.down, one.shed)
@@ -234,6 +235,7 @@ def _ups(chain: Chain) -> dict[tuple[str, ...], float]:
 
 
 def _failures(chain: Chain) -> dict[tuple[str, ...], float]:
+    """Questions without an answer, by backend and cause; the built-in database counts none."""
     return {
         (one.name, cause): number
         for one in chain.authenticators

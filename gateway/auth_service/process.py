@@ -120,6 +120,7 @@ class AuthProcess:
         )
 
     def _on_state(self, _old: State, new: State) -> None:
+        """Once running, freeze loaded objects and log where the service listens."""
         if new is State.RUNNING:
             memory.freeze_loaded_objects()
             auth = self.settings.auth
@@ -152,6 +153,7 @@ class _Files:
         await end_tasks(self._task)
 
     async def _run(self) -> None:
+        """Look for changed files for good."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:

@@ -109,7 +109,7 @@ class AuthServer:
         self._strangers: dict[Connection, None] = {}  # connections without a request so far, the oldest first
         self._logins: deque[_Login] = deque()  # in the order in which their answers are due
         self._under_way = 0
-        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.TimerHandle | None = None  # of late answers
         self._quiet: asyncio.Event | None = None  # set during a stop when nothing is pending
         self._make_head(time.monotonic_ns())
         self._listener = Listener(
@@ -186,6 +186,7 @@ class AuthServer:
         return self._turn_away(None, refusal.status, "malformed", refusal.reason)
 
     def respond(self, connection: Connection, request: Request) -> bytes | Exchange:
+        """The answer's bytes, or an Exchange that gets them once a backend or a hash has decided the login."""
         started_ns = time.monotonic_ns()
         head, body = request
         endpoint = self._endpoints.get(head.target) or self._endpoints.get(head.target.partition(b"?")[0])
@@ -221,6 +222,7 @@ class AuthServer:
     # ---- logins that wait ----
 
     def _begin(self, connection: Connection, question: LoginRequest, started_ns: int, keep_alive: bool) -> Exchange:
+        """Start a task for a login that has to wait."""
         login = _Login(connection, started_ns, keep_alive=keep_alive)
         login.task = asyncio.get_running_loop().create_task(self._decide(login, question), name="login")
         self._logins.append(login)
@@ -230,6 +232,7 @@ class AuthServer:
         return login
 
     async def _decide(self, login: _Login, question: LoginRequest) -> None:
+        """The task of a login: answer it, unless it was answered late."""
         try:
             answer = await self._decisions.login(question)
             self._end(login, answer.result, answer.body)
@@ -247,6 +250,7 @@ class AuthServer:
             login.answer(self._finish(self._authn, result, body, login.started_ns, login.keep_alive))
 
     def _arm(self, first: _Login) -> None:
+        """Start the timer of late answers; ``first`` is due first."""
         left_ns = first.started_ns + self._answer_timeout_ns - time.monotonic_ns()
         self._sweep = asyncio.get_running_loop().call_later(max(0, left_ns) / 1e9, self._answer_late_ones)
 
@@ -265,6 +269,7 @@ class AuthServer:
             logins.popleft()
 
     def _answer_late_one(self, login: _Login) -> None:
+        """Answer a login as if its backend were down, and cancel its task."""
         answer = self._decisions.backend_down("timeout")
         self._metrics.answers_late.child().value += 1
         _log.warning(
@@ -300,9 +305,9 @@ class AuthServer:
     def _turn_away(
         self, endpoint: _Endpoint | None, status: int, reason: str, why: str, head: Head | None = None
     ) -> bytes:
-        """The answer to a request that only a wrongly configured EMQX, or another client, sends.
-
-        EMQX does not take it for a refusal and asks its next source, so it is logged and counted."""
+        """The answer to a request that only a wrongly configured EMQX, or another client, sends. ``head`` is None if
+        there is none to read. EMQX does not take it for a refusal and asks its next source, so it is logged and
+        counted."""
         self._metrics.requests_refused.child(reason).value += 1
         if endpoint is not None:
             endpoint.results["error"].value += 1
