@@ -74,6 +74,7 @@ def fields_of(table: type[BaseModel]) -> dict[str, Field]:
 
 
 def _field(name: str, info: FieldInfo) -> Field:
+    """A field by its annotation."""
     annotation, nullable = bare(info.annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if _is_table(annotation):
@@ -183,6 +184,7 @@ def texts_of(table: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _texts_in(owner: type) -> dict[str, str]:
+    """The text under each field in the source of a class, by the field's name."""
     body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
     assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}

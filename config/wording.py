@@ -97,6 +97,7 @@ def _value(error: ErrorDetails, path: Path) -> str | None:
 
 
 def _sentence(error: ErrorDetails, path: Path) -> str:
+    """What is wrong, to follow the setting's name: "must be a number"."""
     context: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
         case "value_error":

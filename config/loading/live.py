@@ -61,7 +61,8 @@ class Change:
 
 
 def remedy(waiting: Iterable[Change], workers: int | None) -> str:
-    """What applies changes that need a restart, in a gateway with this setting ``workers``."""
+    """How to apply changes that need a restart. The supervisor stays for ``gateway restart``, so its settings need a
+    new start, as does a gateway without one (``workers`` 0)."""
     for one in waiting:
         came_or_went = one.path == "workers" and "0" in (one.before, one.after)  # the supervisor
         if came_or_went or f"{one.path}.".startswith(tuple(f"{name}." for name in _FIXED)):
@@ -107,6 +108,7 @@ def _of_commands(settings: Settings) -> frozenset[str]:
 
 
 def _merge(before: BaseModel, after: BaseModel, at: Path) -> BaseModel:
+    """``before``, the table at this path, with every change of ``after`` that needs no restart."""
     update: dict[str, Any] = {}
     for name, field in fields_of(type(before)).items():
         old, new, path = getattr(before, name), getattr(after, name), (*at, name)
@@ -136,6 +138,7 @@ def same(one: object, other: object) -> bool:
 def _changes(
     before: BaseModel, after: BaseModel, at: Path, said: str, origins: Mapping[Path, Origin]
 ) -> Iterator[Change]:
+    """The differences between two tables at the path ``at``, which ``said`` writes with the names of items."""
     for name, field in fields_of(type(after)).items():
         old, new, path = getattr(before, name), getattr(after, name), (*at, name)
         if same(old, new):
@@ -202,6 +205,7 @@ def _change(
 
 
 def _shown(value: object, field: Field | None, *, hide: bool) -> str | None:
+    """The value for a sentence, a secret masked; None when not set."""
     if value is None:
         return None
     if hide or isinstance(value, SecretStr):

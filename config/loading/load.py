@@ -118,6 +118,7 @@ def load(
 
 
 def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The settings file by option, variable or place; None without one."""
     if path is not None:
         return path
     if named := environ.get("GATEWAY_CONFIG"):
@@ -135,6 +136,7 @@ def _merge(weaker: Layer, stronger: Layer) -> None:
 def _merge_tables(
     weaker: Layer, into: dict[str, Any], stronger: Layer, values: dict[str, Any], at: SettingPath
 ) -> None:
+    """Put the stronger ``values`` of the table at this path into the weaker ones, and their origins into ``weaker``."""
     for key, value in values.items():
         path = (*at, key)
         field = find(Settings, path)
@@ -238,6 +240,7 @@ def unreadable_files(loaded: Loaded, table: BaseModel, at: SettingPath) -> Itera
 
 
 def _files(table: BaseModel, at: SettingPath) -> Iterator[tuple[SettingPath, Path]]:
+    """Every file that a setting of the table names, with that setting."""
     for name in type(table).model_fields:
         value = getattr(table, name)
         if isinstance(value, Path):

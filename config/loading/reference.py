@@ -75,6 +75,7 @@ without a default is marked: required, or unset.
 
 
 def reference() -> str:
+    """The reference of all settings, as Markdown."""
     head = _HEAD.format(
         config=int(ExitStatus.CONFIG),
         duration=DURATION_GRAMMAR.removeprefix("a duration is "),
@@ -163,6 +164,7 @@ def _facts(field: Field, homes: Homes) -> str:
 
 
 def _type(field: Field, annotation: Any) -> str:
+    """What kind of value it is, where neither a default nor a range tells."""
     if field.kind == "secret":
         return "secret text"
     if field.kind == "list":
@@ -178,6 +180,7 @@ def _item(annotation: Any) -> Any:
 
 
 def _range(field: Field) -> str:
+    """The bounds, as ``1 to 64``; empty without any."""
     if field.kind == "map":
         return ""
     bounds = {name: shown(limit, field) for name, limit in field.bounds.items() if name in {"ge", "gt", "le", "lt"}}

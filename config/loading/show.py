@@ -33,6 +33,7 @@ def as_text(loaded: Loaded) -> str:
 
 
 def _write(lines: list[str], loaded: Loaded, table: BaseModel, at: Path) -> None:
+    """Append the lines of a table: its own settings, then the tables below it."""
     entries = list(_entries(loaded, table, at))
     plain = [one for one in entries if not _nested(one)]
     for entry in plain:
@@ -59,6 +60,7 @@ def _header(path: Path) -> str:
 
 
 def _line(entry: _Entry) -> str:
+    """A setting as TOML; unset ones and secrets as a comment."""
     name, value = entry.field.name, entry.value
     if value is None:
         return f"# {name} is not set"
@@ -100,6 +102,7 @@ def as_data(loaded: Loaded) -> dict[str, Any]:
 
 
 def _entries(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:
+    """The settings of a table, tables among them."""
     for field in fields_of(type(table)).values():
         path = (*at, field.name)
         yield _Entry(path, field, getattr(table, field.name), loaded.origin(path))
@@ -109,6 +112,7 @@ def _entries(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:
 
 
 def _leaves(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:
+    """The settings of a table and of all below it, without the tables themselves."""
     for entry in _entries(loaded, table, at):
         if isinstance(entry.value, BaseModel):
             yield from _leaves(loaded, entry.value, entry.path)

@@ -82,6 +82,7 @@ class LayerSource(PydanticBaseSettingsSource):
         self.layer.doubtful.add(path if meant is None else meant)
 
     def _table(self, raw: Mapping[str, Any], table: type[BaseModel], at: Path) -> dict[str, Any]:
+        """The known settings of a table, with their origins noted; problems are noted too."""
         fields = fields_of(table)
         secret_files = {f"{name}_file": name for name, one in fields.items() if one.kind == "secret"}
         values: dict[str, Any] = {}
@@ -113,6 +114,7 @@ class LayerSource(PydanticBaseSettingsSource):
             self.layer.origins[path] = origin
 
     def _value(self, value: Any, of: Field, path: Path) -> Any:
+        """The value, with tables read and secrets wrapped; one of a wrong type stays, for pydantic to refuse."""
         if of.kind == "secret":
             return SecretStr(value) if isinstance(value, str) else value
         if of.kind == "table" and of.table is not None and isinstance(value, Mapping):
@@ -151,6 +153,7 @@ class FileSource(LayerSource):
     """The TOML file. ``shown`` is its name in messages."""
 
     def __init__(self, path: FilePath, shown: str) -> None:
+        """``shown`` is the file's name in messages."""
         super().__init__()
         self._shown = shown
         self._lines: dict[Path, int] = {}
@@ -172,6 +175,7 @@ class FileSource(LayerSource):
         self.refuse((), sentence, Origin("file", self._shown))
 
     def origin(self, path: Path) -> Origin:
+        """The line of the value, or of the nearest table or key around it."""
         while path:
             if path in self._lines:
                 return Origin("file", f"{self._shown}:{self._lines[path]}")
@@ -187,6 +191,7 @@ class _TextSource(LayerSource):
         self._places: dict[Path, Origin] = {}
 
     def origin(self, path: Path) -> Origin | None:
+        """Where the value, or the nearest table around it, was given; None for neither."""
         while path:
             if path in self._places:
                 return self._places[path]

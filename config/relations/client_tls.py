@@ -22,6 +22,7 @@ def tls_files(settings: Settings, at: str) -> Iterator[str]:
 
 
 def unverified(side: str) -> Rule:
+    """The warning that a broker's certificate is not verified; ``side`` is the table, as "mqtt"."""
     return when(
         lambda settings: not value(settings, f"{side}.tls.verify"),
         f"<{side}.tls.verify>: others on the network can pretend to be the broker and read the password; name the "

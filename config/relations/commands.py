@@ -27,6 +27,7 @@ def as_filters(topic: str) -> tuple[str, ...]:
 
 
 def _topics(settings: Settings) -> Iterator[str]:
+    """Command topics to which the gateway itself writes, and status topics with other records."""
     theirs = {topic: number for number, one in enumerate(settings.commands) for topic in one.topics}
     taken = {settings.ledger.topic: "ledger.topic", settings.dead_letter.topic: "dead_letter.topic"}
     for number, route in enumerate(settings.routes):
@@ -62,6 +63,7 @@ def _groups(settings: Settings) -> Iterator[str]:
 
 
 def _ways_back(settings: Settings) -> Iterator[str]:
+    """Each setting that names a route for answers, deliveries or presence."""
     routes = {route.name: (index, route) for index, route in enumerate(settings.routes)}
     for number, one in enumerate(settings.commands):
         for setting in ("answers", "delivered_by", "presence"):
@@ -78,6 +80,7 @@ def _ways_back(settings: Settings) -> Iterator[str]:
 
 
 def _way_back(setting: str, one: CommandSettings, index: int, route: RouteSettings, *, answers: bool) -> Iterator[str]:
+    """Why the route that ``setting`` names (by its number and table) cannot bring messages of commands back."""
     if route.device is None:
         yield (
             f"<{setting}>: <routes.{index}.device> must say whose message it is, such as "
@@ -102,6 +105,7 @@ def _way_back(setting: str, one: CommandSettings, index: int, route: RouteSettin
 
 
 def _promises(settings: Settings) -> Iterator[str]:
+    """Promises about answers and deliveries that other settings of the table do not let the gateway keep."""
     for number, one in enumerate(settings.commands):
         at = f"commands.{number}"
         signed = one.answers is not None or one.delivered_by is not None

@@ -71,6 +71,7 @@ def _algorithms(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
 
 
 def _secrets(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
+    """Secrets that no HS algorithm of their key can use."""
     if key.secret is None or not all(one in SECRET_BYTES for one in key.algorithms):
         return
     try:
@@ -138,6 +139,7 @@ def _readable(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
 
 
 def _anybodys(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
+    """Issuers whose tokens for anybody else would be taken."""
     if key.jwks_url is not None and key.audience is None and not key.claims:
         yield (
             f"<{at}.jwks_url> has neither audience nor claims beside it: a token that its issuer made for any other "

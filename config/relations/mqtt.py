@@ -27,6 +27,7 @@ def placeholders_known(path: str, *known: str) -> Rule:
 
 
 def _wrong_placeholder(text: str, known: Collection[str]) -> str | None:
+    """What is wrong with the text's placeholders, or None."""
     try:
         names = placeholders(text)
     except ValueError as error:
@@ -57,6 +58,7 @@ def _client_id_lacks(name: str, settings: Settings) -> bool:
 
 
 def _client_ids_meet(settings: Settings, unset: int) -> Iterator[str]:
+    """Two sessions with one client id. ``unset``: the number of workers where the settings leave it open."""
     text, mqtt = settings.mqtt.client_id, settings.mqtt
     if not all(f"${{{name}}}" in text for name in ("worker", "session")):
         return
@@ -100,6 +102,7 @@ def _session_groups(settings: Settings) -> Iterator[str]:
 
 
 def _partitioned(settings: Settings) -> Iterator[str]:
+    """``distribution = "partitioned"`` with more sessions than filters, or with several workers."""
     mqtt, routes = settings.mqtt, settings.routes
     if mqtt.distribution != "partitioned" or not routes:
         return

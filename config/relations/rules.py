@@ -64,6 +64,7 @@ class View:
         return _NAMED.sub(self._say, sentence)
 
     def _say(self, name: re.Match[str]) -> str:
+        """The setting behind ``<name>`` in a sentence, with value and origin."""
         path = steps(name[1])
         field = find(type(self.settings), path)
         if field is None:

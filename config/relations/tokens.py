@@ -41,6 +41,7 @@ def token_refused(settings: Settings, at: str) -> Iterator[str]:
 
 
 def token_warned(settings: Settings, at: str) -> Iterator[str]:
+    """Warnings about the token table at ``at``; none without such a table."""
     token: TokenSettings | None = value(settings, at)
     if token is None or token.oauth is None:
         return

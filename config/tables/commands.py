@@ -29,6 +29,7 @@ def _check_topic(text: str) -> str:
 
 
 def _check_response(text: str) -> str:
+    """The response topic, perhaps empty. Raises ValueError with a sentence."""
     if text:
         unknown = [name for name in placeholders(text) if name != "device"]
         if unknown:

@@ -13,6 +13,7 @@ from config.values.model import Table
 
 
 def _check_emqx_url(text: str) -> str:
+    """The URL without a slash at the end. Raises ValueError with a sentence."""
     parse_http_url(text)
     _, _, rest = text.partition("://")
     host, slash, path = rest.partition("/")

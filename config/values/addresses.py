@@ -168,6 +168,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
+    """Host, and port if given. Raises ValueError with a sentence that does not repeat the text."""
     found = _HOST_AND_PORT.fullmatch(text)
     if not found:
         raise ValueError("after the host comes a colon and a port; IPv6 stands in brackets, as in [::1]:1883")

@@ -73,6 +73,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def _sum_parts(text: str) -> Decimal:
+    """The microseconds of a text such as ``1h30m``."""
     micros = Decimal(0)
     previous: int | None = None
     for number, unit in _PART.findall(text):

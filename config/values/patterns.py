@@ -194,6 +194,7 @@ class _Translator:
         raise self._no("a construct of Python alone", "write it in another way")
 
     def _place(self, place: Any, flags: int) -> str:
+        """RE2's form of an anchor or a word boundary."""
         match place:
             case _parser.AT_BEGINNING if flags & re.MULTILINE:
                 return "(?m:^)"
@@ -240,6 +241,7 @@ class _Translator:
         return "0-9A-Za-z_" if self._ascii else r"\p{L}\p{N}_"
 
     def _class(self, members: Iterable[tuple[Any, Any]], flags: int) -> str:
+        """RE2's form of a bracketed class."""
         ranges: list[tuple[int, int]] = []
         letters = ""
         negated = False
