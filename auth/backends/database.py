@@ -64,6 +64,7 @@ class DatabaseAuthenticator(LocalUsers):
             return self._unreadable(found.user, error)
 
     def _judged_at_once(self, found: Found, password: str) -> Verdict | None:
+        """As in LocalUsers. Reads the keys of device secrets when one is missing; renews an outdated hash later."""
         try:
             verdict = super()._judged_at_once(found, password)
         except ValueError:
@@ -80,6 +81,7 @@ class DatabaseAuthenticator(LocalUsers):
         return verdict
 
     def _find(self, request: LoginRequest) -> Found | None:
+        """The user of the first identity that has one, with its tenant and their version; None without one."""
         store = self._store
         user = None
         for kind, identity in asked_identities(request, self._identities):
@@ -114,6 +116,7 @@ class DatabaseAuthenticator(LocalUsers):
         task.add_done_callback(self._rehashes.discard)
 
     async def _rehash(self, user: User, password: str) -> None:
+        """The task of ``_renew``."""
         try:
             stored = await self._hasher.hash(password)
         except BackendDownError:

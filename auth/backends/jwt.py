@@ -39,7 +39,7 @@ class JwtAuthenticator:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._from_username = settings.source == "username"
-        self._clock = clock
+        self._clock = clock  # Unix seconds
         self._keys = tuple(
             _Key(
                 key.name,
@@ -56,6 +56,7 @@ class JwtAuthenticator:
             await key.source.start()
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
+        """As in Authenticator. The first key admits that signed the token and whose claims fit."""
         text = request.username if self._from_username else request.password
         if not text:
             return Ignore(self.name, "no token")
@@ -86,7 +87,7 @@ class JwtAuthenticator:
         if down is not None:
             raise down
         if awaited:
-            return Ignore(self.name, "a key that is not known yet", final=False)
+            return Ignore(self.name, "a key that is not known yet", final=False)  # a fetch may bring it
         return Ignore(self.name, "no key that its signature is of")
 
     def past_lock_out(self, request: LoginRequest) -> Ignore | None:
@@ -95,6 +96,7 @@ class JwtAuthenticator:
         return Ignore(self.name, "no token") if text.count(".") != 2 else None
 
     def _judge(self, token: Token, key: _Key, request: LoginRequest) -> Allow | Deny:
+        """The verdict by the claims of a token that ``key`` signed."""
         try:
             claims = json_object(token.payload)
         except ValueError as error:
@@ -116,6 +118,7 @@ class JwtAuthenticator:
 
 
 def _source(key: AuthJwtKeySettings, where: str, monotonic_ns: Callable[[], int]) -> KeySource:
+    """Where the key comes from: its secret, its file, or a JWK set. ``where`` is its name in sentences."""
     if key.secret is not None:
         return SecretKeys(key, where, monotonic_ns=monotonic_ns)
     if key.public_key_file is not None:

@@ -104,6 +104,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return all(values) and usable(values)
 
     async def _open(self) -> DirectoryConnection:
+        """As in RemoteAuthenticator; bound as the searcher if users are searched."""
         connection = await DirectoryConnection.connect(
             self._address.host, self._address.port, self._context(), start_tls=not self._address.encrypted
         )
@@ -154,6 +155,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             await connection.search(b"", _ANY, whole_tree=False, attributes=[_NO_ATTRIBUTES], limit=1, seconds=1)
 
     async def _judge(self, request: LoginRequest, answer: _Found) -> Verdict:
+        """As in RemoteAuthenticator. ``answer`` has the code of the user's bind, and its groups."""
         user = self._template.user(request)
         if answer is _SEVERAL:
             return Deny(
@@ -164,11 +166,11 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
                 pass
             case 32 | 34:  # no such object, a name it cannot have
                 return Ignore(self.name)
-            case 19 | 53:
+            case 19 | 53:  # an account that is locked or disabled
                 return Deny(
                     self.name, "refused", user, detail=f"The directory refuses the account (result {answer.code})."
                 )
-            case 48:
+            case 48:  # inappropriate authentication
                 return Deny(self.name, "bad_password", user, detail="The user's entry has no password.")
             case _:
                 return Deny(self.name, "bad_password", user)
@@ -189,6 +191,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
     async def _bind(
         self, connection: DirectoryConnection, name: bytes, password: bytes, *, known: Entry | None = None
     ) -> _Found:
+        """The code of a bind as the user, and its groups: of ``known``, else of the entry that it may read itself."""
         if not password:
             return _Found(_WRONG_PASSWORD)  # never asked: it would say yes
         result = await connection.bind(name, password)
@@ -239,6 +242,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return {name: value.encode() for name, value in zip(self._template.names, values, strict=True)}
 
     async def _find(self, connection: DirectoryConnection, values: tuple[str, ...]) -> list[Entry]:
+        """The entries that the filter finds with these values, two at most: several are refused."""
         assert self._filter is not None
         await self._become_searcher(connection)
         result, found = await connection.search(
@@ -274,6 +278,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
     # Errors.
 
     def _refused(self, result: Result, what: str) -> BackendDownError:
+        """The error for a result of ``what``, which is no answer about a user."""
         words = f"result {result.code}" + (f": {result.said.splitlines()[0][:200]}" if result.said.strip() else "")
         if result.code in _NEEDS_TLS:
             return self._down(f"wants TLS for {what} ({words}): set auth.ldap.tls, or an ldaps:// address", "settings")
@@ -298,6 +303,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return self._down(f"refuses {what} ({words})", "other")
 
     def _explained(self, error: BaseException) -> BackendDownError | None:
+        """As in RemoteAuthenticator."""
         match error:
             case EndedError(result=Result(code=2 | 12 | 53)):  # what servers say of a StartTLS that they do not know
                 return self._down("offers no StartTLS, which auth.ldap.tls asks for at ldap://", "tls")

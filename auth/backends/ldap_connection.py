@@ -99,6 +99,7 @@ class DirectoryConnection:
                 raise MalformedError("the server sends more entries than were asked for")
 
     async def _secure(self, context: ssl.SSLContext, host: str) -> None:
+        """StartTLS: continue the connection over TLS. Raises EndedError when it is refused."""
         result = await self._one(start_tls_request(self._next()), Operation.EXTENDED_RESPONSE)
         if result.code != 0:
             raise EndedError(result)
@@ -112,6 +113,7 @@ class DirectoryConnection:
         self._transport = secured
 
     async def _one(self, request: bytes, kind: Operation) -> Result:
+        """The result of a request with one answer."""
         self._transport.write(request)
         operation, what = await self._receive()
         if operation is not kind or not isinstance(what, Result):
@@ -119,6 +121,7 @@ class DirectoryConnection:
         return what
 
     async def _receive(self) -> tuple[Operation, Result | Entry | None]:
+        """The next message of the present request. Raises EndedError when the server ends the connection."""
         data = await self._reader.readexactly(2)
         while (size := message_size(data)) is None:
             data += await self._reader.readexactly(1)

@@ -70,6 +70,7 @@ class _Reader:
         return self._text[self._at :]
 
     def filter(self, depth: int) -> Encoder:
+        """Read the filter in parentheses at this place; the result encodes it with values."""
         if depth > _DEPTH_MAX:
             raise ValueError(f"the filter is nested more than {_DEPTH_MAX} deep")
         self._expect("(")
@@ -91,6 +92,7 @@ class _Reader:
         return made
 
     def _item(self) -> Encoder:
+        """Read one comparison, up to its closing parenthesis."""
         end = self._text.find(")", self._at)
         item = self._text[self._at : end] if end >= 0 else self.rest()
         self._at += len(item)
@@ -105,7 +107,7 @@ class _Reader:
             return _comparison(_COMPARISONS[left[-1]], left[:-1], value)
         if value == "*":
             attribute = _attribute(left)
-            return lambda _values: element(0x87, attribute)
+            return lambda _values: element(0x87, attribute)  # present
         if "*" in value:
             return _substrings(left, value)
         self._note(left, value)
@@ -137,6 +139,7 @@ def _comparison(tag: int, attribute: str, value: str) -> Encoder:
 
 
 def _substrings(attribute: str, value: str) -> Encoder:
+    """A comparison with ``*`` in the value."""
     name = element(OCTETS, _attribute(attribute))
     first, *middle, last = value.split("*")
     parts = [(0x80, first), *((0x81, part) for part in middle), (0x82, last)]
@@ -147,6 +150,7 @@ def _substrings(attribute: str, value: str) -> Encoder:
 
 
 def _extensible(left: str, value: str) -> Encoder:
+    """A comparison by a matching rule; ``left`` is what precedes the equals sign."""
     found = _EXTENSIBLE.fullmatch(left)
     if found is None or not (found[1] or found[3]):
         raise ValueError(f"{left[:40]!r} is no matching rule such as memberOf:1.2.840.113556.1.4.1941:")
@@ -167,6 +171,7 @@ def _attribute(text: str) -> bytes:
 
 
 def _value(text: str, unescaped: Callable[[str], bytes] | None = None) -> Encoder:
+    """A value with placeholders. ``unescaped``: how its fixed parts are read, as in a filter unless given."""
     literals, names = split_placeholders(text)
     fixed = [(unescaped or _unescaped)(literal) for literal in literals]
 

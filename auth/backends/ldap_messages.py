@@ -134,6 +134,7 @@ def decode_message(data: bytes) -> Message:
 
 
 def _decode(kind: Operation, content: bytes) -> Result | Entry | None:
+    """The result or entry in a message; None for a reference to another server, which is not followed."""
     if kind is Operation.REFERENCE:
         return None
     if kind is Operation.ENTRY:
@@ -148,6 +149,7 @@ def _decode(kind: Operation, content: bytes) -> Result | Entry | None:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Each element's tag and content. Raises MalformedError."""
     at, end = 0, len(data)
     while at < end:
         if at + 2 > end:

@@ -61,6 +61,7 @@ class LocalUsers(ABC):
         """The user of this login. Raises BackendDownError."""
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
+        """As in Authenticator."""
         found = self._find(request)
         if found is None:
             return Ignore(self.name)
@@ -109,6 +110,7 @@ class LocalUsers(ABC):
         return self._allowed(found)
 
     def _allowed(self, found: Found) -> Allow:
+        """The Allow with what user and tenant have; the user's attributes come before the tenant's."""
         user, tenant, version = found
         attributes = user.attributes
         if tenant is not None and tenant.attributes:
@@ -130,6 +132,7 @@ class LocalUsers(ABC):
         return Deny(self.name, "refused", user.identity, detail=f"The stored password cannot be used: {error}.")
 
     def _refusal(self, found: Found) -> str:
+        """The reason against this user, whatever its password; empty if there is none."""
         user, tenant, _ = found
         if user.disabled:
             return "disabled"

@@ -45,6 +45,7 @@ class _Connection(aiomysql.Connection):  # type: ignore[misc]
     them."""
 
     async def _request_authentication(self) -> None:
+        """The library's, but refuses to send a readable password without TLS."""
         if self._ssl_context is not None and not self.server_capabilities & CLIENT.SSL:
             raise _UnprotectedError("offers no TLS, which auth.mysql.tls asks for: set its ssl_cert")
         if self._ssl_context is None:
@@ -58,6 +59,7 @@ class _Connection(aiomysql.Connection):  # type: ignore[misc]
 
     @staticmethod
     def _refuse_readable(plugin: str) -> None:
+        """Raises _UnprotectedError if this way to log in sends a readable password."""
         if plugin in _READABLE:
             raise _UnprotectedError(
                 f"asks for a readable password ({plugin}) over a connection without TLS: set auth.mysql.tls, or give "
@@ -84,6 +86,7 @@ class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
         return any(values) and usable(values)
 
     async def _open(self) -> _Connection:
+        """As in RemoteAuthenticator."""
         settings = self._settings
         password = self._password() or ""
         connection = _Connection(
@@ -114,6 +117,7 @@ class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
         return not connection.closed
 
     def _abort(self, connection: _Connection) -> None:
+        """As in RemoteAuthenticator."""
         with contextlib.suppress(Exception):
             writer = connection._writer  # noqa: SLF001 - close() would wait for a frozen server's goodbye to TLS
             if writer is not None:
@@ -122,6 +126,7 @@ class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
             connection.close()
 
     async def _row(self, connection: _Connection, values: tuple[str, ...]) -> Row | None:
+        """The user's row; None without one, or for values that no column can have."""
         sql = self._template.filled(tuple(_literal(value) for value in values))
         async with connection.cursor(_Cursor) as cursor:
             try:
@@ -153,6 +158,7 @@ class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
         return None if one is None else self._explain_answer(one)
 
     def _explain_answer(self, error: pymysql.err.MySQLError) -> BackendDownError:
+        """What an error of the server means."""
         number = _number(error)
         said = str(error.args[1]).splitlines()[:1] if len(error.args) > 1 else []
         words = f" ({said[0][:200]})" if said else ""

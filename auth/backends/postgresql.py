@@ -56,13 +56,14 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self._template.names), 1)}
         self._sql = self._template.filled(tuple(f"${numbers[name]}" for name in self._template.names))
         self._first = [self._template.names.index(name) for name in numbers]
-        self._pooled = False
+        self._pooled = False  # a pooler was noticed, which loses prepared statements
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
         return any(values) and usable(values) and not any("\0" in value for value in values)  # no text holds one
 
     async def _open(self) -> _Link:
+        """As in RemoteAuthenticator. Prepares the query, unless a pooler stands in between."""
         settings = self._settings
         connection = await asyncpg.connect(
             host=settings.host,
@@ -107,6 +108,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
     # The query.
 
     async def _row(self, link: _Link, values: list[str | None]) -> Row | None:
+        """The user's row, or None, by the prepared query or, behind a pooler, by one prepared anew."""
         if link.statement is not None:
             try:
                 return await self._fetch(link.statement, values)
@@ -122,6 +124,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
             return await self._fetch(statement, values)
 
     async def _fetch(self, statement: Any, values: list[str | None]) -> Row | None:
+        """The row of a statement; None without one, or for values that its types cannot have."""
         try:
             arguments = [
                 _argument(value, kind.name) for value, kind in zip(values, statement.get_parameters(), strict=True)
@@ -137,6 +140,8 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
         return None if row is None else dict(row)
 
     def _check_statement(self, statement: Any) -> None:
+        """Raises BackendDownError for a query without password_hash, or with a placeholder of another type than
+        text."""
         columns = [column.name for column in statement.get_attributes()]
         if "password_hash" not in columns:
             raise self._down(
@@ -160,6 +165,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
     # Errors.
 
     def _explained(self, error: BaseException) -> BackendDownError | None:
+        """As in RemoteAuthenticator."""
         if isinstance(error, asyncpg.PostgresError):
             return self._explain_answer(error)
         if isinstance(error, ConnectionError) and "SSL" in str(error):
@@ -170,6 +176,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
         return self._down("has lost the connection", "lost") if stale else None
 
     def _explain_answer(self, error: Any) -> BackendDownError:
+        """What an error of the server means."""
         state: str = error.sqlstate or ""
         said = str(error.args[0] if error.args else "").splitlines()[:1]
         words = f" ({said[0][:200]})" if said else ""

@@ -95,6 +95,7 @@ class Verification:
 
 
 def _text(name: str, value: object, limit: int) -> str:
+    """A column's text; empty for NULL. Raises RecordError."""
     if value is None:
         return ""
     if isinstance(value, bytes | bytearray | memoryview):
@@ -112,6 +113,7 @@ def _text(name: str, value: object, limit: int) -> str:
 
 
 def _yes(name: str, value: object) -> bool:
+    """Whether a column says yes, in the forms of all servers; NULL is no. Raises RecordError."""
     if value is None:
         return False
     if isinstance(value, bool):
@@ -131,6 +133,7 @@ def _yes(name: str, value: object) -> bool:
 
 
 def _tenant(value: object) -> str:
+    """The tenant's name; empty for NULL. Raises RecordError."""
     name = _text("tenant", value, _NAME_BYTES)
     for character in "+#/,":  # it becomes part of topics, and of a list
         if character in name:
@@ -139,6 +142,7 @@ def _tenant(value: object) -> str:
 
 
 def _groups(value: object) -> frozenset[str]:
+    """The groups of an array, a JSON list or a text with commas. Raises RecordError."""
     if value is None:
         return frozenset()
     parts: Iterable[object]
@@ -156,6 +160,7 @@ def _groups(value: object) -> frozenset[str]:
 
 
 def _attributes(given: object) -> dict[str, str]:
+    """The attributes of a JSON object, decoded or as text. Raises RecordError."""
     if isinstance(given, dict):
         value = given
     else:
@@ -176,6 +181,7 @@ def _attributes(given: object) -> dict[str, str]:
 
 
 def _parsed(name: str, text: str, kind: type) -> Any:
+    """JSON of this kind. Raises RecordError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -49,6 +49,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
         return all(values) and usable(values)  # a key with an empty part may be another user's
 
     async def _open(self) -> _Connection:
+        """As in RemoteAuthenticator."""
         settings = self._settings
         connection = _Connection(
             self._context(),
@@ -79,6 +80,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
         return bool(connection.is_connected)
 
     def _abort(self, connection: _Connection) -> None:
+        """As in RemoteAuthenticator."""
         with contextlib.suppress(Exception):
             writer = connection._writer  # noqa: SLF001 - disconnect() may wait, and is not to be called from everywhere
             connection._writer = connection._reader = None  # noqa: SLF001 - else it warns that it was not closed
@@ -86,6 +88,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
                 writer.transport.abort()
 
     async def _fields(self, connection: _Connection, key: str) -> Fields | None:
+        """The fields of a user's key; None without such a key."""
         await connection.send_command("HMGET", key.encode(), *FIELDS)
         try:
             values = await connection.read_response()
@@ -137,6 +140,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
                 return None
 
     def _explain_response(self, text: str, words: str) -> BackendDownError:
+        """What a text of the server, which no class of the library stands for, means."""
         if "DB index" in text or "SELECT" in text:
             return self._down(f"has no such database{words}: check auth.redis.database", "settings")
         if text.startswith("BUSY"):  # a script that runs for too long

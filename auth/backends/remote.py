@@ -174,6 +174,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     # Questions.
 
     async def _question(self, request: LoginRequest) -> A:
+        """The server's answer. Raises BackendDownError, at once while the breaker is open."""
         ticket = self.breaker.admit()
         if ticket is None:
             raise self._refusal()
@@ -194,6 +195,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             raise self._no_connection() from None
 
     async def _answer_of(self, request: LoginRequest, ticket: Ticket, deadline_s: float) -> A:
+        """The answer until the deadline; tells the breaker how the question ended."""
         if not self.breaker.holds(ticket):  # the breaker opened while this question waited for a connection
             raise self._refusal()
         began_ns = self._clock()
@@ -224,6 +226,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         return await self._use(await self._new(), lambda link: self._ask(link, request))
 
     async def _new(self) -> C:
+        """A new connection, unless the service stops."""
         connection = await self._open()
         if self._closed:
             self._abort(connection)
@@ -247,6 +250,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         return answer
 
     def _take_idle(self) -> C | None:
+        """An idle connection that still looks open, or None; closes the others that it meets."""
         now_ns = self._clock()
         while self._idle:
             connection, since_ns = self._idle.pop()
@@ -262,6 +266,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     # Outcomes.
 
     def _problem_of(self, error: Exception, *, expired: bool) -> BackendDownError:
+        """The error of a question as a sentence; ``expired``: its time-out ended it."""
         if isinstance(error, BackendDownError):
             return error
         if isinstance(error, ConfigError):  # a file that was there at the start
@@ -282,6 +287,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         self.breaker.succeeded(ticket, self._clock())
 
     def _failed(self, problem: BackendDownError, ticket: Ticket, *, probe: bool = False) -> None:
+        """Count a question or ``probe`` without an answer, tell the breaker, and have the server probed."""
         self.failures[problem.cause] += 1
         if not self.breaker.holds(ticket):
             return  # the server went down or came back meanwhile
@@ -318,6 +324,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             self.breaker.dropped(ticket, self._clock())
 
     def _refusal(self) -> BackendDownError:
+        """The error while the breaker is open; counts it."""
         self.failures["open"] += 1
         return BackendDownError(
             self.name,
@@ -326,6 +333,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         )
 
     def _no_connection(self) -> OverloadedError:
+        """The error when all connections were in use; counts it."""
         self.failures["overload"] += 1
         return OverloadedError(
             self.name,

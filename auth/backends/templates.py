@@ -36,6 +36,7 @@ _BY_RANK: Final[tuple[Placeholder, ...]] = ("username", "clientid", "cert_common
 
 
 def _value(request: LoginRequest, name: Placeholder) -> str:
+    """What the login has for this placeholder; perhaps empty."""
     match name:
         case "username":
             return request.username

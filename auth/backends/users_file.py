@@ -35,6 +35,7 @@ _KINDS: Final[tuple[IdentityKind, ...]] = ("username", "clientid", "common_name"
 
 class _Users:
     def __init__(self, file: UserFile, number: int, before: _Users | None) -> None:
+        """``number`` is that of this reading of the file, ``before`` the users of the one before."""
         self.users: dict[tuple[IdentityKind, str], User] = {
             (one.user.kind, one.user.identity): _kept(one.user, one.plain) for one in file.entries
         }
@@ -137,6 +138,7 @@ class UsersFileAuthenticator(LocalUsers):
         return None if self._users is None else super().past_lock_out(request)
 
     def _find(self, request: LoginRequest) -> Found | None:
+        """The user of the first identity that has one, with its tenant and their version; None without one."""
         users = self._users
         if users is None:
             return None
@@ -146,12 +148,13 @@ class UsersFileAuthenticator(LocalUsers):
         # The tenant as the file describes it, else as the built-in database does.
         tenant = (users.tenants.get(user.tenant) or self._store.tenant(user.tenant)) if user.tenant else None
         revision = 0 if tenant is None or user.tenant in users.tenants else self._store.epoch + tenant.revision
-        # Who it is belongs to it: all users of a first reading are of the same one.
+        # With the identity, since all users of a first reading have the same stamp.
         since = users.stamps[user.kind, user.identity]
         version = hash((user.kind, user.identity, since, revision))
         return Found(user, tenant, version)
 
     def _signature(self) -> tuple[int, int, int] | str:
+        """What changes with the file; a text, the reason, when it cannot be read."""
         try:
             found = self.path.stat()
         except OSError as error:

@@ -88,6 +88,7 @@ class ClaimRules:
         return ends_s
 
     def _check_claims(self, claims: Mapping[str, Any], request: LoginRequest) -> None:
+        """Raises _Refused if issuer, audience or another claim is not as the settings want it."""
         if self._key.issuer is not None and not _same(claims.get("iss"), self._key.issuer):
             raise _Refused("the token is of another issuer (iss)")
         if self._key.audience is not None and not _contains(claims.get("aud"), self._key.audience):
@@ -107,6 +108,7 @@ class ClaimRules:
         return str(tenant)
 
     def _groups(self, claims: Mapping[str, Any]) -> frozenset[str]:
+        """The groups in the token; none without the claim. Raises _Refused."""
         name = self._settings.groups_claim
         groups = claims.get(name, []) if name else []
         # EMQX would make two groups of one with a comma.
@@ -115,6 +117,7 @@ class ClaimRules:
         return frozenset(groups) - {""}
 
     def _rules(self, claims: Mapping[str, Any]) -> tuple[tuple[Rule, ...], bool]:
+        """The rules in the token, and whether what they do not name is denied. Raises _Refused."""
         name = self._settings.acl_claim
         if not name or name not in claims:
             return (), False
@@ -126,6 +129,7 @@ class ClaimRules:
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+    """A claim's Unix seconds; None without the claim. Raises _Refused for anything else."""
     if name not in claims:
         return None
     if (value := moment(claims[name])) is None:

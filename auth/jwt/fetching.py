@@ -43,6 +43,7 @@ class Fetcher:
     def __init__(
         self, url: str, setting: str, *, tls: TlsSettings, tls_setting: str, timeout_s: float, largest: int
     ) -> None:
+        """``setting`` and ``tls_setting`` are names in sentences, ``largest`` is the most bytes of an answer."""
         self._url = url
         self._setting = setting
         self._tls = tls
@@ -64,6 +65,7 @@ class Fetcher:
         return await self._ask("POST", headers, form)
 
     async def _ask(self, method: str, headers: Mapping[str, str], form: Mapping[str, str] | None) -> Answer:
+        """The answer. Raises FetchError, whose sentence begins with the setting."""
         # The import takes 0.4 s, for which a worker's start must not wait.
         await asyncio.to_thread(importlib.import_module, "aiohttp")
         context: ssl.SSLContext | bool = True
@@ -82,6 +84,8 @@ class Fetcher:
     async def _exchange(
         self, method: str, headers: Mapping[str, str], form: Mapping[str, str] | None, context: ssl.SSLContext | bool
     ) -> Answer:
+        """One request and its answer. Raises FetchError for a redirect, compression or too long a body; the library's
+        errors."""
         import aiohttp
 
         wanted = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}

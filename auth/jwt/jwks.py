@@ -49,6 +49,7 @@ class KeySet:
     by_id: Mapping[str, tuple[VerificationKey, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Find the keys by their ids; several may have the same."""
         found: dict[str, tuple[VerificationKey, ...]] = {}
         for key in self.keys:
             if key.key_id is not None:
@@ -74,6 +75,7 @@ def parse_key_set(body: bytes) -> KeySet:
 
 
 def _key(jwk: Any) -> VerificationKey:
+    """The public key of a JWK. Raises ValueError with the reason against it."""
     if not isinstance(jwk, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - of what somebody sent
     kind, key_id, algorithm = jwk.get("kty"), jwk.get("kid"), jwk.get("alg")
@@ -107,7 +109,7 @@ class Schedule:
 
     def __init__(self, refresh_ns: int, keep_ns: int, *, rng: random.Random | None = None) -> None:
         self._refresh_ns = refresh_ns
-        self._good_for_ns = refresh_ns + keep_ns + int(FETCH_TIMEOUT_S * 1e9)
+        self._good_for_ns = refresh_ns + keep_ns + int(FETCH_TIMEOUT_S * 1e9)  # a set, from its fetch
         self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._backoff = Backoff(_RETRY_INITIAL_NS, _RETRY_MAX_NS, rng=self._random)
         self._began_ns: int | None = None
@@ -198,6 +200,7 @@ class JwksKeys:
         await end_tasks(self._task)
 
     async def candidates(self, token: Token) -> Sequence[VerificationKey]:
+        """As in KeySource. Waits for a fetch if there is no set, or the token's key is not in it."""
         if (known := self._current()) is None:
             await self._missed()
             if (known := self._current()) is None:
@@ -221,6 +224,7 @@ class JwksKeys:
         return self._current() is not None and self.lacks(token) and (self._failing or self._schedule.asked)
 
     def lacks(self, token: Token) -> bool:
+        """As in KeySource."""
         known = self._current()
         if known is None or token.key_id is None:
             return known is None
@@ -244,6 +248,7 @@ class JwksKeys:
             await until_due(self._schedule.due_ns, self._monotonic_ns, self._asked)
 
     async def _fetch(self) -> None:
+        """Fetch the set once, and wake who waits for it. Raises nothing but a cancellation."""
         self._schedule.began(self._monotonic_ns())
         self._fetching = True
         try:
@@ -268,6 +273,7 @@ class JwksKeys:
             done.set()
 
     def _failed(self, reason: str) -> None:
+        """Keep the old set; log the first failure of several."""
         self._schedule.failed(self._monotonic_ns())
         self.failures += 1
         if not self._failing:
@@ -275,6 +281,7 @@ class JwksKeys:
         self._failing = True
 
     def _took(self, found: KeySet) -> None:
+        """Use the new set; log it if its key ids are others, or after a failure."""
         self._taken_ns = self._monotonic_ns()
         self._schedule.succeeded(self._taken_ns)
         known, self._set = self._set, found

@@ -110,6 +110,7 @@ class _LocalKeys(ABC):
     lacks = awaits
 
     async def candidates(self, _token: Token) -> Sequence[VerificationKey]:
+        """As in KeySource: the key, looked at again every few seconds."""
         now_ns = self._monotonic_ns()
         if now_ns - self._looked_ns >= _LOOKED_AT_NS:
             self._looked_ns = now_ns
@@ -122,6 +123,7 @@ class _LocalKeys(ABC):
         return self._keys
 
     def _take(self) -> bool:
+        """Read the key if it has changed. Returns whether it had."""
         if (state := self._state()) == self._seen:
             return False
         self._keys = (self._read(),)
@@ -146,6 +148,7 @@ class SecretKeys(_LocalKeys):
         return fresh(self._secret, self._place)
 
     def _read(self) -> VerificationKey:
+        """As in _LocalKeys."""
         settings = self._settings
         text = self._secret.get_secret_value()
         try:
@@ -170,6 +173,7 @@ class FileKeys(_LocalKeys):
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> VerificationKey:
+        """As in _LocalKeys; the key must be for all algorithms of the settings."""
         wanted = frozenset(self._settings.algorithms)
         with self._file.open("rb") as file:
             key = public_key(file.read(_LARGEST_FILE))

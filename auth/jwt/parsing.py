@@ -103,6 +103,7 @@ def _decoded(segment: str) -> bytes:
 
 
 def _refuse_depth(text: str) -> None:
+    """Raises ValueError for JSON that is nested too deeply, before it is decoded."""
     depth = 0
     for found in _STRINGS_AND_BRACKETS.finditer(text):
         if found[0] in "[{":

@@ -23,7 +23,7 @@ class Accesses:
         self.counts = counts
         self._store = store
         self._events = events
-        self._now_s = wall
+        self._now_s = wall  # Unix seconds
         self._decisions = DecisionCache(settings.limits.cache_entries)
         deny = b'{"result":"deny"}'
         down = deny if settings.backend_down == "deny" else b'{"result":"ignore"}'

@@ -84,7 +84,7 @@ class Chain:
         authenticators: Sequence[Authenticator],
         hasher: PasswordHasher,
         settings: AuthSettings,
-        counts: Counts | None = None,
+        counts: Counts | None = None,  # None: new ones
     ) -> None:
         self.authenticators = tuple(authenticators)
         self.counts = counts if counts is not None else Counts()
@@ -93,6 +93,7 @@ class Chain:
         self.degraded = False  # a backend is down, as of the last look
         self._stamps = tuple(one.stamp for one in self.authenticators if isinstance(one, Stamping))
         self._stamping = tuple(one.name for one in self.authenticators if isinstance(one, Stamping))
+        # Each up to the first authenticator that lacks the method, because that one may decide first.
         quick = itertools.takewhile(lambda one: isinstance(one, AnsweringAtOnce), self.authenticators)
         self._at_once = tuple((one.name, one.at_once) for one in quick if isinstance(one, AnsweringAtOnce))
         knowing = itertools.takewhile(lambda one: isinstance(one, KnowingSecrets), self.authenticators)

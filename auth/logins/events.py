@@ -28,10 +28,10 @@ class Events:
 
     def __init__(self, counts: Counts, clock: Callable[[], int]) -> None:
         self._counts = counts
-        self._clock = clock
-        self._store_works = True
-        self._lines = TokenBucket(_LINES_PER_SECOND)
-        self._left_out = 0
+        self._clock = clock  # monotonic ns
+        self._store_works = True  # the last read of the database did
+        self._lines = TokenBucket(_LINES_PER_SECOND)  # limits all lines about refused logins
+        self._left_out = 0  # lines since the last one
 
     def refused(self, request: LoginRequest, reason: LoginReason, *, source: str = "", problem: str = "") -> None:
         """Log a refused login. Equal lines of one client appear once in ten seconds at most (``repeat_key``), all lines

@@ -60,6 +60,7 @@ class Keeper:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
+        """End the attempts, and the waits for one."""
         if self._task is not None:
             await end_tasks(self._task)
             self._task = None
@@ -71,6 +72,7 @@ class Keeper:
         return self._failure is not None
 
     async def current(self) -> Credential:
+        """As in CredentialSource. Waits for an attempt without a valid token, or with one that was refused."""
         held = self._good()
         if held is None:
             self._ask()
@@ -82,6 +84,7 @@ class Keeper:
         return held
 
     def watch(self, told: Callable[[Credential], None]) -> Callable[[], None]:
+        """As in CredentialSource: ``told`` gets each further credential until the returned function is called."""
         self._watchers.append(told)
 
         def end() -> None:
@@ -91,6 +94,7 @@ class Keeper:
         return end
 
     def refused(self, credential: Credential) -> None:
+        """As in CredentialSource: a broker did not take this credential, so another is asked for."""
         if self._credential is None or credential.number != self._credential.number:
             return
         if self._refused != credential.number:
@@ -121,6 +125,7 @@ class Keeper:
             await until_due(self._plan.due_ns, self._monotonic_ns, self._asked)
 
     async def _renew(self) -> None:
+        """One attempt to get a token. Raises nothing but a cancellation."""
         self._plan.began(self._monotonic_ns())
         self._looking = True
         try:
@@ -144,6 +149,7 @@ class Keeper:
         ended.set()
 
     def _failed(self, sentence: str) -> None:
+        """Keep the old token; log the first failure of several."""
         now_ns = self._monotonic_ns()
         self.failures += 1
         self._plan.failed(now_ns)
@@ -158,6 +164,7 @@ class Keeper:
         self._failure = sentence
 
     def _took(self, found: Found) -> None:
+        """Use the token and tell the watchers, unless it is the old one."""
         now_ns = self._monotonic_ns()
         self._plan.succeeded(now_ns, found.expires_at_ns)
         before, failing, self._failure = self._credential, self._failure is not None, None

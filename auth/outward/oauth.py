@@ -63,6 +63,7 @@ class OAuthClient:
         return self._token_from(self._body(answer), asked_ns)
 
     def _request(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The form and the headers of a token request (RFC 6749, 4.4.2)."""
         settings = self._settings
         form = {"grant_type": "client_credentials", **settings.parameters}
         if settings.scope:
@@ -80,7 +81,7 @@ class OAuthClient:
         return form, headers | {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
     def _body(self, answer: Answer) -> dict[str, Any]:
-        """The JSON of a good answer."""
+        """The JSON of a good answer. Raises CredentialError for another."""
         try:
             body = json_object(answer.body)
         except ValueError as error:
@@ -94,6 +95,7 @@ class OAuthClient:
         return body
 
     def _refusal(self, status: int, body: Mapping[str, Any]) -> str:
+        """The sentence for an answer that is not 200."""
         code = body.get("error")
         if not isinstance(code, str) or not _CODE.fullmatch(code):
             hint = "Is it the token endpoint?" if status < 500 else "The provider has trouble of its own."
@@ -102,6 +104,8 @@ class OAuthClient:
         return f"{self._fetcher} refuses ({status} {code}). {hint}."
 
     def _token_from(self, body: Mapping[str, Any], asked_ns: int) -> Found:
+        """The token in an answer to a request at ``asked_ns``; its life is the answer's, the token's or the
+        settings'."""
         token, kind = body.get("access_token"), body.get("token_type", "Bearer")
         if not isinstance(token, str):
             raise CredentialError(f"{self._fetcher} answers without access_token. Is it the token endpoint?")

@@ -80,6 +80,7 @@ class FileToken(Keeper):
         await super().start()
 
     async def _read(self) -> Found:
+        """The token in the file. Raises CredentialError, also for an expired one."""
         # In a thread, because the file's volume may hang.
         token = (await asyncio.to_thread(self._text)).strip()
         if (problem := problem_of_token(token)) is not None:
@@ -95,6 +96,7 @@ class FileToken(Keeper):
         return Found(token, expires_at_ns)
 
     def _text(self) -> str:
+        """The file's text, without what exceeds the longest token. Blocks. Raises CredentialError."""
         try:
             with self._file.open("rb") as file:
                 return file.read(LONGEST + 3).decode()

@@ -10,8 +10,8 @@ _LONGEST_ADDRESS: Final = 64  # an IPv6 address with a zone
 
 
 def concerns(who: Who, subject: Subject) -> bool:
-    """Whether all conditions hold. No condition holds for nobody. A condition with an empty value holds for nobody
-    either: it does not mean clients without a user name."""
+    """Whether all conditions hold. An empty ``who`` concerns nobody. So does a condition with an empty value: it does
+    not mean clients without a user name."""
     for kind, value in who:
         if kind != "all" and not (value and _holds(kind, value, subject)):
             return False

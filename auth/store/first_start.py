@@ -189,11 +189,13 @@ class FirstStart:
         what: str,
         make: Callable[[], str] = lambda: secrets.token_urlsafe(32),
     ) -> str:
-        """The text of a secret's file, which is made from the setting, or at random without it."""
+        """The text of a secret's file, which is made from the setting, or at random without it. ``what`` is as in
+        ``_file``."""
         return self._file(file, make if given is None else given.get_secret_value, mode, what)
 
     def _file(self, file: str, make: Callable[[], str], mode: int, what: str) -> str:
-        """The text of a file, which is made if missing: completely or not at all, and by one process only."""
+        """The text of a file, which is made if missing: completely or not at all, and by one process only. ``what`` is
+        its content, for a sentence."""
         place, name = file.split("/")
         path = self._make_folder(place, mode) / name
         try:

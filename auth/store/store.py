@@ -75,10 +75,10 @@ class Store:
         self.writer: Final = Writer(path)
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] = (0, 0)  # device and inode of the open file
-        self._data_version = -1
-        self._version = 0
+        self._data_version = -1  # SQLite's, which grows with each commit
+        self._version = 0  # in the file, as the next
         self._ban_version = 0
-        self._elsewhere = 0
+        self._elsewhere = 0  # changes of users outside of the database
         # Added to the versions of the present file, because another file may have any versions.
         self.epoch = 0
         # Grows with each change of users, rules and tenants that ``refresh`` finds. A ban does not change it, because

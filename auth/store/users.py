@@ -52,8 +52,8 @@ class UserEdits:
         return before is None
 
     def change(self, kind: str, identity: str, action: str = "user change", **fields: Any) -> User:
-        """Change these fields of a user (``password``, ``disabled``, …); returns the changed user. Raises StoreError if
-        there is none."""
+        """Change these fields of a user (``password``, ``disabled``, …); returns the changed user. ``action`` names the
+        change in the audit. Raises StoreError if there is none."""
         before = self._existing(kind, identity)
         after = replace(before, **fields)
         if after.tenant != before.tenant:
