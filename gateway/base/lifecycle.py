@@ -234,7 +234,7 @@ class Service:
         *,
         shutdown_timeout_ns: int,
         recover: Callable[[], Awaitable[None]] | None = None,  # awaited between core and intake
-        lifecycle: Lifecycle | None = None,
+        lifecycle: Lifecycle | None = None,  # None: a new one
         grace_ns: int = 500_000_000,  # a stop may take so much longer than its deadline
     ) -> None:
         self.lifecycle = lifecycle or Lifecycle()

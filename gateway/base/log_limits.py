@@ -99,7 +99,7 @@ class LogLimits(logging.Filter):
     def __init__(self, now_ns: Callable[[], int], later: Callable[[float, Callable[[], None]], None]) -> None:
         super().__init__()
         self._now_ns = now_ns
-        self._later = later
+        self._later = later  # calls a function after so many seconds
         self._lock = threading.Lock()
         self._repeats = RepeatLimiter(told_ns=FLOOD_INTERVAL_NS)
         self._floods = RepeatLimiter(FLOOD_INTERVAL_NS, lines=FLOOD_LINES)

@@ -99,7 +99,7 @@ _LEDGER_TERMS: Final = tuple(term for term in LEDGER_TERMS if term != "in_flight
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """What runs: the gateway and its build, Python, and the two client libraries that its seams rest on."""
+    """Versions: of the gateway and its build, of Python, and of the client libraries for MQTT and Kafka."""
     named = {"gateway": "mqtt-kafka-gateway", "paho-mqtt": "paho-mqtt", "aiokafka": "aiokafka"}
     return {
         **{name: metadata.version(package) for name, package in named.items()},

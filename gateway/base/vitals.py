@@ -81,7 +81,7 @@ class Rates:
             self._seen.popleft()
 
     def growth(self) -> dict[str, float]:
-        """How much each has grown since the oldest note."""
+        """How much each counter has grown since the oldest note; empty before the first."""
         if not self._seen:
             return {}
         before = self._seen[0][1]

@@ -62,7 +62,7 @@ class Identity:
         self._directory = directory
         self._instance = instance
         self._worker = worker
-        self._ending = ending
+        self._ending = ending  # how the run ended, asked at the stop
         self._lock: int | None = None
         self._unconfirmed: str | None = None  # Kafka's cluster id, known before ``start``
         self.instance_id = ""

@@ -90,8 +90,8 @@ class LedgerLog:
         self,
         settings: Settings,
         ledger: Ledger,
-        producer: Callable[[], Producer | None],
-        renew: Callable[[str], None],
+        producer: Callable[[], Producer | None],  # the present one
+        renew: Callable[[str], None],  # asks for another producer, with the reason
     ) -> None:
         self.topic = settings.ledger.topic
         self.intervals = LedgerIntervals(located=bool(self.topic))

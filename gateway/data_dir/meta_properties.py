@@ -168,7 +168,8 @@ def read_meta(directory: Path) -> Meta | None:
 
 
 def _parse(directory: Path, version: int, values: dict[str, str]) -> Meta:
-    """Raises KeyError or ValueError for a missing or wrong value."""
+    """The Meta of a file's values, an old format's upgraded. Raises KeyError or ValueError for a missing or wrong
+    value."""
     if version == 1:
         return _upgrade(directory, values["instance"])
     return Meta(

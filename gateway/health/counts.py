@@ -30,7 +30,7 @@ class Counts:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._ten = Rates(self._read, TEN_NS)
+        self._ten = Rates(self._read, TEN_NS)  # growth within ten minutes; the others alike
         self._quarter = Rates(self._read, QUARTER_NS)
         self._five = Rates(self._read, FIVE_NS)
         self._failing = Lasting()  # since when too many batches have failed

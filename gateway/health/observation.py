@@ -52,7 +52,7 @@ class Observation:
     def __init__(self, worker: WorkerView, fail: Callable[[BaseException], None]) -> None:
         self._worker = worker
         self.vitals = Vitals(fail)
-        self.sources: list[Callable[[], Iterable[Problem]]] = []
+        self.sources: list[Callable[[], Iterable[Problem]]] = []  # of further problems
         self.disconnected = Lasting()
         self.saturated = Lasting()
         self.unanswered = Lasting()

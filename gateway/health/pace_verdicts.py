@@ -67,6 +67,7 @@ def _most(way: PaceView) -> str:
 
 
 def _about_budget(spans: dict[int, BudgetView], workers: int) -> Iterator[Problem]:
+    """The worst burn of the budget for late messages, if one; ``spans`` are counts by length in minutes."""
     for severity, factor, long, short, counted in BURNS:
         if not {long, short, counted} <= spans.keys():
             continue  # the process is younger

@@ -98,6 +98,7 @@ def _said_of_partitions(topic: str, snapshot: HealthSnapshot) -> bool:
 
 
 def _about_age(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[Problem]:
+    """Messages that wait too long, and routes that stopped."""
     age_ns = snapshot.readiness.oldest_unacked_age_ns
     if age_ns is not None and age_ns > limits.readiness.overdue_after_ns:
         allowed_s = limits.readiness.overdue_after_ns / 1e9

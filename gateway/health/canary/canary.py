@@ -64,7 +64,7 @@ class Canary:
         self,
         settings: Settings,
         *,
-        router: Callable[[], Router],
+        router: Callable[[], Router],  # the present one
         metrics: Metrics,
         mqtt_login: Login,
         kafka_login: KafkaLogin,
@@ -116,6 +116,7 @@ class Canary:
             self.account.passed_over()
 
     def _watch_metrics(self) -> None:
+        """Have the metrics read the account."""
         metrics, account = self._metrics, self.account
         metrics.canary_enabled.child().value = 1
         metrics.canary_success.watch(lambda: int(account.success is True))

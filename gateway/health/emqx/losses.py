@@ -70,7 +70,7 @@ class SessionLosses:
         self.client: EmqxClient | None = None  # at the last look; None when EMQX has no such session
         self.lost: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self.before = 0  # EMQX's count of the queue before the first look
-        self.marks = marks
+        self.marks = marks  # of the last look, perhaps an earlier worker's
         self._since_ms = since_ms
         self._looked_ms = since_ms if marks is None or looked_ms is None else looked_ms
         self._fuller = 0  # looks in a row at a queue that is filling

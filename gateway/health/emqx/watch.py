@@ -95,6 +95,7 @@ class EmqxWatch:
         self._task = asyncio.create_task(self._run(), name="emqx watch")
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - two fsyncs at most
+        """End the looks, keep the last one's counts, and set its metrics to 0."""
         task, self._task = self._task, None  # a reload and the end of the worker may stop it at once
         if task is None:
             return
@@ -229,7 +230,7 @@ class EmqxWatch:
     # --- the file with EMQX's counts ------------------------------------------------------------------------------
 
     def _load(self) -> tuple[dict[str, Marks], int | None]:
-        """EMQX's earlier counts by client id, and their time."""
+        """An earlier worker's counts by client id, and their time, None if unknown."""
         try:
             document = json.loads(self._path.read_bytes())
             if document["version"] != _FORMAT:
