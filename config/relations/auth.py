@@ -18,6 +18,7 @@ def _is_mutual(settings: Settings) -> bool:
 
 
 def _chain(settings: Settings) -> Iterator[str]:
+    """Refuses a source named twice, and users_file without its table."""
     chain = settings.auth.chain
     for number, name in enumerate(chain):
         if name in chain[:number]:
@@ -30,6 +31,7 @@ def _chain(settings: Settings) -> Iterator[str]:
 
 
 def _timeouts(settings: Settings) -> Iterator[str]:
+    """Refuses a server's timeout that uses up the time of the whole answer."""
     for name in SERVERS:
         if name in settings.auth.chain and value(settings, f"auth.{name}.timeout") >= settings.auth.answer_timeout:
             yield (

@@ -14,7 +14,7 @@ _TEXTS = ("postgresql.query", "mysql.query", "redis.key", "ldap.bind_dn", "ldap.
 
 
 def _texts(settings: Settings) -> Iterator[str]:
-    """Lookups that find no user, of servers in the chain: ``unused`` warns of the others."""
+    """Refuses lookups that find no user, of servers in the chain: ``unused`` warns of the others."""
     searches = settings.auth.ldap.search_base is not None
     unused = "ldap.bind_dn" if searches else "ldap.search_filter"
     for path in _TEXTS:
@@ -56,6 +56,7 @@ REFUSED = (
 
 
 def _unverified(settings: Settings) -> Iterator[str]:
+    """Warns of user servers in the chain whose certificate is not verified."""
     for server in SERVERS:
         if server in settings.auth.chain and value(settings, f"auth.{server}.tls.verify") is False:
             yield (
@@ -65,7 +66,7 @@ def _unverified(settings: Settings) -> Iterator[str]:
 
 
 def _salts(settings: Settings) -> Iterator[str]:
-    """Readable passwords in a server's table."""
+    """Warns of readable passwords in a server's table."""
     for server in _STORES:
         if server in settings.auth.chain and value(settings, f"auth.{server}.algorithm") == "plain":
             yield (
@@ -75,7 +76,7 @@ def _salts(settings: Settings) -> Iterator[str]:
 
 
 def _readable(settings: Settings) -> Iterator[str]:
-    """Connections to other machines over which passwords or hashes can be read."""
+    """Warns of connections to other machines over which passwords or hashes can be read."""
     bare = [one for one in SERVERS if one in settings.auth.chain and value(settings, f"auth.{one}.tls") is None]
     for server in bare:
         if server != "ldap" and not is_loopback(value(settings, f"auth.{server}.host")):

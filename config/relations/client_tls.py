@@ -9,7 +9,7 @@ from config.tables.tls import TlsSettings
 
 
 def tls_files(settings: Settings, at: str) -> Iterator[str]:
-    """A key of a client certificate without the certificate; nothing without such a table."""
+    """Refuses a key of a client certificate without the certificate; nothing without such a table."""
     tls: TlsSettings | None = value(settings, at)
     if tls is None or tls.certificate_file is not None:
         return

@@ -27,7 +27,7 @@ def as_filters(topic: str) -> tuple[str, ...]:
 
 
 def _topics(settings: Settings) -> Iterator[str]:
-    """Command topics to which the gateway itself writes, and status topics with other records."""
+    """Refuses command topics to which the gateway itself writes, and status topics with other records."""
     theirs = {topic: number for number, one in enumerate(settings.commands) for topic in one.topics}
     taken = {settings.ledger.topic: "ledger.topic", settings.dead_letter.topic: "dead_letter.topic"}
     for number, route in enumerate(settings.routes):
@@ -53,6 +53,7 @@ def _topics(settings: Settings) -> Iterator[str]:
 
 
 def _groups(settings: Settings) -> Iterator[str]:
+    """Refuses one consumer group for two tables of commands."""
     first: dict[str, int] = {}
     for number, one in enumerate(settings.commands):
         if one.group and first.setdefault(one.group, number) != number:
@@ -63,7 +64,7 @@ def _groups(settings: Settings) -> Iterator[str]:
 
 
 def _ways_back(settings: Settings) -> Iterator[str]:
-    """Each setting that names a route for answers, deliveries or presence."""
+    """Refuses settings of answers, deliveries or presence whose route cannot bring them back."""
     routes = {route.name: (index, route) for index, route in enumerate(settings.routes)}
     for number, one in enumerate(settings.commands):
         for setting in ("answers", "delivered_by", "presence"):
@@ -105,7 +106,7 @@ def _way_back(setting: str, one: CommandSettings, index: int, route: RouteSettin
 
 
 def _promises(settings: Settings) -> Iterator[str]:
-    """Promises about answers and deliveries that other settings of the table do not let the gateway keep."""
+    """Refuses promises about answers and deliveries that other settings of the table do not let the gateway keep."""
     for number, one in enumerate(settings.commands):
         at = f"commands.{number}"
         signed = one.answers is not None or one.delivered_by is not None
@@ -136,6 +137,7 @@ def _promises(settings: Settings) -> Iterator[str]:
 
 
 def _own_routes(settings: Settings) -> Iterator[str]:
+    """Refuses routes that would bring the gateway's own commands back to Kafka."""
     for number, one in enumerate(settings.commands):
         topics = as_filters(one.mqtt_topic)
         for index, route in enumerate(settings.routes):
@@ -158,12 +160,14 @@ REFUSED = (
 
 
 def _unordered(settings: Settings) -> Iterator[str]:
+    """Warns of several commands under way to one device, which may then change their order."""
     for number, one in enumerate(settings.commands):
         if one.in_flight > 1:
             yield f"<commands.{number}.in_flight>: a device may get and finish its commands in another order."
 
 
 def _offline(settings: Settings) -> Iterator[str]:
+    """Warns of when_offline = "fail" with MQTT 3.1.1, where it does nothing."""
     for number, one in enumerate(settings.commands):
         if settings.mqtt.protocol == "3.1.1" and one.when_offline == "fail":
             yield (

@@ -16,6 +16,7 @@ _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
 
 
 def _sasl(settings: Settings, side: str) -> Iterator[str]:
+    """Refuses a SASL table that its mechanism cannot use, or that lacks what it needs. ``side``: "kafka" or "admin"."""
     sasl: SaslSettings | None = value(settings, f"{side}.sasl")
     if sasl is None:
         return
@@ -62,12 +63,13 @@ def _sasl(settings: Settings, side: str) -> Iterator[str]:
 
 
 def _of_kafka(side: str) -> tuple[Rule, ...]:
-    """The rules of ``kafka`` and ``admin`` alike."""
+    """Rules that refuse, of ``kafka`` and ``admin`` alike."""
 
     def security(settings: Settings) -> str:
         return value(settings, f"{side}.security") or ""
 
     def unused_sasl(plain: str, wanted: str) -> Rule:
+        """Refuses a login that ``plain``, a security without SASL, never shows; ``wanted`` is the advice."""
         return when(
             lambda s: security(s) == plain and value(s, f"{side}.sasl") is not None,
             f"<{side}.sasl> is given, but <{side}.security> never shows it: Kafka would see an anonymous client; set "
@@ -94,6 +96,7 @@ def _of_kafka(side: str) -> tuple[Rule, ...]:
 
 
 def _admin_inherits(name: str) -> Rule:
+    """Refuses the table ``name`` ("tls", "sasl") of ``admin`` without admin.security: [kafka] would be used instead."""
     return when(
         lambda s: s.admin.security is None and changed(s, f"admin.{name}"),
         f"<admin.{name}> is given without admin.security: the commands would log in as [kafka] says; set "
@@ -134,6 +137,7 @@ REFUSED = (
 
 
 def _mqtt_readable(settings: Settings) -> Iterator[str]:
+    """Warns of a password or token sent readable to an MQTT broker on another machine."""
     mqtt = settings.mqtt
     shown = next((name for name in ("password", "token") if getattr(mqtt, name) is not None), None)
     if shown is None:
@@ -147,6 +151,7 @@ def _mqtt_readable(settings: Settings) -> Iterator[str]:
 
 
 def _readable(settings: Settings, side: str) -> Iterator[str]:
+    """Warns of a password or token sent readable to Kafka on another machine. ``side``: "kafka" or "admin"."""
     sasl: SaslSettings | None = value(settings, f"{side}.sasl")
     if sasl is None or value(settings, f"{side}.security") != "SASL_PLAINTEXT" or sasl.mechanism.startswith("SCRAM"):
         return

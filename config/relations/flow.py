@@ -8,7 +8,7 @@ from config.values.grammar import format_bytes
 
 
 def _windows(settings: Settings) -> Iterator[str]:
-    """All windows full of packets of the expected size must fit.
+    """Refuses memory that cannot hold all windows, full of packets of the expected size.
 
     Packets of the largest size need not fit: 4 x 1000 x 1 MiB would be 4 GiB, and reading pauses by bytes earlier. If
     ordinary packets do not fit, reading pauses all the time.
@@ -26,7 +26,7 @@ def _windows(settings: Settings) -> Iterator[str]:
 
 
 def _groups(settings: Settings) -> Iterator[str]:
-    """Each group's own memory holds its windows, and leaves the others at least half."""
+    """Refuses a group's own memory that does not hold its windows, or leaves the others less than half."""
     mqtt, flow = settings.mqtt, settings.flow
     for number, group in enumerate(mqtt.groups):
         needed = group.sessions * group.receive_maximum * flow.expected_packet_bytes
@@ -51,8 +51,8 @@ def _groups(settings: Settings) -> Iterator[str]:
 
 
 def _alerts(settings: Settings) -> Iterator[str]:
-    """Another use of the topic of alerts, where settings speak of Spark: its name alone is no reason to refuse a
-    route."""
+    """Refuses another use of the topic of alerts, where settings speak of Spark: its name alone is no reason to refuse
+    a route."""
     if "stream" not in settings.model_fields_set:
         return
     taken: dict[str | None, str] = {

@@ -18,7 +18,7 @@ def is_visible(settings: Settings, path: str) -> bool:
 
 
 def guessable(path: str, host: str, has_other_proof: Callable[[Settings], bool] = lambda _: False) -> tuple[Rule, Rule]:
-    """A short secret at ``path``: refused if other machines reach ``host`` with it alone, doubtful on this machine."""
+    """A short secret at ``path``: refused if other machines reach ``host`` with it alone, warned of on this machine."""
 
     def is_short(settings: Settings) -> bool:
         secret = value(settings, path)

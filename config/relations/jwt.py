@@ -25,6 +25,7 @@ def _of_keys(find: Callable[[AuthJwtKeySettings, str], Iterator[str]]) -> Rule:
 
 
 def _sources(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
+    """Refuses a key with no source, or with several. ``at``: its path, for the sentence."""
     given = _given(key)
     if not given:
         yield (
@@ -42,6 +43,7 @@ def _given(key: AuthJwtKeySettings) -> list[str]:
 
 
 def _algorithms(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
+    """Refuses algorithms that the key's source cannot verify; not judged without exactly one source."""
     if len(given := _given(key)) != 1:
         return
     shared = [one for one in key.algorithms if one in SECRET_BYTES]
@@ -71,7 +73,7 @@ def _algorithms(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
 
 
 def _secrets(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
-    """Secrets that no HS algorithm of their key can use."""
+    """Refuses secrets that no HS algorithm of their key can use."""
     if key.secret is None or not all(one in SECRET_BYTES for one in key.algorithms):
         return
     try:
@@ -81,6 +83,7 @@ def _secrets(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
 
 
 def _claims(settings: Settings) -> Iterator[str]:
+    """Refuses claims of a key that are times, or whose template cannot be filled."""
     known = ("clientid", "username") if settings.auth.jwt.source == "password" else ("clientid",)
     for number, key in enumerate(settings.auth.jwt.keys):
         say = f"<auth.jwt.keys.{number}.claims>"
@@ -126,6 +129,7 @@ REFUSED = (
 
 
 def _readable(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
+    """Warns of key sets fetched without encryption, or from a server that is not verified."""
     if key.jwks_url is not None and is_readable_on_the_way(key.jwks_url):
         yield (
             f"<{at}.jwks_url> is not encrypted: others on the network can add their keys, and sign themselves tokens; "
@@ -139,7 +143,7 @@ def _readable(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
 
 
 def _anybodys(key: AuthJwtKeySettings, at: str) -> Iterator[str]:
-    """Issuers whose tokens for anybody else would be taken."""
+    """Warns of issuers whose tokens for anybody else would be taken."""
     if key.jwks_url is not None and key.audience is None and not key.claims:
         yield (
             f"<{at}.jwks_url> has neither audience nor claims beside it: a token that its issuer made for any other "

@@ -14,6 +14,7 @@ _FRAME_BYTES = 1024  # a batch's header and a record's own (some 90 bytes), key 
 
 
 def _request_size(settings: Settings) -> Iterator[str]:
+    """Refuses batches that together can make a larger request than the broker takes."""
     kafka = settings.kafka
     partitions = _partitions(settings)
     largest = min(partitions * kafka.batch_bytes, max(settings.flow.memory_bytes, kafka.batch_bytes))
@@ -36,6 +37,7 @@ def _partitions(settings: Settings) -> int:
 
 
 def _declared_once(settings: Settings) -> Iterator[str]:
+    """Refuses a topic that is declared twice."""
     counts = Counter(topic.name for topic in settings.kafka.topics.declare)
     for name, count in counts.items():
         if count > 1:
@@ -46,6 +48,7 @@ def _declared_once(settings: Settings) -> Iterator[str]:
 
 
 def _route_topics(settings: Settings) -> Iterator[str]:
+    """Refuses routes' topics whose names Kafka does not take, or that are topics of dead letters."""
     taken = {settings.dead_letter.topic: "dead_letter.topic"}
     for number, route in enumerate(settings.routes):
         if route.dead_letter_topic is not None:
@@ -65,6 +68,7 @@ def _route_topics(settings: Settings) -> Iterator[str]:
 
 
 def _compacted(settings: Settings) -> Iterator[str]:
+    """Refuses compaction of the topics of ledger and dead letters."""
     takes = {settings.ledger.topic: "the ledger"} | dict.fromkeys(settings.dead_letter_topics, "dead letters")
     for number, topic in enumerate(settings.kafka.topics.declare):
         if topic.name in takes and "compact" in (topic.cleanup_policy or ""):
@@ -75,6 +79,7 @@ def _compacted(settings: Settings) -> Iterator[str]:
 
 
 def _ledger_topic(settings: Settings) -> Iterator[str]:
+    """Refuses routes to the ledger's topic."""
     for number, route in enumerate(settings.routes):
         if route.topic == settings.ledger.topic:
             yield (
@@ -84,6 +89,7 @@ def _ledger_topic(settings: Settings) -> Iterator[str]:
 
 
 def _keys(settings: Settings) -> Iterator[str]:
+    """Refuses routes without a key whose topic or tombstones need one."""
     compacted = {topic.name for topic in settings.kafka.topics.declare if "compact" in (topic.cleanup_policy or "")}
     for number, route in enumerate(settings.routes):
         if route.key:

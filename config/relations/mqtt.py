@@ -17,7 +17,7 @@ _MANY_WORKERS = 100  # where their number is that of the CPUs, which may be few
 
 
 def placeholders_known(path: str, *known: str) -> Rule:
-    """A placeholder in the text at ``path`` that is not ``known``, or cannot be read."""
+    """A rule that refuses placeholders in the text at ``path`` that are not ``known``, or cannot be read."""
 
     def find(settings: Settings) -> Iterator[str]:
         if (wrong := _wrong_placeholder(value(settings, path), known)) is not None:
@@ -79,6 +79,7 @@ def _client_ids_meet(settings: Settings, unset: int) -> Iterator[str]:
 
 
 def _session_groups(settings: Settings) -> Iterator[str]:
+    """Refuses a route's unknown group, and sessions for which no route is left."""
     names = [group.name for group in settings.mqtt.groups]
     wanted = {route.group for route in settings.routes}
     for number, route in enumerate(settings.routes):
@@ -102,7 +103,7 @@ def _session_groups(settings: Settings) -> Iterator[str]:
 
 
 def _partitioned(settings: Settings) -> Iterator[str]:
-    """``distribution = "partitioned"`` with more sessions than filters, or with several workers."""
+    """Refuses ``distribution = "partitioned"`` with more sessions than filters, or with several workers."""
     mqtt, routes = settings.mqtt, settings.routes
     if mqtt.distribution != "partitioned" or not routes:
         return
@@ -181,6 +182,7 @@ REFUSED = (
 
 
 def _keepalive(settings: Settings) -> Iterator[str]:
+    """Warns of a keepalive that ends sessions while one Kafka request hangs."""
     keepalive = settings.mqtt.keepalive
     if keepalive < settings.kafka.request_timeout:
         yield (
@@ -191,6 +193,7 @@ def _keepalive(settings: Settings) -> Iterator[str]:
 
 
 def _qos0(settings: Settings) -> Iterator[str]:
+    """Warns of QoS 0 beside persistent sessions, which do not keep such messages."""
     for number, route in enumerate(settings.routes):
         if settings.mqtt.persistent and route.qos == 0:
             yield (
@@ -200,6 +203,7 @@ def _qos0(settings: Settings) -> Iterator[str]:
 
 
 def _own_status(settings: Settings) -> Iterator[str]:
+    """Warns of the first route that takes the gateway's own status messages."""
     status = settings.mqtt.status
     topic = status.topic.replace("${instance}", settings.instance)
     if not status.enabled or topic.startswith("gateways/"):
@@ -214,6 +218,7 @@ def _own_status(settings: Settings) -> Iterator[str]:
 
 
 def _properties(settings: Settings) -> Iterator[str]:
+    """Warns of templates with user properties, which MQTT 3.1.1 does not have."""
     if settings.mqtt.protocol != "3.1.1":
         return
     for number, route in enumerate(settings.routes):

@@ -14,6 +14,7 @@ _STATUS_FILTER = "gateways/#"
 
 
 def _emqx_login(settings: Settings) -> Iterator[str]:
+    """Refuses EMQX's address without both parts of its key, and either part without the address."""
     emqx = settings.emqx
     for name in ("api_key", "api_secret"):
         given = getattr(emqx, name) is not None
@@ -30,6 +31,7 @@ def _emqx_login(settings: Settings) -> Iterator[str]:
 
 
 def _canary_topic(settings: Settings) -> Iterator[str]:
+    """Refuses a canary's topic that is invalid, or that no route takes."""
     if not settings.canary.enabled:
         return
     wrong = list(one_topic(settings, "canary.topic"))
@@ -80,8 +82,8 @@ REFUSED = (
 
 
 def _canary_shares(settings: Settings) -> Iterator[str]:
-    """A route of the canary that other messages take too: readers receive the canary's messages, and worker 0 reads all
-    others."""
+    """Warns of a route of the canary that other messages take too: readers receive the canary's messages, and worker 0
+    reads all others."""
     if not settings.canary.enabled or (route := _taker(settings)) is None or "${" in route.topic:
         return  # the topics of a template are unknown here
     own = _own_filters(settings)

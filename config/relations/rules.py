@@ -88,7 +88,7 @@ def check(rules: Sequence[Rule], view: View, doubtful: Collection[Path]) -> list
 
 
 def names_apart(table: str, users: str) -> Rule:
-    """The tables of an array have different names, which ``users`` need."""
+    """A rule about different names of the tables in an array; ``users`` are who needs them, for the sentence."""
 
     def find_all(settings: Settings) -> Iterator[str]:
         first: dict[str, int] = {}
