@@ -138,6 +138,7 @@ def explain(settings: Settings, message: Message, partitions: Callable[[str], in
 
 
 async def _explain(settings: Settings, message: Message, partitions: Callable[[str], int | None]) -> Explanation:
+    """``partitions`` gives the number of a topic's partitions; None if unknown."""
     told = Explanation(message)
     router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
     chains = load_chains(settings)

@@ -56,8 +56,8 @@ class _Ports:
         self.sent: list[tuple[Outgoing, Published]] = []
         self._answer = answer  # a reason code of MQTT
         self._stored: list[Callable[[int], None]] = []
-        self.room = 1
-        self.waiting = 0
+        self.room = 1  # for messages to publish
+        self.waiting = 0  # statuses that Kafka does not have yet
 
     def now_ns(self) -> int:
         return 1_000_000_000_000

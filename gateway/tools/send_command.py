@@ -81,7 +81,7 @@ class CommandWriter:
         await self._producer.close(patience_s=_CLOSE_S)
 
     async def write(self, record: LoggedRecord) -> Place:
-        """The record's place, once Kafka has it. Raises TopicMissingError, and what a failed delivery is."""
+        """Write the record; its place, once Kafka has it. Raises TopicMissingError, or why it was not delivered."""
         topic = record.place.topic
         count = self._producer.partition_count(topic)
         if count is None:

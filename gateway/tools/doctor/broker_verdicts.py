@@ -29,6 +29,7 @@ _DISK: Final = {"KAFKA_STORAGE_ERROR"}
 
 
 def judge_brokers(findings: Findings, settings: KafkaSettings, known: Known, brokers: Iterable[BrokerFacts]) -> None:
+    """Judge each broker's connection, login and produce requests; what lies behind a failed step is skipped."""
     for broker in brokers:
         listed = "kafka.bootstrap_servers" if broker.bootstrap else "advertised.listeners of the broker"
         assert broker.endpoint is not None
@@ -124,6 +125,7 @@ def _judge_login(findings: Findings, settings: KafkaSettings, known: Known, brok
 def _fail_login(
     findings: Findings, settings: KafkaSettings, broker: BrokerFacts, trouble: ProbeError, consequence: str, who: str
 ) -> None:
+    """The verdict on a login that failed. ``consequence`` and ``who`` are parts of its sentences, or empty."""
     status, state = ExitStatus.UNAVAILABLE, str(trouble.kind)
     if trouble.kind == "silent":
         text = (
@@ -183,6 +185,7 @@ def _judge_produce(findings: Findings, settings: KafkaSettings, known: Known, br
 
 
 def _fail_produce(findings: Findings, broker: BrokerFacts, trouble: ProbeError, consequence: str) -> None:
+    """The verdict where no answer came. ``consequence`` ends its sentence, unless the stalled partitions are known."""
     check = findings.of("produce", broker.name)
     if trouble.kind != "silent":
         check.fail(

@@ -110,6 +110,7 @@ def _judge_controller(findings: Findings, admin: AdminFacts, brokers: Sequence[B
 
 
 def _judge_identity(findings: Findings, admin: AdminFacts, recorded: str | None) -> None:
+    """``recorded``: the id of the Kafka cluster to which data_dir belongs; None if it has none yet."""
     check = findings.of("identity")
     found = admin.cluster.id if admin.cluster is not None else ""
     if not found:
@@ -337,6 +338,7 @@ def _judge_offsets(findings: Findings, known: Known, admin: AdminFacts) -> None:
 
 
 def _judge_groups(findings: Findings, known: Known, admin: AdminFacts, groups: Sequence[str]) -> None:
+    """``groups`` are the names given by --group; those whose topics cannot be seen get the problem of that."""
     assert known.layout is not None
     if not groups:
         findings.of("groups").skip("No consumer group was asked for (--group NAME).")

@@ -134,6 +134,7 @@ def _judge_window(findings: Findings, settings: Settings, zone: EmqxZone) -> Non
 
 
 def _judge_queue(findings: Findings, settings: Settings, zone: EmqxZone, workers: int, rate: float | None) -> None:
+    """``rate``: messages a second that the gateway receives; None if unknown."""
     check = findings.of("queue")
     if zone.durable_sessions:
         if settings.mqtt.distribution == "shared":

@@ -74,6 +74,7 @@ async def reach(
 async def _connect(
     host: str, port: int, timeout_s: float, context: Callable[[], ssl.SSLContext] | None
 ) -> tuple[Step, TlsStep | None]:
+    """The step of connecting, and that of TLS: None without a ``context``, or if there is no connection."""
     began = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
@@ -90,6 +91,7 @@ async def _connect(
 
 
 async def _handshake(writer: asyncio.StreamWriter, host: str, timeout_s: float, context: ssl.SSLContext) -> TlsStep:
+    """The step of TLS; of a certificate that is not trusted also its validity."""
     began = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):

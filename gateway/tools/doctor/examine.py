@@ -63,6 +63,7 @@ class _Examination:
         self._began = time.monotonic()
 
     async def run(self) -> Report:
+        """Examine the wanted groups at the same time. What fails becomes a finding of its group."""
         from gateway.components.outward import Outward
 
         settings, options = self._settings, self._options

@@ -155,12 +155,12 @@ def _available_memory(root: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return int(line.split()[1]) * 1024  # from KiB
     return None
 
 
 def _process(pid: int, root: Path) -> ProcessFacts:
-    descriptors = limit = None
+    descriptors = limit = None  # unknown
     with contextlib.suppress(OSError):
         descriptors = sum(1 for _ in (root / f"proc/{pid}/fd").iterdir())
     with contextlib.suppress(OSError, ValueError, IndexError):

@@ -153,7 +153,7 @@ def _judge_memory(findings: Findings, settings: Settings, facts: HostFacts, work
     elif facts.memory_available is not None:
         running = " beside what runs" if facts.processes else ""
         text = f"There is no memory limit; {bytes_text(facts.memory_available)} are free{running}"
-        left = facts.memory_available + (need if facts.processes else 0)
+        left = facts.memory_available + (need if facts.processes else 0)  # a running gateway has its part
     else:
         check.skip("This system does not tell.")
         return

@@ -192,6 +192,7 @@ class Asking:
         end = asyncio.get_running_loop().time() + self._timeout_s
 
         async def ask(place: Place) -> bool | None:
+            """Whether the leader answered; None: not asked, since the time was over."""
             async with turns:
                 if asyncio.get_running_loop().time() >= end:
                     return None

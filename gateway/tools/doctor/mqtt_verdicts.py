@@ -155,6 +155,7 @@ def _judge_version(findings: Findings, mqtt: MqttSettings, broker: str) -> None:
 
 
 def _judge_subscriptions(findings: Findings, mqtt: MqttSettings, welcome: Visit, door: DoorFacts | None) -> None:
+    """``welcome``: the visit that was let in. ``door`` has the answers to SUBSCRIBE; None if no broker answered."""
     shared = mqtt.distribution == "shared"
     if shared and welcome.limits.get("shared_available") == 0:
         findings.of("shared").fail(
@@ -207,6 +208,7 @@ def _plain(text: str) -> str:
 
 
 def _judge_window(findings: Findings, mqtt: MqttSettings, limits: dict[str, int], workers: int) -> None:
+    """``limits`` are those that the broker named when it let the gateway in."""
     if mqtt.protocol != "5":
         findings.of("window").skip("An MQTT 3.1.1 broker does not say how many unacknowledged messages it sends.")
         return
@@ -230,6 +232,7 @@ def _judge_window(findings: Findings, mqtt: MqttSettings, limits: dict[str, int]
 
 
 def _judge_expiry(findings: Findings, mqtt: MqttSettings, limits: dict[str, int]) -> None:
+    """``limits`` are those that the broker named when it let the gateway in."""
     check = findings.of("session_expiry")
     wanted = int(mqtt.session_expiry.total_seconds())
     if not mqtt.persistent:
@@ -254,6 +257,7 @@ def _judge_expiry(findings: Findings, mqtt: MqttSettings, limits: dict[str, int]
 
 
 def _judge_packets(findings: Findings, mqtt: MqttSettings, limits: dict[str, int]) -> None:
+    """``limits`` are those that the broker named when it let the gateway in."""
     theirs = limits.get("maximum_packet_size")
     check = findings.of("packet_size", broker=theirs, gateway=mqtt.max_packet_bytes)
     if mqtt.protocol != "5":
@@ -321,6 +325,7 @@ def _judge_stranger(
 
 
 def _judge_everything(findings: Findings, door: DoorFacts) -> None:
+    """Whether a client other than the gateway may subscribe to ``#``: the device's user, else one without a name."""
     check = findings.of("everything")
     visit, who = door.everything, door.everything_as  # the visit that asked for "#"
     if visit is None or who is None:

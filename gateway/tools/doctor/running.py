@@ -129,6 +129,7 @@ def judge_running(findings: Findings, facts: RunningFacts, directory: Path) -> N
 
 
 def _judge_status(findings: Findings, status: dict[str, Any]) -> None:
+    """Take over the problems of the gateway's /status; judge its readiness, silent workers and orphan sessions."""
     problems = list(_problems(status))
     for problem in map(Problem.from_dict, problems):
         exit_status = ExitStatus.UNAVAILABLE if problem.id in _UNAVAILABLE else ExitStatus.FAILED

@@ -57,6 +57,7 @@ def _merged(checks: list[Check]) -> Iterator[tuple[Check, list[str]]]:
 
 
 def _summary(report: Report, width: int, mark: Callable[[Severity], str]) -> Iterator[str]:
+    """The end of the report: the number of each result, then what needs attention, the worst first."""
     order = (Severity.FAIL, Severity.WARN, Severity.OK, Severity.SKIPPED)
     said = ", ".join(f"{report.counts[one.value]} {one.value}" for one in order if report.counts[one.value])
     worst = report.worst_first

@@ -85,6 +85,7 @@ def _judge_presence(findings: Findings, settings: Settings, known: Known, layout
 def _judge_leaders(
     findings: Findings, ours: list[tuple[str, PartitionLayout]], layout: Layout, silent: Mapping[int, BrokerFacts]
 ) -> None:
+    """``silent``: the brokers that do not answer, by number."""
     check = findings.of("leaders")
     unled = [(topic, one) for topic, one in ours if one.leader < 0]
     stalled = [(topic, one) for topic, one in ours if one.leader in silent]
@@ -115,6 +116,7 @@ def _judge_leaders(
 
 
 def _fail_leaderless(findings: Findings, unled: list[tuple[str, PartitionLayout]], alive: set[int]) -> None:
+    """``alive``: numbers of the brokers that answer."""
     gone = sorted({node for _, one in unled for node in one.replicas if node not in alive})
     problem = leaderless(
         _text(unled),

@@ -213,7 +213,7 @@ class _Order:
         self.examples: list[int] = []
         self._device: object = None
         self._right = self._left = -1  # the device's partitions
-        self._highest = -1
+        self._highest = -1  # place on the left among the device's messages so far
         self._disordered = False
 
     def take(self, device: object, right: int, left: int) -> None:

@@ -100,6 +100,7 @@ def _put_key(
 
 
 def _note_value(imported: Imported, name: str, value: str, statement: Statement) -> None:
+    """Report what EMQX would write by the template ``value`` and the rule's SELECT, and a record does not have here."""
     computed = [one.text for one in statement.selected if one.field is None and one.name != "*"]
     if value in _PAYLOAD:
         made = [
@@ -220,7 +221,7 @@ def _put_buffer(imported: Imported, name: str, buffer: dict[str, Any]) -> None:
 
 
 def _bytes(text: Any) -> int | None:
-    """EMQX's sizes: KB, MB and GB are powers of two there."""
+    """A size in EMQX's words, whose KB, MB and GB are powers of two; None for another text."""
     found = _SIZE.fullmatch(str(text).strip())
     if found is None:
         return None

@@ -43,6 +43,7 @@ def put_connector(imported: Imported, connector: dict[str, Any]) -> None:
 
 
 def _with_port(text: str) -> str:
+    """The address, with EMQX's default port if it has none."""
     text = text.strip()
     try:
         parse_kafka_address(text)

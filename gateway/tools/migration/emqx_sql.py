@@ -262,7 +262,7 @@ class _Parser:
             case "word" if token.text.lower() in {"true", "false"}:
                 self._at += 1
                 return Constant(token.text.lower() == "true")
-            case "word" if not token.word:
+            case "word" if not token.word:  # token.word: a keyword
                 return self._field()
             case _:
                 pass

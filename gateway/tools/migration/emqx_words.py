@@ -40,7 +40,7 @@ class Words:
     which device a message is from, if the caller knows one: it takes the client id's place."""
 
     def __init__(self, selected: Iterable[Selected], device: str | None) -> None:
-        self._device = device
+        self._device = device  # a template of its name, or None
         self._aliases: dict[_Path, _Path] = {}
         self._computed: dict[_Path, str] = {}
         for one in selected:
@@ -172,6 +172,7 @@ class Words:
         return "".join([*parts, _literal(text[at:])])
 
     def _placeholder(self, text: str, inside: str) -> str:
+        """Our placeholder for EMQX's ``text``, which has ``inside`` between its braces. Raises WordsError."""
         names = [name for name in inside.strip().removeprefix(".").split(".") if name]
         if not names:
             raise WordsError(text, "everything that the rule selected, as one JSON object")

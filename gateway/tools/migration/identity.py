@@ -88,6 +88,7 @@ class Reader:
                 return self._by_fields(value)
 
     def _by_fields(self, value: bytes | None) -> bytes | None:
+        """A digest of the fields that ``json:…`` names; None if the value lacks one."""
         document = _document(value)
         found = [path.get(document) for path in self._identity.paths]
         if any(one is MISSING for one in found):

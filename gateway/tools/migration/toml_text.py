@@ -99,6 +99,7 @@ def _with_placeholder(text: str, document: dict[str, Any], secret: Path) -> str:
 
 
 def _secret_files(table: Any) -> Iterator[str]:
+    """The file names in settings of secrets, at any depth."""
     for name, value in table.items() if isinstance(table, dict) else enumerate(table):
         if isinstance(name, str) and name in {"password_file", "client_secret_file", "key_password_file", "value_file"}:
             yield value

@@ -44,7 +44,7 @@ class Moments:
 
     def __init__(self, messages: int, devices: int) -> None:
         self._devices = devices
-        self.sent_ns = array("q", bytes(8 * messages))
+        self.sent_ns = array("q", bytes(8 * messages))  # these by message number; 0: not yet
         self.acknowledged_ns = array("q", bytes(8 * messages))
         self.read_ns = array("q", bytes(8 * messages))
         self.stored_ns = array("q", bytes(8 * messages))

@@ -130,6 +130,7 @@ class CommandTrial:
             self._trouble = self._refusal(f"answer to {as_filter(self._one.response_topic)}", reason)
 
     def on_lost(self, why: str) -> None:
+        """The connection calls it. It is not made again: ``_flow`` ends then."""
         self._connection = None
         if not self._trouble:
             self._trouble = f"the devices' connection to the MQTT broker was lost: {why}."

@@ -88,6 +88,7 @@ class Subject:
             raise
 
     def _ended(self, output: asyncio.Task[None]) -> None:
+        """The process has closed its output. Unless it was stopped, the trial has failed."""
         if self._stopping or output.cancelled():
             return
         if self.error is None:
@@ -95,6 +96,7 @@ class Subject:
         self.failed.set()
 
     def _on_event(self, said: dict[str, Any]) -> None:
+        """Take a line of the process's output."""
         match said["event"]:
             case "ready":
                 self._ready.set_result(said["cpu_s"])

@@ -39,7 +39,7 @@ class _Line:
         self.outbox = Outbox(1 << 30)
         self.numbers: list[int] = []  # of messages, by their sequence in the outbox
         self.lost = asyncio.Event()
-        self._by_packet: dict[int, int] = {}
+        self._by_packet: dict[int, int] = {}  # numbers of messages by packet id
         self.connects = 0
 
     async def connect(self) -> None:

@@ -66,7 +66,7 @@ class Trial:
         self._progress = progress
         self._moments = Moments(plan.messages, DEVICES)
         self._offsets: dict[int, tuple[array[int], array[int]]] = {}  # partition → offsets, message numbers
-        self._batches: list[list[int]] = []
+        self._batches: list[list[int]] = []  # partition, first offset, records, monotonic ns
         self._run = plan.run.encode()
         self._read_last_s = 0.0
         self._notes: list[str] = []

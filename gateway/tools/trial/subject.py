@@ -44,7 +44,7 @@ class _TrialWorker(Worker):
     def __init__(self, settings: Settings, stop: StopRequest) -> None:
         self.stored: list[tuple[int, int, int, int]] = []  # partition, first offset, records, monotonic nanoseconds
         self.sent_bytes = 0
-        self._messages = settings.routes[0].topic
+        self._messages = settings.routes[0].topic  # batches of other topics are not noted
         super().__init__(settings, stop)
         self.kafka.counts.listeners.append(self._note)
 
@@ -94,6 +94,7 @@ async def _obey(commands: asyncio.StreamReader, stop: StopRequest) -> None:
 
 
 async def _report(worker: _TrialWorker) -> None:
+    """Tell the parent regularly which batches Kafka has, and changes of the open partitions of commands."""
     said: list[tuple[str, int, str]] = []
     while True:
         await asyncio.sleep(_REPORT_S)

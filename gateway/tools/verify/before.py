@@ -93,6 +93,7 @@ def as_sentence(before: Before, *, lost: int = 0) -> str:
 
 
 def _drops_of(session: EmqxClient) -> str:
+    """What EMQX has dropped for a session: its client id, then numbers with their reasons."""
     parts = []
     if session.mqueue_dropped:
         parts.append(f"{session.mqueue_dropped} from the full queue{_since(session.session_ms)}")

@@ -78,12 +78,12 @@ class _Reading:
         self.from_ms: int | None = None
         self.to_ms: int | None = None
         self.unreadable: dict[str, int] = {}
-        self.runs = 0
+        self.runs = 0  # of acknowledged offsets, over all places
         self.losses: dict[tuple[int, str, int], LostSessionRecord] = {}
         self._gateway = gateway
         self._span = span
         self._now_ms = now_ms
-        self._last: dict[tuple[int, bytes, str, bool], int] = {}
+        self._last: dict[tuple[int, bytes, str, bool], int] = {}  # numbers of the last records, to know copies
 
     def read(self, row: LedgerRow) -> LedgerRecord | None:
         """The record, if it is this gateway's, in the span, and no copy of an earlier one.

@@ -65,12 +65,12 @@ class Place:
         self._topic_view = topic_view
         self._view: PartitionView | None = topic_view.partitions.get(partition) if topic_view is not None else None
         self._now_ms = now_ms
-        self._runs = {True: array("q"), False: array("q")}  # by whether the records are tagged
+        self._runs = {True: array("q"), False: array("q")}  # first, end, …; by whether the records are tagged
         self._blurred: list[tuple[int, int, int, bool]] = []  # lowest and highest offset, records, tagged
-        self._unlocated = 0
+        self._unlocated = 0  # records acknowledged without an offset
         self._tagged = True
         self._gone = 0  # removed before their time
-        self._merged: list[tuple[int, int, bool]] | None = None
+        self._merged: list[tuple[int, int, bool]] | None = None  # all runs, disjoint; made at the first need
         self.result = PlaceResult(topic, partition, {}, dead_letter=False)
 
     def add(self, record: PartitionRecord) -> None:
