@@ -65,6 +65,7 @@ class AuditLog:
             ) from error
 
     def _append(self, change_id: str, phase: Literal["intent", "outcome"], facts: dict[str, Any]) -> None:
+        """Append a line, durably: the intended change or its outcome. Raises OSError."""
         document = {
             "time": moment_ms(time.time_ns() // 1_000_000),
             "id": change_id,

@@ -56,6 +56,7 @@ class GroupReading:
         return self._links.ask_each(self._groups_at)
 
     def _groups_at(self, broker: int) -> tuple[GroupListing, ...]:
+        """The groups that this broker coordinates."""
         answer = self._links.ask(broker, admin_api.ListGroupsRequest(states_filter=[], types_filter=[]))
         check(answer.error_code, f"Broker {broker} does not list its groups")
         return tuple(
@@ -195,6 +196,7 @@ class GroupReading:
         leaders = self._by_leader(sorted(offsets), Offsets())  # the problems are not used
 
         def ask(number: int) -> dict[TopicPartition, int]:
+            """The times of records in partitions that this broker leads."""
             times = {}
             for place in leaders[number]:
                 at = _first_time(self._links.ask(number, _fetch(place, offsets[place]), max_version=12))

@@ -111,6 +111,7 @@ class KafkaAdmin(GroupReading, Changes):
         return self._links.ask_each(self._version_of)
 
     def _version_of(self, number: int) -> BrokerVersion:
+        """The version that a broker's known requests suggest ("" if none does), and its features."""
         answer = self._links.ask(number, greeting())
         known = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         try:

@@ -112,6 +112,7 @@ def _partition_lag(
     now_ms: float,
     member: Member | None,
 ) -> PartitionLag:
+    """The lag at ``look``; ``before``: an earlier look; ``times_ms``: when the records at the commits were written."""
     committed, start, end = look.committed.get(place), look.starts.get(place), look.ends.get(place)
     first = committed if committed is not None else start
     problem = look.problems.get(place, "")
@@ -127,7 +128,7 @@ def _partition_lag(
         if end is not None and place in before.ends:
             write_rate = (end - before.ends[place]) / seconds
             if age is not None and committed is not None and before.ends[place] <= committed:
-                age = min(age, seconds)
+                age = min(age, seconds)  # what waits is newer than that look
     pace = _Pace(read_rate, write_rate, age, lag or 0)
     state = _state(look.group, lag, lost, member, committed, pace, looked_twice=before is not None)
     return PartitionLag(place, committed, start, end, lag, lost, age, member, read_rate, write_rate, state, problem)

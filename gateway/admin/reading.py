@@ -66,6 +66,7 @@ def topic_of(found: Any) -> Topic:
 
 
 def partition_of(topic: str, found: Any) -> Partition:
+    """A partition of a Metadata or DescribeTopicPartitions answer."""
     elr = getattr(found, "eligible_leader_replicas", None)  # not in Metadata answers
     last = getattr(found, "last_known_elr", None)
     return Partition(
@@ -82,6 +83,7 @@ def partition_of(topic: str, found: Any) -> Partition:
 
 
 def config_entry(found: Any) -> ConfigEntry:
+    """An entry of a DescribeConfigs answer."""
     return ConfigEntry(
         name=found.name,
         value=None if found.is_sensitive else found.value,
@@ -113,6 +115,7 @@ def clock_ahead(replicas: list[Any], now_ms: float) -> float | None:
 
 
 def log_dir(found: Any) -> LogDir:
+    """A folder of a DescribeLogDirs answer, where an unknown size is -1."""
     return LogDir(
         path=found.log_dir,
         error=None if found.error_code == 0 else kafka_errors.for_code(found.error_code).message,

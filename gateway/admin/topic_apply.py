@@ -202,6 +202,7 @@ def _end_state(admin: KafkaAdmin, names: Iterable[str], steps: Iterable[Step]) -
         counts[name] = max(counts.get(name, 0), int(str(count)))
 
     def shows(found: Mapping[str, Topic]) -> bool:
+        """Whether a broker's metadata have the topics and their partitions, and leaders of changed topics."""
         return all(
             name in found
             and len(found[name].partitions) >= count

@@ -174,6 +174,7 @@ def _creation_step(topic: Wanted, partitions: int) -> Step:
 
 
 def _partition_steps(topic: Wanted, found: Topic) -> list[Step]:
+    """``partitions_said``: the settings have a number; ``grows``: it is also for a topic that exists."""
     count = len(found.partitions)
     if topic.partitions == count or not topic.partitions_said:
         return []
@@ -216,6 +217,7 @@ def _config_steps(topic: Wanted, there: Mapping[str, ConfigEntry]) -> list[Step]
 
 
 def _config_warning(changes: Mapping[str, tuple[str | None, str]]) -> str:
+    """What these changes (present and later values) make Kafka delete or refuse; empty if nothing."""
     now, later = changes.get("retention.ms", (None, ""))
     if now is not None and later and _shorter(later, now):
         return "Kafka deletes records older than the new retention within minutes; they cannot be restored."

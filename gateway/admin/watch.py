@@ -65,7 +65,7 @@ class GroupWatch:
         self._connect = connect or _connected
         self._admin: KafkaAdmin | None = None  # used by the looking thread; also closed by the event loop
         self._looks: dict[str, Look] = {}  # only the looking thread uses it
-        self._behind_since: dict[tuple[str, str], float] = {}
+        self._behind_since: dict[tuple[str, str], float] = {}  # by group and topic, on the monotonic clock
         self._lags: dict[str, GroupLag] = {}
         self._topics: tuple[TopicLag, ...] = ()
         self._unseen: dict[str, tuple[int, str]] = {}  # failed looks in a row, and why; the looking thread writes it
