@@ -51,7 +51,7 @@ class DemoAccess:
         self._step = Step("access service")
         state.steps[_KEY] = self._step
         self._view = view
-        self._root = root
+        self._root = root  # the folder is made at the first call
         self._process: AccessProcess | None = None
 
     @property

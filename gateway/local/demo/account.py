@@ -143,6 +143,7 @@ def render(account: Account, names: Mapping[str, str]) -> str:
 
 
 def _verdict(account: Account, names: Mapping[str, str]) -> list[str]:
+    """The lines below the numbers; the last says what is missing, not yet read, or that all got through."""
     if account.published == 0:
         return ["No message was published, so nothing was shown."]
     lines = [

@@ -91,7 +91,7 @@ class SpoolTrace:
         self.last = SpoolSample(0.0, 0, 0)
         self.most_messages = 0
         self.most_bytes = 0
-        self._recent: deque[int] = deque(maxlen=_TRACE_SHOWN)
+        self._recent: deque[int] = deque(maxlen=_TRACE_SHOWN)  # messages at the last looks
 
     def add(self, at_s: float, messages: int, size_bytes: int) -> None:
         """Take a look at the spool. ``samples`` keeps those with messages, and the empty ones next to them."""

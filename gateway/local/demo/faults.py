@@ -89,6 +89,7 @@ class Faults(Background):
     # ── the faults ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
+        """The planned faults; those that :meth:`calm` forestalls are left out."""
         plan = self._chaos.plan
         if await self._wait_until(plan.kill_s):
             await self._kill()
@@ -117,6 +118,7 @@ class Faults(Background):
         fault.over_s = self._now_s() - fault.at_s
 
     async def _freeze(self) -> None:
+        """Freezes Kafka, kills the gateway meanwhile, and lets Kafka go on; :meth:`calm` shortens it."""
         plan = self._chaos.plan
         async with asyncio.TaskGroup() as group:
             fault = Fault(FaultKind.FROZEN, self._now_s())

@@ -121,6 +121,7 @@ class PlainBridge(Background):
             await asyncio.sleep(_RESTART_S)
 
     def _on_line(self, line: dict[str, Any]) -> None:
+        """Takes a line of the process's output."""
         match line.pop("event"):
             case "subscribed":
                 self._subscribed.set()

@@ -125,6 +125,7 @@ class _Demo:
         await self._start_fleet()
 
     async def _flow(self) -> None:
+        """Lets messages flow for the wanted time (with Spark until its alert is answered), or until a signal."""
         self._say("messages flow; Ctrl-C ends")
         bootstrap = self._services.bootstrap
         self._commander = commander = Commander(bootstrap, self._devices)
@@ -289,6 +290,7 @@ class _Demo:
         self._view.note(f"devices: messages flow from {self._state.connected} of {options.devices}")
 
     def _on_fleet(self, line: dict[str, Any]) -> None:
+        """Takes a line of the devices' process."""
         state = self._state
         match line["event"]:
             case "progress":
@@ -462,6 +464,7 @@ class _Demo:
             self._view.warn(changed.text if changed.seconds is None else f"It goes on, after {changed.seconds:.0f} s.")
 
     def _take_counts(self, counts: GatewayCounts, asked_s: float) -> None:
+        """Takes the gateway's counts in, which were asked for at ``asked_s``."""
         state = self._state
         if asked_s < self._asked_s:
             return  # an answer that was slow: a newer one has come before it

@@ -54,7 +54,7 @@ class KafkaCluster(Server):
         directory: Path | None = None,  # keeps the data; None: a temporary one
         *,
         settings: Mapping[str, str] | None = None,  # of each node, by Kafka's names
-        port: int | None = None,
+        port: int | None = None,  # None: any free one
         heap_mib: int = 384,
         progress: ProgressCallback = print_progress,
     ) -> None:

@@ -57,6 +57,7 @@ def run_download(
 
 
 def _size(directory: Path) -> int:
+    """The bytes of all files below a folder."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:

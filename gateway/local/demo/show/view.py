@@ -194,7 +194,7 @@ def _steps(state: DemoState) -> RenderableType:
 def _detail(step: Step) -> str:
     if step.trouble:
         return step.trouble
-    if step.share is None:
+    if step.share is None:  # nothing is being downloaded
         return step.detail
     bar = "█" * round(step.share * _BAR_CELLS)
     return f"{bar:░<{_BAR_CELLS}} {step.share:4.0%} {step.detail}"

@@ -44,7 +44,7 @@ class Watchdog:
 
     def __init__(self, rate: float) -> None:
         self._quiet_s = max(STANDS_S, 5 / rate)  # rate: messages a second of all devices
-        self._waiting_since: dict[str, float] = {}
+        self._waiting_since: dict[str, float] = {}  # stages with work, on the monotonic clock
         self.found: list[Standstill] = []
         self._totals: dict[str, tuple[int, float]] = {}  # by stage: the count, and since when it is that
         self._now: Standstill | None = None
