@@ -72,7 +72,7 @@ def with_settings(
 
 
 def utf8(text: str) -> str:
-    """A name of Kafka's."""
+    """``text``, if it can be a name of Kafka's. Raises ArgumentTypeError."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -27,7 +27,7 @@ Command = tuple[list[str], dict[str, str]]
 
 
 def status(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:
-    """Show how far each query is. 0, 4 if nothing was ever begun here."""
+    """Show how far each query is. Returns exit status 0, or 4 if nothing was ever begun here."""
     from streaming.options import overrides
     from streaming.upkeep.status import collect, needs_spark
 
@@ -47,6 +47,7 @@ def status(arguments: argparse.Namespace, spark_command: Callable[[], Command]) 
 
 
 def _by_spark(command: Command) -> LakeStatus:
+    """The status that the command's process prints as its last line."""
     from streaming.upkeep.status import from_json
 
     words, environment = command
@@ -190,7 +191,7 @@ def _ago(moment_s: float | None) -> str | None:
 
 
 def reset(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:
-    """Put a job's checkpoint aside, and its tables as far as they have to go with it. 0, 4 if there is none."""
+    """Put a job's checkpoint aside, and its tables that have to go with it. Returns exit status 0, or 4 without one."""
     from streaming.lake.storage import LocalFolder
     from streaming.options import overrides
     from streaming.upkeep.reset import carry_out

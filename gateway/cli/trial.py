@@ -155,6 +155,7 @@ async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
 def _report(
     plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, caught: list[int], *, json: bool
 ) -> int:
+    """Report the ended trial, and return its exit status; after signals (``caught``) end the process by the first."""
     if work.cancelled() or caught:
         _tell_left(cleanup.left)
         mention(f"the trial was interrupted; {_left_text(plan, cleanup.left)}")

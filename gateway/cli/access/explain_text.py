@@ -189,7 +189,7 @@ def _login_answer(explanation: Explanation, settings: AuthSettings, paint: _Pain
         else:
             yield "  acl           none, so it asks topic by topic (auth.hand_over_rules is off, or no rule fits EMQX)"
         return
-    whole = acl[-1] == {"permission": "deny", "action": "all", "topic": "#"}
+    whole = acl[-1] == {"permission": "deny", "action": "all", "topic": "#"}  # EMQX asks about nothing
     for entry in acl[:_RULES_SHOWN]:
         extra = "".join(f", {name} {entry[name]}" for name in ("qos", "retain") if name in entry)
         yield f"  {entry['permission']:5} {entry['action']:9} {shown(entry['topic'])}{extra}"

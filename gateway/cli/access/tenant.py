@@ -40,6 +40,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def _number(option: str, text: str | None, unlimited: str) -> int | None:
+    """An option's number; None if it is not given, or is the word ``unlimited``."""
     if text is None or text == unlimited:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 16):

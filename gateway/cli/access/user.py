@@ -128,7 +128,7 @@ def _passwd(arguments: argparse.Namespace) -> int:
     with database(arguments) as (settings, store):
         stored, secret = _password(arguments, settings)
         with store.edit(operator()) as editor:
-            password = _stored(editor, stored, secret)
+            password = _stored(editor, stored, secret)  # a secret is hashed with a key of the database
             editor.users.change(arguments.kind, arguments.name, "user passwd", password=password)
     what = "has no password now" if arguments.no_password else "has another password now"
     return _say_done(arguments, f"The {arguments.kind} {shown(arguments.name)} {what}.", secret, changed=True)

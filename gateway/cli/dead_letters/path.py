@@ -122,7 +122,7 @@ class ReplayPath:
         pipeline = Pipeline(Partitions(), self._make_producer, policy, hooks)
         self._sender = pipeline.sender
         if dry:
-            pipeline.partitions.pump = lambda: None
+            pipeline.partitions.pump = lambda: None  # nothing is sent
         self._chains = load_chains(settings)
         for stage in (stage for chain in self._chains for stage in chain.stages):
             if stage.policy == "stop":  # no worker stops here: the message is refused, and stays where it is

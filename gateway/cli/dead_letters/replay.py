@@ -67,7 +67,7 @@ class ReplayRun:
         self._reader = reader
         self._marks = selection.marks
         self._read_to = dict(selection.ends)  # all marks before these offsets are known
-        self._again = again
+        self._again = again  # also what was replayed or begun before
 
     async def preview(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:
         """The result that each would have. Writes nothing and makes no topic."""
@@ -86,6 +86,7 @@ class ReplayRun:
 
     @staticmethod
     async def _preview_one(path: ReplayPath, letter: DeadLetter) -> Result:
+        """The result that a dead letter would have."""
         unknown = set(path.unknown)
         fate = path.preview(letter)
         if new := path.unknown - unknown:
@@ -102,6 +103,7 @@ class ReplayRun:
                     yield result
 
     async def _replay_chunk(self, path: ReplayPath, chunk: Sequence[DeadLetter]) -> list[Result]:
+        """Mark dead letters as begun, send those that are ours, mark the outcomes. Results are in the chunk's order."""
         results = {one.place: Result(one, Outcome.SKIPPED, why) for one in chunk if (why := self._why_not(one))}
         claimed = [one for one in chunk if one.place not in results]
         await self._claim(path, claimed)

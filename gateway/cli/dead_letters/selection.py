@@ -64,6 +64,7 @@ async def look_through(
     total = matching = 0
 
     def take(letter: DeadLetter) -> None:
+        """Count a dead letter, and keep it if it is wanted and new enough."""
         nonlocal total, matching
         total += 1
         if not wanted(letter):

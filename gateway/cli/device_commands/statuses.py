@@ -91,6 +91,7 @@ class StatusTopics:
         return newest.sorted(), newest.has_all
 
     async def _read(self, since_ms: int | None, take: Callable[[StatusView], object]) -> None:
+        """Give ``take`` each status of these commands from ``since_ms`` on; None: from the topics' beginning."""
         async with self._reader(one.status_topic for one in self._commands) as reader:
             ends = await reader.ends()
             starts = await (reader.beginnings() if since_ms is None else reader.offsets_at(since_ms))
@@ -155,6 +156,7 @@ class StatusTopics:
         return None
 
     async def _answers(self, topic: str, plan: CommandPlan, place: Place, since_ms: int, until_ms: int) -> list[Answer]:
+        """The answers to the command at ``place`` in a topic of answers, the oldest first; none without the topic."""
         found = []
         try:
             async with self._reader([topic]) as reader:

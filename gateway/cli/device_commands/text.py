@@ -158,7 +158,7 @@ def as_data(status: StatusView) -> dict[str, Any]:
             "at": when(answer.at_ms),
             "content_type": answer.content_type,
             "payload": bytes_data(answer.payload),
-            "truncated_bytes": answer.bytes_all,
+            "truncated_bytes": answer.bytes_all,  # None: the payload is whole
         },
         "record": str(status.record),
     }

@@ -101,6 +101,7 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _describe_once(arguments: argparse.Namespace, admin: Any) -> int:
+    """Look at the group, and if it lags once more, to see whether it moves; returns the exit status."""
     first = look(admin, arguments.group)
     second: Look | None = None
     lags = any(

@@ -146,6 +146,7 @@ def _report_without_election(
     wanted: Sequence[tuple[TopicPartition, Partition]],
     ready: Sequence[TopicPartition],
 ) -> int:
+    """For --dry-run, or if none of the ``wanted`` partitions is ``ready``: its preferred leader is in sync."""
     if arguments.json:
         print_json(_data(before, wanted) | {"elected": [], "would_elect": [str(place) for place in ready]})
     elif ready:

@@ -112,7 +112,7 @@ def _explain_command(arguments: argparse.Namespace) -> int:
         if not equals or not name:
             raise UsageError(f"--properties {text}: write NAME=VALUE, such as {commands.subject_header}=switch.")
         headers.append((name, value.encode(errors="surrogateescape")))
-    asked: list[str] = []
+    asked: list[str] = []  # why the number of partitions is unknown
     count = _partitions(arguments, settings, asked)
     told = explain_command(settings, commands, arguments.topic, _payload(arguments), headers, count)
     told.notes += asked

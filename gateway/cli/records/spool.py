@@ -223,6 +223,7 @@ def _store_entries(store: Store, export: Any, before: int) -> tuple[int, int]:
     size = batches = messages = 0
 
     def store_chunk() -> None:
+        """Store what was collected, with the number of the export's batches that are stored then."""
         nonlocal size
         if chunk:
             store.append([chunk])

@@ -116,6 +116,7 @@ class ExportFile:
         self.instance, self.id = str(content["instance"]), str(content["export"])
 
     def _content(self, text: str, line_number: int) -> dict[str, Any]:
+        """The object of a line, without its checksum. Raises ExportFileError where that is another."""
         plain, found, crc = text.rstrip("\n").rpartition(',"crc32":')
         if not found or crc != f"{crc32((plain + '}').encode())}}}":
             raise ExportFileError(f"Line {line_number} of {self.path} has changed, or is no line of an export.")

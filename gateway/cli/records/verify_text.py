@@ -85,7 +85,7 @@ def _rows(places: Sequence[PlaceResult]) -> Iterator[tuple[object, ...]]:
 
 def _row(place: PlaceResult) -> tuple[object, ...]:
     route = "+".join(sorted(place.routes)) + (" (dead letters)" if place.dead_letter else "")
-    surplus, opened = (place.surplus, place.open) if place.tagged else ("?", "?")
+    surplus, opened = (place.surplus, place.open) if place.tagged else ("?", "?")  # else ours are not recognised
     state = "MISSING" if place.state == "missing" else _WORDS.get(place.state, place.state)
     return (
         route, place.topic, place.partition, place.acknowledged, place.found, place.missing, surplus, opened,

@@ -157,6 +157,7 @@ def _import_worker() -> None:
 
 
 def _import(*modules: str) -> None:
+    """Import modules that stay for the life of the process."""
     import importlib
 
     from gateway.base.process import memory
