@@ -89,6 +89,7 @@ class Hasher:
             return True
 
         def judge() -> bool:
+            """Whether the password is right. If not, an argon2id hash was computed in any case."""
             # Both hashes in one job: a second wait in a full queue would miss the deadline.
             good = read.kind.slow and passwords.matches(read, password, self._keys)
             if not good and read.kind is not Kind.ARGON2:
@@ -98,7 +99,7 @@ class Hasher:
         return await self._run_in_thread(judge)
 
     def verify_at_once(self, stored: str, password: str) -> bool | None:
-        """As ``verify`` for a fast kind, without waiting. None if a thread is needed, also after a failure."""
+        """As ``verify`` for a fast kind, without waiting: True, or None if a thread is needed, as before a refusal."""
         device = passwords.device_secret_matches(stored, password, self._keys)
         if device is not None:
             return device or None
@@ -152,6 +153,7 @@ class Hasher:
                 loop.call_soon_threadsafe(self._give_thread_back)
 
         def measured() -> T:
+            """``work``, whose time becomes a part of the mean in ``_hash_s``."""
             begun_s = time.monotonic()
             try:
                 return work()

@@ -144,7 +144,7 @@ _UNKNOWN: Final = (
 
 
 def _read_argon2(stored: str) -> Stored | None:
-    """None for another kind. Raises UnknownKindError for a damaged or too costly one."""
+    """An argon2 hash; None for another kind. Raises UnknownKindError for a damaged or too costly one."""
     if not stored.startswith("$argon2"):
         return None
     found = _ARGON2.fullmatch(stored)
@@ -157,7 +157,7 @@ def _read_argon2(stored: str) -> Stored | None:
 
 
 def _read_bcrypt(stored: str) -> Stored | None:
-    """None for another kind. Raises UnknownKindError for a cost out of bounds."""
+    """A bcrypt hash; None for another kind. Raises UnknownKindError for a cost out of bounds."""
     found = _BCRYPT.fullmatch(stored)
     if found is None:
         return None
@@ -409,7 +409,7 @@ def plain_text(password: str) -> str:
 
 
 def pbkdf2_text(hash_: str, *, salt: str, digest: str, iterations: int) -> str:
-    """As ``salted_text`` for PBKDF2. ``digest`` is EMQX's name (``sha`` is SHA-1). Raises UnknownKindError."""
+    """A hex PBKDF2 hash as ``parse`` reads it; ``digest``: EMQX's name (``sha``: SHA-1). Raises UnknownKindError."""
     if not _HEX.fullmatch(hash_):
         raise UnknownKindError("a stored PBKDF2 hash is not hexadecimal")
     name = _DIGESTS.get(digest, digest)

@@ -64,7 +64,7 @@ class DatabaseAuthenticator(LocalUsers):
             return self._unreadable(found.user, error)
 
     def _judged_at_once(self, found: Found, password: str) -> Verdict | None:
-        """As in LocalUsers. Reads the keys of device secrets when one is missing; renews an outdated hash later."""
+        """The verdict without a slow hash, or None. Reads missing keys of secrets; renews an outdated hash later."""
         try:
             verdict = super()._judged_at_once(found, password)
         except ValueError:
@@ -116,7 +116,7 @@ class DatabaseAuthenticator(LocalUsers):
         task.add_done_callback(self._rehashes.discard)
 
     async def _rehash(self, user: User, password: str) -> None:
-        """The task of ``_renew``."""
+        """Hash the password with today's settings, and store that. Without room for it nothing is done."""
         try:
             stored = await self._hasher.hash(password)
         except BackendDownError:

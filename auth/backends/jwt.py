@@ -56,7 +56,7 @@ class JwtAuthenticator:
             await key.source.start()
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
-        """As in Authenticator. The first key admits that signed the token and whose claims fit."""
+        """The verdict. The first key admits that signed the token and whose claims fit. Raises BackendDownError."""
         text = request.username if self._from_username else request.password
         if not text:
             return Ignore(self.name, "no token")

@@ -104,7 +104,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return all(values) and usable(values)
 
     async def _open(self) -> DirectoryConnection:
-        """As in RemoteAuthenticator; bound as the searcher if users are searched."""
+        """A new connection; bound as the searcher if users are searched."""
         connection = await DirectoryConnection.connect(
             self._address.host, self._address.port, self._context(), start_tls=not self._address.encrypted
         )
@@ -155,7 +155,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             await connection.search(b"", _ANY, whole_tree=False, attributes=[_NO_ATTRIBUTES], limit=1, seconds=1)
 
     async def _judge(self, request: LoginRequest, answer: _Found) -> Verdict:
-        """As in RemoteAuthenticator. ``answer`` has the code of the user's bind, and its groups."""
+        """The verdict on ``answer``, which has the code of the user's bind, and its groups."""
         user = self._template.user(request)
         if answer is _SEVERAL:
             return Deny(
@@ -303,7 +303,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return self._down(f"refuses {what} ({words})", "other")
 
     def _explained(self, error: BaseException) -> BackendDownError | None:
-        """As in RemoteAuthenticator."""
+        """What an error of the connection means; None for one of the network."""
         match error:
             case EndedError(result=Result(code=2 | 12 | 53)):  # what servers say of a StartTLS that they do not know
                 return self._down("offers no StartTLS, which auth.ldap.tls asks for at ldap://", "tls")

@@ -44,8 +44,8 @@ class DirectoryConnection:
     async def connect(
         cls, host: str, port: int, context: ssl.SSLContext | None, *, start_tls: bool
     ) -> DirectoryConnection:
-        """Over TLS with ``context``: from the first byte, or after StartTLS. Raises OSError (TLS included),
-        MalformedError, and EndedError when StartTLS is refused."""
+        """A connection, over TLS with a ``context``: from the first byte, or with ``start_tls`` after StartTLS. Raises
+        OSError (TLS included), MalformedError, and EndedError when StartTLS is refused."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         transport, _ = await loop.create_connection(
@@ -80,7 +80,7 @@ class DirectoryConnection:
     async def search(
         self, base: bytes, query: bytes, *, whole_tree: bool, attributes: Sequence[str], limit: int, seconds: int
     ) -> tuple[Result, list[Entry]]:
-        """The entries found, ``limit`` at most, and how the search ended."""
+        """The entries that the encoded filter ``query`` finds, ``limit`` at most, and how the search ended."""
         self._transport.write(
             search_request(
                 self._next(), base, query, whole_tree=whole_tree, attributes=attributes, limit=limit, seconds=seconds

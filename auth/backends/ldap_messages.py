@@ -60,7 +60,7 @@ class Message:
 
 
 def element(tag: int, *parts: bytes) -> bytes:
-    """Tag, length and content."""
+    """An element of LDAP's encoding (BER): tag, length, and the joined ``parts``."""
     content = b"".join(parts)
     size = len(content)
     if size < 0x80:

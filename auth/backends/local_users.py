@@ -61,7 +61,7 @@ class LocalUsers(ABC):
         """The user of this login. Raises BackendDownError."""
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
-        """As in Authenticator."""
+        """The verdict, after a slow hash in a thread if one is needed. Raises BackendDownError."""
         found = self._find(request)
         if found is None:
             return Ignore(self.name)
@@ -72,7 +72,7 @@ class LocalUsers(ABC):
             return self._unreadable(found.user, error)
 
     def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
-        """As in ``auth.ports.KnowingSecrets``: a right generated secret is admitted despite a lock-out."""
+        """Allow for a right generated secret, despite a lock-out; Ignore for an unknown user; None for others."""
         found = self._find(request)
         stored = found.user.password if found is not None and found.user.kind in _WITH_PASSWORDS else ""
         try:

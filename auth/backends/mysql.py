@@ -86,7 +86,7 @@ class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
         return any(values) and usable(values)
 
     async def _open(self) -> _Connection:
-        """As in RemoteAuthenticator."""
+        """A new connection, logged in."""
         settings = self._settings
         password = self._password() or ""
         connection = _Connection(
@@ -117,7 +117,7 @@ class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
         return not connection.closed
 
     def _abort(self, connection: _Connection) -> None:
-        """As in RemoteAuthenticator."""
+        """Close the connection without waiting. Never raises."""
         with contextlib.suppress(Exception):
             writer = connection._writer  # noqa: SLF001 - close() would wait for a frozen server's goodbye to TLS
             if writer is not None:

@@ -63,7 +63,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
         return any(values) and usable(values) and not any("\0" in value for value in values)  # no text holds one
 
     async def _open(self) -> _Link:
-        """As in RemoteAuthenticator. Prepares the query, unless a pooler stands in between."""
+        """A new connection, logged in, with the query prepared unless a pooler stands in between."""
         settings = self._settings
         connection = await asyncpg.connect(
             host=settings.host,
@@ -165,7 +165,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
     # Errors.
 
     def _explained(self, error: BaseException) -> BackendDownError | None:
-        """As in RemoteAuthenticator."""
+        """What an error of the library means; None for one of the network."""
         if isinstance(error, asyncpg.PostgresError):
             return self._explain_answer(error)
         if isinstance(error, ConnectionError) and "SSL" in str(error):

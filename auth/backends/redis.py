@@ -49,7 +49,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
         return all(values) and usable(values)  # a key with an empty part may be another user's
 
     async def _open(self) -> _Connection:
-        """As in RemoteAuthenticator."""
+        """A new connection, logged in."""
         settings = self._settings
         connection = _Connection(
             self._context(),
@@ -80,7 +80,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
         return bool(connection.is_connected)
 
     def _abort(self, connection: _Connection) -> None:
-        """As in RemoteAuthenticator."""
+        """Close the connection without waiting. Never raises."""
         with contextlib.suppress(Exception):
             writer = connection._writer  # noqa: SLF001 - disconnect() may wait, and is not to be called from everywhere
             connection._writer = connection._reader = None  # noqa: SLF001 - else it warns that it was not closed

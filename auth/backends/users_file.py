@@ -77,9 +77,9 @@ class UsersFileAuthenticator(LocalUsers):
         self._users: _Users | None = None
         self.problem = ""  # what is wrong with the file now; the users may be those of an older one
         self._seen: tuple[int, int, int] | str = ""  # of the file when it was last read, or why it could not be
-        self._readings = 0
+        self._readings = 0  # successful ones
         self.reloads = {"success": 0, "failure": 0}  # since the start; looks at an unusable file are failures
-        self._settling: tuple[int, int, int] | str = ""
+        self._settling: tuple[int, int, int] | str = ""  # of a changed file, perhaps half written, at the last look
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -179,7 +179,7 @@ class JwksKeys:
         self._asked = asyncio.Event()
         self._fetched = asyncio.Event()  # set after the present fetch, or the next one; the task replaces it
         self._failing = False
-        self._taken_ns = 0
+        self._taken_ns = 0  # when the set was fetched
         self.failures = 0  # fetches that brought no set
         self._task: asyncio.Task[None] | None = None
 
@@ -200,7 +200,7 @@ class JwksKeys:
         await end_tasks(self._task)
 
     async def candidates(self, token: Token) -> Sequence[VerificationKey]:
-        """As in KeySource. Waits for a fetch if there is no set, or the token's key is not in it."""
+        """Keys that may have signed the token. Waits for a fetch if there is no set, or its key is not in the set."""
         if (known := self._current()) is None:
             await self._missed()
             if (known := self._current()) is None:
@@ -224,7 +224,7 @@ class JwksKeys:
         return self._current() is not None and self.lacks(token) and (self._failing or self._schedule.asked)
 
     def lacks(self, token: Token) -> bool:
-        """As in KeySource."""
+        """Whether the token's key, if it is of this issuer, has to be fetched."""
         known = self._current()
         if known is None or token.key_id is None:
             return known is None

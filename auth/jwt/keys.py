@@ -86,7 +86,7 @@ class _LocalKeys(ABC):
         self._place = place  # its name in sentences
         self._monotonic_ns = monotonic_ns
         self._looked_ns = monotonic_ns()
-        self._seen: object = None
+        self._seen: object = None  # the ``_state`` of the key that was read
         self._keys: tuple[VerificationKey, ...] = ()
 
     @abstractmethod
@@ -110,7 +110,7 @@ class _LocalKeys(ABC):
     lacks = awaits
 
     async def candidates(self, _token: Token) -> Sequence[VerificationKey]:
-        """As in KeySource: the key, looked at again every few seconds."""
+        """The key, which is looked at again every few seconds."""
         now_ns = self._monotonic_ns()
         if now_ns - self._looked_ns >= _LOOKED_AT_NS:
             self._looked_ns = now_ns
@@ -148,7 +148,7 @@ class SecretKeys(_LocalKeys):
         return fresh(self._secret, self._place)
 
     def _read(self) -> VerificationKey:
-        """As in _LocalKeys."""
+        """The secret as a key. Raises ValueError with a reason that follows "cannot be used"."""
         settings = self._settings
         text = self._secret.get_secret_value()
         try:
@@ -173,7 +173,7 @@ class FileKeys(_LocalKeys):
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> VerificationKey:
-        """As in _LocalKeys; the key must be for all algorithms of the settings."""
+        """The file's key, for all algorithms of the settings. Raises OSError, or ValueError with a reason."""
         wanted = frozenset(self._settings.algorithms)
         with self._file.open("rb") as file:
             key = public_key(file.read(_LARGEST_FILE))

@@ -59,7 +59,7 @@ class AnswerWriter:
         self.moving: Final = self._session_max_s is not None  # whether the time of expiry depends on that of the login
         self._rules = rules
         self._acl_text = AclText(settings.hand_over_max)
-        self._heads: dict[tuple[bool, str, frozenset[str]], bytes] = {}
+        self._heads: dict[tuple[bool, str, frozenset[str]], bytes] = {}  # by is_superuser, tenant, groups
 
     def expire_at_s(self, allow: Allow, now_s: float) -> int | None:
         """When the login ends, Unix seconds; None: never."""

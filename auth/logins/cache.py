@@ -58,7 +58,7 @@ class LoginCache(Generic[E]):
     def __init__(self, entries_max: int) -> None:
         self._entries: OrderedDict[bytes, E] = OrderedDict()
         self._entries_max = entries_max
-        self._heavy: dict[bytes, int] = {}  # extra weight of large entries
+        self._heavy: dict[bytes, int] = {}  # weights above 1, each less 1
         self._extra = 0  # the sum of it
         self.evicted = 0  # entries replaced before their expiry
 

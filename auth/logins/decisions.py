@@ -44,7 +44,7 @@ class DecisionCache:
         )
 
     def get(self, key: Hashable, version: tuple[int, int]) -> AccessAnswer | None:
-        """The answer from data of this version; None without one."""
+        """The answer by data of this version (of the database, and of its bans); None without one."""
         if version != self._version:
             self._entries.clear()
             self._version = version
@@ -55,7 +55,7 @@ class DecisionCache:
         return found
 
     def put(self, key: Hashable, version: tuple[int, int], answer: AccessAnswer) -> None:
-        """Store an answer from data of this version."""
+        """Store an answer by data of this version (of the database, and of its bans)."""
         if version != self._version or not self._entries_max:
             return
         self._entries[key] = answer

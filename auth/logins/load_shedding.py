@@ -26,7 +26,7 @@ class TokenBucket:
         self._full_at_ns = 0  # when the bucket is full again without further takes
 
     def take(self, now_ns: int) -> bool:
-        """Take one. False without one."""
+        """Take a token; False if the bucket has none now."""
         if not self.has_one(now_ns):
             return False
         self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
@@ -62,7 +62,7 @@ class LoadShedder:
         return self._all is None or self._all.has_one(now_ns)
 
     def enter(self) -> bool:
-        """Take a place for a verification that has to wait for a hash or another machine; ``release`` it once."""
+        """Take a place for a verification that waits for a hash or a server; ``release`` it once. False without one."""
         if self.in_flight >= self._in_flight_max:
             return False
         self.in_flight += 1

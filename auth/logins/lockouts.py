@@ -182,8 +182,7 @@ class ClientLockouts:
         self.flapping_ban_s = int(ban.total_seconds())
 
     def counts(self, names: Names, now_ns: int) -> Iterator[tuple[Hashable, int]]:
-        """By what a failure of this login would be counted as a user's, a name or a name and the address, each with the
-        failures that it has."""
+        """The keys that a failure of this login would count for (name, or name and address), each with its failures."""
         user, address, client, identity, user_at_address = names
         found = self._trusted.get(identity)
         if found is not None:

@@ -107,7 +107,7 @@ class LoginAttempts:
         )
 
     def begin(self, names: Names, password: str, now_ns: int) -> list[Hashable]:
-        """Register a verification. Call ``end`` once with what is returned: by what its failure would be counted."""
+        """Register a verification. Returns the keys that its failure would count for: call ``end`` once with them."""
         counted = [name for name, _failures in self.lockouts.counts(names, now_ns)]
         for name in counted:
             self._under_way.setdefault(name, Counter())[password] += 1

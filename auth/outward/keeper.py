@@ -72,7 +72,7 @@ class Keeper:
         return self._failure is not None
 
     async def current(self) -> Credential:
-        """As in CredentialSource. Waits for an attempt without a valid token, or with one that was refused."""
+        """The token to show now. Waits for an attempt without a valid token, or with one that was refused."""
         held = self._good()
         if held is None:
             self._ask()
@@ -84,7 +84,7 @@ class Keeper:
         return held
 
     def watch(self, told: Callable[[Credential], None]) -> Callable[[], None]:
-        """As in CredentialSource: ``told`` gets each further credential until the returned function is called."""
+        """``told`` gets each further credential until the returned function is called."""
         self._watchers.append(told)
 
         def end() -> None:
@@ -94,7 +94,7 @@ class Keeper:
         return end
 
     def refused(self, credential: Credential) -> None:
-        """As in CredentialSource: a broker did not take this credential, so another is asked for."""
+        """A broker did not take this credential: ask for another, unless there is a newer one."""
         if self._credential is None or credential.number != self._credential.number:
             return
         if self._refused != credential.number:

@@ -67,7 +67,7 @@ class RenewalPlan:
         self._began_ns = now_ns
 
     def succeeded(self, now_ns: int, expires_at_ns: int | None) -> None:
-        """As in Plan. The next attempt is after ``share`` of the token's life."""
+        """The attempt brought a token. The next one is after ``share`` of the token's life."""
         self._backoff.reset()
         assert expires_at_ns is not None, "a fetched token has an end, or is given one"
         # The life counts from the request, because the server's time of the answer is unknown.

@@ -116,7 +116,7 @@ def _shape(rules: tuple[Rule, ...]) -> _Shape:
     """The parts of these rules that are the same for every client that they concern."""
     names: dict[str, None] = {}
     literals: set[str] = set()
-    ordinary = True
+    ordinary = True  # topics and values are short, and each value is a whole level
     for rule in rules:
         if len(rule.topic) > _TOPIC_MAX:
             ordinary = False

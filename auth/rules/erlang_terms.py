@@ -148,6 +148,7 @@ class _Reader:
         """The text of a quoted token, with its escapes replaced."""
 
         def replace(found: re.Match[str]) -> str:
+            """The character of one escape."""
             octal, long_hexadecimal, hexadecimal, control, other = found.groups()
             if octal or long_hexadecimal or hexadecimal:
                 code = int(octal, 8) if octal else int(long_hexadecimal or hexadecimal, 16)

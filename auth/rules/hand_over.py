@@ -65,7 +65,7 @@ def hand_over(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[di
 
 
 def whole_list(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[dict[str, object]] | None:
-    """As ``hand_over`` if no rule was left out, so that no question can contradict the list; else None."""
+    """The rules in EMQX's form if none was left out, so that no question can contradict the list; else None."""
     writer = _Writer(rules, subject, closed=False)
     if not writer.fill(limit) or writer.left_out:
         return None
@@ -74,7 +74,7 @@ def whole_list(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[d
 
 
 def closed_list(rules: Sequence[Rule], subject: Subject, *, limit: int, behind: Sequence[Rule] = ()) -> ClosedList:
-    """As ``hand_over`` for a token's rules, which only the login knows: EMQX cannot ask about them.
+    """A token's rules in EMQX's form. Only the login knows them: EMQX cannot ask about them.
 
     The list ends in denials of everything. EMQX may deny more than ``decide`` does, and never allows more. ``#`` does
     not match topics that begin with ``$``. So each first level such as ``$SYS`` gets its own denial, if ``rules`` or
@@ -95,7 +95,7 @@ def closed_list(rules: Sequence[Rule], subject: Subject, *, limit: int, behind: 
 def open_list(
     rules: Sequence[Rule], subject: Subject, *, limit: int, behind: Sequence[Rule]
 ) -> list[dict[str, object]]:
-    """As ``hand_over`` for a token's rules that all allow. EMQX asks about the rest, and hears what the stored rules
+    """A token's rules, which all allow, in EMQX's form. EMQX asks about the rest, and hears what the stored rules
     ``behind`` say: so nothing that those allow is denied."""
     writer = _Writer(rules, subject, closed=False, behind=behind)
     writer.fill(limit)
@@ -133,7 +133,7 @@ class _Writer:
         self._deciding = (*rules, *behind)
         self._by_qos = any(rule.qos for rule in self._deciding)
         self._subject = subject
-        self._closed = closed
+        self._closed = closed  # the list will end in denials of everything
         self._denials: list[_Line] = []
         self._left_out: list[_Line] = []  # each with the kinds it was left out for
 

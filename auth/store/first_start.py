@@ -189,8 +189,7 @@ class FirstStart:
         what: str,
         make: Callable[[], str] = lambda: secrets.token_urlsafe(32),
     ) -> str:
-        """The text of a secret's file, which is made from the setting, or at random without it. ``what`` is as in
-        ``_file``."""
+        """A secret file's text, made from the setting, or at random without. ``what``: its content, for a sentence."""
         return self._file(file, make if given is None else given.get_secret_value, mode, what)
 
     def _file(self, file: str, make: Callable[[], str], mode: int, what: str) -> str:

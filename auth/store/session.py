@@ -12,10 +12,10 @@ class Session:
 
     def __init__(self, db: sqlite3.Connection, by: str) -> None:
         self.db = db
-        self.by = by
+        self.by = by  # who changes, for the audit
         self.now_s: Final = int(time.time())
         self._version = int(db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]) + 1
-        self._touched = False
+        self._touched = False  # users, rules or tenants were changed
         self._bans_touched = False
 
     def touch(self) -> int:
@@ -34,7 +34,7 @@ class Session:
         )
 
     def finish(self) -> None:
-        """Raise the version once if anything changed."""
+        """Raise the version once if anything changed, and shorten the audit."""
         if self._touched:
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (self._version,))
         if self._bans_touched:

@@ -90,11 +90,11 @@ class Store:
         self.problem = ""  # why the last read failed
         self._rules: OrderedDict[tuple[str, str], list[StoredRule]] = OrderedDict()
         self._everybody: tuple[Rule, ...] | None = None  # if all rules are for everybody
-        self._kept_rules = 0
+        self._kept_rules = 0  # in ``_rules``, and one more for each list
         self._tenants: OrderedDict[str, Tenant | None] = OrderedDict()
         self._rule_kinds: frozenset[str] = frozenset()
         self._ban_kinds: frozenset[str] = frozenset()  # kinds of the existing bans
-        self._user_prefixes: list[int] = []
+        self._user_prefixes: list[int] = []  # ``prefix_code`` of the networks there are, as the next two
         self._rule_prefixes: list[int] = []
         self._ban_prefixes: list[int] = []
 
@@ -309,7 +309,7 @@ class Store:
         return [row[0] for row in self._ready().execute(_DIFFERENT.format(column, table))]
 
     def _find_user(self, kind: IdentityKind, identity: str) -> User | None:
-        """As ``find_user``, without its check for changes."""
+        """The user of this name, without a check for changes; None without one."""
         if kind == "address":
             for network in enclosing(identity, self._user_prefixes):
                 row = self._ready().execute(_LOGIN, (kind, network)).fetchone()
@@ -323,7 +323,7 @@ class Store:
         return None if row is None else login_user_of(kind, identity, row)
 
     def _find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
-        """As ``find_ban``, without its check for changes."""
+        """A ban of any of these, without a check for changes; None without one."""
         if not self._ban_kinds:
             return None
         db = self._ready()
@@ -339,7 +339,7 @@ class Store:
         return None
 
     def _tenant(self, name: str) -> Tenant | None:
-        """As ``tenant``, without its check for changes."""
+        """The tenant, without a check for changes; None without one."""
         if name in self._tenants:
             self._tenants.move_to_end(name)
             return self._tenants[name]
@@ -359,7 +359,7 @@ class Store:
         return {row[0]: bytes(row[1]) for row in self._ready().execute("SELECT id, key FROM device_keys")}
 
     def _rules_for(self, subject: Subject) -> tuple[Rule, ...]:
-        """As ``rules_for``, without its check for changes."""
+        """The rules that may concern the subject, in their order, without a check for changes."""
         kinds = self._rule_kinds
         if kinds == _FOR_EVERYBODY:
             if self._everybody is None:

@@ -72,7 +72,7 @@ class _Reader:
         self._source = source
         self._form = form
         self._kind = kind
-        self._lines: dict[tuple[str, str], int] = {}
+        self._lines: dict[tuple[str, str], int] = {}  # of each user, by kind and identity
 
     def csv(self, text: str) -> None:
         """Read a CSV file, whose first line names the columns. Raises ImportFormatError."""

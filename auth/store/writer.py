@@ -42,7 +42,7 @@ class Writer:
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._working = False
+        self._working = False  # a batch is being written
         self.dropped = 0  # for lack of room, or refused
         self.written = 0
 
