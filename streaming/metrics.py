@@ -45,11 +45,11 @@ class StreamMetrics:
         self._series: dict[str, Any] = {
             one.name: makes[one.kind](one.name, one.meaning, one.labels, registry=self.registry) for one in SERIES
         }
-        self._finished_s: dict[str, float] = {}
-        self._heard_s: dict[str, float] = {}
-        self._watermark_s: dict[str, float] = {}
+        self._finished_s: dict[str, float] = {}  # by query: its last batch, on the monotonic clock
+        self._heard_s: dict[str, float] = {}  # by query: Spark's last report, on the same clock
+        self._watermark_s: dict[str, float] = {}  # by query: since 1970
 
-    def start(self, query: str) -> None:
+    def start(self, query: str) -> None:  # makes its series
         for one in SERIES:
             if one.labels[-1] not in {"topic", "partition"}:  # those are known once they are read
                 for row in one.fixed:

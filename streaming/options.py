@@ -80,7 +80,7 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _stretch(**more: Any) -> Options:
+def _stretch(**more: Any) -> Options:  # --from and --to
     def bound(dest: str, when: str) -> Mapping[str, Any]:
         text = f"only what was received {when}: 2026-11-20, 2026-11-20T08:30, UTC unless it says otherwise"
         return {"dest": dest, "type": _moment_ms, "metavar": "TIME", "help": text, **more}
@@ -88,7 +88,7 @@ def _stretch(**more: Any) -> Options:
     return {"--from": bound("since_ms", "at this time or later"), "--to": bound("until_ms", "before this time")}
 
 
-def _lake_jobs(text: str) -> tuple[str, ...]:
+def _lake_jobs(text: str) -> tuple[str, ...]:  # in the order of LAKE_JOBS, each once
     names = {name.strip() for name in text.split(",") if name.strip()}
     if unknown := sorted(names.difference(LAKE_JOBS)):
         raise ArgumentTypeError(f"no such job: {', '.join(unknown)}; there are {', '.join(LAKE_JOBS)}")

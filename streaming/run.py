@@ -115,7 +115,7 @@ def stages(arguments: argparse.Namespace, settings: Settings) -> list[list[Job]]
     return [[_in_its_pool(name) for name in part] for part in parts if part]
 
 
-def _in_its_pool(name: str) -> Job:
+def _in_its_pool(name: str) -> Job:  # the job's start, for Spark's scheduler pool of that name
     start: Job = importlib.import_module(f"streaming.{name}.job").start
 
     def start_in_pool(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -192,11 +192,11 @@ def _run_jobs(name: str, arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _run_tool(name: str, arguments: argparse.Namespace) -> int:
+def _run_tool(name: str, arguments: argparse.Namespace) -> int:  # the exit status
     try:
         settings = options.load_settings(arguments)
         conf = dict(arguments.conf) | ({RECORD_CLASSES: "true"} if name == "prepare" else {})
-        interrupted = signal.getsignal(signal.SIGINT)
+        interrupted = signal.getsignal(signal.SIGINT)  # before Spark replaces it
         spark = start_spark(settings, arguments.jars, conf)
         try:
             if interrupted is not signal.SIG_IGN:

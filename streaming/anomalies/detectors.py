@@ -153,13 +153,13 @@ class SignalModel:
     runs: int = 0
     """How often the value changed."""
 
-    def judge(self, when_us: int, value: float) -> Verdict | None:
-        """What is to be said of the next reading, and learns from it. None during the first ``warm_up`` readings."""
+    def judge(self, when_us: int, value: float) -> Verdict | None:  # when_us: the reading's own time
+        """The verdict on the next reading, which is then learned from; None for the first ``warm_up`` readings."""
         limits = self._limits
         slot = self._begin(when_us // _HOUR_US, value)
         passed_us = max(when_us - self.newest_us, 0) if self.readings else 0
         self.newest_us = max(self.newest_us, when_us)
-        fade = min(1 / _MEMORY, passed_us / _WEEK_US)
+        fade = min(1 / _MEMORY, passed_us / _WEEK_US)  # what this reading weighs at least in the spread
         self.readings += 1
         learned = value
         if self.readings == 3:  # one of the first may be a power-on value, or broken: the two count that are closest
@@ -181,7 +181,7 @@ class SignalModel:
                 kind = "stuck"
             verdict = Verdict(kind, max(single, together), expected, deviation)
             if abs(self.off_run) >= limits.warm_up and when_us - self.run_from_us >= _DAY_US:
-                off -= self._move()
+                off -= self._move()  # the run is the new normal level
         # What only repeats is no news: it would narrow the spread.
         if self.readings > 2 and (self.runs < _RUNS or self.repeats <= max(_QUIET, self.longest)):
             self._learn(off, deviation, fade, passed_us)
@@ -189,7 +189,7 @@ class SignalModel:
 
     def _begin(self, hours: int, value: float) -> int:
         """The slot of an hour since 1970. A new one begins with what is known: the mean of the same hour of working
-        days, or of the reading before."""
+        days, else that of the last reading's hour."""
         slot = hours % 24
         if (hours // 24 + 3) % 7 >= 5:  # 1970 began on a Thursday
             slot += 24
@@ -202,7 +202,7 @@ class SignalModel:
         return slot
 
     def _scores(self, distance: float, fade: float) -> tuple[float, float]:
-        """How far off the reading is, and the last readings together, in units of what is usual."""
+        """Scores, 0 or more, of the reading and of the mean of the last ones. ``fade``: factor of what is usual."""
         mean = self.mean_off = self.mean_off + _MEAN_WEIGHT * (distance - self.mean_off)
         usual, peaks, calm = self.usual, self.peaks, self.calm
         for side, far in enumerate((distance, -distance, mean, -mean)):
@@ -222,7 +222,7 @@ class SignalModel:
             mean / usual[2] if mean > 0 else -mean / usual[3],
         )
 
-    def _kind(self, single: float, together: float) -> Kind:
+    def _kind(self, single: float, together: float) -> Kind:  # the scores
         """What kind of incident begins with this reading; ``score`` where none does."""
         threshold = self._limits.threshold
         if single < threshold and together < threshold:
@@ -234,14 +234,14 @@ class SignalModel:
             return "score"
         return "outlier" if single >= threshold else "level"
 
-    def _learn(self, off: float, deviation: float, fade: float, passed_us: int) -> None:
+    def _learn(self, off: float, deviation: float, fade: float, passed_us: int) -> None:  # moves mean and spread
         if deviation:
             most = (_CLIP if self.readings > _FIRST else _MOST) * deviation
             off = min(max(off, -most), most)
-        elif off * off == inf:
+        elif off * off == inf:  # such a spread could not be kept
             return
         if abs(self.off_run) < _RUN:
-            self.variance += max(1 / (self.readings + 1), fade) * (off * off - self.variance)
+            self.variance += max(1 / (self.readings + 1), fade) * (off * off - self.variance)  # fade: its least weight
         weight = _DAY_WEIGHT * min(passed_us / _HOUR_US, 1.0)
         count = self.counts[self.slot]
         if count < _MOST_COUNTED:
@@ -249,7 +249,7 @@ class SignalModel:
             weight = max(weight, 1 / count)
         self.means[self.slot] += weight * off
 
-    def _count_run(self, off: float, distance: float, when_us: int) -> None:
+    def _count_run(self, off: float, distance: float, when_us: int) -> None:  # distance: off in deviations
         """Keeps for how long, and how far, readings have been off to one side."""
         side = 1 if distance >= _USUAL else -1 if distance <= -_USUAL else 0
         if side * self.off_run > 0:
@@ -260,8 +260,8 @@ class SignalModel:
         self.run_from_us = when_us
 
     def _move(self) -> float:
-        """Takes the level of the run for the normal one, and says by how much. Working days and weekends move
-        apart, or the first weekend would take the working days along."""
+        """Takes the level of the run for the normal one; returns by how much it differs. Working days and
+        weekends move apart, or the first weekend would take the working days along."""
         moved = self.off_sum / abs(self.off_run)
         kind = slice(0, 24) if self.slot < 24 else slice(24, SLOTS)
         self.means[kind] = [mean + moved for mean in self.means[kind]]
@@ -269,7 +269,7 @@ class SignalModel:
         return moved
 
     def _count_repeats(self, value: float) -> bool:
-        """Keeps how long values last; whether this one lasts too long now, told once for each time that one does."""
+        """Counts how often each value comes in a row. True, once for each time, when this one becomes stuck."""
         if value == self.last:
             self.repeats += 1
             return self.runs >= _RUNS and self.repeats == self._stuck_from()
@@ -318,7 +318,7 @@ class Habit:
 
     @property
     def usual_us(self) -> int | None:
-        """The longest of its usual gaps; None as long as too few are known."""
+        """The gap that nine in ten are not longer than; None as long as too few are known."""
         if len(self.gaps) < _FEWEST_GAPS:
             return None
         return sorted(self.gaps)[int(_USUAL_QUANTILE * (len(self.gaps) - 1))]
@@ -327,7 +327,7 @@ class Habit:
         return max(round(self._limits.silence_factor * usual_us), self._limits.min_silence_us)
 
     def plan(self) -> int | None:
-        """When to look again, on the stream's clock, if that is not planned already; remembers it as planned."""
+        """When to look for silence next, on the stream's clock. None: planned already, reported, or gaps too few."""
         usual_us = self.usual_us
         if self.look_at_us or self.reported or usual_us is None:
             return None

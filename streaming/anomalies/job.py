@@ -79,7 +79,7 @@ def measured(silver: DataFrame, signals: Sequence[str]) -> DataFrame:
 
 
 def detected(rows: DataFrame, limits: Limits, signals: tuple[str, ...], score_from: float) -> DataFrame:
-    """Alerts and scores of :func:`measured` rows, columns :data:`ANOMALIES`. A streaming DataFrame; keeps state."""
+    """Alerts, and scores from ``score_from`` on, of :func:`measured` rows, as :data:`ANOMALIES`. Stream with state."""
     return (
         rows.withWatermark("ingested_at", _CLOCK_SLACK)
         .groupBy("device")
@@ -147,7 +147,7 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
             alerts = unseen(kept)
             retried(lambda: insert(table, alerts, spans))  # compaction or forget may have rewritten what it read
         if total:
-            publish(kept, settings)
+            publish(kept, settings)  # to Kafka, the scores too
         context.counts[QUERY, batch] = BatchCounts(total)
 
 

@@ -56,7 +56,7 @@ class Detect(StatefulProcessor):
         self._state = handle.getValueState("detector", "type string, packed binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
-        kept = self._state.get()
+        kept = self._state.get()  # type and packed; None of a new device
         device = DeviceDetector(self._limits) if kept is None else DeviceDetector.unpack(bytes(kept[1]), self._limits)
         # The order of rows within a batch is anyone's. A device's own is by its clock.
         ordered = sorted(rows, key=attrgetter("event_us", "record_id"))
@@ -73,14 +73,14 @@ class Detect(StatefulProcessor):
                     yield _row(told, row.event_us, numbers, row.received_us, row.ingested_us)
         for row in sorted(ordered, key=attrgetter("ingested_us", "received_us")):
             device.habit.heard(row.received_us, row.event_us, row.ingested_us)
-        self._keep(device, ordered[-1].type)
+        self._keep(device, ordered[-1].type)  # as state, and plans the next look for silence
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
         kept = self._state.get()
         if kept is None:
             return
         device = DeviceDetector.unpack(bytes(kept[1]), self._limits)
-        silence = device.habit.look(1000 * timerValues.getCurrentWatermarkInMs())
+        silence = device.habit.look(1000 * timerValues.getCurrentWatermarkInMs())  # on the stream's clock
         if silence is not None:
             habit = device.habit
             usual_us, alert_id = silence.usual_us, _alert_id(key[0], "", "silence", habit.last_received_us, 0.0)
@@ -124,7 +124,7 @@ class DeviceDetector:
             found = self.signals[name] = SignalModel(self._limits, self._limits.min_scale.get(name, 0.0))
         return found
 
-    def pack(self) -> bytes:
+    def pack(self) -> bytes:  # what Spark keeps as state
         habit = self.habit
         parts = [
             _HEAD.pack(STATE_VERSION, len(self.signals), len(habit.gaps)),

@@ -80,10 +80,10 @@ class _Auditor:
             # What they hold is the state of a checkpoint that is gone; all of it is read again.
             for table in (self._seen, self._entries):
                 spark.sql(f"DELETE FROM {table.sql_name}")  # noqa: S608 (the table's name is ours)
-        self._judged_s = -inf
+        self._judged_s = -inf  # on the monotonic clock; -inf: not yet
         self._purged_s = time.monotonic()
 
-    def write(self, records: DataFrame, batch: int) -> None:
+    def write(self, records: DataFrame, batch: int) -> None:  # called for each batch
         ledger = self._settings.ledger.topic
         now, writer = datetime.now(UTC), f"{QUERY}-{self._checkpoint.id}"
         with held(audit_transforms.slim(records, ledger)) as slim:
@@ -100,7 +100,7 @@ class _Auditor:
 
     def _judge(self, spark: SparkSession, batch: int, now: datetime) -> None:
         settings = self._settings.stream.audit
-        oldest, youngest = now - settings.keep, now - settings.settle
+        oldest, youngest = now - settings.keep, now - settings.settle  # what is judged: minutes in between
         kept_from = oldest - _SLACK
         extents = self._extents(batch)
         rows = audit_transforms.judged(
@@ -118,7 +118,7 @@ class _Auditor:
             self._purge(spark, kept_from)
 
     def _extents(self, batch: int) -> list[tuple[str, int, int, int, int]]:
-        """Each partition's first offset, how far this job has read, and its end; of those that are there."""
+        """Rows of :data:`EXTENTS`: the partitions that the batch was planned to read, but for the ledger's."""
         read_to: dict[Place, int] = {
             (one.topic, one.partition): one.end
             for one in planned_ranges(self._checkpoint, batch)
@@ -147,7 +147,7 @@ class _Auditor:
         retried(lambda: self._audit.merge(rows, f"{looked_at} AND {same}", *clauses))
 
     def _tell(self, rows: DataFrame, batch: int) -> None:
-        """Says which rows are out of balance that were not yet, or not so; and how much there is by now."""
+        """Reports rows that are out of balance and not so in the table yet, and sets the metrics to the totals."""
         wrong = rows.where("state IN ('missing', 'unaccounted')")
         said = self._audit.read().select(*_KEY, "missing", "unaccounted")
         same = [F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in said.columns]
@@ -160,7 +160,7 @@ class _Auditor:
         self._context.metrics.audit(QUERY, missing=total["missing"] or 0, unaccounted=total["unaccounted"] or 0)
 
     def _purge(self, spark: SparkSession, kept_from: datetime) -> None:
-        """Lets go of what no judgement looks at any more."""
+        """Deletes what no judgement looks at any more from the two tables of what was read."""
         since = f"TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'"
         spark.sql(f"DELETE FROM {self._seen.sql_name} WHERE read_at < {since}")  # noqa: S608 (names and times of our own)
         spark.sql(f"DELETE FROM {self._entries.sql_name} WHERE to_ms < {millis(kept_from)}")  # noqa: S608

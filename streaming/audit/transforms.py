@@ -59,7 +59,7 @@ _PIECE: Final = 1 << 16
 
 
 def slim(records: DataFrame, ledger_topic: str) -> DataFrame:
-    """Of Kafka's records what an audit looks at; the value of the ledger's alone."""
+    """The columns that an audit looks at; ``value`` is null but for the ledger's records."""
     return records.select(
         "topic",
         "partition",
@@ -72,7 +72,7 @@ def slim(records: DataFrame, ledger_topic: str) -> DataFrame:
 
 
 def seen(slim_records: DataFrame, ledger_topic: str) -> DataFrame:
-    """The runs of offsets that were read, as :data:`SEEN`, but for the time.
+    """The runs of offsets that were read, as :data:`SEEN`, but for ``read_at``.
 
     Most of a batch is unbroken: what one gateway wrote to a partition in a minute. Least, greatest and number of its
     offsets say so without a sort. Only the rest is sorted.
@@ -101,8 +101,8 @@ def seen(slim_records: DataFrame, ledger_topic: str) -> DataFrame:
 
 
 def entries(slim_records: DataFrame, ledger_topic: str) -> DataFrame:
-    """The ledger's ``partition`` records, as :data:`ENTRIES`, but for the time. What is no such record is left out; so
-    is one with numbers that cannot be, which a sum of theirs, or as many pieces, would end the job with."""
+    """The ledger's ``partition`` records, as :data:`ENTRIES`, but for ``read_at``. Others are left out; so is one
+    with impossible numbers, whose sums or pieces would end the job."""
     first, last = F.col("first_offset"), F.col("last_offset")
     sane = (
         *(F.col(name).between(0, MAX_TS_MS) for name in ("from_ms", "to_ms")),
@@ -192,15 +192,15 @@ def _overlaps(runs: DataFrame, pieces: DataFrame) -> DataFrame:
 
 
 def _absent(runs: DataFrame, by_run: DataFrame, extents: DataFrame) -> DataFrame:
-    """Acknowledged offsets without a record, in the minute their interval begins with."""
+    """Acknowledged offsets without a record, in the minute their interval begins with. ``by_run``: those with one."""
     joined = (
         runs.join(by_run, [*_ENTRY, "begins"], "left")
-        .na.fill(0, ["matched", "old"])
+        .na.fill(0, ["matched", "old"])  # old: matched, and deleted by Kafka since
         .join(F.broadcast(extents), ["topic", "partition"])
     )
     absent = F.greatest(F.col("size") - F.col("matched"), F.lit(0))
     expired = F.least(absent, _overlap("begins", "end", F.lit(0), F.col("earliest")) - F.col("old"))
-    unread = _overlap("begins", "end", F.col("read_to"), F.col("latest"))
+    unread = _overlap("begins", "end", F.col("read_to"), F.col("latest"))  # what counts as open
     return (
         joined.withColumn("minute", F.date_trunc("minute", F.timestamp_millis("from_ms")))
         .withColumn("expired", F.greatest(expired, F.lit(0)))
@@ -227,7 +227,7 @@ def _unaccounted(tagged: DataFrame, accounted: DataFrame, runs: DataFrame) -> Da
     )
 
 
-def _rows(total: DataFrame) -> DataFrame:
+def _rows(total: DataFrame) -> DataFrame:  # adds up; as AUDIT, but for judged_at
     counts = total.groupBy(*_ROW).agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS))
     states = (F.when(F.col(name) > 0, F.lit(name)) for name in ("missing", "unaccounted", "open", "expired"))
     acknowledged = F.col("matched") + F.col("missing") + F.col("expired") + F.col("open")

@@ -131,10 +131,10 @@ class _BatchWriter:
         self._table, self._gaps = DeltaTable(spark, stream, "bronze"), DeltaTable(spark, stream, "bronze_gaps")
         self._kafka = KafkaAdmin(spark, settings.kafka)
         self._known = TopicIds(spark, settings, QUERY)
-        self._first = True
+        self._first = True  # the next batch is the first since the start
 
     def write(self, records: DataFrame, batch: int) -> None:
-        """Writes one batch. Raises DataLossError, with the batch not committed, if Kafka lost some of it."""
+        """Writes one batch. Raises DataLossError, with the batch not committed, for losses that are not allowed."""
         planned = planned_ranges(self._checkpoint, batch)
         places = [(one.topic, one.partition) for one in planned if one.end is not None]
         earliest = self._kafka.earliest(places)
@@ -161,8 +161,8 @@ class _BatchWriter:
         self._context.counts[QUERY, batch] = BatchCounts(written)
 
     def _write(self, records: DataFrame, batch: int, *, counted: bool) -> int:
-        """Writes the rows and returns how many the table has of the batch. ``counted``: on the way, which cannot be for
-        a batch that the table may have: its rows are not even computed."""
+        """Writes the rows and returns how many the table has of the batch. ``counted``: while they are
+        written; False for a batch that the table may have already: then its rows are not computed."""
         rows = records.transform(raw_rows, batch)
         if not counted:
             self._table.append(rows, query=QUERY, batch=batch)
@@ -174,7 +174,7 @@ class _BatchWriter:
     def _rows_of(self, batch: int) -> DataFrame:
         return self._table.read().where(F.col("batch") == batch)
 
-    def _must_go_on(self, gaps: Sequence[Gap]) -> None:
+    def _must_go_on(self, gaps: Sequence[Gap]) -> None:  # DataLossError if there are any, unless allowed
         if gaps and not self._context.allow_data_loss:
             more = "" if len(gaps) <= _MOST_NAMED else f"; and {len(gaps) - _MOST_NAMED} ranges more"
             raise DataLossError(
@@ -184,7 +184,7 @@ class _BatchWriter:
                 " --allow-data-loss: the ranges are then kept in the table bronze_gaps."
             )
 
-    def _tell(self, gaps: Sequence[Gap], batch: int) -> None:
+    def _tell(self, gaps: Sequence[Gap], batch: int) -> None:  # into bronze_gaps, events and metrics
         if not gaps:
             return
         seen_at = datetime.now(UTC)
@@ -197,10 +197,10 @@ class _BatchWriter:
             self._context.metrics.data_lost(QUERY, gap.topic, gap.size or 1)
 
     def _lost_while_reading(self, planned: Sequence[Planned], batch: int, before: Sequence[Gap]) -> list[Gap]:
-        """All that is lost of the batch: what has no row, and has no place in Kafka's log any more either."""
+        """All that is lost of the batch: what has no row, and no place in Kafka's log. ``before``: found earlier."""
         there = {(one.topic, one.partition): one for one in planned if one.end is not None}
         low, high = self._kafka.earliest(there), self._kafka.latest(there)
-        lost = [gap for gap in before if gap.reason in {"gone", "recreated"}]
+        lost = [gap for gap in before if gap.reason in {"gone", "recreated"}]  # the deleted ones are found again below
         for place, one in there.items():
             for gap in unreadable(one, low[place], high[place]):
                 lost += _without_rows(gap, self._rows_of(batch))

@@ -50,7 +50,7 @@ def avro_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, ...],
     return fields, Binary(table.framing, texts, tuple((number, name) for name, number in ids if number))
 
 
-def avro_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:
+def avro_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:  # bytes to values
     schemas = {name: fastavro.parse_schema(json.loads(text)) for name, text in binary.versions}
     reader = schemas[binary.versions[0][0]]
     by_id = {number.to_bytes(4, "big"): schemas[name] for number, name in binary.ids}
@@ -66,7 +66,7 @@ def avro_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[byt
     }[binary.framing]
     start, end = len(mark), len(mark) + length
 
-    def writer(payload: bytes) -> Any:
+    def writer(payload: bytes) -> Any:  # the schema that it was written by
         name = payload[start:end]
         if payload[:start] != mark or len(name) < length:
             raise BadPayloadError("not_avro", f"it does not begin as {binary.framing} framing does")
@@ -91,7 +91,7 @@ def avro_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[byt
     return read
 
 
-def _inside(value: Any, path: tuple[str, ...]) -> Any:
+def _inside(value: Any, path: tuple[str, ...]) -> Any:  # None if it, or a record around it, is null
     for name in path:
         if value is None:
             return None
@@ -99,7 +99,7 @@ def _inside(value: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:  # a schema of a record, as JSON
     try:
         schema = json.loads(file.read_bytes())
         fastavro.parse_schema(schema, _force=True)
@@ -112,7 +112,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _fields(file: Path, record: dict[str, Any], path: tuple[str, ...], table: TypeTable) -> Iterator[PayloadField]:
     for told in record["fields"]:
-        here = (*path, told["name"])
+        here = (*path, told["name"])  # ``path`` is that of ``record`` in the payload
         name = ".".join(here)
         if name in table.ignore:
             continue

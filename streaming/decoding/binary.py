@@ -38,7 +38,7 @@ def _decoder(shapes: Sequence[Shape], kinds: Mapping[str, Kind]) -> Callable[[pa
 
     arrow = {"double": pa.float64(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 
-    def decode(routes: pa.Array, values: pa.Array) -> pa.Array:
+    def decode(routes: pa.Array, values: pa.Array) -> pa.Array:  # a struct of the columns in ``kinds``
         columns: dict[str, list[Any]] = {name: [None] * len(routes) for name in kinds}
         readers = {
             name: (_reader(shape.type), [columns[slot(shape, field)] for field in shape.type.fields])
@@ -64,7 +64,7 @@ def _decoder(shapes: Sequence[Shape], kinds: Mapping[str, Kind]) -> Callable[[pa
     return decode
 
 
-def _read(read: Callable[[bytes], list[Any]], payload: bytes | None) -> list[Any]:
+def _read(read: Callable[[bytes], list[Any]], payload: bytes | None) -> list[Any]:  # the fields' values
     if not payload:
         raise BadPayloadError("empty", None)
     found = read(payload)
@@ -76,7 +76,7 @@ def _read(read: Callable[[bytes], list[Any]], payload: bytes | None) -> list[Any
 
 @cache
 def _reader(kind: DeviceType) -> Callable[[bytes], list[Any]]:
-    """Made once per Python worker: parsing schemas takes milliseconds."""
+    """From a payload to its fields' values. Made once per Python worker: parsing schemas takes milliseconds."""
     assert kind.binary is not None, "only types that are not JSON come here"
     if kind.format == "avro":
         from streaming.decoding.avro_schemas import avro_reader

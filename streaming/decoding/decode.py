@@ -47,7 +47,7 @@ def decoded(records: DataFrame, schemas: DeviceSchemas) -> DataFrame:
         claimed = claimed.withColumn(BINARY, binary_payloads(all_shapes, F.col("_route"), F.col("value")))
     parsed = _parsed(claimed, schemas, all_shapes, text)
     fine = _by_shape(all_shapes, lambda shape: good(shape, text), F.lit(False))
-    plainly = F.col("_whole") & F.col("_corrupt").isNull() & F.is_valid_utf8(text)
+    plainly = F.col("_whole") & F.col("_corrupt").isNull() & F.is_valid_utf8(text)  # it was parsed, all of it
     if binary:
         plainly = plainly | F.col("_shape").isin(*binary)
     marked = (
@@ -82,8 +82,8 @@ def _route(schemas: DeviceSchemas) -> Column:
 
 
 def _regex(topic_filter: str) -> str:
-    """What an MQTT topic filter matches (MQTT 5.0, 4.7.1 and 4.7.2): ``a/#`` matches ``a`` too, and a wildcard at the
-    beginning no topic that begins with ``$``."""
+    """A pattern for what an MQTT topic filter matches (MQTT 5.0, 4.7.1 and 4.7.2): ``a/#`` matches ``a`` too, and a
+    wildcard at the beginning no topic that begins with ``$``."""
     levels, open_ended = split_filter(topic_filter)
     begin = r"(?!\$)" if levels[0] == "+" else ""
     body = "/".join("[^/]*" if level == "+" else rf"\Q{level}\E" for level in levels)
@@ -91,8 +91,8 @@ def _regex(topic_filter: str) -> str:
 
 
 def _parsed(records: DataFrame, schemas: DeviceSchemas, all_shapes: Sequence[Shape], text: Column) -> DataFrame:
-    """With ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a number), ``_corrupt`` and ``_whole`` (of
-    the shape's own parsing).
+    """The records with ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a number), ``_corrupt`` and
+    ``_whole`` (of the shape's own parsing).
 
     The payload is parsed inside an object of its own, ``{"record": …, "whole": true}``: Spark's reader stops after the
     first JSON value and would drop what follows it, such as the other lines of several readings sent as lines.
@@ -123,7 +123,7 @@ def _parsed(records: DataFrame, schemas: DeviceSchemas, all_shapes: Sequence[Sha
 
 def _shape(schemas: DeviceSchemas, all_shapes: Sequence[Shape]) -> Column:
     """The number of the shape a record is judged by; null if there is none."""
-    has_type = F.col("_type")
+    has_type = F.col("_type")  # its name
     number = F.when(has_type.isNull(), F.lit(None).cast("int"))
     for shape in all_shapes:
         by_route = shape.names if shape.group is None else ()
@@ -134,11 +134,11 @@ def _shape(schemas: DeviceSchemas, all_shapes: Sequence[Shape]) -> Column:
     binary = [name for name, kind in schemas.types.items() if kind.format != "json"]
     if binary:
         number = number.when(has_type.isin(*binary), F.lit(None).cast("int"))
-    return number.otherwise(F.lit(0 if schemas.other is not None else None).cast("int"))
+    return number.otherwise(F.lit(0 if schemas.other is not None else None).cast("int"))  # 0: other types'
 
 
 def _by_shape(all_shapes: Sequence[Shape], of: Callable[[Shape], Column], otherwise: Column) -> Column:
-    """What ``of`` says for the record's own shape. Shapes that say the same share a branch."""
+    """What ``of`` says for the record's shape, ``otherwise`` without one. Shapes that say the same share a branch."""
     branches: dict[str, tuple[Column, list[int]]] = {}
     for shape in all_shapes:
         column = of(shape)
@@ -151,7 +151,7 @@ def _by_shape(all_shapes: Sequence[Shape], of: Callable[[Shape], Column], otherw
     return result.otherwise(otherwise)
 
 
-def _signals(schemas: DeviceSchemas, all_shapes: Sequence[Shape]) -> list[Column]:
+def _signals(schemas: DeviceSchemas, all_shapes: Sequence[Shape]) -> list[Column]:  # a column for each
     kinds = {field.name: field.dataType for field in schemas.columns}
     columns = []
     for name in schemas.signals:

@@ -93,7 +93,7 @@ def load_device_schemas(folder: Path | None) -> DeviceSchemas:
     return DeviceSchemas(types, other, index.type_field, index.type_header, signals)
 
 
-def _signals(index: Path, types: Iterable[DeviceType]) -> dict[str, Signal]:
+def _signals(index: Path, types: Iterable[DeviceType]) -> dict[str, Signal]:  # by name; ConfigError if two differ
     signals: dict[str, Signal] = {}
     for kind in types:
         for source in kind.sources:
@@ -119,7 +119,7 @@ def _signals(index: Path, types: Iterable[DeviceType]) -> dict[str, Signal]:
     return signals
 
 
-def _common(index: Path, known: Signal, kind: Kind, of: DeviceType) -> Kind:
+def _common(index: Path, known: Signal, kind: Kind, of: DeviceType) -> Kind:  # one that holds both kinds
     if known.kind == kind:
         return kind
     if {known.kind, kind} == {"double", "long"}:

@@ -46,7 +46,7 @@ def device_type(folder: Path, name: str, table: TypeTable, units: Mapping[str, s
     )
 
 
-def _file(folder: Path, name: str, table: TypeTable) -> Path:
+def _file(folder: Path, name: str, table: TypeTable) -> Path:  # the type's schema file
     if table.file is not None:
         file = folder / table.file
         if file.suffix not in _SUFFIXES:
@@ -71,7 +71,7 @@ def _file(folder: Path, name: str, table: TypeTable) -> Path:
     raise ConfigError(f"{folder}: type {name} has no schema: neither {name}.json, {name}.avsc nor {name}.desc.{hint}")
 
 
-def _read(file: Path, form: Format, table: TypeTable) -> tuple[tuple[PayloadField, ...], Binary | None]:
+def _read(file: Path, form: Format, table: TypeTable) -> tuple[tuple[PayloadField, ...], Binary | None]:  # None: JSON
     if form == "json":
         return _told_apart(file, json_fields(file, table.ignore)), None
     try:
@@ -101,7 +101,7 @@ def _told_apart(file: Path, fields: tuple[PayloadField, ...]) -> tuple[PayloadFi
 
 def _place(at: str, told: str | Place, fields: Mapping[str, PayloadField], file: Path, kinds: Sequence[str]) -> Place:
     if not isinstance(told, str):
-        return told
+        return told  # a header, a level of the topic, the key or the receipt: no field
     field = fields.get(told)
     if field is None:
         raise ConfigError(f"{at} is {told}, which is no field of {file.name}.{_meant(told, fields)}")
@@ -116,7 +116,7 @@ def _sources(
     fields: Sequence[PayloadField],
     signals: Mapping[str, SignalTable],
     units: Mapping[str, str],
-) -> list[Source]:
+) -> list[Source]:  # the signals that the fields give
     by_name = {field.name: field for field in fields}
     renamed: dict[str, str] = {}
     for signal, told in signals.items():
@@ -146,10 +146,10 @@ def _source(at: str, field: PayloadField, signal: str, told: SignalTable, units:
         if told.unit:
             raise ConfigError(f"{at} has a unit, but {field.name} is a {field.kind}. Remove the unit.")
         return Source(signal, field, field.kind, "", None)
-    canonical = units.get(signal, told.unit or "")
+    canonical = units.get(signal, told.unit or "")  # the unit of the column
     unit = told.unit if told.unit is not None else canonical
     try:
-        convert = conversion(unit, canonical)
+        convert = conversion(unit, canonical)  # None: the number stays as it is
     except UnitError as error:
         raise ConfigError(f"{at}: {error}.") from error
     return Source(signal, field, field.kind if convert is None else "double", canonical, convert)

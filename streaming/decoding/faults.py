@@ -71,7 +71,7 @@ class Check(NamedTuple):
 
 
 def _checks(shape: Shape) -> Iterator[Check]:
-    """All that a payload has to fulfil whose fields are of their kinds, in the order in which it is told."""
+    """The checks of a payload whose fields are of their kinds, in the order in which faults are told."""
     kind, time, ts_ms = shape.type, shape.type.time, shape.ts_ms
     received = F.unix_millis("timestamp")
     yield Check(BadRecord.OUT_OF_RANGE, received > MAX_TS_MS, _said("Kafka's timestamp", received))
@@ -147,7 +147,7 @@ def judged(text: Column, schemas: DeviceSchemas, made: Sequence[Shape]) -> Colum
     return F.get(looked, F.lit(0))
 
 
-def _verdict(text: Column, whole: Column, schemas: DeviceSchemas, made: Sequence[Shape]) -> Column:
+def _verdict(text: Column, whole: Column, schemas: DeviceSchemas, made: Sequence[Shape]) -> Column:  # whole: a variant
     binary = [shape for shape in made if shape.group is None]
     return F.coalesce(
         F.when(F.col("value").isNull() | (F.length("value") == 0), _bad(BadRecord.EMPTY)),
@@ -161,7 +161,7 @@ def _verdict(text: Column, whole: Column, schemas: DeviceSchemas, made: Sequence
     )
 
 
-def _without_shape(whole: Column, schemas: DeviceSchemas) -> Column:
+def _without_shape(whole: Column, schemas: DeviceSchemas) -> Column:  # why a record of JSON has none
     field = schemas.type_field
     found = F.try_variant_get(whole, _place((field,)), "variant")
     binary = [name for name, kind in schemas.types.items() if kind.format != "json"]
@@ -193,7 +193,7 @@ def _of_shape(shape: Shape, whole: Column | None) -> Column:
     )
 
 
-def _kind_checks(shape: Shape, whole: Column) -> Iterator[Check]:
+def _kind_checks(shape: Shape, whole: Column) -> Iterator[Check]:  # whether fields are of their kinds
     fields = shape.type.fields
     for path in sorted({field.path[:depth] for field in fields for depth in range(1, len(field.path))}):
         yield _kind_check(whole, path, "object")
@@ -208,7 +208,7 @@ def _kind_check(whole: Column, path: tuple[str, ...], kind: str, misfit: Column 
     found = F.try_variant_get(whole, _place(path), "variant")
     named = F.schema_of_variant(found)
     wrong = ~_any_of(named.startswith(known) for known in _FOUND[kind])
-    if misfit is not None:
+    if misfit is not None:  # a number, but not one of this kind
         wrong = wrong | misfit
     present = found.isNotNull() & ~F.is_variant_null(found)
     return Check(BadRecord.WRONG_TYPE, present & wrong, _no(".".join(path), kind, found))

@@ -53,7 +53,7 @@ def json_fields(file: Path, ignored: Collection[str] = ()) -> tuple[PayloadField
 
 def _object(
     file: Path, schema: dict[str, Any], path: tuple[str, ...], ignored: frozenset[str], *, required: bool
-) -> Iterator[PayloadField]:
+) -> Iterator[PayloadField]:  # ``path``: that of the object, () for the payload itself
     at = ".".join(path)
     _refuse_unknown(file, at, schema, _OF_OBJECTS)
     if schema.get("additionalProperties", True) is not True:
@@ -103,7 +103,7 @@ def _field(file: Path, schema: dict[str, Any], path: tuple[str, ...], *, require
     return PayloadField(path, kind, required, tuple(limit for limit in limits if limit[1] is not None))
 
 
-def _refuse_unknown(file: Path, at: str, schema: dict[str, Any], known: frozenset[str]) -> None:
+def _refuse_unknown(file: Path, at: str, schema: dict[str, Any], known: frozenset[str]) -> None:  # at "": the payload
     for keyword in schema:
         if keyword not in known and keyword not in _NOTES and not keyword.startswith("x-"):
             raise ConfigError(

@@ -51,7 +51,7 @@ def protobuf_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, .
     return fields, Binary("none", ((file.name, data),), message=message)
 
 
-def protobuf_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:
+def protobuf_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:  # bytes to values
     made: Any = GetMessageClass(_pool(binary.versions[0][1]).FindMessageTypeByName(binary.message))
 
     def read(payload: bytes) -> list[Any]:
@@ -80,7 +80,7 @@ def _of_other_types(message: Any, before: str) -> Iterator[str]:
             yield from _of_other_types(value, f"{before}{field.name}.")
 
 
-def _value(message: Any, path: tuple[str, ...]) -> Any:
+def _value(message: Any, path: tuple[str, ...]) -> Any:  # None if it is absent
     for name in path[:-1]:
         if not message.HasField(name):
             return None
@@ -102,7 +102,7 @@ def _pool(data: bytes) -> Any:
     return pool
 
 
-def _messages(data: bytes) -> list[str]:
+def _messages(data: bytes) -> list[str]:  # the full names of those that are in no other
     return [
         f"{file.package}.{message.name}".lstrip(".")
         for file in FileDescriptorSet.FromString(data).file
@@ -117,7 +117,7 @@ def _is_moment(field: Any) -> bool:
 
 def _fields(
     file: Path, message: Any, path: tuple[str, ...], table: TypeTable, outer: tuple[str, ...]
-) -> Iterator[PayloadField]:
+) -> Iterator[PayloadField]:  # ``outer``: the full names of the fields around
     for field in message.fields:
         here = (*path, field.name)
         name = ".".join(here)

@@ -30,7 +30,7 @@ class Registry:
         self._devices: DataFrame | None = None
 
     def devices(self) -> DataFrame:
-        """Each device once, as it stands now: ``device``, ``type``, ``site``. Blocks.
+        """Each device once: ``device``, ``type``, ``site``. Read again when the table has changed. Blocks.
 
         Raises ConfigError if the table is not there or has no column ``device``. Of a device in two rows the one counts
         that comes first in the order of site and type.
@@ -45,7 +45,7 @@ class Registry:
         return self._devices
 
     def _changed_at(self) -> Any:
-        """Something that is another whenever the table is."""
+        """A value to compare: it is another one whenever the table has changed."""
         folder = Folder(self._spark, self._url)
         if not folder.exists():
             raise ConfigError(
@@ -56,7 +56,7 @@ class Registry:
             return max(name for name in folder.names("_delta_log") if name.endswith(".json"))
         return folder.versions()
 
-    def _read(self) -> DataFrame:
+    def _read(self) -> DataFrame:  # what devices() says, without its cache
         folder = Folder(self._spark, self._url)
         reader = self._spark.read
         try:

@@ -125,7 +125,7 @@ def read_index(folder: Path) -> IndexTable:
         raise ConfigError(*dict.fromkeys(_sentence(file, one) for one in error.errors())) from error
 
 
-def _sentence(file: Path, error: ErrorDetails) -> str:
+def _sentence(file: Path, error: ErrorDetails) -> str:  # pydantic's error in words
     branches = {"HeaderTable", "LevelTable", "KeyTable", "ReceivedTable", "str", "constrained-str", "[key]"}
     path = [str(part) for part in error["loc"] if str(part) not in branches and "[" not in str(part)]
     at = ".".join(path)

@@ -51,7 +51,7 @@ class Shape:
         return self._at(self.type.device)
 
     @property
-    def sequence(self) -> Column:
+    def sequence(self) -> Column:  # null where the type or the record has none
         place = self.type.sequence
         if place is None:
             return F.lit(None).cast("bigint")
@@ -73,7 +73,7 @@ class Shape:
         return F.when(value >= 0, F.call_function("div", value, F.lit(_PER_MS[form])))
 
     def signal(self, source: Source) -> Column:
-        """A signal in its canonical unit; null where the field is."""
+        """A signal in its canonical unit; null where the field is, or is a whole number that a double cannot tell."""
         value = self.field(source.field)
         if source.convert is not None:
             value = source.convert(value.cast("double"))
@@ -94,7 +94,7 @@ class Shape:
         is_seconds = self.type.time_format == "s" and field == self.type.time
         return "double" if field.kind == "long" and (is_seconds or not exact) else field.kind
 
-    def _at(self, place: Place) -> Column:
+    def _at(self, place: Place) -> Column:  # what the record has there
         match place:
             case PayloadField():
                 return self.field(place)
@@ -103,7 +103,7 @@ class Shape:
             case LevelTable(mqtt_topic=level):
                 levels = F.split(header(MQTT_TOPIC), "/")
                 return F.try_element_at(levels, F.lit(level + 1 if level >= 0 else level))
-            case _:
+            case _:  # the record's key
                 return F.try_validate_utf8(F.col("key").cast("string"))
 
 
@@ -127,7 +127,7 @@ def shapes(schemas: DeviceSchemas) -> tuple[Shape, ...]:
 
 
 def read_schemas(made: Sequence[Shape], type_field: str) -> dict[int, StructType]:
-    """The schema of each group's payloads. The first also reads the field that tells the type."""
+    """By group, the schema that reads its shapes' payloads. Group 0 also reads the field that tells the type."""
     groups = {0: _first_node(type_field)}
     for shape in made:
         if shape.group is not None:
@@ -153,7 +153,7 @@ def _first_node(type_field: str) -> _Nodes:
     return {(type_field.lower(),): ((type_field,), "string")}
 
 
-def _nodes(shape: Shape) -> _Nodes:
+def _nodes(shape: Shape) -> _Nodes:  # by path in lower case: path and kind
     nodes: _Nodes = {}
     for field in shape.type.fields:
         for depth in range(1, len(field.path) + 1):
@@ -164,7 +164,7 @@ def _nodes(shape: Shape) -> _Nodes:
 
 
 def _group(nodes: _Nodes, groups: list[_Nodes]) -> int:
-    """The first group whose schema can take the fields in; a new one if there is none."""
+    """The number of the first group whose schema can take the fields, which it then has; else of a new one."""
     for number, group in enumerate(groups):
         if all(group.get(at, node) == node for at, node in nodes.items()):
             group.update(nodes)
@@ -173,7 +173,7 @@ def _group(nodes: _Nodes, groups: list[_Nodes]) -> int:
     return len(groups) - 1
 
 
-def _struct(nodes: _Nodes, inside: tuple[str, ...] = ()) -> StructType:
+def _struct(nodes: _Nodes, inside: tuple[str, ...] = ()) -> StructType:  # of the nodes below ``inside``
     made = StructType()
     for path, kind in nodes.values():
         if path[:-1] == inside:

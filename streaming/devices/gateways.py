@@ -67,7 +67,7 @@ class Gateway:
         return rules.offline_after_ms if self.beat_ms is None else rules.gateway_after_ms
 
     def read_to(self, ms: int, wall_ms: int, rules: Rules) -> list[Event]:
-        """Its readings are known up to ``ms``."""
+        """Notes that its readings are known up to ``ms``. Returns the events that this makes."""
         if self.data_ms is not None and ms <= self.data_ms:
             return []
         self.data_ms, self.data_wall_ms = ms, wall_ms
@@ -78,7 +78,7 @@ class Gateway:
         return events + self._hear(ms, wall_ms, rules)
 
     def beat(self, beat: Beat, wall_ms: int, rules: Rules) -> list[Event]:
-        """Notes a record of its ledger."""
+        """Notes a worker's record in its ledger, if newer than the last one. Returns the events that this makes."""
         key = f"{beat.gateway}/{beat.worker}"
         known = self.workers.get(key)
         if known is not None and beat.to_ms <= known.to_ms:
@@ -123,7 +123,7 @@ class Gateway:
         return []
 
     def tick(self, wall_ms: int, watched_ms: int, rules: Rules) -> list[Event]:
-        """Time passes and nothing is heard. ``watched_ms``: since when the job runs without a break."""
+        """Marks it lost or stalled, by processing time. ``watched_ms``: since when the job runs without a break."""
         if wall_ms - max(self.heard_wall_ms, watched_ms) > self.patience_ms(rules):
             return self._mark_lost(rules)
         delivers = any(worker.quiet_ms >= (self.data_ms or 0) for worker in self.workers.values())
@@ -143,7 +143,7 @@ class Gateway:
         ]
 
     def _hear(self, ms: int, wall_ms: int, rules: Rules) -> list[Event]:
-        """A sign of life of the gateway at ``ms``, read at ``wall_ms``: returns the outage that it ends, if one."""
+        """Notes a sign of life at ``ms``, read at ``wall_ms``. Returns the events of an outage that it ends."""
         if ms <= self.alive_ms:
             return []
         events = []
@@ -157,7 +157,7 @@ class Gateway:
         self.alive_ms, self.heard_wall_ms = ms, wall_ms
         return events
 
-    def _mark_lost(self, rules: Rules) -> list[Event]:
+    def _mark_lost(self, rules: Rules) -> list[Event]:  # the event; none if it was lost already
         if self.lost:
             return []
         self.lost, self.stalled = True, False

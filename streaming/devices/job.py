@@ -197,7 +197,7 @@ class _Sink:
     def __init__(self, devices: DeltaTable, events: DeltaTable, checkpoint: Checkpoint, forgotten: Forgotten) -> None:
         self._devices, self._events, self._checkpoint, self._forgotten = devices, events, checkpoint, forgotten
 
-    def write(self, changes: DataFrame, batch: int) -> None:
+    def write(self, changes: DataFrame, batch: int) -> None:  # called for each batch
         with held(changes) as kept:  # or the state would be computed once for each table
             marked = self._forgotten.marked(kept)
             changes = kept if marked is None else without_forgotten(marked)
@@ -212,7 +212,7 @@ class _Sink:
             if "device" in kinds:
                 self._merge(_devices(changes, batch))
 
-    def _merge(self, rows: DataFrame) -> None:
+    def _merge(self, rows: DataFrame) -> None:  # a row that a later batch wrote stays
         clauses = (
             "WHEN MATCHED AND s.gone AND t.batch <= s.batch THEN DELETE",
             "WHEN MATCHED AND t.batch <= s.batch THEN UPDATE SET *",
@@ -255,7 +255,7 @@ def without_forgotten(marked: DataFrame) -> DataFrame:
     )
 
 
-def _events(changes: DataFrame, batch: int) -> DataFrame:
+def _events(changes: DataFrame, batch: int) -> DataFrame:  # rows of DEVICE_EVENTS
     return (
         changes.where("kind = 'event'")
         .withColumns({"at": F.timestamp_millis("at"), "batch": F.lit(batch).cast("bigint")})
@@ -278,7 +278,7 @@ def _devices(changes: DataFrame, batch: int) -> DataFrame:
 
 
 def _topics(settings: Settings) -> tuple[str, ...]:
-    """The Kafka topics to read beside silver, the ledger first. None is fine."""
+    """The Kafka topics to read beside silver, the ledger first; empty if silver is all."""
     devices, ledger = settings.stream.devices, settings.ledger
     if ledger.topic and ledger.topic in devices.presence_topics:
         raise ConfigError(
@@ -306,7 +306,7 @@ def _shard(device: Column, shards: int) -> Column:
 
 @contextmanager
 def _conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Spark's settings while a query starts, which keeps those of its start."""
+    """Sets Spark's settings for the block: a query that starts in it keeps them."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in conf}
     for name, value in conf.items():
         spark.conf.set(name, value)

@@ -36,7 +36,7 @@ def parse_presence(
     return Presence(device, gateway, online, session, received_ms, detail)
 
 
-def _object(text: str) -> dict[str, object]:
+def _object(text: str) -> dict[str, object]:  # empty for what is no JSON object
     if not text.startswith("{"):
         return {}
     try:
@@ -46,7 +46,7 @@ def _object(text: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _by_topic(topic: str) -> bool | None:
+def _by_topic(topic: str) -> bool | None:  # True: a birth; False: a death; None: neither
     if topic.startswith("$SYS/brokers/"):
         last = topic.rpartition("/")[2]
         return {"connected": True, "disconnected": False}.get(last)
@@ -56,7 +56,7 @@ def _by_topic(topic: str) -> bool | None:
     return None
 
 
-def _by_fields(fields: dict[str, object]) -> bool | None:
+def _by_fields(fields: dict[str, object]) -> bool | None:  # True: a birth; False: a death; None: neither
     for name in _FIELDS:
         value = fields.get(name)
         if isinstance(value, bool):

@@ -92,7 +92,7 @@ class ShardProcessor(StatefulProcessor):
         wall_ms = timer_values.getCurrentProcessingTimeInMs()
         store = _SparkStore(self._devices, self._due, self._gateways, self._meta)
         output = Shard(store, self._rules, first=shard == 0).run(inputs, wall_ms)
-        if store.meta.timer_ms <= wall_ms:
+        if store.meta.timer_ms <= wall_ms:  # it has fired, or none was set
             store.meta.timer_ms = wall_ms + self._rules.tick_ms
             self._handle.registerTimer(store.meta.timer_ms)
         store.flush()
@@ -106,11 +106,11 @@ class _SparkStore:
         self._devices, self._due, self._gateways, self._meta = devices, due, gateways, meta
         found = meta.get()
         self.meta = Meta(*found[1:]) if found else Meta()
-        self._kept = {key[0]: value for key, value in gateways.iterator()}
+        self._kept = {key[0]: value for key, value in gateways.iterator()}  # as Spark has them
         self.gateways = {name: _to_gateway(name, value) for name, value in self._kept.items()}
-        self._cache: dict[str, Device | None] = {}
-        self._dirty: set[str] = set()
-        self._added: dict[Slot, list[str]] = {}
+        self._cache: dict[str, Device | None] = {}  # None: there is none, or none any more
+        self._dirty: set[str] = set()  # devices to be written
+        self._added: dict[Slot, list[str]] = {}  # devices that this call has put there
 
     def load(self, name: str) -> Device | None:
         if name not in self._cache:
@@ -128,7 +128,7 @@ class _SparkStore:
 
     @cached_property
     def _slots(self) -> defaultdict[str | None, set[int]]:
-        """All slots; read when a gateway has come to one, which it has not in each batch."""
+        """All slots' moments by gateway; read when one has come to a slot, which it has not in each batch."""
         found: defaultdict[str | None, set[int]] = defaultdict(set)
         for gateway, ms in (*self._due.keys(), *self._added):
             found[gateway].add(ms)
@@ -141,7 +141,7 @@ class _SparkStore:
         found = self._due.getValue(tuple(slot))
         return [*(found[0] if found else ()), *self._added.get(slot, ())]
 
-    def take_slot(self, slot: Slot) -> list[str]:
+    def take_slot(self, slot: Slot) -> list[str]:  # its devices; the slot is removed
         names = self.slot(slot)
         self._added.pop(slot, None)
         if self._due.containsKey(tuple(slot)):
@@ -204,7 +204,7 @@ def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]
     return add
 
 
-def _input(row: Any) -> Input | None:
+def _input(row: Any) -> Input | None:  # None: neither a birth nor a death
     match row.kind:
         case "reading":
             own = row.device, row.type, row.site, row.gateway, row.seq, row.device_ms, row.event_ms, row.ms
@@ -217,7 +217,7 @@ def _input(row: Any) -> Input | None:
             return parse_presence(row.device, row.gateway, row.mqtt_topic, row.payload, row.ms)
 
 
-def _rows(output: Output) -> Iterator[Row]:
+def _rows(output: Output) -> Iterator[Row]:  # as OUTPUT
     for event in output.events:
         yield _CHANGE("event", *event, None)
     for name, device in output.changed.items():
@@ -225,7 +225,7 @@ def _rows(output: Output) -> Iterator[Row]:
         yield _CHANGE("device", None, None, name, gateway, None, snapshot)
 
 
-def _snapshot(device: Device) -> Row:
+def _snapshot(device: Device) -> Row:  # what the table has of it
     sequence = device.sequence
     gaps = sequence.gaps
     return Row(
@@ -257,7 +257,7 @@ def _from_device(device: Device) -> tuple[Any, ...]:
     return (*_own_of(device), *numbers)
 
 
-def _to_device(name: str, kept: Any) -> Device:
+def _to_device(name: str, kept: Any) -> Device:  # kept: a row of _DEVICE
     own, numbers = kept[: len(_OWN)], list(kept[len(_OWN) :])
     numbers[_MISSING] = [Missing(*gap) for gap in numbers[_MISSING]]
     numbers[_HOLES] = int.from_bytes(numbers[_HOLES], "little")

@@ -86,9 +86,9 @@ class Sequence:
             return False
         if (closed := self._close(self.life, seq)) is not None:
             return closed
-        if device_ms > self.last_ms or device_ms < CLOCK_UNSET_MS <= self.last_ms:
+        if device_ms > self.last_ms or device_ms < CLOCK_UNSET_MS <= self.last_ms:  # a lower number at a later time
             self._restart(seq, device_ms)
-        elif seq < self.first and self.first - seq <= WINDOW:
+        elif seq < self.first and self.first - seq <= WINDOW:  # from before the first that came
             opened_to = self.first - 1
             self.first, self.first_ms = seq, device_ms
             self._open(self.life, seq + 1, opened_to, received_ms)
@@ -103,7 +103,7 @@ class Sequence:
         return min((gap.opened_ms + after_ms for gap in self.missing if not gap.told), default=None)
 
     def tell(self, now_ms: int, after_ms: int) -> list[Missing]:
-        """The gaps that have been open for ``after_ms``, each once."""
+        """The ranges that have been open for ``after_ms``, each once: from now on they are told as gaps."""
         told = [gap for gap in self.missing if not gap.told and gap.opened_ms + after_ms <= now_ms]
         if told:
             self.missing = [gap for gap in self.missing if gap not in told]
@@ -115,7 +115,7 @@ class Sequence:
         self.first = self.last = seq
         self.first_ms = self.last_ms = device_ms
 
-    def _restart(self, seq: int, device_ms: int) -> None:
+    def _restart(self, seq: int, device_ms: int) -> None:  # seq is the first of a new life
         # A clock that went back to 1970 says nothing about before and after: then nothing is the earlier life's.
         self.before_last = self.last if device_ms > self.last_ms else None
         self.before_ms = self.last_ms
@@ -133,7 +133,7 @@ class Sequence:
             return True
         return 0 < self.first - seq <= WINDOW and device_ms > self.before_ms
 
-    def _earlier_life(self, seq: int, device_ms: int, received_ms: int) -> bool:
+    def _earlier_life(self, seq: int, device_ms: int, received_ms: int) -> bool:  # as take
         assert self.before_last is not None
         if seq > self.before_last and device_ms > self.before_ms:
             self._open(self.life - 1, self.before_last + 1, seq - 1, received_ms)
@@ -155,7 +155,7 @@ class Sequence:
             self._bound()
 
     def _close(self, life: int, seq: int) -> bool | None:
-        """Whether a told range is complete with the number; None if it was not missing."""
+        """Takes a number out of what is missing: whether that ends a told range. None if it was not missing."""
         if life == self.life and self.last is not None and 0 < (distance := self.last - seq) <= WINDOW:
             bit = 1 << distance
             if self.holes & bit:
@@ -171,7 +171,7 @@ class Sequence:
         self._bound()
         return gap.told and not rest
 
-    def _keep(self, gap: Missing) -> None:
+    def _keep(self, gap: Missing) -> None:  # as bits in the window, else as a range
         assert self.last is not None
         if gap.told and gap.life == self.life and gap.low >= self.last - WINDOW:
             self.holes |= ((1 << (gap.high - gap.low + 1)) - 1) << (self.last - gap.high)
@@ -179,7 +179,7 @@ class Sequence:
             insort(self.missing, gap)
 
     def _lowest(self, holes: int) -> tuple[Missing, int]:
-        """The range with the lowest number among bits, and the bits without it."""
+        """The range with the lowest numbers among ``holes`` (its bits), and the bits without it."""
         assert self.last is not None
         length = holes.bit_length()
         rest = holes ^ ((1 << length) - 1)  # what is not missing: its highest bit is next to the range
@@ -187,14 +187,14 @@ class Sequence:
         return Missing(self.life, self.last - length + 1, self.last - end, 0, told=True), holes & ((1 << end) - 1)
 
     def _leave(self, steps: int) -> None:
-        """Moves the window. A range that is partly left is kept as one."""
+        """Moves the window up. A range that it leaves, if only partly, goes from the bits to ``missing``."""
         while self.holes and self.holes.bit_length() - 1 + steps > WINDOW:
             gap, self.holes = self._lowest(self.holes)
             insort(self.missing, gap)
         if self.holes:
             self.holes <<= steps
 
-    def _bound(self) -> None:
+    def _bound(self) -> None:  # gives up the oldest ranges if there are too many
         assert self.last is not None
         beyond = bisect_left(self.missing, (self.life, self.last - WINDOW)) - MOST_RANGES
         if beyond > 0:

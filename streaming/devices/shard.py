@@ -130,7 +130,7 @@ class Shard:
             self._note_gateway(gateway, gateway.tick(wall_ms, meta.watched_ms, self._rules))
         return self._output
 
-    def _take_clock(self, clock: Clock, wall_ms: int) -> None:
+    def _take_clock(self, clock: Clock, wall_ms: int) -> None:  # how far a gateway's readings are
         ms = clock.ms // self._rules.grid_ms * self._rules.grid_ms
         gateway = self._store.gateways.get(clock.gateway)
         if gateway is None:
@@ -141,19 +141,19 @@ class Shard:
         self._note_gateway(gateway, gateway.read_to(ms, wall_ms, self._rules))
         self._judge_due([gateway])
 
-    def _take_beat(self, beat: Beat, wall_ms: int) -> None:
+    def _take_beat(self, beat: Beat, wall_ms: int) -> None:  # a record of a gateway's ledger
         if beat.gateway not in self._store.gateways:
             newest = max((one.beat_ms or 0 for one in self._store.gateways.values()), default=0)
             self._add_gateway(beat.gateway, beat.to_ms, newest, wall_ms)
         # Readings that do not say whose they are may be anybody's: while one gateway is alive, so is "".
         names = [name for name in dict.fromkeys((beat.gateway, "")) if name in self._store.gateways]
-        heard = [self._store.gateways[name] for name in names]
+        heard = [self._store.gateways[name] for name in names]  # the gateway, and "" if there is one
         for gateway in heard:
             self._note_gateway(gateway, gateway.beat(beat, wall_ms, self._rules))
         self._judge_due(heard)
 
     def _add_gateway(self, name: str, ms: int, newest_ms: int, wall_ms: int) -> Gateway | None:
-        """A new gateway, kept from now on; None if what came of it is so old that it would be forgotten."""
+        """A new gateway, kept from now on; None if ``ms`` is so far before ``newest_ms`` that it would be forgotten."""
         if newest_ms - ms > self._rules.forget_after_ms:
             return None
         gateway = self._store.gateways[name] = Gateway(name, ms, heard_wall_ms=wall_ms)
@@ -161,7 +161,7 @@ class Shard:
 
     def _note_gateway(self, gateway: Gateway, events: list[Event]) -> None:
         """Passes on what happened to a gateway, and looks at its devices if it went away."""
-        named = gateway.name or gateway.beat_ms is None
+        named = gateway.name or gateway.beat_ms is None  # "" has a ledger only beside named ones, which tell the same
         if self._first and named:
             self._output.events += events
         if events and gateway.is_away:
@@ -194,7 +194,7 @@ class Shard:
         for gateway in moved:
             if gateway.name in gateways:
                 self._judge_due_of(gateway)
-        due = self._store.meta.due_ms
+        due = self._store.meta.due_ms  # the earliest slot by everybody's progress
         # Nobody's progress is further than what was read.
         if due is not None and due <= max(newest_read, newest_beat) and due <= (now := self._furthest_progress()):
             self._judge_due_by_all(now)
@@ -214,7 +214,7 @@ class Shard:
         gateway.due_ms = min(self._store.slots(gateway.name), default=None)
 
     def _judge_due_by_all(self, now: int) -> None:
-        """Forgets devices, and sees after those that have no gateway's progress to go by."""
+        """Forgets devices, and ends the flapping of those without a gateway. ``now``: the furthest progress."""
         for ms, device in self._take_slots(None, now):
             if device.due_ms != ms:
                 continue  # it has another slot by now
@@ -227,7 +227,7 @@ class Shard:
         self._store.meta.due_ms = min(self._store.slots(None), default=None)
 
     def _take_slots(self, gateway: str | None, until: float) -> Iterator[tuple[int, Device]]:
-        """The slots up to a moment with their devices, in order. They are no more kept."""
+        """Each slot up to a moment with each of its devices, in order; removes the slots. Gateway None: everybody's."""
         for ms in sorted(self._store.slots(gateway)):
             for name in self._store.take_slot(Slot(gateway, ms)) if ms <= until else ():
                 if (device := self._store.load(name)) is not None:
@@ -247,7 +247,7 @@ class Shard:
             self._put(device, [], changed=False)
 
     def _put(self, device: Device, events: list[Event], *, changed: bool = True) -> None:
-        """Keeps a device as it is now, with the slots in which it is looked at when it is due."""
+        """Keeps a device with the slots in which it is due; puts out the events, and the device if it ``changed``."""
         self._output.events += events
         if changed:
             self._output.changed[device.name] = device
@@ -270,7 +270,7 @@ class Shard:
         self._store.add_to_slot(Slot(None if gateway is None else gateway.name, ms), device.name)
         return ms
 
-    def _due_by_all(self, device: Device, gateway: Gateway | None) -> int:
+    def _due_by_all(self, device: Device, gateway: Gateway | None) -> int:  # when it is due by all
         due = device.contact_ms + self._rules.forget_after_ms
         if gateway is not None:
             return due
@@ -300,7 +300,7 @@ class Shard:
 
 
 def order(one: Input) -> tuple[int, int, str, int, int, str, int]:
-    """By time; of one moment in an order of their own, since Spark gives a batch's rows in any. A clock is right before
+    """A key to sort by: time, then an order of our own, as Spark gives a batch's rows in any. A clock is right before
     the readings of its gateway, so that time has come to them when they are looked at."""
     match one:
         case Beat():

@@ -120,14 +120,14 @@ class Device:
         return events + self.calm(now, rules)
 
     def calm(self, now: int, rules: Rules) -> list[Event]:
-        """Ends the flapping, if it was long enough ago."""
+        """Ends the flapping once the oldest change that is kept is a whole ``flap_window_ms`` ago."""
         if not self.flapping or now < (ends := self.flips[0] + rules.flap_window_ms):
             return []
         self.flapping = False
         return [Event(ends, "flapping_ended", self.name, self.gateway or None, "")]
 
     def next_due(self, gateway: Gateway, rules: Rules) -> int | None:
-        """Until when its gateway's progress changes nothing; None if it does not at all."""
+        """The progress of its gateway at which it is to be judged again; None if it changes nothing."""
         due = []
         if self.state == ONLINE and self.seen_ms is not None:
             due.append(gateway.deadline(max(self.seen_ms, self.birth_ms or 0), rules.offline_after_ms))
@@ -139,7 +139,7 @@ class Device:
             due.append(self.flips[0] + rules.flap_window_ms)
         return min(due, default=None)
 
-    def _count_sequence(self, reading: Reading) -> list[Event]:
+    def _count_sequence(self, reading: Reading) -> list[Event]:  # reset, gap_closed or none
         if reading.seq is None:
             return []
         resets, last = self.sequence.resets, self.sequence.last
@@ -152,7 +152,7 @@ class Device:
             return [Event(reading.received_ms, "gap_closed", self.name, gateway, missing)]
         return []
 
-    def _is_outdated(self, presence: Presence) -> bool:
+    def _is_outdated(self, presence: Presence) -> bool:  # whether one that counts more is known
         if presence.session_ms is not None and self.session_ms is not None and presence.session_ms != self.session_ms:
             return presence.session_ms < self.session_ms
         newest = max(self.birth_ms or 0, self.death_ms or 0)

@@ -64,7 +64,7 @@ class _Gold:
         self.shapes = (self.step, *self.longer)
         signals = load_device_schemas(stream.silver.schemas).signals
         self.units = {name: signal.unit or None for name, signal in signals.items()}
-        self._kept = stream.lake.retention.silver
+        self._kept = stream.lake.retention.silver  # None: for ever
 
     @property
     def whole_since(self) -> datetime:
@@ -159,11 +159,11 @@ def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: 
         if not stretches:
             return
         if count > _MOST_PANES or len(stretches) > _MOST_NAMED:
-            stretches = [_Stretch(one.time, {}) for one in stretches]
+            stretches = [_Stretch(one.time, {}) for one in stretches]  # by time alone, of all keys
         rows = silver.where(_within("event_date", "event_time", stretches))
-        only = touched if count <= _MOST_PANES else None
+        only = touched if count <= _MOST_PANES else None  # None: all panes of the time
         parts = gold_transforms.panes(rows, gold.step, only).withColumn("fresh", F.expr("true")).persist()
-        reach = gold.reach(stretches)
+        reach = gold.reach(stretches)  # with the longer windows
         known = gold.table.read().where(_within("window_date", "window_start", reach, "key"))
         before = gold_transforms.panes_of_gold(known, gold.step).withColumn("fresh", F.expr("false"))
         computed = parts

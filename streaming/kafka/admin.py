@@ -32,7 +32,7 @@ class KafkaAdmin:
     def _java(self, name: str) -> Any:
         return jvm.java_class(self._spark, f"org.apache.kafka.{name}")
 
-    def _connected(self) -> Any:
+    def _connected(self) -> Any:  # Java's client, made when it is first used
         if self._client is None:
             options = source_options(self._kafka).items()
             login = {name.removeprefix("kafka."): it for name, it in options if name.startswith("kafka.")}
@@ -60,7 +60,7 @@ class KafkaAdmin:
         """The offset of each partition's first record with that timestamp or a later one; -1: it has none."""
         return self._offsets(places, self._java("clients.admin.OffsetSpec").forTimestamp(ms))
 
-    def _offsets(self, places: Iterable[Place], wanted: Any) -> dict[Place, int]:
+    def _offsets(self, places: Iterable[Place], wanted: Any) -> dict[Place, int]:  # wanted: an OffsetSpec
         partition_class = self._java("common.TopicPartition")
         asked = {place: partition_class(*place) for place in places}
         if not asked:
@@ -87,7 +87,7 @@ class KafkaAdmin:
         return [topic for topic in topics if there.contains(topic)]
 
     def create_topic(self, topic: str, topics: TopicsSettings) -> None:
-        """As ``kafka.topics`` declares it, else with its numbers of partitions and replicas."""
+        """Makes it as ``topics`` declares it, else with the partitions and replicas that they give for any."""
         declared = next((one for one in topics.declare if one.name == topic), None)
         configs = {}
         if declared is not None and declared.retention is not None:

@@ -45,7 +45,7 @@ class GroupCommitter:
             self._thread.submit(self._admin.close).result(_CLOSE_TIMEOUT_S)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _commit(self, query: str) -> None:
+    def _commit(self, query: str) -> None:  # the newest offer, in the thread
         if (offsets := self._newest.pop(query, None)) is None:
             return  # an earlier call has committed the later offer
         group = f"{self._prefix}-{query}"
@@ -53,7 +53,7 @@ class GroupCommitter:
             self._admin.commit(group, offsets)
         except Exception as error:  # noqa: BLE001 (whatever it is, it must not end the job)
             self._metrics.commit_failed(query)
-            if not self._failing:
+            if not self._failing:  # told once, until a commit succeeds
                 print(  # noqa: T201 (what people read)
                     f"warning: how far {query} has read could not be committed to the group {group}:"
                     f" {cause(str(error))}. The job goes on; Kafka's tools show an old lag. Does the user have Read on"

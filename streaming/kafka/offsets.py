@@ -56,7 +56,7 @@ def planned_ranges(checkpoint: Folder, batch: int) -> list[Planned]:
     """What the batch was planned to read, out of the query's checkpoint. One Kafka source, and the batch being run.
 
     A partition that came later begins at 0, as it does for Spark; those of a topic that is new here begin where Kafka
-    does, which is told by ``start`` -1.
+    does, which is told by ``start`` -1. ``end`` None: it is gone.
     """
     ends = _offsets(checkpoint.read_text(f"offsets/{batch}"))
     begins = _offsets(checkpoint.read_text(f"offsets/{batch - 1}" if batch else "sources/0/0"))
@@ -83,7 +83,7 @@ def lost_before(
     """What is lost already before the batch is read. ``earliest``: the first offset that each partition still has."""
     gaps = []
     for topic, partition, start, end in planned:
-        if end is None:
+        if end is None:  # deleted, or not read any more
             gaps.append(Gap(topic, partition, start, None, "gone"))
             continue
         begin = earliest.get((topic, partition), start)

@@ -150,7 +150,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _token_url(sasl: SaslSettings) -> str:
+def _token_url(sasl: SaslSettings) -> str:  # of a file, too
     token = sasl.token
     assert token is not None, "config.relations.credentials refuses settings without"
     if token.oauth is not None:
@@ -163,7 +163,7 @@ def _token_url(sasl: SaslSettings) -> str:
     )
 
 
-def _client(oauth: OAuthSettings) -> list[str]:
+def _client(oauth: OAuthSettings) -> list[str]:  # options of the login module
     where = "kafka.sasl.token.oauth"
     unknown = {
         f"{where}.audience": bool(oauth.audience),

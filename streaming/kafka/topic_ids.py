@@ -31,7 +31,7 @@ class TopicIds:
         before = {topic: [id_ for since, id_ in its if since < batch] for topic, its in self._ids.items()}
         return {topic for topic, id_ in ids.items() if before.get(topic) and before[topic][-1] != id_}
 
-    def keep(self, ids: Mapping[str, str], batch: int) -> None:
+    def keep(self, ids: Mapping[str, str], batch: int) -> None:  # notes the new ones as met in the batch
         new = {topic: id_ for topic, id_ in ids.items() if topic not in self._ids or self._ids[topic][-1][1] != id_}
         for topic, id_ in new.items():
             self._ids.setdefault(topic, []).append((batch, id_))

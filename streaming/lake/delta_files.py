@@ -48,7 +48,7 @@ def _facts(name: str, table: Any) -> TableFacts:
     counts = files["num_records"]
     rows = None if counts.null_count else pc.sum(counts, min_count=0).as_py()
     if rows is not None and _VECTORS in (table.protocol().reader_features or ()):
-        for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+        for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):  # deleted rows, still in files
             kept = pc.list_flatten(batch["selection_vector"])
             rows -= len(kept) - kept.true_count
     commits: list[dict[str, Any]] = table.history(1)

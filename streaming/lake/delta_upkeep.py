@@ -29,7 +29,7 @@ _CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete"
 
 
 def retried(action: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
-    """What ``action`` returns, done again while others' commits come first. Blocks, between attempts up to 16 s; raises
+    """What ``action`` returns, done again while others' commits come first. Blocks, up to 16 s in all in pauses; raises
     what the last attempt does, and at once what is no conflict."""
     for attempt in range(1, attempts + 1):
         try:

@@ -79,7 +79,7 @@ class LocalFolder:
     def rename(self, name: str, to: str) -> None:
         if (self._root / to).exists():
             raise FileExistsError(f"{self._root / to} is there already")
-        shutil.move(self._root / name, self._root / to)
+        shutil.move(self._root / name, self._root / to)  # a file or a folder
         if self._sum(name).exists():  # what Hadoop checks a file of this machine by; without it the next one is damaged
             shutil.move(self._sum(name), self._sum(to))
 

@@ -161,7 +161,7 @@ def stacked(counted: Iterable[tuple[str, float, float]], width_s: float) -> Bars
 
 
 def rates(counts: Bars, begin_s: float, end_s: float) -> Bars:
-    """As many a second, zero where there are none; without the first and the last stretch where they are not whole,
+    """Counts as rates a second, 0 for none; without the first and the last stretch where they are not whole,
     if there are others."""
     width_s = counts.width_s
     first, last = -(-begin_s // width_s) * width_s, end_s // width_s * width_s

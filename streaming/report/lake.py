@@ -227,7 +227,7 @@ def _readings(lake: _Lake, silver: DataFrame) -> None:
     ]
 
 
-def _devices(lake: _Lake) -> None:
+def _devices(lake: _Lake) -> None:  # fills in its part of lake.report
     devices = lake.table("devices", "devices", None)
     happened = lake.table("device_events", "devices", "at")
     if happened is not None:
@@ -256,7 +256,7 @@ def _devices(lake: _Lake) -> None:
     )
 
 
-def _signals(lake: _Lake, silver: DataFrame | None) -> None:
+def _signals(lake: _Lake, silver: DataFrame | None) -> None:  # fills in its part of lake.report
     alerts = lake.table("anomalies", "signals", "event_time")
     if alerts is None:
         return
@@ -309,7 +309,7 @@ def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, unit
     return Signal(device, signal, unit, points, [Mark(*row) for row in marks.collect()], events)
 
 
-def _quarantine(lake: _Lake) -> None:
+def _quarantine(lake: _Lake) -> None:  # fills in its part of lake.report
     rows = lake.table("silver_quarantine", "lost", "kafka_time")
     if rows is None:
         return
@@ -357,7 +357,7 @@ def _deleted(lake: _Lake) -> None:
     )
 
 
-def _lost(lake: _Lake) -> None:
+def _lost(lake: _Lake) -> None:  # numbers that are missing, into lake.report
     devices = lake.table("devices", "lost", None)
     if devices is None:
         return
@@ -377,7 +377,7 @@ def _lost(lake: _Lake) -> None:
         )
 
 
-def _audit(lake: _Lake, silver: DataFrame | None) -> None:
+def _audit(lake: _Lake, silver: DataFrame | None) -> None:  # the ledger's differences, into lake.report
     rows = lake.table("audit", "lost", "minute")
     if rows is None:
         return

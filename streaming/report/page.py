@@ -43,7 +43,7 @@ def write_page(report: Report, path: Path) -> Path:
     return path
 
 
-def _body(report: Report) -> Iterator[str]:
+def _body(report: Report) -> Iterator[str]:  # HTML
     yield "<h1>Stream report</h1>"
     span = "no readings"
     if report.begin_s is not None and report.end_s is not None:
@@ -86,7 +86,7 @@ def _findings(findings: Sequence[Finding]) -> str:
     return f'<dl class="findings">{cells}</dl>'
 
 
-def _devices(report: Report) -> Iterator[str]:
+def _devices(report: Report) -> Iterator[str]:  # HTML; "" for nothing
     if report.states:
         total = sum(report.states.values())
         told = ", ".join(f"{count:,} {escape(state)}" for state, count in report.states.items())
@@ -99,7 +99,7 @@ def _devices(report: Report) -> Iterator[str]:
     yield _table("Devices to look at first", "Worst at the top.", report.offenders)
 
 
-def _signals(report: Report) -> Iterator[str]:
+def _signals(report: Report) -> Iterator[str]:  # HTML; "" for nothing
     for number, one in enumerate(report.signals):
         yield _figure(f"{one.device}: {one.name}", _about(one), plots.drawn(f"signal{number}", plots.signal, one))
     yield _table(
@@ -107,7 +107,7 @@ def _signals(report: Report) -> Iterator[str]:
     )
 
 
-def _about(one: Signal) -> str:
+def _about(one: Signal) -> str:  # a sentence for the reader
     if not one.alerts:
         return "No alerts. The line is the mean; the band reaches from the least to the greatest value."
     times = "once" if one.alerts == 1 else f"{one.alerts:,} times"
@@ -127,7 +127,7 @@ def _late(report: Report) -> Iterator[str]:
     )
 
 
-def _lost(report: Report) -> Iterator[str]:
+def _lost(report: Report) -> Iterator[str]:  # HTML; "" for nothing
     yield _figure(
         "Records in quarantine by reason",
         "A new reason at one moment is a change of firmware; a steady few are single devices.",
@@ -167,7 +167,7 @@ def _captioned(title: str, look_for: str, shown: str) -> str:
     return f"<figure>\n{caption}\n{shown}\n</figure>"
 
 
-def _table(title: str, look_for: str, table: Table | None) -> str:
+def _table(title: str, look_for: str, table: Table | None) -> str:  # "" for None; look_for: its caption
     if table is None:
         return ""
     columns = [[value for value in values if value is not None] for values in zip(*table.rows, strict=True)]

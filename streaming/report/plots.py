@@ -82,7 +82,7 @@ def lines(axes: Axes, data: Bars, *, unit: str) -> None:
     _value_axis(axes, unit)
 
 
-def bars(axes: Axes, data: Bars, *, unit: str) -> None:
+def bars(axes: Axes, data: Bars, *, unit: str) -> None:  # stacked, over time
     below: defaultdict[float, float] = defaultdict(float)
     width_days = data.width_s / 86_400 * 0.9
     for number, (label, points) in enumerate(list(data.stacks.items())[:MOST_LABELS]):

@@ -137,7 +137,7 @@ def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Map
             f"The checkpoint {url} belongs to the query {begun['query']}, not to {query}: was a folder copied or"
             f" renamed? Put it back, or give this job another stream.checkpoint."
         )
-    free = {"version", "query", "topics"}
+    free = {"version", "query", "topics"}  # what may differ
     if changed := [name for name in wanted if name not in free and begun.get(name) != wanted[name]]:
         differences = ", ".join(f"{name} is now {wanted[name]}, was {begun.get(name)}" for name in changed)
         raise ConfigError(
@@ -148,7 +148,7 @@ def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Map
 
 def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] | None, place: str) -> None:
     """Says what Spark does when the topics are others than before; it says nothing itself."""
-    if begun is None or wanted is None:
+    if begun is None or wanted is None:  # not noted, or it reads none
         return
     if added := sorted(set(wanted) - set(begun)):
         _say(f"{query} reads {', '.join(added)} from now on, from {place}.")

@@ -67,7 +67,7 @@ def _newest(names: Iterable[str]) -> int | None:
     return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
-def _lines(checkpoint: Files, name: str) -> list[Any]:
+def _lines(checkpoint: Files, name: str) -> list[Any]:  # as JSON; None: a source without a place
     text = checkpoint.read_text(name)
     if text is None:
         return []  # Spark keeps the last hundred, and this is one of them but for a checkpoint that was cut by hand

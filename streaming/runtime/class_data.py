@@ -94,7 +94,7 @@ def _digest(facts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
 
 
-def _stamp(path: Path) -> str:
+def _stamp(path: Path) -> str:  # differs when the file does
     try:
         status = path.stat()
     except OSError:

@@ -77,7 +77,7 @@ def run_queries(
     group = GroupCommitter(session, settings.kafka, prefix, context.metrics) if prefix else None
     running: dict[str, _Running] = {}
 
-    def finished(batch: BatchEvent) -> None:
+    def finished(batch: BatchEvent) -> None:  # called after each batch
         if group is not None:
             group.offer(batch.query, batch.end_offsets)
         for one in [*running.values()]:
@@ -147,7 +147,7 @@ class _Running:
     stopped_s: float = inf
 
     def begins_anew(self, failure: BaseException) -> bool:
-        """Whether it does after this failure: not for another reason, nor too often without a batch between."""
+        """Starts it anew after a failure that passes. False: another failure, or too many without a batch between."""
         text = str(failure)
         passing = next((known for known in _PASSING if known.named in text), None)
         if passing is None:
@@ -164,7 +164,7 @@ class _Running:
         return True
 
     def cut_off(self, *, forced: bool) -> bool:
-        """Ends the query, once in a stop, if the batch that it was in is committed, or anyway. Whether one was not."""
+        """Ends the query, once in a stop, if its batch is committed or ``forced``. Whether a batch was cut off."""
         if self.stopped_s < inf:
             return False
         finished = not self.query.status["isTriggerActive"] or _last_batch(self.query) != self.batch_before

@@ -41,7 +41,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
 
 
 def start_from(records: DataFrame, settings: Settings, context: JobContext, read: Sequence[str] = ()) -> StreamingQuery:
-    """The same over any stream that has Kafka's columns. ``read``: the topics it comes from."""
+    """Starts the query over any stream that has Kafka's columns. ``read``: the topics it comes from."""
     spark, stream = records.sparkSession, settings.stream
     schemas = load_device_schemas(stream.silver.schemas)
     registry = None if stream.silver.registry is None else Registry(spark, stream.silver.registry)
@@ -66,8 +66,8 @@ def silver_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) 
 
 
 def registered_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
-    """The same with the registry's types and sites, and without forgotten devices' readings: for tools, which have all
-    records at once."""
+    """As :func:`silver_rows`, with the registry's types and sites, and without forgotten devices' readings: for tools,
+    which have all records at once."""
     spark, stream = records.sparkSession, settings.stream
     rows = silver_rows(records, settings, schemas)
     if stream.silver.registry is not None:
@@ -99,7 +99,7 @@ class _BatchWriter:
         self._is_plain = False
         """Whether the batch before had next to nothing but readings that silver could not have."""
 
-    def write(self, rows: DataFrame, batch: int) -> None:
+    def write(self, rows: DataFrame, batch: int) -> None:  # called for each batch
         if self._registry is not None:
             rows = rows.transform(enriched, self._registry.devices())
         rows = Forgotten(rows.sparkSession, self._settings).without(rows)

@@ -78,7 +78,7 @@ class Reach:
             self._folder.write_text(_NOTE, json.dumps(changed._asdict()))
 
     def _made(self, checkpoint: str, old: Note | None) -> Note:
-        """From all rows of silver, three columns of them."""
+        """A new note, written too, from all rows of silver: reads three columns of them."""
         assert self._folder is not None
         offsets = _highest(old.offsets if old else {}, _ends(self._silver.read()))
         note = Note(checkpoint, uuid.uuid4().hex, offsets)
@@ -86,7 +86,7 @@ class Reach:
         return note
 
     @contextmanager
-    def _lock(self, folder: LocalFolder) -> Iterator[Note | None]:
+    def _lock(self, folder: LocalFolder) -> Iterator[Note | None]:  # None: there is no note
         with folder.path("silver.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
@@ -117,7 +117,7 @@ def _ends(rows: DataFrame) -> Offsets:
     return found
 
 
-def _highest(one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[str, int]]) -> Offsets:
+def _highest(one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[str, int]]) -> Offsets:  # by partition
     topics = {**one, **other}
     return {
         topic: {

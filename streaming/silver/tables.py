@@ -179,7 +179,7 @@ def prepare_tables(spark: SparkSession, stream: StreamSettings, signals: StructT
     return SilverTables(silver, quarantine)
 
 
-def _evolve(spark: SparkSession, silver: DeltaTable, wanted: StructType) -> None:
+def _evolve(spark: SparkSession, silver: DeltaTable, wanted: StructType) -> None:  # adds and widens columns
     rows = silver.read()
     known = {field.name.lower(): field for field in rows.schema}
     added: list[StructField] = []

@@ -140,7 +140,7 @@ def _unread(
 def _kafka(spark: SparkSession, settings: Settings, ranges: Mapping[Place, tuple[int, int]]) -> DataFrame:
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
-    for (topic, partition), (start, end) in ranges.items():
+    for (topic, partition), (start, end) in ranges.items():  # from start to before end
         starts.setdefault(topic, {})[str(partition)] = start
         ends.setdefault(topic, {})[str(partition)] = end
     options = {

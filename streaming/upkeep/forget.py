@@ -132,7 +132,7 @@ class _Forgetting(NamedTuple):
     device: str
     places: DataFrame | None
 
-    def count(self, table: DeltaTable) -> int:
+    def count(self, table: DeltaTable) -> int:  # rows of the device: those that name it, and those at its places
         rows = table.read()
         condition = of_device(rows.columns, self.device) or "false"
         found = rows.where(condition)
@@ -162,7 +162,7 @@ class _Forgetting(NamedTuple):
 
 
 def _require_stopped(url: str, *, everything: bool) -> dict[str, str]:
-    """The jobs that run and may go on. Raises ConfigError if one has to be stopped."""
+    """The jobs that run and may go on, with their processes. Raises ConfigError if one has to be stopped."""
     running = {job: owner for job in JOBS if (owner := job_lock.holder(url, job))}
     if everything and running:
         raise ConfigError(

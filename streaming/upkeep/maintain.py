@@ -84,7 +84,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     return status
 
 
-def _due(spark: SparkSession, plan: Plan, table: DeltaTable) -> Iterator[Done]:
+def _due(spark: SparkSession, plan: Plan, table: DeltaTable) -> Iterator[Done]:  # does it; yields what is printed
     upkeep = DeltaUpkeep(spark, table)
     yield from _expired_rows(upkeep, plan, table)
     size, column = plan.stream.lake.target_file_size, _SORTED.get(table.name)
@@ -108,7 +108,7 @@ def _due(spark: SparkSession, plan: Plan, table: DeltaTable) -> Iterator[Done]:
         yield "vacuumed", f"unused for {plan.stream.lake.vacuum_after}", str(files), "0"
 
 
-def _expired_rows(upkeep: DeltaUpkeep, plan: Plan, table: DeltaTable) -> Iterator[Done]:
+def _expired_rows(upkeep: DeltaUpkeep, plan: Plan, table: DeltaTable) -> Iterator[Done]:  # deletes; yields lines
     kept: timedelta | None = getattr(plan.stream.lake.retention, table.name, None)
     if kept is None:
         return

@@ -27,7 +27,7 @@ _RECORDS: Final = """
 
 
 def run(spark: SparkSession, settings: Settings, _arguments: argparse.Namespace) -> int:
-    """Runs it. Of the settings it takes the schemas: there may be none yet. Raises ConfigError on a cluster."""
+    """Runs silver over sample records. Takes schemas alone from the settings. Raises ConfigError on a cluster."""
     if not settings.stream.master.startswith("local"):
         raise ConfigError("class data are of a Spark in one JVM: set stream.master (--master) to local[2]")
     with tempfile.TemporaryDirectory() as name:
