@@ -52,7 +52,7 @@ class StreamMetrics:
     def start(self, query: str) -> None:  # makes its series
         for one in SERIES:
             if one.labels[-1] not in {"topic", "partition"}:  # those are known once they are read
-                for row in one.fixed:
+                for row in one.fixed:  # values of its last label
                     self._series[one.name].labels(query, *row)
         self._finished_s[query] = self._heard_s[query] = time.monotonic()
         self._of("batch_age_seconds", query).set_function(lambda: time.monotonic() - self._finished_s[query])

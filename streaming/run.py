@@ -86,7 +86,7 @@ class _Signals:
         self.first: signal.Signals | None = None
 
     def install(self) -> None:
-        """Also to be called after a SparkContext is made, which takes SIGINT for itself."""
+        """Sets the handlers; to be done again after a SparkContext is made, which takes SIGINT for itself."""
         for number in self._numbers:
             signal.signal(number, self._handle)
         for number in self._ignored:

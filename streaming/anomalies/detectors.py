@@ -275,7 +275,7 @@ class SignalModel:
             return self.runs >= _RUNS and self.repeats == self._stuck_from()
         if self.repeats:
             self.runs += 1
-            if self.runs < _RUNS or self.repeats < self._stuck_from():  # stuck once, it may be so again, and is told
+            if self.runs < _RUNS or self.repeats < self._stuck_from():  # a stuck time is no habit
                 self.longest = max(self.longest, self.repeats)
         self.last, self.repeats = value, 1
         return False

@@ -123,8 +123,8 @@ def good(shape: Shape, text: Column) -> Column:
 
 
 def _may_be_no_string(value: Column, text: Column, name: str) -> Column:
-    """Whether a text, read from the payload's field ``name``, may have been a number, a truth value, a list or an
-    object there: Spark's reader turns all of them into text where text is expected.
+    """Whether ``value``, read from the field ``name`` of the payload ``text``, may have been a number, a truth value, a
+    list or an object there: Spark's reader turns all of them into text where text is expected.
 
     Such a text begins like one of them. Then the payload is searched for the field's name with such a beginning behind
     it; names can be written with escapes, so a payload with a backslash takes the closer look. So does one with a
@@ -144,7 +144,7 @@ def judged(text: Column, schemas: DeviceSchemas, made: Sequence[Shape]) -> Colum
     ``text``: the payload. Columns used: ``value``, ``_type``, ``_shape``, those of the payloads and their ``_whole``.
     """
     looked = F.transform(F.array(F.try_parse_json(text)), lambda whole: _verdict(text, whole, schemas, made))
-    return F.get(looked, F.lit(0))
+    return F.get(looked, F.lit(0))  # an array of one, so that the payload is parsed once
 
 
 def _verdict(text: Column, whole: Column, schemas: DeviceSchemas, made: Sequence[Shape]) -> Column:  # whole: a variant

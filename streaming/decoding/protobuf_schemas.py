@@ -69,7 +69,7 @@ def protobuf_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[
     return read
 
 
-def _of_other_types(message: Any, before: str) -> Iterator[str]:
+def _of_other_types(message: Any, before: str) -> Iterator[str]:  # before: the path, with a dot
     """Fields that came in another wire type than the message has for their number: the library keeps such unknown."""
     known = message.DESCRIPTOR.fields_by_number
     for unknown in UnknownFieldSet(message):

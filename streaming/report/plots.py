@@ -158,7 +158,7 @@ def _value_axis(axes: Axes, unit: str, *, whole: bool = False) -> None:
     axes.grid(axis="y")
 
 
-def _short(value: float, _position: int = 0) -> str:
+def _short(value: float, _position: int = 0) -> str:  # called by matplotlib
     """12,000 as ``12k``; a fraction as it is."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:

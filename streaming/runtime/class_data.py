@@ -28,7 +28,7 @@ class ClassData:
         self._folder = folder
         self._family = f"classes-{_digest(map(str, (java_home, *facts)))}"
         self._name = f"{self._family}-{_digest(map(_stamp, facts))}"
-        self._lock: int | None = None
+        self._lock: int | None = None  # a descriptor, from flags() to end()
 
     @property
     def recording(self) -> bool:

@@ -26,7 +26,7 @@ def hold(checkpoint_url: str, query: str, *, shared: bool = False) -> None:
     """Takes the lock of a query's checkpoint for this process; ``shared``: beside others that share it. Raises
     ConfigError if another process has it."""
     if not is_local(checkpoint_url):
-        return
+        return  # no file that could be locked
     path = _path(checkpoint_url, query)
     with _guard:
         if (mine := _held.get(path)) is not None:

@@ -46,7 +46,7 @@ def start_from(records: DataFrame, settings: Settings, context: JobContext, read
     schemas = load_device_schemas(stream.silver.schemas)
     registry = None if stream.silver.registry is None else Registry(spark, stream.silver.registry)
     if registry is not None:
-        registry.devices()
+        registry.devices()  # raises if it cannot be read
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=read)
     if read:
         require_same_topics(spark, settings, QUERY, read, allow_data_loss=context.allow_data_loss)

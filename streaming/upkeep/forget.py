@@ -85,7 +85,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     return status
 
 
-def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:
+def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:  # prints too
     device, dry_run = arguments.device, bool(arguments.dry_run)
     work = _Forgetting(spark, settings, device, _known_places(spark, settings, device))
     status, found = ExitStatus.OK, 0
@@ -183,7 +183,7 @@ def _require_stopped(url: str, *, everything: bool) -> dict[str, str]:
 
 
 def _await_batch(checkpoints: Folder, job: str) -> None:
-    """Waits while the job is in a batch that it began before the device was noted: it writes the device's rows yet."""
+    """Waits while the job is in a batch that it began before the device was noted: it may still write its rows."""
     batch = read_progress(checkpoints, job).unfinished_batch
     commit = f"{job}/commits/{batch}"
     while batch is not None and not checkpoints.exists(commit) and job_lock.holder(checkpoints.url, job):

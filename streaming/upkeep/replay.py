@@ -87,7 +87,7 @@ def _good() -> Column:
     return F.col(REJECT).isNull()
 
 
-def _delete(quarantine: DeltaTable, kept: DataFrame) -> None:  # of what is kept, the good ones
+def _delete(quarantine: DeltaTable, kept: DataFrame) -> None:  # takes the good ones out
     at = F.col("received_at").alias("kafka_time")
     good = kept.where(_good()).select("kafka_topic", "kafka_partition", "kafka_offset", at)
     days = good.select(F.to_date("kafka_time").alias("day")).distinct().limit(_MOST_DAYS + 1).collect()

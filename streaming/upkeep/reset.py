@@ -92,7 +92,7 @@ def carry_out(
     dry_run: bool,
     agreed: Callable[[], bool],
 ) -> ExitStatus:
-    """Prints what a reset does, and does it if that is ``agreed``. NOT_FOUND if there is no checkpoint.
+    """Prints what a reset does, and does it if that is ``agreed``, else FAILED. NOT_FOUND if there is no checkpoint.
     Raises OSError if a file system refuses."""
     moves = plan(stream, job, time.time(), open_folder)
     if not moves:
