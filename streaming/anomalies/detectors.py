@@ -305,7 +305,7 @@ class Habit:
     reported: bool = False
 
     def heard(self, received_us: int, event_us: int, clock_us: int) -> None:
-        """The device spoke. ``clock_us``: the stream's clock then."""
+        """Notes a message, and the gap since the last one. ``clock_us``: the stream's clock then."""
         if self.last_received_us:
             gap = received_us - self.last_received_us
             if gap > 0:

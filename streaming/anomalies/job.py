@@ -64,8 +64,8 @@ def limits_of(settings: AnomalySettings) -> Limits:
 
 
 def measured(silver: DataFrame, signals: Sequence[str]) -> DataFrame:
-    """What the detectors read of silver: device, type, three moments in microseconds, ``ingested_at`` and the signals,
-    as doubles in one array."""
+    """What the detectors read of silver: device, type, three moments in microseconds, ``ingested_at``, ``record_id``,
+    and the signals as doubles in one array."""
     return silver.where(F.col("device").isNotNull()).select(
         "device",
         "type",

@@ -221,7 +221,7 @@ def _unaccounted(tagged: DataFrame, accounted: DataFrame, runs: DataFrame) -> Da
         tagged.join(accounted, ["gateway", "topic", "partition", "minute", "at"], "left")
         .join(writers, ["gateway", "topic", "partition"], "left")
         .withColumn("route", F.coalesce("route", "only"))
-        .withColumn("left", F.col("end") - F.col("first") - F.coalesce("matched", F.lit(0)))
+        .withColumn("left", F.col("end") - F.col("first") - F.coalesce("matched", F.lit(0)))  # what no entry names
         .groupBy(*_ROW)
         .agg(F.sum(F.greatest("left", F.lit(0))).alias("unaccounted"))
     )

@@ -363,7 +363,7 @@ def _lost(lake: _Lake) -> None:  # numbers that are missing, into lake.report
         return
     sums = F.count(F.lit(1)), F.count("seq_last"), F.sum(F.col("missing").cast("decimal(38)"))
     total, numbered, missing = _only(devices.agg(*sums))
-    left = lake.left_of_silver("devices")
+    left = lake.left_of_silver("devices")  # a sentence about what was not judged
     if left is None and not numbered:
         left = f"Not judged: of {total:,} devices none numbers its messages."
     lake.found("missing numbers", missing or 0, left, "lost.left")

@@ -37,7 +37,7 @@ def divided(found: Sequence[Slice]) -> tuple[list[Slice], list[Slice]]:
     clocked = sorted((it for it in found if it.is_clocked), key=lambda it: it.rows, reverse=True)
     if not clocked:
         return list(found), []
-    most, left = len(clocked), sum(it.rows for it in clocked) * _MOST_STRAYS
+    most, left = len(clocked), sum(it.rows for it in clocked) * _MOST_STRAYS  # rows that may be strays
     while most > 1 and clocked[most - 1].rows <= left:
         most -= 1
         left -= clocked[most].rows
