@@ -55,6 +55,7 @@ class PahoClient(Client):
     _aborted = False
 
     def _create_socket(self) -> Any:
+        """Overrides paho's: the open connection as a PacketStream, after any TLS or WebSocket handshake."""
         try:
             create = super()._create_socket
         except AttributeError:
@@ -73,6 +74,7 @@ class PahoClient(Client):
         return self.stream
 
     def _create_socket_connection(self) -> socket.socket:
+        """Overrides paho's: the TCP connection. ``_spare`` is a second handle on it, by which ``abort`` can end it."""
         made = super()._create_socket_connection()
         if self._aborted:
             made.close()
@@ -113,15 +115,15 @@ class Handshake:
         self._address = address
         self._client_id = client_id
         self._v5 = settings.protocol == "5"
-        self._connected: asyncio.Future[None] = loop.create_future()
-        self._granted: asyncio.Future[None] = loop.create_future()
+        self._connected: asyncio.Future[None] = loop.create_future()  # by CONNACK
+        self._granted: asyncio.Future[None] = loop.create_future()  # by SUBACK
         self._subscriptions: Sequence[Subscription] = ()
-        self._packet_id: int | None = None
-        self.window = settings.receive_maximum
+        self._packet_id: int | None = None  # of the last SUBSCRIBE
+        self.window = settings.receive_maximum  # after CONNACK at most the broker's Receive Maximum
         self.session_present = False
         self.largest: int | None = None  # bytes of a packet that the broker takes, if it says
         self._deadline_s = 0.0  # of the event loop's clock
-        self._will = will
+        self._will = will  # its topic and payload; None: without a will
         self.client = self._make_client(will, shown)
 
     async def connect(self) -> None:
@@ -176,7 +178,7 @@ class Handshake:
         self._send_subscribe(subscriptions)
 
     def _send_subscribe(self, subscriptions: Sequence[Subscription]) -> int | None:
-        """Returns the packet id. Raises ConnectError."""
+        """Returns its packet id (None only by paho's type). Raises ConnectError."""
         filters: Any = [(subscription.filter, subscription.qos) for subscription in subscriptions]
         if self._v5:
             # Without Retain As Published the retain flag would not arrive; retained messages are for new subscriptions.
@@ -197,6 +199,7 @@ class Handshake:
         patience_s: float,
         silent_s: Callable[[], float] | None = None,
     ) -> None:
+        """Raises ConnectError if ``ended`` comes first, or nothing in time (``either`` has both arguments)."""
         await either({answer, ended}, patience_s, silent_s)
         if answer.done():
             answer.result()
@@ -216,9 +219,10 @@ class Handshake:
             )
 
     def _make_client(self, will: tuple[str, bytes] | None, shown: Shown) -> PahoClient:
+        """paho's client for this attempt, with our callbacks."""
         settings, address = self._settings, self._address
         client = make_client(PahoClient, settings, address, self._client_id, shown, clean=not settings.persistent)
-        client.reads_in_frames = address.websocket or address.encrypted
+        client.reads_in_frames = address.websocket or address.encrypted  # of a WebSocket, or records of TLS
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect = self._on_connect
@@ -234,6 +238,7 @@ class Handshake:
     def _on_connect(
         self, _client: object, _data: object, flags: Any, reason: ReasonCode, properties: Properties | None
     ) -> None:
+        """CONNACK: completes ``_connected``, with the refusal as its error."""
         if self._connected.done():
             return
         code = reason.value
@@ -254,6 +259,7 @@ class Handshake:
         self._connected.set_result(None)
 
     def _refusal(self, code: int, reference: str) -> ConnectError:
+        """The error for a CONNACK with reason ``code``; ``reference`` names the other server of a redirection."""
         label = reasons.connect_label(code)
         text = (
             f"{self._address} refused client {self._client_id!r}: {reasons.words(code)}.{reasons.status_advice(code)}"
@@ -274,6 +280,7 @@ class Handshake:
     def _on_subscribe(
         self, _client: object, _data: object, packet_id: int, codes: list[ReasonCode], _properties: object
     ) -> None:
+        """SUBACK: completes ``_granted``, with an error if a filter is refused. A lower QoS is only logged."""
         if self._granted.done() or packet_id != self._packet_id:
             return
         if len(codes) != len(self._subscriptions):
@@ -308,7 +315,8 @@ class Handshake:
 def make_client(
     kind: type[C], settings: MqttSettings, address: MqttAddress, client_id: str, shown: Shown, *, clean: bool
 ) -> C:
-    """A client for one connection. ``clean`` is MQTT 3.1.1's clean session; MQTT 5 says it in ``connect``."""
+    """A client of class ``kind`` for one connection, which shows the credentials ``shown``. ``clean`` is MQTT 3.1.1's
+    clean session; MQTT 5 says it in ``connect``."""
     v5 = settings.protocol == "5"
     client = kind(
         CallbackAPIVersion.VERSION2,
@@ -331,7 +339,7 @@ def connect_properties(settings: MqttSettings) -> Properties:
 
 
 def prepare(client: paho.Client, settings: MqttSettings, address: MqttAddress, shown: Shown) -> None:
-    """Give a client its transport, its proxy and its credentials."""
+    """Give a client its transport, its proxy and its credentials, ``shown``."""
     client.connect_timeout = settings.connect_timeout.total_seconds()
     if address.websocket:
         client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
@@ -355,7 +363,8 @@ def prepare(client: paho.Client, settings: MqttSettings, address: MqttAddress, s
 async def either(
     answers: set[asyncio.Future[Any]], patience_s: float | None, silent_s: Callable[[], float] | None = None
 ) -> None:
-    """Wait until one of the futures is done, for at most ``patience_s``; with ``silent_s``, until that much silence."""
+    """Wait until one of the futures is done, for at most ``patience_s`` (None: without limit). With ``silent_s``, which
+    returns the time since the last bytes, only that much silence ends the wait."""
     loop = asyncio.get_running_loop()
     begin_s, left_s = loop.time(), patience_s
     while not any(answer.done() for answer in answers):

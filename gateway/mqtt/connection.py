@@ -133,6 +133,7 @@ class Connection:
     # --- reading -----------------------------------------------------------------------------------
 
     def listen(self) -> None:
+        """Begin or continue to read, unless ``hold`` or too many unacknowledged messages forbid it."""
         if not self._stream.closed and not (self._held or self._is_over_limit):
             self._is_withheld = False
             self._listened_ns = time.monotonic_ns()
@@ -205,6 +206,7 @@ class Connection:
             )
 
     def _report_reuse(self) -> None:
+        """Warn once that a QoS 2 message came with the packet id of another one that is still held."""
         self._reuse_reported = True
         log.warning(
             "mqtt_packet_ids_reused",
@@ -259,7 +261,7 @@ class Connection:
             client.loop_write()
 
     def _settle_pace(self, messages: int, size: int) -> None:
-        """Decide how this connection is read next, and report the read to the rhythm."""
+        """Decide how this connection is read next, as bytes arrive (``unpace``) or on the tick; report the read."""
         flow = self._flow
         now_ns = self._accumulator.now_ns
         since_ns, self._read_ns = now_ns - self._read_ns, now_ns
@@ -284,6 +286,7 @@ class Connection:
             self._note_overrun(unacked)
 
     def _note_overrun(self, unacked: int) -> None:
+        """The broker sent more unacknowledged messages than the limit: warn, and stop reading for now."""
         if not self.overrun:
             log.warning(
                 "mqtt_window_overrun",
@@ -311,6 +314,7 @@ class Connection:
         return self._in_spans + len(self._ingest.ids) + len(self._ingest.ids2)
 
     def hand_over(self, span: Span) -> None:
+        """Give ``span`` the packet ids collected since the last call: it releases them when it is durable."""
         ingest = self._ingest
         if ingest.ids or ingest.ids2:
             span.owed.append((self, ingest.ids, ingest.ids2))
@@ -319,7 +323,7 @@ class Connection:
             ingest.ids, ingest.ids2 = [], []
 
     def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
-        """Acknowledge these ids: their messages are durable. Without effect once the connection has ended."""
+        """Queue acknowledgements of QoS 1 ``ids`` and QoS 2 ``ids2``, now durable. Nothing on an ended connection."""
         if self.ended.done():
             return
         self._in_spans -= len(ids) + len(ids2)
@@ -351,6 +355,7 @@ class Connection:
         return kept
 
     def send_acknowledgements(self) -> None:
+        """Write what ``release`` queued; wake ``settled``; read again once half of an overrun is acknowledged."""
         if self._to_send:
             self._stream.write(b"".join(self._to_send))
             self._to_send.clear()
@@ -424,6 +429,7 @@ class Connection:
             self._writable.set()
 
     def _ping(self) -> None:
+        """The timer's call: end a silent or stuck connection, else ping and set the timer again."""
         verdict = self._keepalive.due(
             time.monotonic_ns(),
             read_ns=self._read_ns,
@@ -460,6 +466,7 @@ class Connection:
     def _on_disconnect(
         self, _client: object, _data: object, flags: Any, reason: ReasonCode, properties: object
     ) -> None:
+        """paho's report that the connection has ended, by the broker's DISCONNECT or without one."""
         if flags.is_disconnect_packet_from_server:
             code = reason.value
             text = reasons.lost(code, sent=True)
@@ -486,6 +493,7 @@ class Connection:
             self._loop.remove_writer(self._stream.fileno())
 
     def _end_connection(self, label: str, detail: str | None) -> None:
+        """Complete ``ended``: the metric's label and what is known of the cause. Later calls do nothing."""
         if self.ended.done():
             return
         self._flow.remove(self)
@@ -512,13 +520,13 @@ class Connection:
         self.stopping = True
         self._flow.remove(self)
         self.send_acknowledgements()
-        self._stream.write(DISCONNECT_AND_END if end_session else DISCONNECT)
+        self._stream.write(DISCONNECT_AND_END if end_session else DISCONNECT)  # AND_END: the broker ends the session
         self._loop.add_reader(self._stream.fileno(), self._discard)
         await asyncio.wait({self.ended}, timeout=FAREWELL_S)
         self.close()
 
     def _discard(self) -> None:
-        """Read and drop the rest, up to the end."""
+        """The reader after DISCONNECT: drop what still arrives, until the broker closes."""
         for _ in range(MAX_READS):
             data = self._stream.read()
             if data is None:

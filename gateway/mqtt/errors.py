@@ -41,9 +41,9 @@ class ConnectError(MqttError):
         self, sentence: str, reason: str, redirection: Redirection | None = None, *, code: int | None = None
     ) -> None:
         super().__init__(sentence)
-        self.reason = reason
+        self.reason = reason  # a label of the metric
         self.redirection = redirection
-        self.code = code
+        self.code = code  # of CONNACK; None: there was none
 
 
 class MqttRefusedError(ConnectError):

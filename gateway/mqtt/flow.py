@@ -64,9 +64,9 @@ class Rhythm:
     def __init__(self, shortest_ns: int, longest_ns: int) -> None:
         self._shortest_ns = min(shortest_ns, longest_ns)
         self._longest_ns = longest_ns
-        self._rate = 0.0
-        self.linger_ns = self._shortest_ns
-        self.flushed_ns = 0
+        self._rate = 0.0  # messages a second, smoothed
+        self.linger_ns = self._shortest_ns  # the present distance between flushes
+        self.flushed_ns = 0  # when the last flush was
         self.messages = 0  # since the last flush
 
     def adopt(self, shortest_ns: int, longest_ns: int) -> None:
@@ -110,25 +110,25 @@ class Flow:
         self._accumulator = accumulator
         self._sender = sender
         self._ledger = ledger
-        self.rhythm = Rhythm(pacing_ns, linger_ns)
+        self.rhythm = Rhythm(pacing_ns, linger_ns)  # the shortest and the longest distance between flushes
         self.pacing_ns = pacing_ns
-        self._memory_bytes = memory_bytes
-        self._span_bytes = min(SPAN_BYTES, memory_bytes // 4)
-        self._bytes = 0
+        self._memory_bytes = memory_bytes  # with more than this, reading pauses
+        self._span_bytes = min(SPAN_BYTES, memory_bytes // 4)  # after so many read bytes, a flush
+        self._bytes = 0  # read since the last flush
         self._sessions: list[Paced] = []
-        self._paced: list[Paced] = []
+        self._paced: list[Paced] = []  # those that are read on the tick
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._unwritten_ns = 0  # since when acknowledgements wait to be written; 0: none do
         self._ticking = False  # sessions are being read one after the other
-        self.paused = False
-        self.reading_stopped = False
-        self._empty = asyncio.Event()  # no span waits for Kafka
+        self.paused = False  # memory is full, until half of it is free
+        self.reading_stopped = False  # for good
+        self._empty = asyncio.Event()  # no span waits to be durable
         self._progress: asyncio.Event | None = None  # set when a span is durable; None: no caller waits
         self._loop = asyncio.get_running_loop()
 
     def adopt(self, *, linger_ns: int, pacing_ns: int, memory_bytes: int) -> None:
-        """Use another rhythm and other bounds from now on."""
+        """Use another rhythm (shortest and longest distance of flushes) and other bounds from now on."""
         self.rhythm.adopt(pacing_ns, linger_ns)
         self.pacing_ns = pacing_ns
         self._memory_bytes = memory_bytes
@@ -154,7 +154,7 @@ class Flow:
             session.ignore()
 
     def remove(self, session: Paced) -> None:
-        """Flush the messages of an ended connection, and forget it."""
+        """Stop reading a connection and forget it; the open span gets its packet ids."""
         if session in self._sessions:
             self._sessions.remove(session)
             if session in self._paced:
@@ -175,9 +175,9 @@ class Flow:
             session.listen()
 
     def returned(self, messages: int) -> None:
-        """Return the unacknowledged messages of an ended connection to the broker, in the ledger too.
+        """Count the unacknowledged messages of an ended connection, which the broker sends again.
 
-        Both change in the same step of the event loop.
+        Call it in the step of the event loop in which the accumulator notes them too.
         """
         self._ledger.returned += messages
 
@@ -225,6 +225,7 @@ class Flow:
                 session.listen()
 
     def _arm_tick(self) -> None:
+        """Set the timer of the next tick, unless it is set or no session is paced."""
         if self._tick_timer is None and self._paced:
             pace_ns = min(session.pace_ns for session in self._paced)
             # A tick at the moment a flush is due serves both.
@@ -234,6 +235,7 @@ class Flow:
             self._tick_timer = self._loop.call_later(pace_ns / 1e9, self._tick)
 
     def _tick(self) -> None:
+        """Read every paced session once, then flush if that is due; write acknowledgements that waited for it."""
         self._tick_timer = None
         stopped = self.paused or self.reading_stopped
         if self._unwritten_ns and (stopped or time.monotonic_ns() - self._unwritten_ns >= self.pacing_ns):
@@ -258,7 +260,7 @@ class Flow:
     # --- flushing ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """End the span: hand its batches to the sender and its packet ids to the window."""
+        """End the open span: it gets the packet ids of all sessions, and its batches go to the sender."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -297,7 +299,7 @@ class Flow:
         self.flush()
 
     def _freed(self) -> None:
-        """Continue reading if enough memory is free."""
+        """Continue reading if half of the memory is free; the accumulator calls it after it has freed some."""
         if self._accumulator.buffered_bytes >= self._memory_bytes // 2:
             return
         self.paused = False
@@ -346,7 +348,7 @@ class Flow:
             session.send_acknowledgements()
 
     async def drained(self) -> None:
-        """Wait until every message that was read is in Kafka, QoS 0 included. The caller sets the limit.
+        """Wait until every message that was read is durable, QoS 0 included. The caller sets the limit.
 
         Call it at the end, when nothing is read any more.
         """

@@ -72,16 +72,16 @@ class Ingest:
         self._v5 = v5
         self._max_packet = max_packet
         self._max_record = max_record
-        self.ids: list[bytes] = []
-        self.ids2: list[bytes] = []
-        self.qos2: dict[bytes, bytes] = {}
+        self.ids: list[bytes] = []  # QoS 1 packet ids that no span has yet
+        self.ids2: list[bytes] = []  # the same of QoS 2
+        self.qos2: dict[bytes, bytes] = {}  # by packet id a digest of its message, until PUBREL
         # By packet id the number, in the order of QoS 2 messages, of the newest message with it on this connection.
         # Only its PUBREC is sent: the broker would take an earlier message's PUBREC for it.
         self.newest: dict[bytes, int] = {}
         self.handed2 = 0  # QoS 2 ids handed to spans on this connection
         self.reused = 0  # new messages with an id in use, on this connection
-        self.control = bytearray()
-        self.answers = bytearray()
+        self.control = bytearray()  # whole packets for paho
+        self.answers = bytearray()  # PUBCOMP packets, to be written
         self.taken = 0  # messages of the last feed before it raised
         self.missing = 0  # known number of bytes missing from the last packet
         self.redelivered = 0
@@ -239,6 +239,7 @@ class Ingest:
             return SLOW  # each message is logged and dead-lettered
 
     def _slow(self, flags: int, topic: bytes, properties: bytes, payload: bytes) -> None:
+        """Dispatch a message that the fast lane cannot take; a bad topic name makes it a dead letter."""
         try:
             self._dispatcher.slow(flags, topic, properties, payload)
         except TopicNameError as error:
@@ -270,7 +271,10 @@ class Ingest:
         return MalformedPacketError("The broker sent a PUBLISH without a topic, or one longer than its packet.")
 
     def _take_unusual(self, kind: int, packet_id: bytes, data: bytes, start: int, body: int, stop: int) -> bool:
-        """Take a message of QoS 2 or a redelivery. False when it is a copy of a held message."""
+        """Take a message of QoS 2 or a redelivery. False when it is a copy of a held message.
+
+        In ``data`` the topic's length is at ``start``, what follows the packet id at ``body``, the end at ``stop``.
+        """
         quality = kind & 6
         if quality in {0, 6}:
             raise MalformedPacketError("The broker sent a PUBLISH with QoS 3, or DUP with QoS 0 [MQTT-3.3.1-2, -4].")
@@ -300,6 +304,7 @@ class Ingest:
         return True
 
     def _take_other(self, flags: int, data: bytes, position: int, start: int, stop: int) -> None:
+        """Take a packet other than PUBLISH: from ``position`` to ``stop``; its fixed header ends at ``start``."""
         if flags == PUBREL:
             packet_id = data[start : start + 2]
             if stop - start < 2 or packet_id == b"\0\0":
@@ -319,7 +324,7 @@ class Ingest:
 
 
 def until_publish(data: bytes) -> int:
-    """How many bytes stand before the first PUBLISH."""
+    """How many bytes stand before the first PUBLISH; all, without one."""
     position = 0
     try:
         while data[position] & 0xF0 != PUBLISH:
@@ -331,7 +336,8 @@ def until_publish(data: bytes) -> int:
 
 
 def _ends_early(data: bytes, start: int, stop: int, *, with_id: bool, v5: bool) -> bool:
-    """Whether a PUBLISH, with its header before ``start``, ends within its topic length or properties."""
+    """Whether a PUBLISH, from behind its fixed header (``start``) to ``stop``, ends within its topic's or properties'
+    length."""
     if stop - start < 2:
         return True
     lengths = data[start + 2 + int.from_bytes(data[start : start + 2]) + 2 * with_id : stop]

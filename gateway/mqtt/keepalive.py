@@ -53,10 +53,10 @@ class Keepalive:
     def due(
         self, now_ns: int, *, read_ns: int, received_bytes: int, pongs: int, unfinished: bool, paused: bool
     ) -> Verdict:
-        """Decide when a ping is due.
+        """What to do now that a ping is due: send it, or give the connection up.
 
-        ``read_ns`` is the time of the last bytes, ``unfinished`` whether they end within a packet. While reading is
-        ``paused``, no answer can be missed.
+        Counts are totals. ``read_ns`` is the time of the last bytes, ``unfinished`` whether they end within a packet.
+        While reading is ``paused``, no answer can be missed.
         """
         finished, self._finished = self._finished, False
         before, self._stuck_bytes = self._stuck_bytes, None

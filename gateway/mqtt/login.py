@@ -92,7 +92,7 @@ class Login:
         return self.tokens is not None or self._settings.tls.certificate_file is not None
 
     async def other_token(self, refused: Shown) -> bool:
-        """Whether there is another token by now than the one that the broker refused."""
+        """Tell the source that the broker refused this token; whether there is another one by now."""
         if self.tokens is None or refused.credential is None:
             return False
         self.tokens.refused(refused.credential)

@@ -70,7 +70,7 @@ def plan_sessions(
             earlier = tuple(text for text in old.filters if text not in new.filters)
             merged[old.client_id] = replace(new, filters=new.filters + earlier)
         else:
-            left_behind.append(old)
+            left_behind.append(old)  # at another broker
     return Plan(tuple(merged.values()), tuple(forget), tuple(orphans), tuple(left_behind))
 
 
@@ -92,6 +92,7 @@ class OrphanSession(Session):
         turns: asyncio.Semaphore,
         ended: Callable[[], None],
     ) -> None:
+        """``turns`` bounds how many run at a time; ``ended`` is called once the session is gone."""
         subscriptions = tuple(Subscription(text, 1) for text in record.filters)
         number = record.session.rpartition("-")[2]  # it stood where a session of its number begins
         place = settings.worker + (int(number) if number.isdecimal() else 0)
@@ -117,7 +118,7 @@ class OrphanSession(Session):
         """Does not wait for the broker."""
         self._task = asyncio.create_task(self._retire(), name=self.name)
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        first.set_result(None)
+        first.set_result(None)  # so errors go to ``failed``, none to a caller of ``start``
         self._task.add_done_callback(lambda task: self._report(task, first))
 
     async def stop(self, deadline_ns: int) -> None:
@@ -141,6 +142,7 @@ class OrphanSession(Session):
                 self._move(SessionState.STOPPED)
 
     async def _retire(self) -> None:
+        """Resume, empty and end the session; again after each failure, until it is gone or a restart's stop comes."""
         siblings = self._data_path.siblings
         while True:
             sibling_subscribed = siblings.next_subscribed
@@ -175,7 +177,7 @@ class OrphanSession(Session):
                 self._servers.waited()
 
     async def _resume_and_end(self) -> bool:
-        """Whether the session has ended, or belongs to another client. Raises ConnectError."""
+        """True: the session has ended, or belongs to another client. False: try again. Raises ConnectError."""
         handshake, connection = await self._connect()
         connection.subscribed()
         self._move(SessionState.UNSUBSCRIBING)

@@ -85,7 +85,7 @@ def visit(
     retained: str | None = None,
     timeout_s: float,
 ) -> Visit:
-    """Make the visit. ``retained`` is a topic whose retained message is read.
+    """Connect once, subscribe to ``filters``, read the retained message of the topic ``retained``, and leave.
 
     Blocks for ``timeout_s`` for each answer at most. Broker and network failures are in the result, never raised.
     """
@@ -107,7 +107,7 @@ class _Visitor:
         self._v5 = settings.protocol == "5"
         self._filters, self._retained, self._timeout_s = filters, retained, timeout_s
         self.result = Visit()
-        self._ended = ""
+        self._ended = ""  # how the connection ended; empty: it has not
         client = self._client = make_client(_Client, settings, address, client_id, shown, clean=True)
         client.connect_timeout = timeout_s
         client.on_connect = self._on_connect
@@ -123,6 +123,7 @@ class _Visitor:
         return self.result
 
     def _visit(self) -> None:
+        """Fills ``result``; its ``seconds`` are those until CONNACK."""
         began = time.monotonic()
         # paho waits for a TLS or WebSocket handshake as long as its keepalive is. Longer than we wait, or it would be
         # paho that gives up, with words of its own.
@@ -147,14 +148,16 @@ class _Visitor:
             self._leave()
 
     def _properties(self) -> Properties:
+        """The properties of CONNECT, with MQTT 5."""
         settings = self._settings
         properties = connect_properties(settings)
         if settings.persistent and not self._filters:
-            # With nothing subscribed, to see whether the broker grants it; it goes with the DISCONNECT.
+            # With nothing subscribed, to see whether the broker grants it; DISCONNECT ends the session.
             properties.SessionExpiryInterval = int(settings.session_expiry.total_seconds())
         return properties
 
     def _no_answer(self) -> ConnectError:
+        """The error when no CONNACK came."""
         if self._ended:
             return reasons.ended_early(self._address, "CONNECT", self._ended)
         return ConnectError(
@@ -163,6 +166,7 @@ class _Visitor:
         )
 
     def _subscribe(self) -> None:
+        """Subscribe, for the codes of SUBACK, and unsubscribe at once."""
         filters: Any = [(one.filter, one.qos) for one in self._filters]
         if self._v5:
             filters = [(name, SubscribeOptions(qos=qos, retainHandling=2)) for name, qos in filters]
@@ -174,6 +178,7 @@ class _Visitor:
             self.result.error = ConnectError(text, "timeout")
 
     def _leave(self) -> None:
+        """Disconnect, which ends the session, and wait a moment for the broker to close."""
         properties = None
         if self._v5:
             properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
@@ -182,13 +187,14 @@ class _Visitor:
         self._wait(lambda: False, _FAREWELL_S)
 
     def _wait(self, condition: Any, timeout_s: float | None = None) -> None:
-        """Carry packets until ``condition`` holds, the connection has ended, or the time is over."""
+        """Carry packets until ``condition()`` holds, the connection has ended, or its time (None: a visit's) is up."""
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while not condition() and not self._ended and time.monotonic() < deadline:
             if self._client.loop(_TICK_S) != paho.MQTT_ERR_SUCCESS:
                 self._ended = self._ended or reasons.lost(0, sent=False)
 
     def _on_connect(self, _client: object, _data: object, _flags: object, reason: Any, properties: Any) -> None:
+        """CONNACK: note its code, and the limits in its properties by our names."""
         self.result.code = reason.value
         for theirs, ours in _PROPERTIES.items():
             value = getattr(properties, theirs, None)

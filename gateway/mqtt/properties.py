@@ -102,6 +102,7 @@ def _bytes(raw: bytes, position: int, length: int) -> bytes:
 
 
 def _text(raw: bytes, position: int) -> tuple[str, int]:
+    """The string at ``position``, after its length of two bytes, and the position behind it."""
     length = raw[position] << 8 | raw[position + 1]
     position += 2
     # What is no UTF-8 is shown as \xff and the like. MQTT calls it malformed, but it is a device's doing, which EMQX

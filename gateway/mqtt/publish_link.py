@@ -64,24 +64,24 @@ class PublishLink:
         self._retry = Retry(settings, self._siblings)
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._changed: list[Callable[[], None]] = []
-        self._waiting: dict[int, Published] = {}
-        self._received: dict[int, int] = {}  # QoS 2: the code of PUBREC; the broker may forget it until PUBREL came
+        self._changed: list[Callable[[], None]] = []  # called when there is more room, or none
+        self._waiting: dict[int, Published] = {}  # by packet id, until the broker has answered
+        self._received: dict[int, int] = {}  # QoS 2: by packet id the code of PUBREC, until PUBCOMP comes
         self._next_id = 0
-        self._window = 0
-        self._largest = _LARGEST
+        self._window = 0  # how many may wait for an answer
+        self._largest = _LARGEST  # bytes of a packet that the broker takes
         self._client: PahoClient | None = None
         self._stream: PacketStream | None = None
-        self._ended: asyncio.Future[tuple[str, str | None]] = self._loop.create_future()
+        self._ended: asyncio.Future[tuple[str, str | None]] = self._loop.create_future()  # label and detail
         self._redirection: Redirection | None = None  # in the last DISCONNECT
-        self._rest = b""
+        self._rest = b""  # the begin of a packet
         self._packets = bytearray()  # to be written together, before the loop waits
         self._watched: WatchedStream | None = None
-        self._idle = asyncio.Event()
+        self._idle = asyncio.Event()  # no message waits for an answer
         self._idle.set()
         self._is_stopping = False
         self.connected_ns: int | None = None
-        self.problem: str | None = "not connected yet"
+        self.problem: str | None = "not connected yet"  # why it is not connected
 
     # --- the port ------------------------------------------------------------------------------------
 
@@ -119,7 +119,8 @@ class PublishLink:
         self._changed.append(changed)
 
     def publish(self, message: Outgoing, published: Published) -> None:
-        """Send. Only while ``room`` is above 0. Raises ValueError for a message that is too large."""
+        """Send. Only while ``room`` is above 0. ``published`` is called later, with the broker's code. Raises
+        ValueError for a message that is too large."""
         stream = self._stream
         assert stream is not None
         assert self.room > 0
@@ -160,6 +161,7 @@ class PublishLink:
     # --- connecting ----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        """Keeps the connection, until it is cancelled."""
         siblings = self._siblings
         while True:
             sibling_subscribed = siblings.next_subscribed
@@ -203,6 +205,7 @@ class PublishLink:
         return False
 
     async def _connect(self) -> None:
+        """Connect to the present address; after CONNACK there is room. Raises ConnectError."""
         address = self._servers.current()
         self._redirection = None
         self._ended = self._loop.create_future()
@@ -243,6 +246,7 @@ class PublishLink:
             stream.close()
 
     def _end_connection(self, label: str, detail: str | None) -> None:
+        """Note the end. Unanswered messages are told None, or DENIED if EMQX ended because of it."""
         if self._watched is not None:
             self._watched.stop()
             self._watched = None
@@ -288,6 +292,7 @@ class PublishLink:
             self._tell_change()
 
     def _take_answer(self, stream: PacketStream, kind: int, body: bytes) -> None:
+        """``body`` is that of a PUBACK, PUBREC or PUBCOMP, its packet id first."""
         if len(body) < 2:
             self._end_connection("protocol", "the broker sent an acknowledgement without a packet id")
             return
@@ -315,6 +320,7 @@ class PublishLink:
     def _on_disconnect(
         self, _client: object, _data: object, flags: Any, reason: ReasonCode, properties: object
     ) -> None:
+        """paho's report that the connection has ended, by the broker's DISCONNECT or without one."""
         code = reason.value
         if flags.is_disconnect_packet_from_server:
             if code in REDIRECTIONS:
@@ -358,6 +364,7 @@ def encode_publish(message: Outgoing, packet_id: int, *, v5: bool) -> bytes:
 
 
 def _properties(message: Outgoing) -> bytes:
+    """The message's properties of MQTT 5, encoded."""
     found = bytearray()
     if message.expiry_s is not None:
         found += b"\x02" + min(message.expiry_s, 0xFFFF_FFFF).to_bytes(4)
@@ -380,7 +387,7 @@ def _text(text: str) -> bytes:
 
 
 def _variable(number: int) -> bytes:
-    """A variable byte integer [MQTT-1.5.5]."""
+    """``number`` as a variable byte integer [MQTT-1.5.5]. Raises ValueError beyond its range."""
     if number > _LARGEST:
         raise ValueError(f"the message has {number:,} bytes; MQTT allows {_LARGEST:,}")
     found = bytearray()

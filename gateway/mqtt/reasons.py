@@ -137,7 +137,7 @@ def disconnect_label(code: int) -> str:
 
 
 def ended_early(address: MqttAddress, packet: str, detail: str | None) -> ConnectError:
-    """The connection ended before the broker answered our packet."""
+    """The error that the connection ended before the broker answered ``packet``. ``detail``: the reason, if known."""
     return ConnectError(
         f"{address} ended the connection before it answered our {packet} ({detail or 'no reason given'}). Is this its "
         "MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",

@@ -44,7 +44,7 @@ def margin_s(certificate: Validity) -> float:
 def why_renew(
     shown: Shown, credential: Credential | None, certificate: Validity | None, now_s: float, *, early: float = 1.0
 ) -> Reason | None:
-    """Why a session with these credentials should connect again, given the present ones; None if it need not.
+    """Why a session with these credentials should connect again, given the present two; None if it need not.
 
     ``now_s`` is in seconds since 1970; ``early`` stretches the margin before a certificate's end.
     """
@@ -66,10 +66,10 @@ class Renewals:
         self._sessions = sessions
         self._metrics = metrics
         self._early = random.uniform(1.0, 1.2)  # noqa: S311 - for spreading workers, not for secrets
-        self._begin_ns = 0  # not before this moment, when a new token has come
-        self._woken = asyncio.Event()
+        self._begin_ns = 0  # not before this moment (monotonic), when a new token has come
+        self._woken = asyncio.Event()  # a new token has come
         self._task: asyncio.Task[None] | None = None
-        self._unwatch: Callable[[], None] | None = None
+        self._unwatch: Callable[[], None] | None = None  # ends the calls of ``_told``
 
     async def start(self) -> None:
         """Does nothing without expiring credentials."""
@@ -98,6 +98,7 @@ class Renewals:
         self._woken.set()
 
     async def _run(self) -> None:
+        """Do a round every CHECK_S, sooner after a failure or with a new token, until cancelled."""
         wait_s = CHECK_S
         while True:
             await until_set(self._woken, wait_s)
@@ -132,6 +133,7 @@ class Renewals:
         return done
 
     async def _renew(self, session: Session, reason: Reason) -> bool:
+        """Connect a session again and wait until it is subscribed; False if it could not be begun in time."""
         began_ns = time.monotonic_ns()
         renewed = await session.renew(SETTLE_S)
         result = "renewed" if renewed else "postponed"

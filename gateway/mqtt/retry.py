@@ -65,6 +65,7 @@ class Siblings:
 
     @staticmethod
     async def wait(pause: Pause, sibling_subscribed: asyncio.Event) -> None:
+        """Wait out the pause; a shared one ends as soon as another session is subscribed."""
         if pause.is_shared:
             await until_set(sibling_subscribed, pause.wait_ns / 1e9)
         else:
@@ -84,10 +85,10 @@ class Retry:
         self._stable_after_ns = nanoseconds(settings.stable_after)
         jitter = settings.reconnect_jitter
         soon_ns = max(initial_ns, min(max_ns, round(SOON_NS * (1 + jitter))))
-        self._soon = Backoff(initial_ns, soon_ns, jitter, rng=rng)
-        self._growing = Backoff(initial_ns, max_ns, jitter, rng=rng)
-        self._since_ns: int | None = None
-        self._short_lived = 0
+        self._soon = Backoff(initial_ns, soon_ns, jitter, rng=rng)  # while the broker is down
+        self._growing = Backoff(initial_ns, max_ns, jitter, rng=rng)  # after a refusal, or when waiting does not help
+        self._since_ns: int | None = None  # when the connection was subscribed
+        self._short_lived = 0  # connections in a row that ended soon
 
     @property
     def short_lived(self) -> bool:

@@ -46,9 +46,9 @@ class Servers:
     ) -> None:
         self._configured = tuple(addresses)
         self._policy = policy
-        self._index = place
-        self._redirected: MqttAddress | None = None
-        self._hops = 0
+        self._index = place  # of the present configured address, modulo their number
+        self._redirected: MqttAddress | None = None  # the server that a redirection named, while it is used
+        self._hops = 0  # redirections followed in a row
         self._tried = 0  # configured addresses in a row that failed, without a wait between them
         self._since_ns: int | None = None  # when the present connection was subscribed
 
@@ -112,6 +112,7 @@ class Servers:
         return why
 
     def _objection(self, address: MqttAddress, here: MqttAddress) -> str | None:
+        """Why a redirection from ``here`` to ``address`` is not followed, as a clause; None if it is."""
         if address == here:
             return "which is where we are"
         if here.encrypted and not address.encrypted:

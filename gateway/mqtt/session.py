@@ -150,6 +150,7 @@ class Session:
         return SessionRecord(self.plan.client_id, self.plan.name, filters, mqtt.protocol, tuple(mqtt.addresses))
 
     def _move(self, to: SessionState) -> None:
+        """Change the state; ``standing`` is set while it is RUNNING."""
         assert to is self.state or to in TRANSITIONS[self.state], f"{self.name}: {self.state} cannot become {to}"
         self.state = to
         if to is SessionState.RUNNING:
@@ -232,6 +233,7 @@ class Session:
         await first
 
     def _report(self, task: asyncio.Task[None], first: asyncio.Future[None]) -> None:
+        """The task has ended: its error goes to ``first``, which ``start`` awaits, or later to ``failed``."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         if first.done():
@@ -252,6 +254,7 @@ class Session:
             await end_tasks(self._task)
 
     async def _drain(self, verb: StopVerb) -> None:
+        """Have all that was read acknowledged and disconnect; RETIRE also empties and ends the session."""
         connection, client = self._connection, self._client
         assert connection is not None
         assert client is not None
@@ -290,7 +293,7 @@ class Session:
     async def _unsubscribe(
         self, client: PahoClient, connection: Connection, filters: Sequence[str], *, patience_s: float | None = None
     ) -> bool:
-        """Unsubscribe, and wait for UNSUBACK; whether it came."""
+        """Unsubscribe and wait for UNSUBACK, until ``patience_s`` of silence unless it is None; whether it came."""
         if not filters:
             return True
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -399,7 +402,7 @@ class Session:
                 self._servers.waited()
 
     def _pause_after(self, error: ConnectError, now_ns: int) -> Pause | None:
-        """Choose the next address. Returns the wait before it is tried."""
+        """Choose the next address. Returns the wait before it is tried; None: none."""
         early = self._connection  # it may have ended before SUBACK, with a reason of the broker's
         to, label = error.redirection, None
         if early is not None and early.ended.done():
@@ -441,7 +444,7 @@ class Session:
             if not begun:
                 connection.resume()
                 if not self._stopping:  # else a stop waits for the same acknowledgements
-                    connection.stopping = False
+                    connection.stopping = False  # ``settled`` has set it
         if begun:
             self._move(SessionState.RENEWING)
             await connection.disconnect(end_session=False)
@@ -510,6 +513,7 @@ class Session:
         return False
 
     def _make_connection(self, handshake: Handshake) -> Connection:
+        """A connection, not opened yet, over the socket of the handshake."""
         mqtt, path, client = self._settings.mqtt, self._data_path, handshake.client
         assert client.stream is not None
         self._connections += 1
@@ -643,7 +647,7 @@ class Session:
 
         The flush ends the open span, which may have packet ids of this connection."""
         if self._data_path.lost is not None:
-            self._data_path.lost.left(self.plan.client_id)
+            self._data_path.lost.left(self.plan.client_id)  # notes when it was disconnected
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         self._handshake = None
@@ -652,7 +656,7 @@ class Session:
         if connection is not None:
             connection.close()
             if self._stopping:
-                self.left_unacked += connection.returned
+                self.left_unacked += connection.returned  # messages that the stop left unacknowledged
             self._acknowledged += connection.acknowledged
             self._received_bytes += connection.received_bytes
             self._data_path.flow.flush()
@@ -662,6 +666,7 @@ class Session:
             client.drop_callbacks()
 
     def _announce(self, client: PahoClient, state: str) -> None:
+        """Publish the retained status, if the settings have a topic and the broker has not refused it."""
         if self.plan.status_topic is not None and self._may_announce:
             client.on_publish = self._on_announced
             self._unanswered += 1
@@ -671,6 +676,7 @@ class Session:
     def _on_announced(
         self, _client: object, _data: object, _packet_id: int, reason: ReasonCode, _properties: object
     ) -> None:
+        """PUBACK of a status: notes that nobody subscribes to it, or that it is refused."""
         self._unanswered -= 1
         if reason.value == NO_MATCHING_SUBSCRIBERS:
             self.unheard += 1

@@ -36,7 +36,7 @@ class PacketStream:
             None  # called when the stream must wait until the descriptor is writable
         )
         self.control = bytearray()  # whole packets for paho
-        self._out = bytearray()
+        self._out = bytearray()  # not written yet
         self._back = b""  # read, and put back
         self.closed = False
         self.failure: OSError | None = None  # why reading or writing ended, for the log
@@ -70,6 +70,7 @@ class PacketStream:
         return b"".join(frames)
 
     def _receive(self) -> bytes | None:
+        """Read once: None without bytes, empty at the end of the stream or after a failure."""
         try:
             return self._wrapped.recv(READ_BYTES)  # type: ignore[no-any-return]
         except _WOULD_BLOCK:
@@ -125,6 +126,7 @@ class PacketStream:
     # --- paho's ------------------------------------------------------------------------------------
 
     def recv(self, count: int) -> bytes:
+        """paho reads its packets here, out of ``control``."""
         control = self.control
         if not control:
             raise BlockingIOError
@@ -145,6 +147,7 @@ class PacketStream:
             self._tune()
 
     def close(self) -> None:
+        """May be called twice."""
         if not self.closed:
             self.closed = True
             # A DISCONNECT, if there is one: two bytes that fit. Not while the connecting thread still writes: given up

@@ -34,6 +34,7 @@ class WatchedStream:
         ended: Callable[[str], None],
         written: Callable[[], None] = lambda: None,
     ) -> None:
+        """``take`` gets bytes, ``ended`` the reason; ``written`` is called when nothing waits to be written."""
         self._client, self._stream = client, stream
         self._keepalive_s = keepalive.total_seconds()
         self._take, self._ended, self._written = take, ended, written
@@ -57,7 +58,7 @@ class WatchedStream:
             self._timer = self._loop.call_later(self._keepalive_s / _CHECKS_IN_KEEPALIVE, self._check)
 
     def stop(self) -> None:
-        """A second call is allowed."""
+        """Watch no longer; the stream stays open. A second call is allowed."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -68,6 +69,7 @@ class WatchedStream:
             self._timer.cancel()
 
     def _read(self) -> None:
+        """Give what has arrived to ``take``, then paho its packets; call ``ended`` at the end of the stream."""
         stream, client = self._stream, self._client
         if self._is_stopped or stream.closed or (data := stream.read()) is None:
             return
