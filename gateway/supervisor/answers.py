@@ -48,6 +48,7 @@ class FleetAnswers(Answers):
         return list(zip(slots, answers, strict=True))
 
     async def metrics(self, accept: str) -> Answer:
+        """The exposition of the supervisor and of all workers that answer; ``accept`` is the request's header."""
         answers = await self._ask("/metrics", accept)
         metrics, fleet = self._metrics, self._fleet
         metrics.workers.child().value = len(fleet.slots)
@@ -66,6 +67,7 @@ class FleetAnswers(Answers):
         return Answer(200, content_type, merge(texts))
 
     async def reasons(self) -> list[str]:
+        """Why the instance is not ready, a sentence each; empty when it is."""
         reasons: list[str] = []
         for slot, answer in await self._ask("/readyz"):
             said = {} if answer is None else json.loads(answer.body)
@@ -75,6 +77,7 @@ class FleetAnswers(Answers):
         return reasons
 
     async def status(self) -> dict[str, object]:
+        """/status of the instance: what its workers say, summed up, and of each its own."""
         workers: list[dict[str, Any]] = []
         retirees = [
             {"worker": slot, "problems": json.loads(answer.body).get("problems", [])}
@@ -125,6 +128,7 @@ class FleetAnswers(Answers):
         return late
 
     def _worker_problems(self, workers: list[dict[str, Any]]) -> list[Problem]:
+        """The problems of the workers' processes. Notes since when each has not answered."""
         now_ns = time.monotonic_ns()
         up = {worker["worker"] for worker in workers if worker["up"]}
         self._unanswered = {

@@ -65,6 +65,7 @@ class Channel(asyncio.Protocol):
         self._lost()
 
     def data_received(self, data: bytes) -> None:
+        """asyncio's call. Each line is a message; anything but a JSON object ends the channel."""
         self._buffer += data
         *lines, rest = self._buffer.split(b"\n")
         self._buffer = rest

@@ -14,7 +14,7 @@ _EOF: Final = "# EOF"
 
 
 def text_of(metrics: MetricSet, *, openmetrics: bool) -> str:
-    """Counters and gauges in one of the formats. No help or label value may need an escape."""
+    """Counters and gauges as OpenMetrics, or as Prometheus' text. No help or label value may need an escape."""
     lines: list[str] = []
     for family in metrics.families.values():
         assert isinstance(family, Family)

@@ -53,9 +53,9 @@ class Fleet:
         self.slots: dict[int, Slot] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._spawner = spawner
-        self._keepers: dict[int, asyncio.Task[None]] = {}
-        self._retirements: dict[int, asyncio.Task[None]] = {}
-        self._ends: set[asyncio.Task[None]] = set()
+        self._keepers: dict[int, asyncio.Task[None]] = {}  # by slot, what keeps a worker in it
+        self._retirements: dict[int, asyncio.Task[None]] = {}  # by slot, what drains and ends it
+        self._ends: set[asyncio.Task[None]] = set()  # of workers of closing slots that were told to stop
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -109,8 +109,8 @@ class Fleet:
         return None
 
     def adopt(self, settings: Settings) -> None:
-        """Use these settings from now on. Workers of closing slots end if theirs are others: their successors have the
-        new ones, as a password."""
+        """Use these settings from now on. Workers of closing slots that have others end; successors with the new
+        ones (a password, say) continue."""
         if settings is not self.settings:
             self.settings = settings
             for worker in self.retirees:
@@ -121,6 +121,7 @@ class Fleet:
                     task.add_done_callback(self._ends.discard)
 
     async def _roll_back(self, settings: Settings) -> None:
+        """Give the former settings back to the slots that have ``settings`` already."""
         for slot in list(self.slots.values()):
             if slot.settings is settings:
                 problem = await slot.replace(self.settings)
@@ -147,7 +148,7 @@ class Fleet:
         task.add_done_callback(report_failure(self._note_failure))
 
     async def _end_slot(self, number: int, worker: WorkerProcess | None) -> None:
-        """Drains the slot's leftover sessions and spool, then ends it; a worker that cannot finish gets successors."""
+        """Drains the slot's leftover sessions and spool, then ends it. Its ``worker``, if any, begins."""
         if worker is not None and worker.alive:
             worker.stop(signal.SIGUSR1)
             await end(worker, worker.settings)
@@ -181,7 +182,7 @@ class Fleet:
         missed: dict[int, int] = {}
         while True:
             await asyncio.sleep(_PING_S)
-            workers = [worker for worker in self._spawner if not worker.left]
+            workers = [worker for worker in self._spawner if not worker.left]  # ``left``: it was told to stop
             answers = await asyncio.gather(*(worker.responds(_PING_S) for worker in workers))
             missed = {
                 worker.pid: missed.get(worker.pid, 0) + 1
@@ -212,6 +213,7 @@ class Fleet:
             worker.stop(signal.SIGTERM)
 
     async def _stop_all(self, workers: Iterable[WorkerProcess], verb: StopVerb) -> Stopped:
+        """Tells workers to stop, if that is not done yet, and waits. Only holders of a slot are told to retire."""
         told = list(workers)
         holders = {id(slot.current) for slot in self.slots.values()}
         for worker in told:

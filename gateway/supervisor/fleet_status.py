@@ -84,7 +84,7 @@ def merged(workers: list[Row], own: list[Problem], late: Sequence[Row] = ()) -> 
 
 
 def _rows(rows: list[Row], key: tuple[str, ...], order: tuple[str, ...]) -> list[Row]:
-    """Merges rows of several workers with equal keys."""
+    """Merges rows of several workers with equal keys. ``order``: the words for health, the worst last."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         place = tuple(row[name] for name in key)
@@ -185,6 +185,7 @@ def _one_commands(rows: list[Row]) -> Row:
 
 
 def _latency(workers: list[Row]) -> Row:
+    """``latency`` of the workers' buckets added up."""
     counts: list[int] = []
     for one in workers:
         buckets = one["buckets"]

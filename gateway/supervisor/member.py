@@ -56,7 +56,7 @@ class Membership:
             self._go.set()  # the supervisor may still be loading
         self._answering: set[asyncio.Task[None]] = set()
         self._reload: Callable[[str, Settings | None], Awaitable[list[str]]] | None = None
-        self._progress: Callable[[], object] = lambda: None
+        self._progress: Callable[[], object] = lambda: None  # a value that changes with progress
         self._telling: asyncio.Task[None] | None = None
 
     async def open(
@@ -75,7 +75,7 @@ class Membership:
         self._telling = asyncio.create_task(self._tell_progress(), name="tell progress")
 
     async def start(self) -> None:
-        """Raises nothing: a slot that another process still has is reported by the identity."""
+        """Returns when the slot is free, or will not be: the identity reports that, so nothing is raised."""
         memory.freeze_loaded_objects()  # the cost of the first collection is paid before messages arrive
         self._say("warm")
         await self._go.wait()
@@ -86,7 +86,7 @@ class Membership:
         self._say("released")
 
     async def _wait_for_slot(self) -> None:
-        """A worker whose supervisor died still drains: its slot becomes free by its deadline."""
+        """Wait while a worker holds the slot: one whose supervisor died drains until its deadline."""
         directory, slot = self._settings.data_dir, self._settings.worker
         patience_s = self._settings.shutdown_timeout.total_seconds() + _GRACE_S
         began = time.monotonic()
@@ -140,6 +140,7 @@ class Membership:
     # --- messages from the supervisor ---
 
     def _take_message(self, message: Message) -> None:
+        """Begin what the supervisor says: go, a question (``ask``), or a step of a reload."""
         match message:
             case {"say": "go"}:
                 self._go.set()
@@ -156,6 +157,7 @@ class Membership:
         task.add_done_callback(self._answering.discard)
 
     async def _take_reload_step(self, number: int, step: str, text: str | None) -> None:
+        """Take the step and report its outcome. ``text``: the settings as JSON, None for a step without."""
         assert self._reload is not None
         sentence, remarks = None, []
         telling = asyncio.create_task(self._tell_progress(), name="tell progress")

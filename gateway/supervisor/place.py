@@ -27,7 +27,7 @@ def find_supervisor(directory: Path) -> int | None:
 
 @contextlib.contextmanager
 def held_place(directory: Path, instance: str) -> Iterator[Reports]:
-    """Hold the lock while the block runs; the reports stay afterwards. Raises PlaceError, IdentityError."""
+    """Be the directory's one supervisor while the block runs; the reports stay. Raises PlaceError, IdentityError."""
     try:
         with explained(directory):
             directory.mkdir(parents=True, exist_ok=True)

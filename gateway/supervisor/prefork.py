@@ -62,7 +62,7 @@ def fork_workers(
 
 
 def _load_and_fork(channels: list[socket.socket], load: Callable[[], None], writing: int) -> socket.socket:
-    """In the process between: tells the supervisor the workers' numbers and ends. In a worker: its channel."""
+    """In the process between: writes the workers' process ids into ``writing`` and ends. In a worker: its channel."""
     os.setsid()  # a terminal's Ctrl-C reaches the supervisor alone
     load()
     try:
@@ -78,6 +78,7 @@ def _load_and_fork(channels: list[socket.socket], load: Callable[[], None], writ
 
 
 def _become_worker(channel: socket.socket, channels: list[socket.socket]) -> socket.socket:
+    """In the new process: closes what is not its own. Returns ``channel``."""
     for other in channels:
         if other is not channel:
             other.close()

@@ -64,6 +64,7 @@ class Reaper:
         asyncio.get_running_loop().call_soon(self._reap)  # before the signal had a handler, perhaps
 
     def _reap(self) -> None:
+        """At SIGCHLD: collects all children that have ended, and tells who watches them."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -87,8 +88,8 @@ class WorkerProcess:
         self.pid = 0
         self.sentence: str | None = None
         self.unacked = 0
-        self.left = False
-        self.status: int | None = None
+        self.left = False  # whether it was told to stop
+        self.status: int | None = None  # its exit status; negative: the signal that ended it
         self._channel: Channel | None = None
         self._marks: set[Mark] = set()
         self._changed: list[asyncio.Future[None]] = []
@@ -114,8 +115,8 @@ class WorkerProcess:
         return self._moves, None if "up" in self._marks else cpu_ticks(self.pid)
 
     async def reached(self, mark: Mark, silence_s: float | None = None) -> bool:
-        """Waits until it has reported ``mark``. False: it ended, made no progress for ``silence_s``, or MOST_S
-        passed."""
+        """Waits until it has reported ``mark``. False: it ended, or (not if ``silence_s`` is None) made no progress for
+        that time, or MOST_S passed."""
 
         async def there(timeout_s: float | None) -> bool:
             return await self._until(lambda: mark in self._marks, timeout_s)
@@ -153,6 +154,7 @@ class WorkerProcess:
         return self.status
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Waits; whether ``condition`` held before the process ended or the time (None: without limit) was over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.alive and not condition():
@@ -234,6 +236,7 @@ class WorkerProcess:
         self._channel.send_line(to_json(self.settings))
 
     def _take_message(self, message: Message) -> None:
+        """Notes what the worker reports, gives an answer to its request, wakes those that wait."""
         match message:
             case {"say": "up" | "warm" | "ready" | "released" as mark}:
                 self._marks.add(mark)
@@ -264,6 +267,7 @@ class WorkerProcess:
             self._settle(number, None)
 
     def finish(self, status: int) -> None:
+        """The process has ended: notes its exit status, wakes those that wait."""
         self.status = status
         self._hung_up()
         if self._channel is not None:

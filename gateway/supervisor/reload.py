@@ -34,7 +34,7 @@ class FleetReload:
         self.remarks: list[str] = []
 
     async def run(self, *, dry_run: bool = False) -> str | None:
-        """None, or why nothing has changed."""
+        """Returns None, or why nothing has changed. ``dry_run``: only try."""
         async with contextlib.AsyncExitStack() as stack:
             slots = list(self._fleet.slots.values())
             for slot in slots:
@@ -43,6 +43,7 @@ class FleetReload:
         return problem  # noqa: RET504 - for mypy the stack might swallow an exception, and then there is nothing
 
     async def _run(self, slots: list[Slot], *, dry_run: bool) -> str | None:
+        """Take all workers through the steps. Returns the first problem, or None."""
         running = await asyncio.gather(*(_running(slot) for slot in slots))
         workers = [worker for worker in running if isinstance(worker, WorkerProcess)]
         problems = [problem for problem in running if isinstance(problem, str)]
@@ -69,6 +70,7 @@ class FleetReload:
 
 
 async def _roll_back(worker: WorkerProcess) -> None:
+    """Give a worker its former settings back after a failed commit; kill it if that fails."""
     answer = await worker.reload("roll back", None, _STEP_S)
     if answer.sentence is not None and worker.alive:
         # Its next process has the former settings.

@@ -51,7 +51,7 @@ class Verdict(Enum):
 
 
 def judge(status: int, *, told: bool, ever_ready: bool) -> Verdict:
-    """What to do about a worker that ended with ``status``.
+    """What to do about a worker that ended with ``status``; ``told``: to stop.
 
     Bad settings, a refusal and a missing topic end a gateway that has never been ready, as without a supervisor. Later
     they may be temporary (a password change), and other workers run.
@@ -74,14 +74,14 @@ class Slot:
         self.number = number
         self.settings = settings
         self.current: WorkerProcess | None = None
-        self.restarts = 0
-        self.ended_ns = 0
-        self.problem: str | None = None
+        self.restarts = 0  # after ends by themselves
+        self.ended_ns = 0  # when a worker last ended by itself (monotonic)
+        self.problem: str | None = None  # why no worker is ready
         self._spawner = spawner
         self._ever_ready = not first_start
         self._backoff = Backoff(500_000_000, 30_000_000_000)
-        self.changing = asyncio.Lock()
-        self._changed = asyncio.Event()
+        self.changing = asyncio.Lock()  # held while the worker is chosen
+        self._changed = asyncio.Event()  # ``replace`` has ended
 
     async def keep(self) -> None:
         """Keeps a worker in the slot until cancelled. Raises VainError at the first start."""
@@ -101,7 +101,7 @@ class Slot:
                 await self._wait()
 
     async def _present(self) -> WorkerProcess | None:
-        """The slot's worker, started if there is none."""
+        """The slot's worker, started if there is none; None if the system refuses a process."""
         async with self.changing:
             if self.current is None:
                 try:
@@ -112,6 +112,7 @@ class Slot:
             return self.current
 
     async def _admit(self, worker: WorkerProcess) -> None:
+        """Let the worker have the slot, and note that it is ready. Returns also when it ends before."""
         if await worker.reached("warm"):
             worker.go()  # a successor gets it twice, which is harmless
         if await worker.reached("ready"):
@@ -121,6 +122,7 @@ class Slot:
             _log.info("worker_ready", slot=self.number, pid=worker.pid)
 
     def _judge_end(self, worker: WorkerProcess, status: int) -> None:
+        """What follows from a worker's end. Raises VainError if another start would end the same way."""
         self.problem = worker.sentence or f"Its process ended {describe(status)}."
         match judge(status, told=worker.left, ever_ready=self._ever_ready):
             case Verdict.EXPECTED:
@@ -157,6 +159,7 @@ class Slot:
         return problem
 
     async def _replace(self, settings: Settings) -> str | None:
+        """What ``replace`` does and returns; the caller holds ``changing``."""
         old, before = self.current, self.settings
         try:
             new = await self._spawner.spawn(self.number, settings, "successor")
@@ -210,7 +213,7 @@ class Slot:
 
 
 async def end(worker: WorkerProcess, settings: Settings) -> None:
-    """Waits for a stopping worker; kills it after its deadline."""
+    """Waits for a stopping worker; kills it after its deadline by these settings."""
     if await worker.ended(_patience_s(settings)) is None:
         _log.error("worker_killed", slot=worker.slot, pid=worker.pid, why="it did not stop within shutdown_timeout")
         worker.stop(signal.SIGKILL)
@@ -218,7 +221,7 @@ async def end(worker: WorkerProcess, settings: Settings) -> None:
 
 
 def describe(status: int) -> str:
-    """``with status 1``, ``by SIGKILL``."""
+    """How a process ended: ``with status 1``, ``by SIGKILL``."""
     if status >= 0:
         return f"with status {status}"
     with contextlib.suppress(ValueError):

@@ -55,7 +55,7 @@ class Supervisor:
         own_logs: contextlib.ExitStack,
     ) -> None:
         settings = self._settings = loaded.settings
-        self._load = load
+        self._load = load  # reads the settings again; blocks
         self._logs = own_logs
         _warn(loaded)
         self._reports = reports
@@ -109,6 +109,7 @@ class Supervisor:
         return stopped
 
     async def _stop(self, stop: StopRequest) -> Stopped:
+        """Stop all workers, and report how that went. A second signal ends them at once."""
         stop.request()
         self._doing = "stopping"
         self._reports.begin("stop")
@@ -128,6 +129,7 @@ class Supervisor:
     # --- operations requested by signals ---
 
     async def _operate(self) -> None:
+        """Do what is asked, one operation after another, until cancelled."""
         while True:
             wish = await self._asked.get()
             if wish is None:
@@ -140,6 +142,7 @@ class Supervisor:
             self._doing = "running"
 
     async def _restart(self) -> None:
+        """Replace the workers, one after another; the settings stay."""
         self._begin("restart", "restarting")
         began = time.monotonic()
         problem = await self.fleet.roll(self.fleet.settings)
@@ -156,6 +159,7 @@ class Supervisor:
         self._finish("roll", problem, self._replaced(began))
 
     async def _roll_settings(self) -> str | None:
+        """Returns None, or why the settings stay."""
         try:
             loaded = await asyncio.to_thread(self._load)
             settings = loaded.settings
@@ -194,6 +198,7 @@ class Supervisor:
         self._reports.begin(operation, wish.number if wish is not None else 0)
 
     def _finish(self, operation: Operation, problem: str | None, done: str, **details: Any) -> None:
+        """Report and log an operation's end: ``problem`` is None after success, ``done`` what it did."""
         self._reports.finish(operation, problem, done, **details)
         name = "restart" if operation == "restart" else "reload"
         if problem is None:
@@ -206,6 +211,7 @@ class Supervisor:
 
 
 def _loggable(details: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a log line, from the details of a report."""
     fields: dict[str, Any] = {}
     if changed := details.get("changes"):
         fields["changed"] = [change["path"] for change in changed]
@@ -252,7 +258,7 @@ async def supervise(
     loaded: Loaded, load: Callable[[], Loaded], prepared: Mapping[int, Prepared]
 ) -> tuple[ExitStatus, StopSignals]:
     """Run workers until a signal ends them; ``load`` reads the settings again, blocking, and raises ConfigError.
-    ``prepared`` are the first workers.
+    ``prepared`` are the first workers. Also returns the signal handlers, by which the caller ends as the signal would.
 
     Raises PlaceError, HttpPortError, and VainError at the first start.
     """
