@@ -70,8 +70,8 @@ class Reloader:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._now = _Generation(worker.settings, worker.mqtt.router, worker.mqtt.chains)
-        self._next: _Generation | None = None
-        self._before: _Generation | None = None
+        self._next: _Generation | None = None  # prepared, until ``commit``
+        self._before: _Generation | None = None  # the former one, until ``finish`` or ``roll_back``
         self._closing: Chains | None = None  # of the former generation
         self._stepping = asyncio.Lock()
 
@@ -101,7 +101,7 @@ class Reloader:
         return remarks
 
     async def _look_outside(self, settings: Settings, router: Router, *, dry_run: bool) -> list[str]:
-        """Check that Kafka has the topics and accepts the login. Raises GatewayError."""
+        """Check that Kafka has the topics and accepts the login. Returns remarks; raises GatewayError."""
         kafka, before = self._worker.kafka, self._now.settings
         remarks = []
         if not same(before.kafka.sasl, settings.kafka.sasl):
@@ -122,6 +122,7 @@ class Reloader:
         return remarks
 
     async def _look_for(self, topics: list[str], settings: Settings, *, dry_run: bool) -> list[str]:
+        """Create the topics that Kafka lacks; with ``dry_run`` only look. Returns remarks; raises GatewayError."""
         kafka, names = self._worker.kafka, ", ".join(topics)
         unanswered = [f"Kafka has not answered yet, so whether it has {names} is seen when it does."]
         try:
@@ -147,6 +148,7 @@ class Reloader:
             return await self._take_step(step, settings)
 
     async def _take_step(self, step: str, settings: Settings | None) -> list[str]:
+        """Do what ``step`` names; the caller holds the lock. Only "prepare" and "try" have settings."""
         match step:
             case "prepare" | "try":
                 assert settings is not None
@@ -196,6 +198,7 @@ class Reloader:
         await self._leave_former_filters()
 
     async def _leave_former_filters(self) -> None:
+        """Unsubscribe filters that no route names, and close the former generation's interceptors."""
         for name, error in (await self._worker.mqtt.unsubscribe_stale()).items():
             log.warning("filters_not_left", session=name, error=str(error), retried="at its next connect")
         if self._closing is not None:
@@ -205,7 +208,7 @@ class Reloader:
     # --- the exchange ------------------------------------------------------------------------------
 
     async def _exchange(self, before: _Generation, after: _Generation) -> list[str]:
-        """Exchange one generation for another. No message comes before the first ``await``."""
+        """Exchange one generation for another. No message comes before the first ``await``. Returns remarks."""
         worker, mqtt = self._worker, self._worker.mqtt
         holds = mqtt.holding()
         move = moved(before.router.routes, after.router.routes, altered=after.altered, stopped=holds)
@@ -227,7 +230,7 @@ class Reloader:
         return [*remarks, *subscribing.result()]
 
     async def _release_when_durable(self, names: frozenset[str]) -> list[str]:
-        """Release the held routes, once every message received before them is durable."""
+        """Release the held routes, once every message received before is durable. Returns remarks."""
         if not names:
             return []
         try:
@@ -245,7 +248,7 @@ class Reloader:
         return []
 
     async def _subscribe(self) -> list[str]:
-        """Subscribe every session to what its routes ask for now. Raises GatewayError."""
+        """Subscribe every session to what its routes ask for now. Returns remarks; raises GatewayError."""
         answers = await self._worker.mqtt.subscribe()
         errors = [answer for answer in answers.values() if isinstance(answer, BaseException)]
         for error in errors:
@@ -262,7 +265,7 @@ def _names(router: Router) -> frozenset[str]:
 
 
 def _older(before: _Generation, router: Router) -> tuple[tuple[float, Router], ...]:
-    """The routers behind a new one: young enough, and with filters that no later one has.
+    """The routers behind a new one: young enough, with filters that no later one has; each with its time of leaving.
 
     Their number is bounded by the different filters within ``FORMER_S``, however often settings are read.
     """

@@ -32,7 +32,7 @@ class AloneReload:
 
     def __init__(self, loaded: Loaded, load: Callable[[], Loaded]) -> None:
         settings = loaded.settings
-        self._load = load
+        self._load = load  # reads the settings again; blocks
         self._who = f"worker-{settings.worker}.reload"
         self._directory = settings.data_dir
         self._reports = Reports(settings.data_dir, self._who)
@@ -54,6 +54,7 @@ class AloneReload:
         await end_tasks(self._task)
 
     async def _run(self, worker: Worker, reloader: Reloader) -> None:
+        """Do each reload that is asked for and report it, until cancelled."""
         while True:
             wish = await self._asked.get()
             self._reports.begin("reload", wish.number)
@@ -71,6 +72,7 @@ class AloneReload:
                 _log.error("reload_failed", error=problem)
 
     async def _reload(self, worker: Worker, reloader: Reloader, wish: Wish) -> tuple[str | None, str, dict[str, Any]]:
+        """Returns the problem or None, what was done, and the report's details."""
         if wish.rolling:
             return "Without a supervisor (workers = 0) there is nobody to replace this worker.", "", {}
 
@@ -90,6 +92,7 @@ class AloneReload:
 
 
 async def _commit(reloader: Reloader, remarks: list[str]) -> None:
+    """Use the prepared settings, or roll back and raise. Adds to ``remarks``."""
     try:
         remarks += await reloader.commit()
     except Exception:  # a defect of ours too: half of the settings is worse than the old ones

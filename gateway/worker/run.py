@@ -70,6 +70,7 @@ async def run_worker(
 
 
 def _on_state(membership: Membership | None, _old: State, new: State) -> None:
+    """The life cycle's listener: reports the worker ready, to a supervisor if there is one."""
     if new is State.RECOVERY:
         memory.freeze_loaded_objects()  # before a session brings messages, which would wait for it
     elif new is State.RUNNING:

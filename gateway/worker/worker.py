@@ -136,7 +136,7 @@ class Worker:
         self._watch_metrics()
 
     def _make_spooling(self) -> Spooling | None:
-        """A spool that is switched off still delivers what it holds."""
+        """The spool; None if it is off and has no folder. One that is switched off still delivers what it holds."""
         settings = self.settings
         if not settings.spool.enabled and not spool_path(settings.data_dir, settings.worker).exists():
             return None
@@ -149,7 +149,7 @@ class Worker:
         return spooling
 
     def _make_commanding(self) -> Commanding | None:
-        """The way down to devices. Its modules are loaded only where the settings have commands."""
+        """The way down to devices, or None. Its modules are loaded only where the settings have commands."""
         if not self.settings.commands or self._retiring:
             return None
         from gateway.components.commanding import Commanding
@@ -163,7 +163,7 @@ class Worker:
     def _core(self, membership: Membership | None) -> tuple[Component, ...]:
         """Components that start before the sessions, in order. They stop after the sessions, in reverse.
 
-        Alone: first the identity, then the port, so that /readyz says why a start takes long. Under a supervisor:
+        Alone: first the identity, then the port, so that /readyz says why a start takes long. With ``membership``:
         first whatever does not need the slot, since another process may still have it. So the slot is free again
         before whatever takes long to close.
         """
@@ -240,6 +240,7 @@ class Worker:
         self.metrics.messages_filtered.child(route, reason).value += 1
 
     def _watch_metrics(self) -> None:
+        """Have the metrics read their values from the parts."""
         metrics = self.metrics
         metrics.watch_ledger(self.ledger)
         metrics.watch_chains(self.mqtt.chains)
