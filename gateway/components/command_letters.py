@@ -53,6 +53,7 @@ class CommandDeadLetters:
         written: Callable[[int, int], None],
         broken: Callable[[BaseException], None],
     ) -> None:
+        """``written`` gets offset and size of each letter in Kafka, ``broken`` a defect."""
         self._name, self._instance, self._written, self._broken = name, instance.encode(), written, broken
         self._queue: deque[_Part] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +86,7 @@ class CommandDeadLetters:
         await end_tasks(self._task)
 
     async def _write(self) -> None:
+        """Write what is queued; ends once Kafka has it, and ``bury`` begins it again."""
         try:
             await self._writer.partitions()
             await self._writer.write(LETTERS_PARTITION, self._queue)

@@ -40,6 +40,7 @@ async def _facts(
 async def _create(
     settings: KafkaSettings, client_id: str, commands: CommandSettings, partitions: int, login: KafkaLogin | None
 ) -> None:
+    """Create the status topic, with the retention of the settings and so many partitions."""
     declared = TopicSettings(
         name=commands.status_topic, partitions=partitions, replication=settings.topics.replication,
         retention=commands.status_retention, cleanup_policy="compact,delete",

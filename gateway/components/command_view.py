@@ -37,9 +37,9 @@ class CommandView:
         self._client_id = client_id
         self._dispatcher = dispatcher
         self.errors: dict[str, str] = {}
-        self.deleted_ns = 0
+        self.deleted_ns = 0  # when Kafka last deleted commands unread
         self._seconds = metrics.commands_seconds.child(commands.name)
-        self._lines = RepeatLimiter(FLOOD_INTERVAL_NS, lines=FLOOD_LINES)
+        self._lines = RepeatLimiter(FLOOD_INTERVAL_NS, lines=FLOOD_LINES)  # of the log
         account, name = dispatcher.account, commands.name
         metrics.commands_consumed.watch(lambda: account.consumed, name)
         metrics.commands_given_up.watch(lambda: account.given_up, name)

@@ -85,6 +85,7 @@ class Commanding:
         *,
         is_retired: Callable[[], bool],
     ) -> None:
+        """``producer`` gives the started producer, or None; ``renew`` replaces it, for a reason."""
         settings = worker.settings
         self._is_retired = is_retired
         self.link = PublishLink(settings.mqtt, link_client_id(settings), worker.mqtt.login)
@@ -110,6 +111,7 @@ class Commanding:
         await self.link.stop(time.monotonic_ns())
 
     def problems(self) -> Iterable[Problem]:
+        """The connection's problem, then those of each ``[[commands]]``."""
         if self.link.problem is not None and self.link.connected_ns is None:
             yield Problem(
                 "commands-disconnected",
@@ -212,7 +214,7 @@ class CommandRunner:
             self._tasks.append(asyncio.create_task(self._again("answers", self._listen), name=f"answers {self.name}"))
 
     async def stop(self, deadline_ns: int, *, retire: bool) -> None:
-        """Leave the group. It calls ``revoked``, which finishes what can be finished."""
+        """Leave the group, for good with ``retire``. It calls ``revoked``, which finishes what can be finished."""
         self._is_stopping = True
         if self._group is not None:
             left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
@@ -229,7 +231,7 @@ class CommandRunner:
         await self._sink.close()
 
     async def _again(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do something until the stop; after a failure again, with growing pauses."""
+        """Await ``work()`` until the stop; after a failure again, with growing pauses."""
         backoff = Backoff(500_000_000, 10_000_000_000)
         while not self._is_stopping:
             try:
@@ -241,7 +243,7 @@ class CommandRunner:
             except Exception as error:
                 self.view.errors[part] = repr(error)
                 log.exception("commands_defect", commands=self.name, part=part)
-            self._timer_ns = 0
+            self._timer_ns = 0  # the next ``look`` sets the timer anew
             await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
 
     def _broken(self, part: str, error: BaseException) -> None:
@@ -254,6 +256,7 @@ class CommandRunner:
     # --- records -------------------------------------------------------------------------------------
 
     async def _consume(self) -> None:
+        """Be a member of the group and take its records. ``_again`` calls it again after a failure."""
         settings, client_id = self._settings, self._link.client_id
         await prepare_topics(settings.kafka, client_id, self._commands, self._login)
         group = GroupMember(
@@ -275,7 +278,7 @@ class CommandRunner:
                 records = await group.read()
                 if records:
                     self.dispatcher.take(records)
-                    self._rewind_to(self.dispatcher.rewind_ms())
+                    self._rewind_to(self.dispatcher.rewind_ms())  # answers since then are read again
                     self.look()
         finally:
             await end_tasks(assigning)
@@ -313,7 +316,7 @@ class CommandRunner:
             await asyncio.sleep(_GROWN_S)
 
     async def _keep_topic(self) -> None:
-        """Have a status topic made anew that somebody deletes: statuses wait for it."""
+        """Create the status topic again whenever somebody deletes it: statuses wait for it. Runs until cancelled."""
         topic = self._commands.status_topic
         while True:
             await asyncio.sleep(_GROWN_S)
@@ -329,6 +332,7 @@ class CommandRunner:
         self._new.update(partitions)
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
+        """The group waits for this before it gives the partitions to others: settle, let go, commit."""
         for partition in partitions:
             self._new.pop(partition, None)
         self.dispatcher.close(partitions)
@@ -341,6 +345,7 @@ class CommandRunner:
         await self._commit(offsets)
 
     def lost(self, partitions: Collection[Partition]) -> None:
+        """The group's call: the partitions may be another's already, so nothing is committed."""
         for partition in partitions:
             self._new.pop(partition, None)
         if partitions:
@@ -348,6 +353,7 @@ class CommandRunner:
         self._let_go(partitions)
 
     def missed(self, partition: Partition, first: int, end: int) -> None:
+        """The group's call: the records of these offsets were deleted before they were read."""
         count = self.dispatcher.deleted(partition, end)
         self.view.deleted_ns = time.monotonic_ns()
         log.error(
@@ -369,6 +375,7 @@ class CommandRunner:
     # --- commits -------------------------------------------------------------------------------------
 
     async def _committing(self) -> None:
+        """Commit every COMMIT_S, until cancelled."""
         while True:
             await asyncio.sleep(COMMIT_S)
             try:
@@ -377,6 +384,7 @@ class CommandRunner:
                 log.exception("commands_defect", commands=self.name, part="commits")
 
     async def _commit(self, offsets: Mapping[Partition, Committed]) -> None:
+        """Commit these offsets. A failure is logged; a later commit includes them."""
         if not offsets or self._group is None:
             return
         try:
@@ -391,6 +399,7 @@ class CommandRunner:
     # --- the way back --------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
+        """Read the topics that bring something back. ``_again`` calls it again after a failure."""
         feed = TopicFeed(self._settings.kafka, self._link.client_id, sorted(self._ways), self._login)
         await feed.start()
         self._feed = feed
@@ -408,7 +417,7 @@ class CommandRunner:
                 self.look()
         finally:
             self._feed = None
-            self._rewind_to(self.dispatcher.oldest_ms())
+            self._rewind_to(self.dispatcher.oldest_ms())  # the next feed reads again from there
             await feed.stop()
 
     def _rewind_to(self, moment_ms: int | None) -> None:
@@ -417,6 +426,7 @@ class CommandRunner:
             self._rewind_ms = moment_ms if self._rewind_ms is None else min(moment_ms, self._rewind_ms)
 
     def _take_uplink(self, record: LoggedRecord) -> None:
+        """Give the dispatcher a record from a device, as each kind that its topic brings."""
         dispatcher = self.dispatcher
         for kind in self._ways[record.place.topic]:
             if kind == "answers" and (answer := read_answer(record)) is not None:
@@ -448,6 +458,7 @@ class CommandRunner:
         return self._feed is not None and self._worker.mqtt.fetches(names)
 
     def _arm(self, due_ns: int, now_ns: int) -> None:
+        """Have ``look`` called at ``due_ns``, or within a second if that is later."""
         due_ns = min(due_ns, now_ns + 1_000_000_000)  # sessions come and go without telling
         if self._timer is not None and self._timer_ns <= due_ns and self._timer_ns > now_ns:
             return

@@ -121,6 +121,7 @@ class KafkaSide:
         return self.producer() if self.started else None
 
     def _make_producer(self) -> KafkaProducer:
+        """A producer that is not started; it knows the topics of routes, settings and queues."""
         topics = {*self.routed_topics(), *self._settings.own_topics, *(topic for topic, _ in self.partitions.queues)}
         return KafkaProducer(
             self._settings.kafka,
@@ -227,6 +228,7 @@ class KafkaSide:
         await self._ensure_topics(backoff)
 
     def _go_on_without(self, sentence: str, backoff: Backoff) -> None:
+        """End the start before Kafka has answered: the rest of it runs as a task."""
         log.warning("kafka_not_ready", error=sentence)
         self.problem = sentence
         self.sender.start_later()
@@ -234,6 +236,7 @@ class KafkaSide:
         self._late.add_done_callback(report_failure(self._fail))
 
     async def _ensure_topics(self, backoff: Backoff) -> None:
+        """Once Kafka has answered: create missing topics, and pin their partitions. Asks until it works."""
         await self.counts.started.wait()
         while True:
             try:
@@ -255,7 +258,7 @@ class KafkaSide:
 
     async def wait_until_messages_can_be_taken(self) -> None:
         """Return when Kafka is there, or when the spool knows the partitions of every topic."""
-        if self._late is None:
+        if self._late is None:  # Kafka answered during the start
             return
         assert self.spooling is not None
         if self.spooling.pin_all(self.routed_topics()):
@@ -283,11 +286,11 @@ class KafkaSide:
         if producer is None:
             return None
         missing = await self.topics.missing(producer, topics)
-        producer.forget_topics(topics)
+        producer.forget_topics(topics)  # else a missing one is logged every second
         return missing
 
     async def ensure(self, topics: list[str], settings: Settings) -> bool:
-        """Create the topics that Kafka does not have, by other settings. False while Kafka has not answered.
+        """Create the topics that Kafka does not have, by these settings. False while Kafka has not answered.
 
         Raises RetriableError."""
         producer = self.started_producer()
@@ -303,7 +306,7 @@ class KafkaSide:
 
     def adopt(self, settings: Settings, router: Router, chains: Chains) -> None:
         """Use other settings from now on."""
-        self._replaced.update(self.routed_topics())
+        self._replaced.update(self.routed_topics())  # ``settle`` lets them go
         self._settings = settings
         self.router = router
         self.counts.chains = chains

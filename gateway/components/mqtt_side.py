@@ -41,7 +41,7 @@ class MqttSide:
         self.groups = [SessionGroup(plan, shared, number) for number, plan in enumerate(group_plans(settings))]
         self._orphan_group: SessionGroup | None = None
         self._planned = [session for group in self.groups for session in group.sessions]
-        self.sessions = [] if retiring else self._planned
+        self.sessions = [] if retiring else self._planned  # those that connect
         self.orphans = Orphans()
         for group in self.groups:
             group.hold_to(route_stops)
@@ -66,13 +66,13 @@ class MqttSide:
     def recover(self, identity: Identity) -> None:
         """Find the sessions of earlier settings. Every session is recorded before the first one connects."""
         records = [session.record for session in self._planned]
-        registry, lost = identity.registry, self._shared.lost
+        registry, lost = identity.registry, self._shared.lost  # ``lost`` hears which are new, which remain
         lost.begins(record.client_id for record in records if registry.get(record.client_id) is None)
         self.orphans.recall(identity, records, self._settings, self.make_orphan, retiring=self._retiring)
-        lost.keeps(record.client_id for record in registry.records)
+        lost.keeps(record.client_id for record in registry.records)  # the end of others is no loss
 
     def make_orphan(self, record: SessionRecord, turns: asyncio.Semaphore, ended: Callable[[], None]) -> OrphanSession:
-        """A session of earlier settings. All of them share a group of their own."""
+        """A session of earlier settings; the arguments are OrphanSession's. All of them share a group of their own."""
         if self._orphan_group is None:
             self._orphan_group = SessionGroup(orphan_plan(self._settings), self._shared)
             self._orphan_group.hold_to(self._route_stops)
@@ -108,6 +108,7 @@ class MqttSide:
         return all(enough(session.subscribed for session in group.sessions) for group in groups)
 
     def received(self) -> Counter[tuple[str, ...]]:
+        """Messages received, by route and QoS."""
         rows = self.chains.filtered_rows()  # messages that a chain dropped entered no slot
         for group in self.groups:
             for slot in group.accumulator.slots:

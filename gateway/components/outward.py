@@ -112,6 +112,7 @@ def _ends_s(credential: Credential | None) -> float:
 
 
 def _source(settings: TokenSettings | None, where: str) -> CredentialSource | None:
+    """The source of a side's tokens; ``where`` is the setting that errors name. None without tokens."""
     if settings is None:
         return None
     from auth.outward.tokens import token_source

@@ -42,15 +42,16 @@ class SendCounts:
         dead_letter_stored: Callable[[str, str], None],
     ) -> None:
         self.chains = chains
-        self.started = asyncio.Event()
+        self.started = asyncio.Event()  # a producer has connected
         self.intervals = intervals
         self.listeners: list[Callable[[Batch, int, int, int], None]] = []
         self._metrics = metrics
-        self._records = records
-        self._dead_letter_stored = dead_letter_stored
+        self._records = records  # reads a closed batch again
+        self._dead_letter_stored = dead_letter_stored  # gets route and reason
         self._meters: dict[BatchSlot, Meters] = {}
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
+        """Kafka has the batch: count it, and tell interceptors and listeners."""
         self.intervals.stored(batch, partition, offset)
         slot = batch.slot
         if slot.route in self.chains.listening and not slot.dead_letter:
@@ -92,6 +93,7 @@ class SendCounts:
             self._dead_letter_stored(route, reason)
 
     def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
+        """Kafka has not taken the batch: count and log it, tell interceptors of records that are given up."""
         reason, retriable = send_failure_labels(error)
         topic = batch.slot.topic
         self._metrics.kafka_send_failures.child(topic, reason, retriable).value += 1

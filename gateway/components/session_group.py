@@ -111,13 +111,14 @@ class SessionGroup:
         )
 
     def make_orphan(self, record: SessionRecord, turns: asyncio.Semaphore, ended: Callable[[], None]) -> OrphanSession:
-        """A session of earlier settings, drained through this group's data path and ended."""
+        """A session of earlier settings, drained through this group's data path and ended. See OrphanSession."""
         shared = self._shared
         return OrphanSession(
             record, self.plan.settings, self._path, shared.verb, shared.failed, turns=turns, ended=ended
         )
 
     def _make_session(self, number: int) -> Session:
+        """The session of this number; worker 0's first one announces the instance."""
         settings, mqtt, group = self.plan.settings, self.plan.settings.mqtt, self.plan.name
         subscriptions = self.subscriptions()[number]
         name = self.plan.session_name(number)

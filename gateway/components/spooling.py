@@ -42,6 +42,7 @@ class Spooling:
         preset: Callable[[str, int], None],
         withholds: Callable[[str], bool],
     ) -> None:
+        """``preset`` pins a topic's partitions; ``withholds``: whether a route may make no dead letter now."""
         self._preset = preset
         spool = settings.spool
         self._ledger = ledger
@@ -66,7 +67,7 @@ class Spooling:
         self.spooler.adopt(SpoolPolicy.from_settings(settings))
 
     async def start(self) -> None:
-        """Raises SpoolError when the folder cannot be used. Damage is logged and counted as lost."""
+        """Open the spool. Raises SpoolError when the folder cannot be used. Damage is logged and counted as lost."""
         report = await self.store.open()
         self._open = True
         self._ledger.recovered += report.lost_messages
@@ -87,6 +88,7 @@ class Spooling:
             self._sender.resume(queue)
 
     async def stop(self, deadline_ns: int) -> None:
+        """Close the spool; a worker that retires drains it first, if the deadline allows."""
         if not self._open:
             return
         if self._verb() is StopVerb.RETIRE and time.monotonic_ns() < deadline_ns:
