@@ -61,7 +61,7 @@ class CommandAccount:
 
 
 def examine_commands(commands: Iterable[tuple[str, bytes]], statuses: Iterable[tuple[str, bytes]]) -> CommandAccount:
-    """Place and value of every record of both topics."""
+    """What became of the commands. Arguments: place and value of every record of both topics."""
     last: dict[str, str | None] = {place: None for place, _ in commands}
     outcomes: dict[str, set[str]] = {}
     for _, value in statuses:
@@ -98,6 +98,7 @@ def render_commands(account: CommandAccount) -> str:
 
 
 def _verdict(account: CommandAccount) -> str:
+    """The last line: whether every command has one last status."""
     if account.contradicting:
         return f"CONTRADICTING: {account.contradicting:,} commands have two last statuses."
     if account.lost:

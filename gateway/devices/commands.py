@@ -49,6 +49,7 @@ class Obedience:
         self.received = self.copies = 0
 
     def obey(self, command_id: str, payload: bytes) -> Reply:
+        """Do a command; a copy, known by its id, gets the first reply again and is not done."""
         if (reply := self._replies.get(command_id)) is not None:
             self.copies += 1
             return reply
@@ -59,6 +60,7 @@ class Obedience:
         return reply
 
     def _reply(self, payload: bytes) -> Reply:
+        """Do a new command, unless it is to fail; its reply by the shares."""
         shares, draw = self._shares, self._random.random()
         if draw < shares.failures:
             return Reply(500, b'{"error":"simulated"}')
@@ -75,6 +77,7 @@ class Obedience:
         return Reply(200, done)
 
     def _do(self, payload: bytes) -> None:
+        """Take one reading of ``every``, end a fault by ``recalibrate``; else do nothing. Raises ValueError."""
         try:
             asked = json.loads(payload)
         except ValueError:

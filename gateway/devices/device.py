@@ -78,6 +78,7 @@ class Heard:
 
 
 def _heard(message: MQTTMessage) -> Heard:
+    """A message of paho's; its command id is the property, else the correlation data."""
     properties = message.properties
     token = getattr(properties, "CorrelationData", b"")
     own = dict(getattr(properties, "UserProperty", ()))
@@ -117,9 +118,9 @@ class DeviceConnection:
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._sock: Any = None  # a socket, or paho's wrapper of it for TLS or a WebSocket
         self._ended = asyncio.Event()
-        self._attached = False
-        self._writing = False
-        self._closing = False
+        self._attached = False  # the loop reads the socket
+        self._writing = False  # the loop waits for a writable socket
+        self._closing = False  # we end it, or its end is reported
         self._way = way
         v5 = way.settings.protocol == "5"
         self._owed: set[int] = set()  # packet ids without an acknowledgement
@@ -190,7 +191,7 @@ class DeviceConnection:
         return info.mid
 
     def answer(self, heard: Heard, payload: bytes, status: int) -> int | None:
-        """Publish the answer to a command at its response topic; as :meth:`publish`."""
+        """Publish the answer to a command at its response topic, if it has one; as :meth:`publish`."""
         if heard.response_topic is None:
             return None
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
@@ -225,6 +226,7 @@ class DeviceConnection:
         self._detach()
 
     async def _open(self, host: str, port: int, timeout_s: float) -> None:
+        """Connect and wait for CONNACK. After a failure the socket is closed."""
         try:
             async with asyncio.timeout(timeout_s):
                 # paho's call opens the socket and writes CONNECT. It blocks, so it runs in a thread.
@@ -258,6 +260,7 @@ class DeviceConnection:
             sock.close()
 
     def _forget(self, sock: Any) -> None:
+        """The loop no longer watches the socket."""
         self._loop.remove_reader(sock.fileno())
         if self._writing:
             self._loop.remove_writer(sock.fileno())
@@ -266,6 +269,7 @@ class DeviceConnection:
         self._ended.set()
 
     def _readable(self) -> None:
+        """The loop's reader: let paho read what has arrived."""
         self._client.loop_read()
         for _ in range(_PENDING_READS):
             # Bytes that TLS has already decrypted do not make the descriptor readable.
@@ -280,6 +284,7 @@ class DeviceConnection:
         self._watch_writes()
 
     def _watch_writes(self) -> None:
+        """Watch for a writable socket while paho has bytes to write, and no longer."""
         sock, wanted = self._sock, self._client.want_write()
         if sock is None or wanted == self._writing:
             return
@@ -296,6 +301,7 @@ class DeviceConnection:
     def _on_connect(
         self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, properties: Properties | None
     ) -> None:
+        """CONNACK: completes ``_connected``, with the refusal as its error."""
         if self._connected.done():
             return
         if reason.is_failure:
@@ -310,11 +316,13 @@ class DeviceConnection:
     def _on_publish(
         self, _client: Any, _data: Any, packet_id: int, reason: ReasonCode, _properties: Properties
     ) -> None:
+        """An acknowledgement of the broker's: tell the owner."""
         if packet_id in self._owed:  # paho also reports QoS 0 messages as sent, even before publish returns
             self._owed.discard(packet_id)
             self._events.on_acknowledged(packet_id, reason.value)
 
     def _on_disconnect(self, _client: Any, _data: Any, flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        """The connection has ended: tell who waits for CONNACK, else the owner."""
         if self._closing or not self._attached:  # before _attach this is connect()'s thread, and connect() raises
             return
         self._closing = True

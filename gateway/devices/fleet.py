@@ -92,7 +92,7 @@ class _Device:
         self,
         model: DeviceModel,
         settings: FleetSettings,
-        connects: asyncio.Semaphore,
+        connects: asyncio.Semaphore,  # how many devices connect at a time
         secret: str | None,
         way: Way,
         faults: FaultShares | None,
@@ -110,7 +110,7 @@ class _Device:
         self._way = way
         self.outbox = Outbox(_DEVICE_MEMORY)
         self.connection: DeviceConnection | None = None
-        self.connects = 0
+        self.connects = 0  # how often it has connected
         self.last_error = ""
         self.failure: DeviceConnectError | None = None  # of the last attempt to connect
         self._settings = settings
@@ -122,9 +122,9 @@ class _Device:
         self._status_ids: set[int] = set()
         self._answer_ids: set[int] = set()
         self._window = settings.window
-        self._paused = False
+        self._paused = False  # after the broker refused a reading
         self._lost = asyncio.Event()
-        self._settled = asyncio.Event()
+        self._settled = asyncio.Event()  # nothing waits to be acknowledged, or the connection is lost
 
     async def run(self) -> None:
         """Connect, and reconnect after each lost connection. Ends only by cancellation."""
@@ -141,6 +141,7 @@ class _Device:
             await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
 
     async def _connect(self) -> None:
+        """Connect, and publish what waits. Raises DeviceConnectError."""
         connection = DeviceConnection(self.model.device, self, self._way)
         if self._settings.status:
             connection.will(self._status_topic, self._status("offline", "connection lost"))
@@ -239,6 +240,7 @@ class _Device:
             self.connection = None
 
     def on_acknowledged(self, packet_id: int, reason: int) -> None:
+        """The broker's answer to a status, an answer or a reading, and its reason code."""
         if packet_id in self._status_ids:
             self._status_ids.discard(packet_id)
         elif packet_id in self._answer_ids:
@@ -259,6 +261,7 @@ class _Device:
             self._settled.set()
 
     def on_lost(self, why: str) -> None:
+        """The connection has ended; its unacknowledged readings are sent again on the next."""
         self.last_error = f"device {self.model.device}: connection lost: {why}"
         self.connection = None
         self._status_ids.clear()
@@ -278,6 +281,7 @@ class _Device:
                 self._status_ids.add(packet_id)
 
     def _status(self, status: Literal["online", "offline"], reason: str) -> bytes:
+        """The payload of a status message."""
         body = {
             "device": self.model.device,
             "type": self.model.type,
@@ -347,6 +351,7 @@ class Fleet:
         return None
 
     def counts(self) -> FleetCounts:
+        """All devices' counts, added up."""
         devices = self._devices
         return FleetCounts(
             connected=sum(device.connection is not None for device in devices),
@@ -388,11 +393,11 @@ class Fleet:
 
     async def _take_readings(self) -> None:
         """Take the readings of all devices. They have one period and different phases, so their order is constant."""
-        moment_s = PROFILES[self._settings.profile].moment_s
+        moment_s = PROFILES[self._settings.profile].moment_s  # the real second of a second of an even rate
         period_ns = int(1e9 / self._settings.rate)
         random = Random(f"{self._settings.seed}/phases")
         phases = sorted((random.randrange(period_ns), index) for index in range(len(self._devices)))
-        started_ns = origin_ns = time.monotonic_ns()
+        started_ns = origin_ns = time.monotonic_ns()  # the second moves while readings are late
         steady_ns = in_a_row = 0
         while True:
             for phase_ns, index in phases:
@@ -411,6 +416,7 @@ class Fleet:
             steady_ns += period_ns
 
     async def _keep_alive(self) -> None:
+        """Each second let paho ping, and send what waits; until cancelled."""
         while True:
             await asyncio.sleep(1.0)
             for device in self._devices:
@@ -427,6 +433,7 @@ def allow_a_socket_per_device() -> None:
 
 
 def _secrets(file: str) -> dict[str, str]:
+    """Passwords by device, from a CSV file; none without a file. Raises ConfigError."""
     if not file:
         return {}
     try:

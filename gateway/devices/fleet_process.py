@@ -19,6 +19,7 @@ _PROGRESS_S = 0.5
 
 
 async def _report(fleet: Fleet) -> None:
+    """Report the counts to the parent until cancelled. Raises the defect that ended a task of the fleet."""
     while True:
         say("progress", at_s=time.monotonic(), **asdict(fleet.counts()), last_error=fleet.last_error())
         if (failure := fleet.failure()) is not None:
@@ -27,6 +28,7 @@ async def _report(fleet: Fleet) -> None:
 
 
 async def _run(arguments: dict[str, Any]) -> int:
+    """Run the fleet until the parent says ``stop SECONDS``. Returns the exit status."""
     fleet = Fleet(FleetSettings(**arguments))
     commands = await words_of_parent()
     fleet.start()

@@ -32,7 +32,7 @@ class Mischief:
     def __init__(self, shares: FaultShares, seed: int, device: str) -> None:
         self._shares = shares
         self._random = Random(f"{seed}/mischief/{device}")
-        self._held: tuple[int, bytes] | None = None
+        self._held: tuple[int, bytes] | None = None  # the payload that goes behind the next, and its number
         self.numbers = array("q")
         self.clock_offset_ms = 0
         if self._random.random() < shares.wrong_clock:

@@ -50,9 +50,9 @@ class Outbox:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: deque[Message] = deque()
-        self._in_flight: dict[int, Message] = {}
-        self._taken = 0
+        self._waiting: deque[Message] = deque()  # to be sent, perhaps again
+        self._in_flight: dict[int, Message] = {}  # by packet id
+        self._taken = 0  # messages so far, so the next one's number
         self.published = 0
         """Messages with lower numbers were sent at least once."""
         self.acknowledged = 0

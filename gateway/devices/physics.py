@@ -174,6 +174,7 @@ class _Device(ABC):
         self._t_s = t_s
 
     def read(self, t_s: float) -> Reading:
+        """The values at model time ``t_s``; an earlier time than before counts as the same."""
         dt_s = max(0.0, t_s - self._t_s)
         self._t_s = max(self._t_s, t_s)
         values = self._simulate(dt_s)
@@ -198,13 +199,13 @@ class Thermostat(_Device):
 
     def __init__(self, device: str, weather: Weather, random: Random, t_s: float) -> None:
         super().__init__(device, weather, random, t_s)
-        self._tau_s = random.uniform(3.0, 7.0) * HOUR_S
-        self._heating_lift_c = max(28.0, 24.0 - weather.site.mean_c + 10.0)
+        self._tau_s = random.uniform(3.0, 7.0) * HOUR_S  # how slowly the room follows
+        self._heating_lift_c = max(28.0, 24.0 - weather.site.mean_c + 10.0)  # above the weather, if heated for ever
         self._comfort_c = random.gauss(20.8, 0.7)
         self._setback_c = random.uniform(2.0, 4.0)
         self._room_c = self._comfort_c - self._setback_c + random.gauss(0.0, 0.5)
         self._heating = False
-        self._indoor_hpa = random.uniform(1.5, 4.0)
+        self._indoor_hpa = random.uniform(1.5, 4.0)  # water vapour of the people in it
         self._battery = _Battery(random)
 
     def _setpoint_c(self, t_s: float) -> float:
@@ -212,6 +213,7 @@ class Thermostat(_Device):
         return self._comfort_c if 6.0 <= hour < 22.0 else self._comfort_c - self._setback_c
 
     def _simulate(self, dt_s: float) -> Reading:
+        """Advance to the present model time, by ``dt_s``; the values then."""
         count, step_s = self._substeps(dt_s)
         keep = math.exp(-step_s / self._tau_s)
         for index in range(count):
@@ -240,9 +242,9 @@ class Meter(_Device):
 
     def __init__(self, device: str, weather: Weather, random: Random, t_s: float) -> None:
         super().__init__(device, weather, random, t_s)
-        self._size = random.uniform(0.6, 1.8)
+        self._size = random.uniform(0.6, 1.8)  # of the household: a factor of its habits
         self._base_w = random.uniform(80.0, 220.0)
-        self._wander = _Wandering(random, 0.15, 0.5 * HOUR_S)
+        self._wander = _Wandering(random, 0.15, 0.5 * HOUR_S)  # noise, as a share
         self._energy_wh = random.uniform(1e6, 2e7)
         self._grid_ohm = random.uniform(0.2, 0.5)
         self._power_w = self._base_w
@@ -254,6 +256,7 @@ class Meter(_Device):
         return sum(height * math.exp(-(((hour - middle) / width) ** 2)) for middle, width, height in peaks)
 
     def _simulate(self, dt_s: float) -> Reading:
+        """Advance to the present model time, by ``dt_s``; the values then."""
         habit_w = self._habit_w(self._t_s / HOUR_S % 24.0)
         kettle_w = 2000.0 if self._random.random() < habit_w / 20_000.0 else 0.0
         power_w = (self._base_w + self._size * habit_w) * max(0.3, 1.0 + self._wander.step(dt_s)) + kettle_w
@@ -277,15 +280,16 @@ class Pump(_Device):
 
     def __init__(self, device: str, weather: Weather, random: Random, t_s: float) -> None:
         super().__init__(device, weather, random, t_s)
-        self._level = random.uniform(0.35, 0.75)
+        self._level = random.uniform(0.35, 0.75)  # of the tank, 1 is full
         self._running = random.random() < 0.4
         self._flow_l_min = random.uniform(90.0, 130.0)
         self._demand_l_min = random.uniform(18.0, 40.0)
-        self._wear = random.uniform(1.0, 1.8)
+        self._wear = random.uniform(1.0, 1.8)  # of the pump, 1 is new
         self._motor_c = weather.at(t_s).temperature_c + (30.0 if self._running else 2.0)
         self._battery = _Battery(random)
 
     def _simulate(self, dt_s: float) -> Reading:
+        """Advance to the present model time, by ``dt_s``; the values then."""
         count, step_s = self._substeps(dt_s)
         keep = math.exp(-step_s / (20 * 60.0))
         air_c = self._weather.at(self._t_s).temperature_c

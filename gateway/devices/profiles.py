@@ -24,7 +24,7 @@ def _burst(steady_s: float) -> float:
 
 
 def _night_and_day(steady_s: float) -> float:
-    """The inverse of the integral of the rate, by halving: the integral only grows."""
+    """The real second at which ``steady_s`` of an even rate are sent: the inverse of ``_sent_by``, by halving."""
     low, high = steady_s - _DAY_PERIOD_S, steady_s + _DAY_PERIOD_S
     for _ in range(48):
         middle = (low + high) / 2.0

@@ -101,8 +101,8 @@ async def simulate(
     progress: Callable[[FleetCounts], None],
     answers: AnswerShares | None = None,
 ) -> SimulationAccount:
-    """Let the devices publish for the given time, or until SIGINT or SIGTERM, and return the counts. A second signal
-    ends at once, without acknowledgements.
+    """Let the devices publish for the given time, or until SIGINT or SIGTERM, and return the counts; ``progress``
+    gets those so far. A second signal ends at once, without acknowledgements.
 
     Raises DeviceConnectError if no device can connect at the beginning."""
     allow_a_socket_per_device()
@@ -133,6 +133,7 @@ async def simulate(
 
 
 async def _first_connection(fleet: Fleet, asked: asyncio.Event) -> None:
+    """Wait until a device is connected, or a stop is asked for. Raises DeviceConnectError."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + _FIRST_CONNECT_S
     while not fleet.counts().connected and not asked.is_set():
@@ -147,6 +148,7 @@ async def _first_connection(fleet: Fleet, asked: asyncio.Event) -> None:
 
 
 async def _stop(fleet: Fleet, forced: asyncio.Event) -> None:
+    """Stop the fleet within _DRAIN_S, or at once when ``forced`` is set."""
     stopping = asyncio.create_task(fleet.stop(_DRAIN_S))
     forcing = asyncio.create_task(forced.wait())
     await asyncio.wait({stopping, forcing}, return_when=asyncio.FIRST_COMPLETED)
