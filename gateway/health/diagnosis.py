@@ -276,6 +276,7 @@ def _broker_row(broker: BrokerView, health: str) -> dict[str, object]:
 
 
 def _partition_row(partition: PartitionView, health: str) -> dict[str, object]:
+    """A partition as /status shows it."""
     return {
         "topic": partition.topic,
         "partition": partition.partition,

@@ -16,7 +16,7 @@ EXPIRES_CRITICAL_S: Final = 2 * _DAY_S
 
 
 def disk_slow(write_s: float) -> Problem | None:
-    """``write_s``: how long a write of the spool takes until it is durable."""
+    """The problem, or None. ``write_s``: how long a write of the spool takes until it is durable."""
     if write_s <= SLOW_DISK_S:
         return None
     text = f"The disk of data_dir takes {write_s:.1f} s for a write of the spool: acknowledgements wait for it."
@@ -25,7 +25,7 @@ def disk_slow(write_s: float) -> Problem | None:
 
 
 def descriptors_low(opened: int, limit: int, process: int | None = None) -> Problem | None:
-    """``process`` is the number of a process other than this one."""
+    """The problem, or None. ``process``: the id of another process that has them open; None: this one."""
     if not limit or opened < DESCRIPTORS * limit:
         return None
     whose = "" if process is None else f" in process {process}"
@@ -35,7 +35,7 @@ def descriptors_low(opened: int, limit: int, process: int | None = None) -> Prob
 
 
 def cpu_starved(cpu: CpuView) -> Problem | None:
-    """The shares of the last minute in which work waited for a CPU."""
+    """The problem that work waited for a CPU in the last minute, or None."""
     if cpu.throttled > STARVED:
         text = f"The container was stopped for {percent(cpu.throttled)} of the last minute: its CPU quota is used up."
     elif cpu.waited is not None and cpu.waited > STARVED:
@@ -52,7 +52,7 @@ def cpu_starved(cpu: CpuView) -> Problem | None:
 
 
 def certificate_expires(name: str, left_s: float, *, is_ours: bool) -> Problem | None:
-    """``name`` is the setting with our certificate, or the server that shows its own."""
+    """The problem, or None while it lasts. ``name``: the setting with our certificate, or the server that shows its."""
     if left_s >= EXPIRES_S:
         return None
     severity: Severity = "critical" if left_s < EXPIRES_CRITICAL_S else "warning"

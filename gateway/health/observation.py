@@ -53,11 +53,11 @@ class Observation:
         self._worker = worker
         self.vitals = Vitals(fail)
         self.sources: list[Callable[[], Iterable[Problem]]] = []  # of further problems
-        self.disconnected = Lasting()
+        self.disconnected = Lasting()  # sessions, since when; the next two alike
         self.saturated = Lasting()
         self.unanswered = Lasting()
-        self.leaderless = Lasting()
-        self.failing = Lasting()
+        self.leaderless = Lasting()  # topics
+        self.failing = Lasting()  # sides without a new token
         self._led: dict[
             tuple[str, int], tuple[int | None, int]
         ] = {}  # the leader of a waiting partition, and since when
@@ -71,7 +71,7 @@ class Observation:
         metrics = worker.metrics
         self.rates = Rates(self._totals)
         self.buried = Rates(lambda: {"all": self.dead_letters()}, QUARTER_NS)
-        self.throttled = Rates(self._held_ns, MINUTE_NS)
+        self.throttled = Rates(self._held_ns, MINUTE_NS)  # by broker, the time for which it held us back
         self.produce = Window(lambda: [metrics.kafka_produce_seconds.child()])
         # Removed routes stay, so that the sum never falls.
         self._routes = dict.fromkeys(route.name for route in worker.settings.routes)
@@ -144,7 +144,7 @@ class Observation:
         self._imbalance = imbalance
 
     def note_dead_letter(self, route: str, reason: DeadLetterReason, error: BaseException, topic: str | None) -> None:
-        """Remember one of the last dead letters, without its payload. Kafka may not have it yet."""
+        """Remember one of the last dead letters, of this Kafka topic, without payload. Kafka may not have it yet."""
         text = str(error)
         cause = error.__cause__
         if isinstance(error, InterceptorError) and cause is not None and not isinstance(cause, GatewayError):

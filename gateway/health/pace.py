@@ -29,12 +29,12 @@ class Pace:
         self._metrics = metrics
         self._routes = routes
         self._stalls: Stalls = vitals.stalls
-        self._now = Rates(self._ways, NOW_NS)
-        self._lately = Rates(self._ways, WHILE_NS)
-        self._slow = Lasting()
-        self._fine = _Notes(self._objective, *_FINE)
-        self._coarse = _Notes(self._objective, *_COARSE)
-        self._waits = cpu_waits()
+        self._now = Rates(self._ways, NOW_NS)  # growth of the counts of each timed way
+        self._lately = Rates(self._ways, WHILE_NS)  # the same over five minutes
+        self._slow = Lasting()  # ways of which more than 1 % is late, since when
+        self._fine = _Notes(self._objective, *_FINE)  # late and all messages, each minute
+        self._coarse = _Notes(self._objective, *_COARSE)  # each ten minutes
+        self._waits = cpu_waits()  # the last read
         self._cpu = Rates(self._cpu_totals, MINUTE_NS)
         vitals.seldom.append(self._look)
         vitals.minutely += [self._lately.look, self._fine.look, self._coarse.look]

@@ -64,6 +64,7 @@ def _rank(problem: Problem) -> tuple[int, int, str, str]:
 
 
 def _about_ledger(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """Messages that the ledger counts in no term, or twice."""
     count = snapshot.imbalance
     if count:
         what = f"{count} messages are missing" if count > 0 else f"{-count} messages were counted twice"
@@ -73,6 +74,7 @@ def _about_ledger(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _about_topics(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """Topics that are refused, missing or unusable. None before Kafka has answered."""
     if snapshot.readiness.metadata_age_ns is None:
         return
     refused = set(snapshot.refused_topics)
@@ -179,6 +181,7 @@ def _about_sessions(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _about_spool(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """A slow disk; a spool that is full, broken or filling."""
     spool = snapshot.spool
     if spool is None:
         return
@@ -200,6 +203,7 @@ def _about_spool(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _about_dead_letters(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """The dead letters of the last quarter of an hour."""
     count = snapshot.dead_letters
     if count:
         last = f" The last one: {snapshot.last_dead_letter.rstrip('.')}." if snapshot.last_dead_letter else ""
@@ -210,6 +214,7 @@ def _about_dead_letters(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _about_process(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """Event loop, memory, buffer and descriptors at their limits."""
     process = snapshot.process
     if process.blocked >= BLOCKED_TIMES or process.blocked_ns >= BLOCKED_NS:
         text = (
@@ -236,6 +241,7 @@ def _about_process(snapshot: HealthSnapshot) -> Iterator[Problem]:
 
 
 def _about_credentials(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    """Certificates that expire soon, and sources that have given no token for some time."""
     for credential in snapshot.credentials:
         left_s = credential.left_s
         if credential.kind != "token" and left_s is not None:

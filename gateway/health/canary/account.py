@@ -39,7 +39,7 @@ class CanaryAccount:
         self.last_lost: Lost | None = None
         self.last_ns: int | None = None  # how long the last received message took
         self._timeout_ns = timeout_ns
-        self._waiting: OrderedDict[int, _Message] = OrderedDict()
+        self._waiting: OrderedDict[int, _Message] = OrderedDict()  # by number, oldest first
         self._seen = Seen()
 
     @property

@@ -86,7 +86,7 @@ class Canary:
         self._link_changed = asyncio.Event()
         self._link.watch(self._link_changed.set)
         self._tasks: list[asyncio.Task[None]] = []
-        self._alarmed = False
+        self._alarmed = False  # a loss is logged, and no recovery yet
         self._watch_metrics()
 
     def _make_reader(self) -> EndReader:

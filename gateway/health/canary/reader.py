@@ -26,7 +26,7 @@ class EndReader:
         self.topic = topic
         self._consumer: Any = None
         self._positions: dict[TopicPartition, int] = {}
-        self._was_absent = False
+        self._was_absent = False  # the topic did not exist at an earlier start
 
     async def start(self) -> bool:
         """Connect and find the place to read from. Returns whether that is the topic's end, so that earlier records are

@@ -110,7 +110,7 @@ class EmqxApi:
         return None if rows is None else [(text(row, "clientid"), _plain(text(row, "topic"))) for row in rows]
 
     async def _subscriptions(self) -> list[Mapping[str, Any]] | None:
-        """All rows of the list; None when there are too many."""
+        """All rows of EMQX's list of subscriptions; None when there are too many."""
         found: list[Mapping[str, Any]] = []
         for page in range(1, _MAX_PAGES + 1):
             answer = await self._ask("/subscriptions", [("limit", str(_PAGE)), ("page", str(page))])

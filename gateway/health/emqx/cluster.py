@@ -38,7 +38,7 @@ async def look_at_cluster(api: EmqxApi) -> ClusterView:
         members = await api.shared_members()
         alive = await api.shared_subscriptions()
         if alive is None:
-            return ClusterView(stopped, members, None)
+            return ClusterView(stopped, members, None)  # too many to count, so the dead are unknown
         views.append(ClusterView(stopped, members, max(0, members - alive)))
         if not views[-1].dead:
             break

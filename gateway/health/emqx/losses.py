@@ -71,13 +71,13 @@ class SessionLosses:
         self.lost: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self.before = 0  # EMQX's count of the queue before the first look
         self.marks = marks  # of the last look, perhaps an earlier worker's
-        self._since_ms = since_ms
+        self._since_ms = since_ms  # when the watch began; ms since 1970
         self._looked_ms = since_ms if marks is None or looked_ms is None else looked_ms
         self._fuller = 0  # looks in a row at a queue that is filling
         self._episodes: dict[Reason, Episode] = {}
 
     def look(self, client: EmqxClient | None, now_ms: int) -> dict[Reason, int]:
-        """Take a reading. Returns the losses since the last one, by reason; empty without any."""
+        """Note the session's figures; None: EMQX has none. Returns the losses since the last look, by reason."""
         self.client = client
         began_ms, self._looked_ms = self._looked_ms, now_ms
         if client is None:
@@ -106,7 +106,7 @@ class SessionLosses:
         }
 
     def _note(self, reason: Reason, count: int, began_ms: int, now_ms: int) -> None:
-        """Add losses to the reason's present episode, or begin one."""
+        """Add losses to the reason's present episode, or begin one at ``began_ms``, the look before this one."""
         episode = self.episode(reason, now_ms)
         if episode is None:
             self._episodes[reason] = Episode(began_ms, now_ms, count)

@@ -136,7 +136,7 @@ def _count(values: Mapping[str, Any], name: str, default: int) -> int | None:
 
 
 def _moment_ms(value: object) -> int:
-    """EMQX writes RFC 3339; some versions ms since 1970."""
+    """ms since 1970, from RFC 3339 or, of some versions of EMQX, the number itself; 0 for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str):

@@ -54,9 +54,9 @@ class EmqxWatch:
     def __init__(
         self,
         settings: EmqxSettings,
-        sessions: Sequence[tuple[str, str]],
+        sessions: Sequence[tuple[str, str]],  # name and client id
         metrics: Metrics,
-        path: Path,
+        path: Path,  # the file that keeps the counts for the next worker
         *,
         worker: int = 0,
         lost: LostSessions | None = None,  # explained by EMQX's counts
@@ -71,12 +71,12 @@ class EmqxWatch:
         self._worker = worker
         self._lost = lost
         self._own_unheard = own_unheard
-        self._own_seen = 0
+        self._own_seen = 0  # of the gateway's own, those that were taken off
         self._clock_ms = clock_ms
         self._sessions: list[SessionLosses] = []
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
-        self._looked_ms = 0
+        self._looked_ms = 0  # since 1970; 0: never
         self._failed = 0  # looks in a row
         self._failure = ""
         self._cluster = ClusterView()
@@ -85,7 +85,7 @@ class EmqxWatch:
         metrics.emqx_watched.child().value = 1
 
     async def start(self) -> None:
-        """Returns at once; the worker's slot must be taken."""
+        """Begin to look. It reads the slot's file, so the worker must have the slot."""
         since_ms = self._clock_ms()
         kept, looked_ms = self._load()
         self._sessions = [
@@ -290,6 +290,7 @@ class EmqxWatch:
 
 
 def _facts(session: SessionLosses) -> dict[str, object]:
+    """A session's part of /status."""
     client = session.client or _NONE
     return {
         "session": session.name,
