@@ -55,7 +55,7 @@ class Slot:
         qos: int,
         choose: Callable[[], PartitionQueue] | None,
         *,
-        dead_letter: bool,
+        dead_letter: bool,  # its records are dead letters
     ) -> None:
         self.accumulator = accumulator
         self.queue = queue
@@ -67,8 +67,8 @@ class Slot:
         self.count = 0  # records in the open batch
         self.messages = 0  # messages of sealed batches, for metrics
         self.batch: Batch | None = None
-        self.compressed = True
-        self.append: Append = self._open
+        self.compressed = True  # whether the next batch is
+        self.append: Append = self._open  # what appends now: _open, _join, or the append of the open batch
 
     @property
     def taken(self) -> int:
@@ -104,6 +104,7 @@ class Slot:
             self.append = self._join
 
     def _open(self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+        """Append the first record of a new batch. Arguments and result are those of ``Append``."""
         accumulator = self.accumulator
         if self.choose is not None:
             self.queue = self.choose()
@@ -123,6 +124,7 @@ class Slot:
             raise
 
     def _join(self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+        """Append to a batch that ``leave_open`` left: the current span gets a part of it. As ``Append``."""
         batch = self.batch
         assert batch is not None
         accumulator = self.accumulator
@@ -133,6 +135,7 @@ class Slot:
         return self.append(number, timestamp, key, value, headers)
 
     def _attribute(self, batch: Batch) -> None:
+        """Count the new messages to the batch's last span, and its new bytes to the accumulator."""
         batch.count = self.count
         count = batch.messages
         span, before = batch.parts[-1]
@@ -151,8 +154,8 @@ class Accumulator:
 
     def __init__(
         self,
-        create_batch: Callable[[bool], BatchBuilder],
-        completed: Callable[[Span], None],
+        create_batch: Callable[[bool], BatchBuilder],  # True: compressed
+        completed: Callable[[Span], None],  # called with each durable span, in order
         partitions: Partitions | None = None,
     ) -> None:
         self.create_batch = create_batch
@@ -160,12 +163,13 @@ class Accumulator:
         self.partitions = partitions or Partitions()
         self.current = Span()
         self.spans: deque[Span] = deque()  # flushed, not durable, oldest first
-        self.touched: list[Slot] = []
+        self.touched: list[Slot] = []  # with records since the last flush
         self.buffered_bytes = 0
         self.now_ns = 0
         self.dead_letters: BatchDeadLetters  # of this accumulator's records; they set themselves
         self.parked_messages = 0  # parked or held: in no batch, and their spans are pending
         self.freed: Callable[[], None] | None = None  # called when memory was released
+        # By route, QoS, topic, partition (-n: records without a key, n partitions), dead letter.
         self._slots: dict[tuple[str, int, str, int, bool], Slot] = {}
 
     @property
@@ -207,7 +211,7 @@ class Accumulator:
 
     def append(self, slot: Slot, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Append one record to a slot, for the slow lane. Does not block and never refuses."""
-        if slot.append(slot.count, timestamp, key, value, headers) is None:
+        if slot.append(slot.count, timestamp, key, value, headers) is None:  # None: the batch is full
             slot.roll(timestamp, key, value, headers)
         else:
             slot.count += 1

@@ -53,7 +53,7 @@ class Span:
         self.spooled = 0  # messages that the spool has taken over
         self.returned = 0  # messages of an ended connection: the broker delivers them again
         self.opened_ns = 0  # receive time of the first message; 0 while empty
-        self.owed: list[tuple[Owner, list[bytes], list[bytes]]] = []
+        self.owed: list[tuple[Owner, list[bytes], list[bytes]]] = []  # connection, packet ids of QoS 1, of QoS 2
 
     @property
     def placed(self) -> int:
@@ -162,12 +162,12 @@ class Batch:
         self.slot = slot
         self.builder = builder
         self.opened_ns = opened_ns
-        self.parts: list[tuple[Span, int]] = []
+        self.parts: list[tuple[Span, int]] = []  # each span with its number of messages
         self.count = 0  # records; the slot counts them while the batch is open
         self.counted = 0  # messages already attributed to a span in parts
         self.unfinished: list[int] = []  # numbers of records that are not the last of their message
         self.size = 0  # bytes the accumulator has counted for it
-        self.sent_ns = 0
+        self.sent_ns = 0  # last given to the producer; 0 before
         self.attempts = 0
         self.first_failed_ns = 0
         self.is_restamped = False  # Kafka refused timestamps of it, and they were replaced

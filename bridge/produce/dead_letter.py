@@ -93,13 +93,13 @@ class DeadLetters:
         partition_count: Callable[[str], int | None],
         *,
         made: Callable[[str, DeadLetterReason, BaseException, str | None], None] = lambda *_: None,
-        withholds: Callable[[str], bool] = lambda _route: False,
+        withholds: Callable[[str], bool] = lambda _route: False,  # whether refused records of a route wait
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._topics: dict[str, str] = {}
         self._keyed_by_topic: set[str] = set()
         self.adopt(plan)
-        self._made = made
+        self._made = made  # receives route, reason, error and Kafka topic
         self.withholds = withholds
         self._now_ms = now_ms
         self._accumulator = accumulator
@@ -163,6 +163,7 @@ class DeadLetters:
         return slot
 
     def _write(self, letter: DeadLetterDraft, parts: list[tuple[Span, int]], part_bytes: int, *, whole: bool) -> Slot:
+        """Append the parts of a letter, and count them to the spans of ``parts``. ``whole`` as in ``bury``."""
         accumulator, key, now_ms = self._accumulator, letter.key, self._now_ms()
         topic = self._topics.get(letter.route, self.topic)
         partitions = self._partition_count(topic) or 1
@@ -199,6 +200,7 @@ def letter_parts(
 
 
 def _headers(letter: DeadLetterDraft, instance: bytes, now_ms: int) -> list[tuple[str, bytes | None]]:
+    """The headers that a dead letter adds behind those of the message."""
     error = letter.error
     headers: list[tuple[str, bytes | None]] = [
         (wire.DLQ_REASON, letter.reason.value.encode()),

@@ -127,7 +127,7 @@ class Dispatcher:
         limits: DispatchLimits,
         hooks: DispatchHooks,
         *,
-        group: str | None = "",
+        group: str | None = "",  # None: messages of every route
         chains: Chains = NO_CHAINS,
     ) -> None:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
@@ -217,6 +217,7 @@ class Dispatcher:
         self._max_record_bytes = limits.max_record_bytes
 
     def _make_entry(self, flags: int, topic_bytes: bytes) -> Entry:
+        """The table's entry for a topic. SLOW: each of its messages has to be routed on its own."""
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
         if route is None or not route.fast or route.tombstones or self._is_others(route, topic):
@@ -338,6 +339,7 @@ class Dispatcher:
     # --- interceptors ------------------------------------------------------------------------------
 
     def _remember(self, topic_bytes: bytes, known: _Known) -> _Known:
+        """Keep and return what is known of a topic, unless its name is long. Clears a full cache first."""
         if len(topic_bytes) <= REMEMBERED_BYTES:
             if len(self._known) >= self._half:
                 self._known.clear()
@@ -468,6 +470,7 @@ class Dispatcher:
             )  # fmt: skip
 
     def _extra_headers(self, route: Route, raw: bytes) -> list[Header]:
+        """The headers of property bytes: from the cache, or made and cached."""
         extras = self._extras_of(route)
         try:
             return extras[raw]
@@ -482,6 +485,7 @@ class Dispatcher:
     # --- dead letters ------------------------------------------------------------------------------
 
     def _bury_large(self, route: Route, view: MessageView, size: int, key: bytes | None, kafka_topic: str) -> None:
+        """Make a dead letter of a message with a value of ``size`` bytes, more than a record may have."""
         error = BridgeError(
             f"The payload has {size} bytes; kafka.max_record_bytes allows {self._max_record_bytes}. "
             "Raise it together with the topic's max.message.bytes, or send less at once."
@@ -497,6 +501,7 @@ class Dispatcher:
         error: Exception,
         kafka_topic: str | None,
     ) -> None:
+        """Make a dead letter of a message. ``key`` None: the MQTT topic. ``kafka_topic`` None: unknown."""
         headers: list[Header] = [(wire.MQTT_TOPIC, view.topic.encode()), (wire.MQTT_QOS, b"%d" % view.qos)]
         if view.flags & 1:
             headers.append((wire.MQTT_RETAIN, b"1"))
@@ -570,6 +575,7 @@ class Dispatcher:
 
 
 def _topic_name(topic: bytes) -> str:
+    """An MQTT topic as text. Raises TopicNameError for one that MQTT forbids."""
     try:
         name = topic.decode()
     except UnicodeDecodeError:

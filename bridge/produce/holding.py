@@ -58,9 +58,9 @@ class Holding:
         self,
         accumulator: Accumulator,
         *,
-        again: Callable[[HeldMessage], None],
-        gone: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        again: Callable[[HeldMessage], None],  # routes a held message
+        gone: Callable[[], None],  # the last message of a released route has passed
+        failed: Callable[[BaseException], None],  # receives defects
     ) -> None:
         self._accumulator = accumulator
         self._again = again

@@ -64,9 +64,9 @@ class Parking:
         topics: TopicLocator,
         dead_letters: DeadLetters,
         *,
-        choose: Callable[[Route, int, str, bytes | None, int], Slot],
-        settled: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        choose: Callable[[Route, int, str, bytes | None, int], Slot],  # of route, QoS, topic, key, partitions
+        settled: Callable[[], None],  # called when a topic's partitions are known
+        failed: Callable[[BaseException], None],  # receives defects
     ) -> None:
         self._accumulator = accumulator
         self._topics = topics
@@ -142,6 +142,7 @@ class Parking:
         accumulator.partitions.pump()
 
     def _append(self, record: _Parked, kafka_topic: str, partitions: int) -> Slot:
+        """Append a record to a slot, counted to its own span, and return the slot."""
         accumulator = self._accumulator
         slot = self._choose(record.route, record.qos, kafka_topic, record.key, partitions)
         accumulator.append(
@@ -153,6 +154,7 @@ class Parking:
         return slot
 
     def _bury(self, record: _Parked, kafka_topic: str, failure: BridgeError) -> Slot:
+        """Make a dead letter of a record, and return its slot."""
         letter = DeadLetterDraft(
             record.route.name, record.qos, record.key, record.value, record.headers, DeadLetterReason.INVALID_TOPIC,
             failure, first_seen_ms=record.timestamp_ms, kafka_topic=kafka_topic,

@@ -101,7 +101,7 @@ class Pipeline:
         return GroupPipeline(accumulator, dead_letters, dispatcher)
 
     def spool(self, store: SpoolStore, policy: SpoolPolicy, ledger: Ledger) -> Spooler:
-        """Put a spool between partitions and sender, with an accumulator and dead letters of its own."""
+        """Put a spool between partitions and sender. The caller makes the dead letters of ``replay.accumulator``."""
         hooks, sender = self._hooks, self.sender
         links = SpoolLinks(
             store, self.partitions, lambda: sender.producer, ledger, sender.resume, hooks.clock_ns, hooks.failed

@@ -133,7 +133,7 @@ class Sender:
         policy: SenderPolicy,
         observer: SenderObserver,
         clock_ns: Callable[[], int],
-        fatal: Callable[[BaseException], None],
+        fatal: Callable[[BaseException], None],  # gets an error after which nothing is sent any more
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._wall_ms = wall_ms
@@ -145,17 +145,18 @@ class Sender:
         self._clock_ns = clock_ns
         self._fatal = fatal
         self.producer: Producer = factory()
-        self._number = 0
+        self._number = 0  # producers started so far
         self._state = SenderState.NEW
         self._failures: dict[PartitionQueue, BridgeError] = {}  # for which the producer is replaced
         self._waiting: set[PartitionQueue] = set()  # without a leader, held, or over a quota
         self._recovery: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._answered = asyncio.Event()
+        self._answered = asyncio.Event()  # set when a batch is answered while others are awaited
         self.spooler: Spooler | None = None  # set before the start, if there is one
 
     async def start(self) -> None:
+        """Start the producer. After a failure it may be called again."""
         try:
             await self.producer.start()
         except BaseException:
@@ -207,6 +208,7 @@ class Sender:
             self._send_next(queue)
 
     def _send_next(self, queue: PartitionQueue) -> None:
+        """Send the queue's next batch, or let the queue wait for its pause, a quota or a leader."""
         if self._state is not SenderState.SENDING:
             return
         if queue.not_before_ns and self._clock_ns() < queue.not_before_ns:
@@ -245,6 +247,7 @@ class Sender:
             self._fatal(defect)
 
     def _take_answer(self, queue: PartitionQueue, batch: Batch, offset: int, error: BridgeError | None) -> None:
+        """Take the outcome of a batch in flight: the first record's offset, or an error."""
         if queue.in_flight is not batch:
             return  # rebuilt meanwhile, so this late answer is ignored
         if queue in self._failures:
@@ -268,6 +271,7 @@ class Sender:
             self._batch_failed(queue, batch, error)
 
     def _batch_failed(self, queue: PartitionQueue, batch: Batch, error: BridgeError) -> None:
+        """Put a failed batch back and go on, or begin to replace the producer."""
         now_ns = self._clock_ns()
         batch.first_failed_ns = batch.first_failed_ns or now_ns
         self._observer.batch_failed(batch, queue.partition, error)
@@ -299,6 +303,7 @@ class Sender:
             self._recovery.add_done_callback(self._recovered)
 
     def _recovered(self, task: asyncio.Task[None]) -> None:
+        """The end of ``_recover``: its error is fatal, and later failures begin it again."""
         self._recovery = None
         if task.cancelled():
             return
@@ -310,6 +315,7 @@ class Sender:
     # --- incarnations ------------------------------------------------------------------------------
 
     async def _recover(self) -> None:
+        """Replace the producer, and put back the batches in flight."""
         old = self.producer
         if self._number:
             reasons = sorted({str(error) for error in self._failures.values()})[:3]
@@ -342,6 +348,7 @@ class Sender:
                     await self._answered.wait()
 
     async def _connect(self) -> None:
+        """Try until a new producer has started, and use it."""
         pauses = self._policy.pauses
         for number in itertools.count():
             producer = self._factory()
@@ -477,6 +484,7 @@ class Sender:
             self._retry_timer = asyncio.get_running_loop().call_later(LEADER_INTERVAL_S, self._retry_waiting)
 
     def _retry_waiting(self) -> None:
+        """The timer of ``_wait``: try every waiting queue again."""
         self._retry_timer = None
         waiting, self._waiting = self._waiting, set()
         try:

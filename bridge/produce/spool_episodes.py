@@ -21,9 +21,9 @@ class _Episode:
         self.since_ns = self.entered_ns = self.ended_ns = since_ns
         self.is_outage = False  # one of its spoolings was long
         self.is_logged = False  # its start is in the log
-        self.on_disk: set[int] = set()
-        self.partitions: set[int] = set()
-        self.times = 0
+        self.on_disk: set[int] = set()  # partitions with messages on disk now
+        self.partitions: set[int] = set()  # all partitions that had some
+        self.times = 0  # how often the first message went to the disk
 
 
 class Episodes:
@@ -55,7 +55,7 @@ class Episodes:
             episode.is_outage |= now_ns - episode.entered_ns >= OUTAGE_NS
 
     def tell(self, now_ns: int | None) -> None:
-        """Log the episodes that are due; with None every episode that has ended."""
+        """Log the ends that are due: of an outage, or a minute after the start. None: every end at once."""
         for topic, episode in list(self._topics.items()):
             due = now_ns is None or episode.is_outage or now_ns - episode.since_ns >= PAIR_NS
             if due and not episode.on_disk:

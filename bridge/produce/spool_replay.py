@@ -168,6 +168,7 @@ class Replay:
             self._loader.add_done_callback(self._loaded_all)
 
     async def _load_all(self) -> None:
+        """Read for each wanted queue in turn, no faster than the rate allows, and resume it."""
         while self._wanted:
             wait_ns = self._next_load_ns - self._clock_ns()
             if wait_ns > 0:
@@ -177,6 +178,7 @@ class Replay:
             self._links.resume(queue)
 
     def _loaded_all(self, task: asyncio.Task[None]) -> None:
+        """The end of ``_load_all``: its error is fatal, and a queue wanted meanwhile begins it again."""
         self._loader = None
         if task.cancelled():
             return
@@ -189,6 +191,7 @@ class Replay:
             self.want(queue)
 
     async def _load(self, queue: PartitionQueue) -> None:
+        """Read the queue's next rows into its backlog. After a disk error the queue is wanted again."""
         backlog = queue.backlog
         assert backlog is not None
         try:

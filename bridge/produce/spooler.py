@@ -109,11 +109,11 @@ class Spooler:
         self._clock_ns = links.clock_ns
         self._policy = policy
         self.replay = Replay(links, bytes_per_s=policy.replay_bytes_per_s, batch_bytes=policy.batch_bytes)
-        self._spooling: dict[PartitionQueue, None] = {}
+        self._spooling: dict[PartitionQueue, None] = {}  # an ordered set
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._episodes = Episodes()
-        self._retry_ns = 0
+        self._retry_ns = 0  # after a failed write, nothing is written before
         self._write_ns = 0  # duration of the last write
         self._wrote_ns = 0  # when it ended
         self._closed = False  # reading and writing have stopped
@@ -279,6 +279,7 @@ class Spooler:
         return max(oldest_ns, backlog.since_ns) < now_ns - max(after_ns, self._write_ns)
 
     def _begin_spooling(self, queue: PartitionQueue) -> None:
+        """Write the partition's batches to the disk from now on."""
         backlog = queue.backlog
         if backlog is None:
             backlog = queue.backlog = Backlog(BacklogState.SPOOLS, self._clock_ns())
@@ -378,6 +379,7 @@ class Spooler:
             self._links.fatal(error)
 
     async def _write_batches(self, items: list[tuple[PartitionQueue, Batch]]) -> None:
+        """Write batches, note which are on disk (all or none), and resume their queues."""
         now_ns, now_ms = self._clock_ns(), time.time_ns() // 1_000_000
         rows = [
             SpoolBatch(
@@ -410,6 +412,7 @@ class Spooler:
             self._links.resume(queue)
 
     def _note_written(self, queue: PartitionQueue, batch: Batch, row_id: int) -> None:
+        """Note that a batch is on disk as ``row_id``. If Kafka has it meanwhile, remove the row."""
         backlog = queue.backlog
         assert backlog is not None
         backlog.writing.remove(batch)
