@@ -31,6 +31,7 @@ def adopt_spool(folder: Path, instance: str) -> bool:
 
 
 def _adopt_log(segments: Segments, instance: str) -> bool:
+    """Write the instance's name into the segments of another. True when there was one."""
     changed = False
     for number in segments.numbers():
         path = segments.path(number)
@@ -49,6 +50,7 @@ def _adopt_log(segments: Segments, instance: str) -> bool:
 
 
 def _adopt_index(path: Path, instance: str) -> bool:
+    """Write the instance's name into the index. True when it was another's; False without an index."""
     if not path.exists():
         return False
     index = Index(path, instance)

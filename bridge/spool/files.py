@@ -93,6 +93,7 @@ class Topics:
         self.counts: dict[str, int] = self._read()
 
     def _read(self) -> dict[str, int]:
+        """The number of partitions by topic; none when the file is missing, or damaged."""
         try:
             content = json.loads(self._path.read_text())
             counts = {str(topic): int(count) for topic, count in content["topics"].items()}

@@ -107,6 +107,7 @@ class Index:
     """The open database. Every method may raise sqlite3.Error."""
 
     def __init__(self, path: Path, instance: str) -> None:
+        """Open the database, or create it. Raises SpoolError for a newer format, and sqlite3.Error."""
         self.path = path
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
         try:
@@ -129,6 +130,7 @@ class Index:
         self._db.close()
 
     def _prepare(self, instance: str) -> None:
+        """Check the format, or create the tables, and set the connection's options. Raises as ``__init__``."""
         run = self._db.execute
         self._db.text_factory = _text
         run("PRAGMA cache_size = -512")  # KiB of memory; few pages are in use
@@ -148,6 +150,7 @@ class Index:
         run("PRAGMA journal_size_limit = 1048576")
 
     def _create(self, instance: str) -> None:
+        """Create the tables in an empty file."""
         run = self._db.execute
         run("PRAGMA journal_mode = DELETE")  # the file itself has its application id from the start
         with self.transaction():
@@ -236,7 +239,7 @@ class Index:
         return [Row(*row) for row in found]
 
     def count(self, after: int, last: int) -> tuple[int, int]:
-        """Batches and messages of a range of ids, the first id not included."""
+        """Batches and messages with ids above ``after``, up to and with ``last``."""
         found = self._db.execute(
             "SELECT count(*), coalesce(sum(messages), 0) FROM batches WHERE id > ? AND id <= ?", (after, last)
         ).fetchone()

@@ -93,7 +93,8 @@ def _open_locked(files: Files, instance: str, step: Callable[[], None]) -> tuple
 
 
 def _sound_index(files: Files, instance: str, *, certainly_ours: bool) -> Index | None:
-    """The index, or None when it is damaged. Raises SpoolError for another owner, sqlite3.Error when the disk fails."""
+    """The index, or None when it is damaged. Raises SpoolError for another owner, unless intact segments name this
+    instance (``certainly_ours``), and sqlite3.Error when the disk fails."""
     try:
         index = Index(files.index, instance)
     except sqlite3.Error as error:

@@ -73,7 +73,7 @@ class Head:
 
 
 def encode(batch: SpoolBatch, id_: int, following: int) -> bytes:
-    """Header and names of a batch. Its data follow directly."""
+    """Header and names of a batch, which its data follow. ``following``: how many later records its append has."""
     topic, route = batch.topic.encode(), batch.route.encode()
     names = topic + route + struct.pack(f"<{len(batch.unfinished)}I", *batch.unfinished)
     header = _FIXED.pack(

@@ -47,6 +47,7 @@ class Losses:
     said: list[str] = field(default_factory=list)
 
     def report(self, state: State) -> SpoolReport:
+        """The losses as a report, with a sentence if there are any, and what is readable now."""
         sentence = ""
         if self.said:
             stored = state.partitions.values()
@@ -71,9 +72,9 @@ class Loading:
     def __init__(self, state: State, losses: Losses, *, rebuilt: bool, step: Callable[[], None]) -> None:
         self.state = state
         self.losses = losses
-        self.rebuilt = rebuilt
+        self.rebuilt = rebuilt  # the index is new, and the log is read whole
         self._step = step
-        self.slots = state.tally.read()
+        self.slots = state.tally.read()  # of the tally, by partition number
         self._changed: dict[int, int] = {}  # id and messages of batches in the log that cannot be read
 
     def load(self, *, verify: bool) -> None:
@@ -131,6 +132,7 @@ class Loading:
                 self._index_tail(number, start, floors, newest=number == numbers[-1])
 
     def _index_tail(self, number: int, start: int, floors: dict[int, int], *, newest: bool) -> None:
+        """Index a segment's records from ``start`` on, above ``floors`` (by partition), and cut its incomplete end."""
         state = self.state
         rows: list[Row] = []
         end, is_cut = start, False
@@ -271,6 +273,7 @@ class _Append:
 
 
 def _appends(segments: Segments, number: int, start: int) -> Iterator[_Append]:
+    """The appends of a segment from ``start`` on, each with the damage before and within it."""
     append = _Append()
     for span in segments.scan(number, start):
         if span.head is None:
@@ -289,6 +292,7 @@ def _appends(segments: Segments, number: int, start: int) -> Iterator[_Append]:
 
 
 def _note_partition_of(state: State, head: Head) -> None:
+    """Note a record's partition, and its sequence number if it is the newest."""
     name = head.batch.topic, head.batch.partition
     partition = state.partitions.get(name)
     if partition is None:

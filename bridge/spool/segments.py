@@ -117,6 +117,7 @@ class Segments:
             self._fd, self.active, self.end = -1, 0, 0
 
     def _start(self) -> None:
+        """Create the next segment and make it the active one."""
         number = self.last + 1
         path = self.path(number)
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o640)
@@ -134,7 +135,7 @@ class Segments:
         self._fd, self.active, self.end, self.last = fd, number, HEADER_BYTES, number
 
     def read(self, number: int, offset: int, id_: int) -> SpoolBatch | None:
-        """The batch of this id at an offset; None when it has changed. Raises OSError."""
+        """The batch of this id at an offset; None when it has changed or the segment is missing. Raises OSError."""
         try:
             fd = self._reader(number)
         except FileNotFoundError:
@@ -186,6 +187,7 @@ class Segments:
             os.close(self._files.popitem()[1])
 
     def _reader(self, number: int) -> int:
+        """A descriptor for reading a segment. The latest ones stay open. Raises OSError."""
         fd = self._files.get(number)
         if fd is None:
             fd = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
@@ -198,6 +200,7 @@ class Segments:
 
 
 def _write_all(fd: int, pieces: Sequence[bytes], offset: int) -> int:
+    """Write the pieces one behind another; returns the offset behind the last."""
     for first in range(0, len(pieces), _VECTOR):
         some = pieces[first : first + _VECTOR]
         wanted = sum(map(len, some))
@@ -211,6 +214,7 @@ def _write_all(fd: int, pieces: Sequence[bytes], offset: int) -> int:
 
 
 def _read_head(fd: int, offset: int) -> Head | None:
+    """Header and names of the record at an offset; None when there is none, or it is damaged."""
     start = os.pread(fd, FIXED_BYTES + 256, offset)  # 256: topic and route of most; one call instead of two
     size = head_bytes(start)
     if not size:
@@ -230,6 +234,7 @@ def _is_cut_short(fd: int, offset: int, end: int) -> bool:
 
 
 def _next_magic(fd: int, offset: int, end: int) -> int:
+    """Where the next record may begin, from ``offset`` on; ``end`` when nowhere."""
     while offset < end:
         window = os.pread(fd, _WINDOW + len(MAGIC) - 1, offset)
         found = window.find(MAGIC)

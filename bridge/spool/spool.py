@@ -61,7 +61,7 @@ class Spool:
     ) -> None:
         self.path = path
         self.max_bytes = max_bytes
-        self._tell_salvaged = salvaged
+        self._tell_salvaged = salvaged  # receives the report of each rebuilt index
         self._store = Store(path, instance, self._salvaged_in_thread)
         self._thread = SpoolThread(self._store)
         self._partitions: dict[tuple[str, int], _Partition] = {}
@@ -69,11 +69,11 @@ class Spool:
         self.bytes = 0
         self.batches = 0
         self._reserved = 0  # bytes of appends under way
-        self._salvages = 0  # how often all numbers were replaced
+        self._salvages = 0  # how often a new index replaced all numbers
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_removals = 0
         self._topics: dict[str, int] = {}
-        self._failing = False
+        self._failing = False  # the last removal failed, and a warning is in the log
 
     def watch_writes(self, wrote: Callable[[int], None]) -> None:
         """Call ``wrote`` with the nanoseconds of each write."""
@@ -147,7 +147,7 @@ class Spool:
         return await self._thread.append(batches, lambda ids: self._appended(batches, size, ids))
 
     def _appended(self, batches: Sequence[SpoolBatch], size: int, ids: list[int] | None) -> None:
-        """Count an append, on the loop, before the caller continues or even when it was cancelled."""
+        """Count an append, on the loop, also of a caller that was cancelled. ``ids`` None: nothing was stored."""
         self._reserved -= size
         if ids is None:
             return
@@ -216,6 +216,7 @@ class Spool:
             self._timer = asyncio.get_running_loop().call_later(REMOVE_EVERY_S, self._submit_removals)
 
     def _submit_removals(self) -> None:
+        """Have the thread remove from the disk what has left the totals."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -242,6 +243,7 @@ class Spool:
         result: list[Removed] | None,
         error: BaseException | None,
     ) -> None:
+        """Count what only the thread could count. ``result`` None: it failed, and is tried again."""
         if result is None:
             self._retry_removals(removals, salvages, error)
             return
@@ -259,6 +261,7 @@ class Spool:
             found.removing = {i for i in found.removing if not any(first <= i <= last for first, last in wide)}
 
     def _retry_removals(self, removals: list[Removal], salvages: int, error: BaseException | None) -> None:
+        """Note failed removals again. After a new index (``salvages``) the thread counts them all."""
         if isinstance(error, SpoolWriteError):
             forget_frames(error)
         if not self._failing:
@@ -309,6 +312,7 @@ class Spool:
     # --- numbers
 
     def _count(self, partition: _Partition, batches: int, messages: int, size: int) -> None:
+        """Add to the totals of a partition and of the spool; negative numbers were removed."""
         partition.batches += batches
         partition.messages += messages
         partition.bytes += size
@@ -317,6 +321,7 @@ class Spool:
         self.bytes += size
 
     def _replace_totals(self, totals: list[Totals]) -> None:
+        """Set all totals to those of the store."""
         self.batches = self.messages = self.bytes = 0
         for partition in self._partitions.values():
             partition.batches = partition.messages = partition.bytes = 0

@@ -164,6 +164,7 @@ class Store:
         return ids
 
     def _need_space(self, size: int) -> None:
+        """Raise SpoolWriteError unless the disk has room for ``size`` bytes and the reserve."""
         files = self.state.files
         try:
             free = files.free_bytes()
@@ -222,6 +223,7 @@ class Store:
             return self.read(topic, partition, after_id, max_bytes)  # from the new index
 
     def _read_batches(self, partition: PartitionState, after: int, max_bytes: int) -> ReadResult:
+        """As ``read``, with the index as it is. Drops and counts unreadable batches."""
         batches: list[StoredBatch] = []
         bad: list[Row] = []
         size = 0
@@ -250,6 +252,7 @@ class Store:
         return ReadResult(batches, len(bad), messages, lost)
 
     def _drop_lost(self, partition: PartitionState, bad: list[Row]) -> None:
+        """Log unreadable batches, and remove them from index and totals."""
         log.error(
             "spool_batches_lost",
             topic=partition.topic,
@@ -355,6 +358,7 @@ class Store:
             self._index_failed(error)
 
     def _rewrite(self, segment: int) -> None:
+        """Move a segment's batches into the active segment, and remove it. An unreadable batch prevents that."""
         state = self.state
         rows = state.index.in_segment(segment)
         pieces: list[bytes] = []
@@ -383,7 +387,7 @@ class Store:
         return dict(self.state.topics.counts)
 
     def remember_topic(self, topic: str, partitions: int) -> None:
-        """Durable on return. Raises SpoolWriteError."""
+        """Keep a topic's number of partitions. Durable on return. Raises SpoolWriteError."""
         counts = self.state.topics.counts
         if counts.get(topic) != partitions:
             try:
@@ -410,6 +414,7 @@ class Store:
             self._state = None
 
     def _note(self, partitions: Iterable[PartitionState]) -> None:
+        """Write the partitions' numbers into the tally."""
         try:
             for partition in partitions:
                 self.state.tally.write(partition.slot)

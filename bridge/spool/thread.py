@@ -29,7 +29,7 @@ class _Append:
     def __init__(
         self,
         batches: Sequence[SpoolBatch],
-        before_done: Callable[[list[int] | None], None],
+        before_done: Callable[[list[int] | None], None],  # on the loop; None: nothing was stored
         future: asyncio.Future[list[int]],
     ) -> None:
         self.batches = batches
@@ -114,6 +114,7 @@ class SpoolThread:
             self._loop.call_soon_threadsafe(callback)
 
     def _run(self) -> None:
+        """The thread: does one job after another until ``stop``."""
         while True:
             job = self._next(AWAIT_MORE_S if self._appended or self.stopping else None)
             if self._appended and not isinstance(job, _Append):
@@ -136,6 +137,7 @@ class SpoolThread:
             return None
 
     def _run_job(self, job: _Job) -> None:
+        """Do a job, have the loop call its ``done``, and tidy the disk after a success."""
         done = job.done
         try:
             result = job.work()
@@ -167,6 +169,7 @@ class SpoolThread:
             self._appended = True
 
     def _answer(self, calls: list[_Append], ids: list[list[int]], took_ns: int) -> None:
+        """On the loop: give each append its ids."""
         self.wrote(took_ns)
         for call, given in zip(calls, ids, strict=True):
             call.before_done(given)
