@@ -32,14 +32,15 @@ class KafkaBatch:
     __slots__ = ("_builder", "_count", "_data", "append", "size")
 
     def __init__(self, batch_bytes: int, codec: int, *, ours: bool = COMPILED) -> None:
+        """``ours``: built by ``RecordWriter``, otherwise by aiokafka. ``codec``: Kafka's number, 0 for none."""
         builder = (
             RecordWriter(batch_bytes, codec)
             if ours
             else DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, batch_bytes)
         )
         self._builder: RecordWriter | DefaultRecordBatchBuilder | None = builder
-        self._data: bytearray | None = None
-        self._count = 0
+        self._data: bytearray | None = None  # the built batch
+        self._count = 0  # records, from ``close`` on
         self.append: Append = builder.append
         self.size: Callable[[], int] = builder.size
 
@@ -100,14 +101,14 @@ class Handover:
         batch: KafkaBatch,
         data: bytearray,
         sequence: int,
-        answered: Answered,
+        answered: Answered,  # gets the offset, or the error
         leader: int | None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.batch = batch
         self.data = data
-        self.sequence = sequence
+        self.sequence = sequence  # of its first record, in the partition
         self.answered = answered
         self.leader = leader  # at present; None: there is none
         self.attempts = 0  # requests it was in

@@ -111,6 +111,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             self._sync_task = asyncio.get_running_loop().create_task(self._md_synchronizer())
 
     async def _get_conn(self, node_id: object, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
+        """aiokafka's: the open connection to a node, or a new one; None when that fails, which is logged."""
         connection = self._conns.get((node_id, group))
         if connection is not None and connection.connected():
             return connection
@@ -150,6 +151,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         return await self._open_at(broker.host, broker.port)
 
     async def _open_at(self, host: str, port: int) -> SessionConnection:
+        """A new connection to an address, authenticated. Raises as ``_open``."""
         return await open_connection(
             host,
             port,
@@ -245,6 +247,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     # --- metadata ----------------------------------------------------------------------------------
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Iterable[str]) -> bool:
+        """aiokafka's: ask for metadata of these topics (none: of all) and take them. True when they came."""
         try:
             # False: otherwise brokers with automatic creation would create a missing topic.
             answer = await self._ask_for_metadata(Metadata(list(topics) if topics else None, False))
@@ -291,6 +294,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         return None
 
     async def _ask(self, node: object, request: MetadataRequest) -> Any:
+        """The answer of one node to a metadata request; None when it gave none, which is noted and logged."""
         group = ConnectionGroup.DEFAULT if node == _BOOTSTRAP else _QUESTIONS
         if (standing := self._conns.get((node, group))) is not None and standing.muted_s:
             await asyncio.sleep(standing.muted_s)  # a quota of requests, at most a second
@@ -327,6 +331,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             task.add_done_callback(lambda _: self._probing.pop(contact.broker))
 
     async def _probe(self, contact: Contact) -> None:
+        """Send a broker a small request, and note for the contacts whether it answered."""
         node, own = contact.broker, None
         connection = self._conns.get((node, _QUESTIONS))
         if connection is not None and connection.muted_s:
@@ -348,6 +353,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 own.close()
 
     async def close(self) -> None:
+        """Close every connection, and end the tasks of probes, questions and renewals."""
         renewals = list(self._renewals.values())
         self._renewals.clear()
         for renewal in renewals:

@@ -140,6 +140,7 @@ async def why_unreachable(options: dict[str, Any], login: KafkaLogin) -> BridgeE
 
 
 def _guess(error: BaseException, secured: str) -> str:
+    """Why a connection failed, and what to check. ``secured``: the security protocol of the settings."""
     text = words(error)
     if isinstance(error, ConnectionRefusedError):
         return f"connection refused. Is the broker running, and is this the port of its {secured} listener?"

@@ -36,11 +36,11 @@ class Contact:
         self.broker = broker
         self.host = host
         self.port = port
-        self.asked_ns = 0
-        self.answered_ns = 0
-        self.written_ns = 0
-        self.held_until_ns = 0
-        self.held_ns = 0
+        self.asked_ns = 0  # of the first question without an answer; 0 without one
+        self.answered_ns = 0  # of the last answer to anything
+        self.written_ns = 0  # of the last answer to a batch
+        self.held_until_ns = 0  # the end of its last request for no batches
+        self.held_ns = 0  # how long these were, in all
         self.probed_ns = 0
         self.left_ns = 0  # when the cluster stopped listing it; 0 while it does
         self.problem: str | None = None  # why the last attempt failed
@@ -65,10 +65,10 @@ class Contacts:
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
-        self.troubles: dict[tuple[str, int], str] = {}
-        self.rights_missing: set[str] = set()
-        self.have_held = False
-        self._known: dict[object, Contact] = {}
+        self.troubles: dict[tuple[str, int], str] = {}  # why a partition takes no batch
+        self.rights_missing: set[str] = set()  # topics
+        self.have_held = False  # a broker has asked for no batches at least once
+        self._known: dict[object, Contact] = {}  # by node id
 
     def __iter__(self) -> Iterator[Contact]:
         return iter(list(self._known.values()))

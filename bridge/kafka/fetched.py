@@ -43,6 +43,7 @@ class _Batch:
         return next(self._batch)
 
     def __iter__(self) -> Iterator[Any]:
+        """The records of a batch. From a header name that is no UTF-8 on, it is read in Python."""
         count = 0
         try:
             for record in self._batch:

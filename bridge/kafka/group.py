@@ -106,7 +106,7 @@ class GroupMember:
         instance: str,
         topics: Sequence[str],
         listener: PartitionListener,
-        table: str = "commands",
+        table: str = "commands",  # of the settings, for sentences
         login: KafkaLogin | None = None,
     ) -> None:
         self._options = connection_options(settings, client_id)
@@ -116,8 +116,8 @@ class GroupMember:
         self._listener, self._table = listener, table
         self._consumer: Any = None
         self._coordinator: int | None = None
-        self._member = ""
-        self._generation = -1
+        self._member = ""  # the id that the coordinator gave; empty before
+        self._generation = -1  # -1: in none
         self._owned: frozenset[Partition] = frozenset()
         self._positions: dict[TopicPartition, int] = {}  # of what is read: what is owned and not about to be revoked
         self._assignments = 0  # how often what is read has changed
@@ -128,10 +128,10 @@ class GroupMember:
         self._settled = asyncio.Event()  # not while joining, or giving partitions up
         self._changed = asyncio.Event()  # there is something to read, or an error
         self._committing = asyncio.Lock()  # an earlier commit, tried again, must not follow a later one
-        self._expiry: asyncio.TimerHandle | None = None
-        self._read_s = 0.0
+        self._expiry: asyncio.TimerHandle | None = None  # calls ``_lose`` when the session ends
+        self._read_s = 0.0  # when ``read`` was last called, by the loop's clock
         self._tasks: list[asyncio.Task[None]] = []
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # ended the membership; ``read`` raises it
 
     @property
     def owned(self) -> frozenset[Partition]:
@@ -270,6 +270,7 @@ class GroupMember:
             return await self._commit(dict(offsets))
 
     async def _commit(self, left: dict[Partition, Committed]) -> Collection[Partition]:
+        """Commit ``left``, and empty it. Returns the partitions whose metadata are too large for Kafka."""
         too_large = set()
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._patience_s
@@ -302,6 +303,7 @@ class GroupMember:
         return too_large
 
     async def _committed(self, partitions: Collection[Partition]) -> dict[Partition, Committed | None]:
+        """What the group has committed of these partitions, None for nothing. Raises as ``_ask`` and ``_check``."""
         answer = await self._ask(OffsetFetchRequest(self._group, by_topic(partitions)))
         self._check(getattr(answer, "error_code", 0), self._generation)
         found: dict[Partition, Committed | None] = {}
@@ -321,6 +323,7 @@ class GroupMember:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
+        """End the membership with an error, the first of which ``read`` raises."""
         if self._error is None:
             self._error = error
             self._changed.set()
@@ -331,6 +334,7 @@ class GroupMember:
             self._lose(words(error))
 
     async def _stay_joined(self) -> None:
+        """Join whenever ``_rejoin`` is set, again after an error. Waits while ``read`` is not called."""
         loop = asyncio.get_running_loop()
         while True:
             await self._rejoin.wait()
@@ -399,6 +403,7 @@ class GroupMember:
         log.info("group_joined", group=self._group, generation=generation, partitions=len(self._owned))
 
     async def _give_up(self, partitions: frozenset[Partition]) -> None:
+        """Let the listener finish with partitions, for REVOKED_S at most; after that they are not owned."""
         self._positions = {at: offset for at, offset in self._positions.items() if at not in partitions}
         self._assign()
         try:
@@ -413,7 +418,7 @@ class GroupMember:
         self._owned -= partitions
 
     def _lose(self, why: str) -> None:
-        """This member's generation is over."""
+        """Note that this member's generation is over: its partitions are lost."""
         self._generation = -1
         if self._expiry is not None:
             self._expiry.cancel()
@@ -429,13 +434,14 @@ class GroupMember:
                 self._fail(error)
 
     def _is_alive(self, sent_s: float) -> None:
-        """The coordinator has answered a request that was sent then: the session ends SESSION_S later."""
+        """Note that the coordinator answered a request sent at ``sent_s``: the session ends SESSION_S later."""
         if self._expiry is not None:
             self._expiry.cancel()
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_at(sent_s + SESSION_S, self._lose, f"no heartbeat was answered for {SESSION_S:g} s")
 
     async def _beat(self) -> None:
+        """Send heartbeats, and ask to join again when the group or a topic's partitions change."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(HEARTBEAT_S)
@@ -498,6 +504,7 @@ class GroupMember:
         raise _AgainError(text)
 
     def _refusal(self, code: int) -> str | None:
+        """The sentence for an error code that only an operator can cure; None for others."""
         group, table = self._group, self._table
         match code:
             case 82:
@@ -524,6 +531,7 @@ class GroupMember:
         return None
 
     async def _look_for_topics(self) -> None:
+        """Return once metadata have all topics. Raises UnreachableError, RefusedError, TopicMissingError."""
         client: Client = self._consumer._client
         update = client.set_topics(self._topics)
         await asyncio.wait([update], timeout=4 * self._patience_s)
@@ -540,6 +548,7 @@ class GroupMember:
             )
 
     async def _look_for_coordinator(self) -> None:
+        """Find the group's coordinator; tries for a while. Raises UnreachableError or RefusedError."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + max(_FIRST_LOOKUP_S, self._patience_s)
         while True:
@@ -555,6 +564,7 @@ class GroupMember:
                 return
 
     async def _leave_and_close(self, *, leave: bool) -> None:
+        """Give partitions up and close; with ``leave`` tell the group. Kafka's errors are only logged."""
         if self._consumer is None:
             return
         settled = asyncio.ensure_future(self._settled.wait())
@@ -589,6 +599,7 @@ def _group_refused(group: str) -> str:
 
 
 async def _coordinator(client: Client, group: str) -> int:
+    """The broker that keeps a group. Raises RefusedError, and aiokafka's KafkaError."""
     try:
         node: int = await client.coordinator_lookup(CoordinationType.GROUP, group)
     except kafka_errors.GroupAuthorizationFailedError as error:

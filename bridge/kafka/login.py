@@ -31,7 +31,7 @@ class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
         self, source: CredentialSource, extensions: dict[str, str], shown: Callable[[Credential], None]
     ) -> None:
         self._source = source
-        self._tell = shown
+        self._tell = shown  # gets each token that is shown
         self._extensions = extensions
         self.credential: Credential | None = None
 
@@ -64,7 +64,7 @@ class KafkaLogin:
         self,
         settings: KafkaSettings,
         tokens: CredentialSource | None = None,
-        not_renewed: Callable[[], None] | None = None,
+        not_renewed: Callable[[], None] | None = None,  # called when a connection's renewal failed
     ) -> None:
         sasl = settings.sasl if settings.security.startswith("SASL") else None
         assert sasl is None or sasl.mechanism != "OAUTHBEARER" or tokens is not None, "OAUTHBEARER needs its tokens"

@@ -131,7 +131,7 @@ class BrokerLink:
         return Layout(brokers, described, errors)
 
     async def refuse(self, places: Sequence[tuple[str, int]]) -> Produced:
-        """Send a wrong batch to each of these partitions of this broker."""
+        """Send each of these partitions of this broker a wrong batch; returns why it refused them."""
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for topic, partition in places:
             topics.setdefault(topic, []).append((partition, _BROKEN_BATCH))

@@ -31,6 +31,7 @@ class _Partitions(Array):  # type: ignore[misc]
     fault, and these are of one length."""
 
     def decode(self, data: BytesIO) -> list[tuple[Any, ...]]:
+        """Rows of an answer, as aiokafka decodes them. Most, those without a fault, are read at once."""
         answers: list[tuple[Any, ...]] = []
         for _ in range(Int32.decode(data)):
             answer = data.read(_STORED.size)

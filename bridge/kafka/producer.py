@@ -131,6 +131,7 @@ class KafkaProducer:
         self._ended: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
+        """Connect and get a producer id. Raises UnreachableError, RefusedError, and what ``confirm`` raises."""
         self._ended = asyncio.get_running_loop().create_future()
         client = self._client = Client(self._login, self.contacts, **self._options)
         client.cluster.add_listener(self._refreshed)
@@ -176,6 +177,7 @@ class KafkaProducer:
             ) from error
 
     async def close(self, *, patience_s: float) -> None:
+        """End connections and tasks within ``patience_s``. Batches under way get no answer."""
         client = self._client
         if client is None:
             return
@@ -217,6 +219,7 @@ class KafkaProducer:
         return future
 
     def hand_over(self, topic: str, partition: int, batch: BatchBuilder, answered: Answered) -> None:
+        """Send a closed batch, behind others of its partition. ``answered`` is called once, unless closed."""
         assert isinstance(batch, KafkaBatch)
         if self._closed:
             raise IncarnationError("The producer has been closed.")
@@ -351,6 +354,7 @@ class KafkaProducer:
                 self._settle(handover, kafka_errors.KafkaError(repr(error)))
 
     def _take_answer(self, request: Request, response: Any) -> None:
+        """Report or settle each batch of a request by Kafka's answer."""
         leader = request.leader
         self.contacts.answered(leader, written=True)
         throttled_ms = getattr(response, "throttle_time_ms", None)
@@ -372,6 +376,7 @@ class KafkaProducer:
                 self._settle(handover, AnswerError(code, named_records(more, handover.batch.record_count())))
 
     def _undelivered(self, request: Request, error: kafka_errors.KafkaError) -> None:
+        """Log a request without an answer, and settle its batches."""
         forget_frames(error)  # they have the batches
         text = words(error)
         if isinstance(error, kafka_errors.NodeNotReadyError):
@@ -497,6 +502,7 @@ class KafkaProducer:
         return self._refreshed_ns
 
     def watch_topic(self, topic: str) -> None:
+        """Include the topic in metadata from now on, and ask for it soon."""
         if topic not in self._topics:
             self._topics.add(topic)
             # Not add_topic: it changes the set that a request under way was made from, whose answer, without the
@@ -511,6 +517,7 @@ class KafkaProducer:
             self._live().set_topics(self._topics)
 
     async def refresh_metadata(self) -> bool:
+        """Ask for metadata now. True when they came; False when that failed, or the producer is closed."""
         ended = self._ended
         assert ended is not None, "start() comes first"
         if self._closed:
@@ -521,6 +528,7 @@ class KafkaProducer:
         return update.done() and not update.cancelled() and bool(update.result())
 
     def records(self, batch: BatchBuilder) -> list[StoredRecord]:
+        """The records of a closed batch."""
         assert isinstance(batch, KafkaBatch)
         memory = MemoryRecords(batch.encode())
         records: list[StoredRecord] = []
@@ -565,6 +573,7 @@ class KafkaProducer:
             self._client.probe(broker)
 
     def _refreshed(self, _cluster: object) -> None:
+        """Note new metadata; aiokafka calls it."""
         self._refreshed_ns = time.monotonic_ns()
         brokers = self._live().cluster._brokers.values()  # without bootstrap addresses, which have no number
         self.contacts.listed((broker.nodeId, broker.host, broker.port) for broker in brokers)
@@ -574,6 +583,7 @@ class KafkaProducer:
 
 
 def _resolve(future: asyncio.Future[int], offset: int, error: BridgeError | None) -> None:
+    """Give a future the outcome of a batch, its offset or error."""
     if future.done():
         return  # cancelled by who waits
     if error is None:

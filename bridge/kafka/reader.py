@@ -71,6 +71,7 @@ class TopicReader:
         self.facts: tuple[TopicFacts, ...] = ()
 
     async def __aenter__(self) -> Self:
+        """Ask for the facts and connect. Raises UnreachableError, RefusedError or TopicMissingError."""
         # One sentence of ours says why Kafka cannot be reached, instead of a line for each attempt of the library.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.facts = await self._ask()
@@ -98,6 +99,7 @@ class TopicReader:
     # --- the topics
 
     async def _ask(self) -> tuple[TopicFacts, ...]:
+        """The facts of each topic. Raises UnreachableError, RefusedError or TopicMissingError."""
         admin = make_admin(self._options, self.login)
         try:
             await admin.start()
@@ -113,6 +115,7 @@ class TopicReader:
             await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=CLOSE_PATIENCE_S)
 
     async def _describe(self, admin: AIOKafkaAdminClient) -> list[dict[str, Any]]:
+        """The topics' rows of metadata. A missing topic is not created."""
         client = admin._client
         # aiokafka's own request would create a missing topic on a broker with auto.create.topics.enable.
         request = MetadataRequest(list(self._topics), allow_auto_topic_creation=False)
@@ -124,6 +127,7 @@ class TopicReader:
         return f"Kafka has no topic {name}. Check its name, and that the addresses are those of the right cluster."
 
     def _partitions(self, described: dict[str, Any]) -> int:
+        """The number of partitions by a topic's row. Raises RefusedError or TopicMissingError."""
         name, kind = described["topic"], kafka_errors.for_code(described["error_code"])
         if issubclass(kind, REFUSED):
             raise RefusedError(f"Kafka does not let us describe topic {name}. Check the ACLs: Describe and Read on it.")

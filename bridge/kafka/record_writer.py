@@ -65,15 +65,15 @@ class RecordWriter:
     )
 
     def __init__(self, limit: int, codec: int) -> None:
-        self._limit = limit
-        self._codec = codec
+        self._limit = limit  # bytes of a batch, before compression
+        self._codec = codec  # Kafka's number; 0: none
         self._count = 0
         self._chunks: list[bytes] = []  # of _CHUNK records each: one object for each record would double small ones
         self._records: list[bytes] = []  # later ones
         self._size = _HEADER.size
         self._stamp = b"\0\0"  # attributes and timestamp of the last record
-        self._first = self._max = self._last = -1 << 63  # timestamps
-        self._producer = (-1, -1, -1)
+        self._first = self._max = self._last = -1 << 63  # timestamps: the first, the largest, the last
+        self._producer = (-1, -1, -1)  # id, epoch, sequence
 
     def append(
         self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -125,6 +125,7 @@ class RecordWriter:
         self._producer = (producer_id, epoch, sequence)
 
     def build(self) -> bytearray:
+        """The batch as Kafka gets it, compressed and with its checksum."""
         codec, size, count = self._codec, self._size, self._count
         records = [*self._chunks, *self._records]
         if codec:
@@ -142,6 +143,7 @@ class RecordWriter:
 
 
 def _compress(codec: int, records: bytes) -> bytes:
+    """Records compressed by a codec, Kafka's number (1 to 4)."""
     if codec == 1:
         return bytes(gzip_encode(records))
     if codec == 2:
@@ -177,6 +179,7 @@ def _encode(headers: list[tuple[str, bytes | None]]) -> bytes:
 
 
 def _encode_name(name: str) -> bytes:
+    """A header's name with its length in front. Short ones are remembered."""
     encoded = name.encode()
     found = varint(len(encoded)) + encoded
     if len(found) <= _NAME_KEPT:

@@ -136,6 +136,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         return self._within_patience(answer) if expect_response else answer
 
     async def _within_patience(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Await an answer as long as a request may take, counted from the end of a mute (a quota)."""
         limit = asyncio.timeout_at(max(self._loop.time(), self._muted_until_s) + self._patience_s)
         self._send_timeouts.add(limit)
         try:
@@ -166,6 +167,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         rest += data[at:]
 
     def _handle_frame(self, frame: bytes) -> None:
+        """aiokafka's: match one answer to its request. Notes how long a quota mutes the broker."""
         answer = self._requests[0][2]
         super()._handle_frame(frame)
         if not answer.done() or answer.cancelled() or answer.exception() is not None:
@@ -186,6 +188,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         return None if self._shown_token is None else self._shown_token.credential
 
     async def _do_sasl_handshake(self) -> None:
+        """aiokafka's: log in. Tells the token's source when the broker refuses the token."""
         self.began_ns = time.monotonic_ns()
         try:
             await super()._do_sasl_handshake()

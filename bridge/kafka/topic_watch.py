@@ -58,7 +58,7 @@ class TopicState:
 
     @property
     def problem(self) -> str | None:
-        """Why messages of the topic wait, in a few words; None if they do not."""
+        """Why messages of a topic made anew wait, in a few words; None if they do not, or the topic is gone."""
         if self.there is None or self.there >= self.used:
             return None
         return (
@@ -95,7 +95,7 @@ class TopicWatch:
         self._task: asyncio.Task[None] | None = None
         self._pinned: dict[str, int] = {}
         self._kept: set[str] = set()  # made anew too, but not pinned
-        self._seen: dict[str, int | None] = {}
+        self._seen: dict[str, int | None] = {}  # partitions by the last look; None: missing
         self._missed: dict[str, int] = {}  # looks since a topic was last seen
         self._looked_ns = 0  # the time of the last look's metadata
         self._not_before_ns = 0
@@ -150,6 +150,7 @@ class TopicWatch:
         await end_tasks(self._task)
 
     async def _run(self) -> None:
+        """Look every ``interval_s``, and create missing topics again, if there is a creator."""
         while True:
             await asyncio.sleep(until_beat_s(self._interval_s))
             missing = self.look()
@@ -177,6 +178,7 @@ class TopicWatch:
         return gone
 
     def _log_partitions(self, topic: str, used: int, there: int | None) -> None:
+        """Log that a topic has ``there`` partitions now (None: gone), of which ``used`` are pinned."""
         if there is None:
             made = "it is made anew soon" if self._creator is not None else "kafka.topics.create is off: make it anew"
             log.error(
@@ -199,6 +201,7 @@ class TopicWatch:
             log.info("topic_as_before", topic=topic, partitions=there)
 
     async def _create(self, creator: Creator, topics: list[str]) -> None:
+        """Create missing topics with as many partitions as pinned. After a failure wait longer each time."""
         for topic in topics:
             count = self._pinned.get(topic)
             if count is None and topic not in self._kept:

@@ -126,6 +126,7 @@ class Topics:
 
 
 def _new_topic(settings: KafkaSettings, name: str, partitions: int | None) -> NewTopic:
+    """A topic for aiokafka to create. ``partitions`` None: as many as the settings say."""
     topics = settings.topics
     declared = next((topic for topic in topics.declare if topic.name == name), None)
     configs = {}
