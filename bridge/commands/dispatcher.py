@@ -59,8 +59,8 @@ class Dispatcher:
         self._sink = sink
         self._graveyard = graveyard
         self._clock = clock
-        self._finished = finished
-        self.is_open = False
+        self._finished = finished  # called when Kafka has a command's last status
+        self.is_open = False  # commands may be sent; the owner sets it
         self.account = Account()
         self._timers = Timers()
         self._queues = Queues(plan, self._timers)
@@ -69,8 +69,8 @@ class Dispatcher:
         self._entered: deque[Command] = deque()  # new ones, whose first status may still have to be written
         self._last_answers: dict[Partition, int] = {}  # the offset of the last answer read, by partition of the answers
         self._rewind_ms: int | None = None  # from when on the feed must read answers again
-        self._is_online: OrderedDict[str, bool] = OrderedDict()
-        self._held_bytes = 0
+        self._is_online: OrderedDict[str, bool] = OrderedDict()  # by device; the latest news last
+        self._held_bytes = 0  # of commands, and of records on their way to the dead letters
         self.refused_ns = 0  # when the broker last refused the right to publish
 
     # --- partitions ----------------------------------------------------------------------------------
@@ -139,6 +139,7 @@ class Dispatcher:
         self.pump()
 
     def _take_command(self, owned: OwnedPartition, record: LoggedRecord, now_ns: int, now_ms: int) -> None:
+        """Enter a record's command, as far as an earlier owner left it; a record that is none is a dead letter."""
         known = owned.take(record, self.plan.settings.id_header)
         if known is not None and known.mark is Mark.FINISHED:
             return
@@ -185,7 +186,7 @@ class Dispatcher:
         self._timers.set(command, self._clock.now_ns() + self.plan.answer_timeout_ns)
 
     def _enter(self, command: Command, *, is_new: bool) -> None:
-        """A command that was never sent, as far as is known."""
+        """Queue a command that was never sent, as far as is known, or end it. ``is_new``: no owner took it before."""
         device, own_id = command.device, command.request.own_id
         if own_id is not None:
             if (other := self._ids.get(own_id)) is not None and other is not command:
@@ -202,6 +203,7 @@ class Dispatcher:
                 self._entered.append(command)
 
     def _send_to_dead_letters(self, owned: OwnedPartition, record: LoggedRecord, error: BadCommandError) -> None:
+        """Bury a record that is no command, then write the status ``refused``, then finish its offset."""
         place = record.place
         parts = (record.key, record.value, *(value for _, value in record.headers))
         size = owned.burying[place.offset] = sum(len(part or b"") for part in parts)
@@ -240,6 +242,7 @@ class Dispatcher:
         self._show_queued()
 
     def _send_command(self, command: Command, now_ns: int) -> None:
+        """Publish a command that has left its queue; one whose deadline is over expires."""
         if now_ns >= command.deadline_ns:
             self._finish(command, Status.EXPIRED)
             return
@@ -256,6 +259,7 @@ class Dispatcher:
             self._finish(command, Status.UNDELIVERABLE, str(error))
 
     def _outgoing(self, command: Command, now_ns: int) -> Outgoing:
+        """The PUBLISH of a command, with the rest of its time as the expiry."""
         request, settings = command.request, self.plan.settings
         command_id = command.id
         token = self.plan.signer.sign(command.place, command_id)
@@ -291,6 +295,7 @@ class Dispatcher:
         self.pump()
 
     def _nobody_subscribes(self, command: Command) -> None:
+        """Let the command wait, or end it, as ``when_offline`` says: the broker found no subscriber."""
         how = self.plan.settings.when_offline
         if how == "wait":
             self._return(command, State.WAITING)
@@ -320,6 +325,7 @@ class Dispatcher:
         self._timers.set(command, min(now_ns + pause_ns, command.deadline_ns))
 
     def _note_sent(self, command: Command) -> None:
+        """Finish a command that the broker has taken, or wait for what is still to be reported of it."""
         is_more_asked = command.request.is_answer_asked or self.plan.is_delivery_asked
         if self.plan.settings.qos == 0:
             command.code = None  # the broker answers nothing
@@ -351,7 +357,7 @@ class Dispatcher:
             self._last_answers[at] = max(end - 1, self._last_answers.get(at, -1))
 
     def answered(self, answer: Answer) -> None:
-        """A device's answer. Those for partitions of other members are theirs."""
+        """Take a device's answer. Answers for commands of other members are theirs."""
         at = answer.place[:2]
         is_again = answer.place.offset <= self._last_answers.get(at, -1)  # after a rewind
         self._last_answers[at] = max(answer.place.offset, self._last_answers.get(at, -1))
@@ -387,7 +393,7 @@ class Dispatcher:
         self.pump()
 
     def delivered(self, delivery: Delivery) -> None:
-        """EMQX reports that the device acknowledged a command."""
+        """Note that the device acknowledged a command, as EMQX reports."""
         found = self._find(delivery.token, delivery.device)
         if found is None or isinstance(found, str) or found[1]:
             return
@@ -430,7 +436,7 @@ class Dispatcher:
         return found
 
     def heard(self, presence: Presence) -> None:
-        """A device came, subscribed or left."""
+        """Note that a device came, subscribed or left. Unless it left, its waiting command is tried again."""
         name = presence.device
         if presence.is_online is not None:
             self._is_online[name] = presence.is_online

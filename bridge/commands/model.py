@@ -131,6 +131,7 @@ class StatusRecord(NamedTuple):
 
 
 def _answer(answer: Answer, limit: int) -> dict[str, Any]:
+    """A device's answer for the status document, with at most ``limit`` bytes of its payload."""
     found: dict[str, Any] = {"status": answer.code, "record": str(answer.place), "at_ms": answer.timestamp_ms}
     if answer.content_type is not None:
         found["content_type"] = answer.content_type

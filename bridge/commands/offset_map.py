@@ -83,6 +83,7 @@ class OffsetMap:
         self._advance()
 
     def _advance(self) -> None:
+        """Move ``low`` to the first offset that is not finished."""
         # Marks are in the order of their offsets: records come so, and a mark keeps its place when it changes. But the
         # first of a dict whose first ones were deleted is found slowly, and is most often near.
         for offset in range(self.low, min(self.end, self.low + _NEAR)):
@@ -103,6 +104,7 @@ class OffsetMap:
         return len(gone) + unread
 
     def text(self) -> str:
+        """The map as the metadata of a commit, which ``parse`` reads."""
         runs: list[str] = []
         at = self.low
         last, count = "", 0

@@ -76,11 +76,11 @@ class OwnedPartition:
     def __init__(self, key: Partition, committed: Committed | None, earlier: Iterable[tuple[int, Known]]) -> None:
         self.key = key
         self.map = OffsetMap(0) if committed is None else OffsetMap.parse(committed.offset, committed.metadata)
-        self.commands: dict[int, Command] = {}
-        self.late: OrderedDict[int, Command] = OrderedDict()
+        self.commands: dict[int, Command] = {}  # unfinished, by offset
+        self.late: OrderedDict[int, Command] = OrderedDict()  # timed out, by offset: an answer may still come
         self.is_closing = False
-        self.burying: dict[int, int] = {}  # by offset
-        self.unwritten = 0
+        self.burying: dict[int, int] = {}  # bytes of records on their way to the dead letters, by offset
+        self.unwritten = 0  # statuses that Kafka does not have yet
         self._earlier = deque(earlier)
         self._status_offset = 0  # behind the last status that Kafka has
         self._committed = committed

@@ -25,13 +25,13 @@ class Queues:
         self._in_flight = plan.settings.in_flight
         self._timers = timers
         self._devices: dict[str, Device] = {}
-        self._ready: deque[Device] = deque()
+        self._ready: deque[Device] = deque()  # may have a command to send, in turn
         rate, device_rate = plan.settings.rate, plan.settings.rate_per_device
         self._rate_ns = 0 if rate is None else round(1e9 / rate)
         self._device_rate_ns = 0 if device_rate is None else round(1e9 / device_rate)
         self._next_ns = 0  # when the rate of all allows the next command
         self._paced: dict[str, int] = {}  # when the rate allows a device's next command
-        self.wake_ns: int | None = None
+        self.wake_ns: int | None = None  # when a rate allows the next command; None: no rate holds one back
 
     # --- devices -------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class Queues:
     # --- into the queue and out of it ----------------------------------------------------------------
 
     def append(self, command: Command) -> None:
-        """A command that was taken. One that expires no earlier than the one before it needs no timer yet."""
+        """Queue a command that was taken. One that expires no earlier than the one before it needs no timer yet."""
         queue = command.device.queue
         if not (queue and queue[-1].deadline_ns <= command.deadline_ns):
             self._timers.set(command, command.deadline_ns)
@@ -82,6 +82,7 @@ class Queues:
             self.make_ready(command.device)
 
     def _take_out(self, device: Device, at: int) -> Command:
+        """Take the command at index ``at`` out of a queue. The one behind it gets its timer."""
         queue = device.queue
         command = queue.pop(at)
         if at < len(queue) and not queue[at].due_ns:
@@ -91,7 +92,7 @@ class Queues:
     # --- whose turn it is ----------------------------------------------------------------------------
 
     def leaving(self, now_ns: int, has_room: Callable[[], bool]) -> Iterator[Command]:
-        """The commands whose turn it is, out of their queues. Each that is sent is ``occupy``-ed before the next."""
+        """The commands whose turn it is, out of their queues. The caller occupies a slot for each before the next."""
         self.wake_ns = None
         later: list[Device] = []  # devices that their own rate holds back
         while self._ready and has_room():

@@ -108,6 +108,7 @@ def _text(value: bytes, what: str) -> str:
 
 
 def _check_level(text: str, what: str) -> None:
+    """Raise BadCommandError for a text that cannot be a level of a topic. ``what``: its name in the sentence."""
     if not text:
         raise BadCommandError(DeadLetterReason.MISSING_VALUE, f"The record has no text for {what}.")
     if (character := forbidden(text)) is not None:
@@ -132,6 +133,7 @@ def _deadline(record: LoggedRecord, plan: CommandPlan, given: str | None, now_ms
 
 
 def _is_answer_asked(plan: CommandPlan, given: str | None) -> bool:
+    """Whether an answer is asked for: by the header (``given``), or the settings. Raises BadCommandError."""
     settings = plan.settings
     asked = settings.response_required if given is None else given.strip().lower() in _TRUE
     if given is not None and given.strip().lower() not in _TRUE | _FALSE:
@@ -238,6 +240,7 @@ def _device(record: LoggedRecord) -> str:
 
 
 def _object(value: bytes | None) -> dict[str, object]:
+    """The fields of a JSON object; none for any other value."""
     try:
         found = json.loads(value or b"")
     except (ValueError, RecursionError):

@@ -53,17 +53,17 @@ class StatusWriter:
         self,
         topic: str,
         *,
-        producer: Callable[[], Producer | None],
-        renew: Callable[[str], None],
-        broken: Callable[[BaseException], None],
+        producer: Callable[[], Producer | None],  # the present one; None before the first
+        renew: Callable[[str], None],  # asks for another producer; gets the reason
+        broken: Callable[[BaseException], None],  # gets a defect
     ) -> None:
         self._topic = topic
         self._broken = broken
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _Lane] = {}  # by partition of the status topic
         self._owners: dict[Partition, int] = {}  # of the commands' partitions: how often one was dropped
         self._held: Counter[Partition] = Counter()  # of the commands' partitions: statuses that are not in Kafka
-        self.waiting = 0
-        self.refused = 0
+        self.waiting = 0  # statuses that are not in Kafka
+        self.refused = 0  # statuses that Kafka will never take
         self._writer: TopicWriter[_Queued] = TopicWriter(
             topic,
             encode=lambda queued: (queued.record.key(), queued.record.value(queued.answer_limit), []),
@@ -76,6 +76,7 @@ class StatusWriter:
         )
 
     def write(self, partition: int, record: StatusRecord, stored: Callable[[int], None]) -> None:
+        """Queue a status for a partition of its topic. ``stored`` gets its offset, -1 if that is unknown."""
         lane = self._lanes.setdefault(partition, _Lane())
         lane.queue.append(_Queued(record, stored, self._owners.get(record.place[:2], 0)))
         self._count(record, 1)
@@ -84,6 +85,7 @@ class StatusWriter:
             lane.task.add_done_callback(report_failure(self._broken))
 
     async def _write(self, partition: int, lane: _Lane) -> None:
+        """Write a lane until it is empty, which ends its task."""
         try:
             while lane.queue:  # also while the topic lacks the partition
                 await self._writer.write(partition, lane.queue)
@@ -91,6 +93,7 @@ class StatusWriter:
             lane.task = None
 
     def drop(self, partition: Partition) -> None:
+        """Forget queued statuses of a partition of commands, which is another member's now."""
         self._owners[partition] = self._owners.get(partition, 0) + 1
         if (lane := self._lanes.get(partition[1])) is not None:
             left = [queued for queued in lane.queue if self._wanted(queued)]
@@ -117,6 +120,7 @@ class StatusWriter:
         self._held[record.place[:2]] += by
 
     def _stored(self, queued: _Queued, offset: int) -> None:
+        """Report that Kafka has a status, or will never have it (offset -1). Logs what ``stored`` raises."""
         self._count(queued.record, -1)
         try:
             queued.stored(offset)
@@ -124,6 +128,7 @@ class StatusWriter:
             log.exception("status_defect", topic=self._topic, command=queued.record.id)
 
     def _refused(self, queued: _Queued, error: PoisonedError) -> _Queued | None:
+        """What to write for a status that Kafka refused: one with a shorter answer, or None: it is given up."""
         if queued.record.answer is not None and queued.answer_limit > SHORT_ANSWER:
             return queued._replace(answer_limit=SHORT_ANSWER)
         self.refused += 1

@@ -99,6 +99,7 @@ def read_status(record: LoggedRecord) -> StatusView | None:
 
 
 def _answer(fields: dict[str, Any] | None) -> AnswerView | None:
+    """The answer in a status; a payload that cannot be decoded is empty."""
     if fields is None:
         return None
     try:

@@ -19,7 +19,7 @@ class Timers:
         self._stale = 0
 
     def set(self, command: Command, due_ns: int) -> None:
-        """Wake the command at that time."""
+        """Have ``due`` return the command at that time, in place of an earlier one; 0: never."""
         if command.due_ns:
             self._stale += 1
         command.due_ns = due_ns

@@ -58,6 +58,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
+    """The bytes of a base64url text without padding. Raises ValueError for any other spelling."""
     # Strict, so that each token has one spelling: the plain decoder skips characters that it does not know.
     data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     if _text(data) != text:
