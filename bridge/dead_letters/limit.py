@@ -119,6 +119,7 @@ class DeadLetterMeter:
         return self._over_rate(now_ns, taken) or self._over_share(now_ns, taken)
 
     def _over_rate(self, now_ns: int, taken: Callable[[], int]) -> Excess | None:
+        """The excess if the window has more than ``max_per_second`` dead letters; None otherwise."""
         limit = self._limit
         since = self._samples[0]
         for sample in self._samples:

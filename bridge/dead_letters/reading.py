@@ -203,6 +203,7 @@ class Assembler:
         self._open.clear()
 
     def _make(self, records: list[LoggedRecord], total: int, said: dict[str, bytes]) -> DeadLetter:
+        """The dead letter of these parts. ``total``: its number of parts; ``said``: its own headers."""
         first = records[0]
         size = sum(len(record.value or b"") for record in records)
         value: bytes | None = None

@@ -58,6 +58,7 @@ class Mark:
 
     @classmethod
     def of(cls, record: LoggedRecord) -> Mark | None:
+        """The mark in a record; None for any other record."""
         said = {name: value or b"" for name, value in record.headers}
         kind = _KINDS.get(said.get(wire.DLQ_REPLAY, b""))
         offset = said.get(wire.DLQ_REPLAY_OFFSET, b"")

@@ -100,7 +100,7 @@ class RouteStops:
         self._failed = failed
         self._clock_ns = clock_ns
         self._routes: dict[str, _Route] = {}
-        self._returns: Returns | None = None
+        self._returns: Returns | None = None  # messages that left the spool, if there is one
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, route: str, gate: Gate, taken: Callable[[], int]) -> None:
@@ -187,6 +187,7 @@ class RouteStops:
         route.since_ns = now_ns
 
     def _sentence(self, route: str, excess: Excess, reason: DeadLetterReason, error: BaseException) -> str:
+        """The alarm for a stopped route: what it exceeded, its last dead letter, what to do."""
         limit = self._limit
         rest = format_duration(timedelta(microseconds=limit.retry_after_ns // 1000))
         if excess.setting == "max_share":

@@ -42,10 +42,11 @@ class AgeOut(Interceptor):
         if options.timestamp and options.max_age is None:
             raise ValueError("timestamp: it has no effect without max_age; give both")
         self._path = parse_path(options.timestamp, "timestamp") if options.timestamp else None
-        self._factor = _MS_PER[options.unit]
+        self._factor = _MS_PER[options.unit]  # milliseconds in a unit of the timestamp
         self._max_age_ms = options.max_age / timedelta(milliseconds=1) if options.max_age is not None else 0.0
 
     def on_send(self, record: Record) -> Record | Drop:
+        """The record, or its drop: its MQTT expiry is over, or its measurement is older than ``max_age``."""
         if record.message.properties.message_expiry == 0:
             return _EXPIRED
         if self._path is None:

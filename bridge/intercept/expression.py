@@ -78,7 +78,7 @@ class Expression:
         """Raises ExpressionError with a sentence."""
         self.text = text.strip()
         names = _check(self.text)
-        self.names = tuple(name for name in _VALUES if name in names)
+        self.names = tuple(name for name in _VALUES if name in names)  # its values, in the order of the arguments
         # In a function its names are local variables, which cost a third of a look-up in a mapping. The text was
         # compiled alone before, so no bracket in it can end the function early.
         code = compile_restricted_eval(f"lambda {', '.join(self.names)}: (\n{self.text}\n)", policy=_Policy).code
@@ -91,7 +91,7 @@ class Expression:
 
 
 def _bind(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[[Record], Any]:
-    """Calls ``function`` with the named values of a record."""
+    """A function that calls ``function`` with the named values of a record. It raises MissingFieldError."""
     if names == ("json",):  # the most frequent case, without a call in between
 
         def evaluate_json(record: Record) -> Any:
@@ -163,6 +163,7 @@ class _Policy(RestrictingNodeTransformer):
     """RestrictedPython's rules, and none of the operations whose time depends on a number in the message."""
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:  # noqa: N802 - the visitor's own naming
+        """RestrictedPython's: refuse ** and <<, and have * and % check that both sides are numbers."""
         if isinstance(node.op, ast.Pow | ast.LShift):
             self.error(node, "** and << are not allowed: a message could make them take for ever.")
         self.node_contents_visit(node)
@@ -180,6 +181,7 @@ class _Policy(RestrictingNodeTransformer):
         return self.node_contents_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:  # noqa: N802
+        """RestrictedPython's: ``json.name`` reads a field directly; any other attribute is guarded."""
         base = node.value
         if isinstance(base, ast.Name) and base.id == "json" and not node.attr.startswith("_"):
             # A field of the document itself: indexing takes a fifth of the time of a guarded access.
@@ -204,7 +206,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _item(value: Any, key: Any) -> Any:
-    """``json["unit price"]``, ``json.values[0]``."""
+    """``json["unit price"]``, ``json.values[0]``. Raises MissingFieldError for an index, KeyError for a name."""
     try:
         return value[key]
     except IndexError:
@@ -264,6 +266,7 @@ def _regex(pattern: str) -> Pattern:
 
 @functools.lru_cache(maxsize=256)
 def _filter(text: str) -> FilterTrie[bool]:
+    """A trie of one filter, which tells whether it matches a topic. Raises FilterError."""
     validate_filter(text)
     trie: FilterTrie[bool] = FilterTrie()
     trie.add(text, True)

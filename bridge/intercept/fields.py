@@ -32,6 +32,7 @@ class Fields(Interceptor):
         self._add = [(parse_path(text, "add"), _maker(value, context)) for text, value in options.add.items()]
 
     def on_send(self, record: Record) -> Record:
+        """The record with fields renamed, then removed, then added. An added value that is missing is left out."""
         document = before = record.json()
         for old, new in self._rename:
             value = old.get(document)

@@ -34,6 +34,7 @@ class Filter(Interceptor):
         self.drop_reasons = (options.reason,)
 
     def on_send(self, record: Record) -> Record | Drop:
+        """The record if the expression is true, else its drop. A missing field counts as ``missing`` says."""
         try:
             return record if self._evaluate(record) else self._drop
         except MissingFieldError:

@@ -38,6 +38,7 @@ class Headers(Interceptor):
         self._replaced = frozenset(options.add)
 
     def on_send(self, record: Record) -> Record:
+        """The record with headers renamed, then removed, and added; an added one replaces those of its name."""
         rename, remove, prefixes = self._rename, self._remove, self._remove_prefixes
         added: list[tuple[str, bytes | None]] = []
         for name, render in self._add:

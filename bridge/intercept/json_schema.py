@@ -67,6 +67,7 @@ class JsonSchema(Interceptor):
         self._is_valid = self._validator.is_valid
 
     def on_send(self, record: Record) -> Record:
+        """The record, if the schema describes its JSON value. Raises InvalidDocumentError, or NotJsonError."""
         document = record.json()
         if self._is_valid(document):
             return record
@@ -91,6 +92,7 @@ def _patterns(schema: Any) -> Iterator[str]:
 
 
 def _compiles(pattern: str) -> bool:
+    """Whether a pattern is valid and can be matched in linear time."""
     import jsonschema_rs
 
     try:
@@ -101,6 +103,7 @@ def _compiles(pattern: str) -> bool:
 
 
 def _read(file: Path) -> Any:
+    """The JSON in the file of ``schema_file``. Raises ValueError with a sentence."""
     try:
         return from_json(file.read_bytes())
     except OSError as error:

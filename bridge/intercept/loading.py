@@ -76,6 +76,7 @@ def warm_up(settings: Settings) -> None:
 
 
 def _stage(settings: InterceptorSettings, where: str, route: RouteSettings, instance: str) -> Stage:
+    """Create and configure one interceptor. Raises ConfigError with sentences that begin with ``where``."""
     make = _find(settings.use, where)
     try:
         interceptor = make()
@@ -122,6 +123,7 @@ def _find(use: str, where: str) -> Callable[[], Any]:
 
 
 def _load(place: str, use: str, where: str) -> Any:
+    """The object at ``place``, which is module:attribute. ``use`` is what the settings say. Raises ConfigError."""
     module_name, _, attribute = place.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -143,6 +145,7 @@ def _load(place: str, use: str, where: str) -> Any:
 
 
 def _entry_point(use: str, where: str) -> Any:
+    """The object that an installed package offers under the name ``use``. Raises ConfigError."""
     from importlib.metadata import entry_points  # reads the metadata of every installed package
 
     points = entry_points(group=GROUP)
@@ -167,6 +170,7 @@ def _entry_point(use: str, where: str) -> Any:
 
 
 def _options(interceptor: Any, settings: InterceptorSettings, where: str) -> Any:
+    """The settings' options as the interceptor's own model, or as they are without one. Raises ConfigError."""
     model = getattr(interceptor, "Options", None)
     options = settings.options
     if model is None:
@@ -183,6 +187,7 @@ def _options(interceptor: Any, settings: InterceptorSettings, where: str) -> Any
 
 
 def _problem(loc: tuple[int | str, ...], kind: str, message: str, known: list[str]) -> str:
+    """The sentence for one of pydantic's errors. ``known`` are the names of all options."""
     option = ".".join(str(step) for step in loc if step != "[key]") or "the options"
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(option, known, 1)

@@ -41,6 +41,7 @@ class Mask(Interceptor):
 
     @staticmethod
     def _masker(options: MaskOptions) -> Callable[[bytes], str]:
+        """The function that replaces a value's bytes: by a fixed text, or by their HMAC. Raises ValueError."""
         if options.method == "redact":
             replacement = options.replacement
             return lambda _: replacement
@@ -53,6 +54,7 @@ class Mask(Interceptor):
         return lambda value: hmac.digest(secret, value, "sha256").hex()[:length]
 
     def on_send(self, record: Record) -> Record:
+        """The record with the fields, headers and key masked that it has."""
         if self._paths:
             document = before = record.json()
             for path in self._paths:

@@ -56,6 +56,7 @@ class Path:
         return self._put(document, 0, value)
 
     def _put(self, document: Any, depth: int, value: Any) -> Any:
+        """A copy of ``document`` with the value at the path's steps from ``depth`` on. Raises ValueError."""
         if depth == len(self._steps):
             return value
         step = self._steps[depth]
@@ -73,6 +74,7 @@ class Path:
         return self._change(document, 0, make)
 
     def _change(self, document: Any, depth: int, make: Callable[[Any], Any]) -> Any:
+        """A copy with ``make`` applied from step ``depth`` on (MISSING removes); the same object if unchanged."""
         if depth == len(self._steps):
             return make(document)
         step = self._steps[depth]

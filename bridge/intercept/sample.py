@@ -33,6 +33,7 @@ class Sample(Interceptor):
         self._owed = 0.0  # at 1 the next record is kept
 
     def on_send(self, record: Record) -> Record | Drop:
+        """The record, or its drop: by a hash of the text of ``by``, or evenly without it."""
         if self._render is not None:
             return record if zlib.crc32(self._render(record.message)) < self._threshold else _DROP
         self._owed += self._share

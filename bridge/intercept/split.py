@@ -50,6 +50,7 @@ class Split(Interceptor):
         self._limit = options.max_records
 
     def on_send(self, record: Record) -> Record | Sequence[Record] | Drop:
+        """A record for each element; a drop for none. What is no array passes, or raises NotSplitError."""
         document = record.json()
         elements = document if self._path is None else self._path.get(document)
         if type(elements) is not list:
@@ -67,6 +68,7 @@ class Split(Interceptor):
         return [self._record(record, number, element, copied) for number, element in enumerate(elements)]
 
     def _record(self, record: Record, number: int, element: Any, copied: list[tuple[Path, Any]]) -> Record:
+        """The record of element ``number``, with ``copied`` (path, value) put in, and its own id and key."""
         for target, value in copied:
             if value is not MISSING:
                 element = target.put(element, value)
@@ -78,6 +80,7 @@ class Split(Interceptor):
 
     @staticmethod
     def _key_of(element: Any, path: Path, number: int) -> bytes:
+        """The key of element ``number`` by a path within it. Raises NotSplitError without one."""
         value = path.get(element)
         if value is MISSING or value is None or value == "":
             raise NotSplitError(f"Element {number} has no value at {path.text!r} for its key.")

@@ -58,12 +58,12 @@ class Entry:
     def __init__(self) -> None:
         self.records = 0
         self.messages = 0
-        self.size = 0
-        self.unlocated = 0
-        self.begin = self.next = _NOWHERE
-        self.runs = array("q")
-        self.exact = True
-        self.low = self.high = _NOWHERE
+        self.size = 0  # bytes
+        self.unlocated = 0  # records of which Kafka named no offset
+        self.begin = self.next = _NOWHERE  # the open run; ``next`` is behind its last
+        self.runs = array("q")  # closed runs: first offset and the one behind the last, in turn
+        self.exact = True  # False: runs were dropped
+        self.low = self.high = _NOWHERE  # bounds of the dropped runs
 
     def begin_run(self, offset: int, count: int) -> None:
         """Add a batch that does not continue the open run."""
@@ -162,13 +162,13 @@ class LedgerIntervals:
     """
 
     def __init__(self, *, located: bool = True) -> None:
-        self._located = located
+        self._located = located  # offsets are kept; otherwise all records are unlocated
         self.pending: deque[Interval] = deque()
-        self._open: dict[tuple[str, str, int, bool], Entry] = {}
+        self._open: dict[tuple[str, str, int, bool], Entry] = {}  # by route, topic, partition, dead letter
         self._losses: list[SessionLoss] = []
         self._from_ms = 0
         self._acknowledged = 0
-        self._messages: dict[tuple[str, bool], int] = {}
+        self._messages: dict[tuple[str, bool], int] = {}  # of closed intervals, by route and dead letter
 
     def begin(self, now_ms: int) -> None:
         """The first interval begins, at a time in ms since 1970."""
@@ -186,6 +186,7 @@ class LedgerIntervals:
         self._count((commands, topic, partition, True), 1, 0, size, offset)
 
     def _count(self, key: tuple[str, str, int, bool], count: int, messages: int, size: int, offset: int) -> None:
+        """Add a batch to the open interval: ``count`` records from ``offset`` on (-1: unknown)."""
         entry = self._open.get(key)
         if entry is None:
             entry = self._open[key] = Entry()
@@ -225,6 +226,7 @@ class LedgerIntervals:
         return rows
 
     def _bound(self) -> None:
+        """Merge the oldest intervals, and drop their runs, until both are within their limits."""
         pending = self.pending
         while len(pending) > MAX_PENDING:
             oldest = pending.popleft()

@@ -129,6 +129,7 @@ def partition_records(author: Author, number: int, interval: Interval, tagged: C
 
 
 def session_records(author: Author, number: int, interval: Interval) -> list[KeyValue]:
+    """Key and value of a record for each MQTT session lost in the interval."""
     records = []
     for session, client_id, left_ms, at_ms in interval.losses:
         common = (author.gateway, author.worker, author.life, number, at_ms if left_ms is None else left_ms, at_ms)
@@ -139,6 +140,7 @@ def session_records(author: Author, number: int, interval: Interval) -> list[Key
 
 
 def worker_record(author: Author, number: int, interval: Interval, state: State, unwritten: int) -> KeyValue:
+    """Key and value of an interval's ``worker`` record. ``unwritten``: records that Kafka refused."""
     before = (author.previous_life, author.previous_clean) if state == "started" else (None, None)
     record = WorkerRecord(
         *_common(author, number, interval),
@@ -159,6 +161,7 @@ def _common(author: Author, number: int, interval: Interval) -> tuple[str, int, 
 
 
 def _encode(kind: str, record: LedgerRecord) -> bytes:
+    """A record as its JSON object; the terms of the ledger are fields of it."""
     document: dict[str, Any] = {"v": wire.LEDGER_VERSION, "kind": kind}
     for name in _FIELDS[kind]:
         value = getattr(record, name)
@@ -179,6 +182,7 @@ def decode(value: bytes | None) -> LedgerRecord:
 
 
 def _decode(document: dict[str, Any]) -> LedgerRecord:
+    """A record from its JSON object. An unknown kind is read as ``worker``. Raises KeyError, TypeError, ValueError."""
     kind = document["kind"] if document["kind"] in _KINDS else wire.LEDGER_WORKER
     if kind == wire.LEDGER_PARTITION and document["runs"] is not None:
         document["runs"] = [(int(first), int(count)) for first, count in document["runs"]]

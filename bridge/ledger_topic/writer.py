@@ -78,12 +78,12 @@ class LedgerWriter:
             now_ms=now_ms,
         )
         self._now_ms = now_ms
-        self._number = 0
+        self._number = 0  # of the next interval
         self._state: State = "started"
-        self._last = False
-        self._writing = False
-        self._unwritten = 0
-        self._due = asyncio.Event()
+        self._last = False  # the pending interval is the last
+        self._writing = False  # an interval is taken and not written
+        self._unwritten = 0  # records that Kafka refused
+        self._due = asyncio.Event()  # set when an interval was closed
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -143,6 +143,7 @@ class LedgerWriter:
     # --- writing -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        """Write each closed interval: its details first, the worker's summary behind them. Ends with the last."""
         pending = self._intervals.pending
         while True:
             await self._due.wait()
