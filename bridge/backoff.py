@@ -95,7 +95,7 @@ class Backoff:
         self._jitter = jitter
         self._random = rng or _random
         self.attempts = 0  # waits given since the last reset
-        self._started_ns: int | None = None
+        self._started_ns: int | None = None  # of a success since the last wait
 
     def started(self, now_ns: int) -> None:
         """The attempt succeeded at ``now_ns``; whether it lasts is seen at the next failure."""

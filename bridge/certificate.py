@@ -86,6 +86,7 @@ def _after(der: bytes, at: int) -> int:
 
 
 def _moment(der: bytes, at: int) -> float:
+    """The time in the element at ``at``, in seconds since 1970. Raises ValueError."""
     content, length = _header(der, at)
     text = der[content : content + length].decode("ascii")
     if der[at] == _UTC_TIME:  # two digits of the year: 50 and more are the last century's

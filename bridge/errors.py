@@ -52,7 +52,7 @@ class PoisonedError(BridgeError):
         self,
         sentence: str,
         reason: DeadLetterReason = DeadLetterReason.INVALID_RECORD,
-        records: tuple[int, ...] = (),
+        records: tuple[int, ...] = (),  # numbers in the batch; empty: unknown
     ) -> None:
         super().__init__(sentence)
         self.reason = reason

@@ -163,8 +163,8 @@ class Stage:
         self.label = label
         self.where = where
         self.policy = policy
-        self.reasons = frozenset(getattr(interceptor, "drop_reasons", ()))
-        self.observe: Callable[[int, int], None] = _unobserved
+        self.reasons = frozenset(getattr(interceptor, "drop_reasons", ()))  # of its drops; others become OTHER_REASON
+        self.observe: Callable[[int, int], None] = _unobserved  # nanoseconds of a call, and for how many it stands
         self.passed = self.split = self.dropped = self.errors = self.acknowledgement_errors = 0
 
     def judge(self, answer: object) -> Record | list[Record] | Drop:
@@ -225,7 +225,7 @@ class Chain:
         self.acknowledging = tuple(stage for stage in self.stages if stage.on_acknowledgement is not None)
         self.filtered = [0, 0, 0]  # messages dropped, by QoS; counted by whoever drops them
         self._calls = tuple((stage.on_send, stage, number) for number, stage in enumerate(self.stages, 1))
-        self._until_timed = 1
+        self._until_timed = 1  # calls of ``run`` until one is timed
 
     def run(self, record: Record) -> Outcome:
         """Send a record through. Returns what is to be written: a record, or several; else a Drop or a Fault.
@@ -255,6 +255,7 @@ class Chain:
         return record
 
     def _walk(self, start: int, record: Record, *, timed: bool) -> Outcome:
+        """Run the record through the stages from number ``start`` on; with ``timed`` report each call's time."""
         for number in range(start, len(self.stages)):
             stage = self.stages[number]
             if timed:
@@ -395,6 +396,7 @@ class Chains:
 
 
 def _told(error: BaseException) -> str:
+    """Class and text of an exception, for a log or an error. Never raises."""
     try:
         told = f"{type(error).__name__}: {error}"
         return told.encode(errors="backslashreplace").decode()  # half of a surrogate pair could not be written

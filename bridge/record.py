@@ -162,6 +162,7 @@ def dump_json(document: Any) -> bytes:
 
 
 def _finite(document: Any) -> bool:
+    """Whether no float in the document is infinite or NaN."""
     if isinstance(document, float):
         return math.isfinite(document)
     if isinstance(document, dict):

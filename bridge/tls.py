@@ -127,9 +127,9 @@ class TlsFiles:
             system = ssl.get_default_verify_paths()
             files += [Path(place) for place in (system.cafile, system.capath) if place is not None]
         self._files = tuple(file for file in files if file is not None)
-        self._stamps = self._look()
+        self._stamps = self._look()  # of the files, as last read
         self._context = tls_context(settings, where)
-        self.validity = self._validity()
+        self.validity = self._validity()  # of the client certificate; None without one
 
     def context(self) -> ssl.SSLContext:
         """The context for a new connection. Checks the files' times, and reads changed files."""
@@ -152,6 +152,7 @@ class TlsFiles:
         return self._context
 
     def _validity(self) -> Validity | None:
+        """The validity of the client certificate; None without one, or when it cannot be read."""
         if self._settings.certificate_file is None:
             return None
         try:

@@ -49,12 +49,12 @@ class TopicWriter(Generic[Record]):
         topic: str,
         *,
         encode: Callable[[Record], tuple[bytes | None, bytes | None, Headers]],
-        stored: Callable[[Record, int], None],
-        refused: Callable[[Record, PoisonedError], Record | None],
-        failed: Callable[[BridgeError], None],
-        wanted: Callable[[Record], bool] = lambda _record: True,
-        producer: Callable[[], Producer | None],
-        renew: Callable[[str], None],
+        stored: Callable[[Record, int], None],  # record, offset (-1: unknown)
+        refused: Callable[[Record, PoisonedError], Record | None],  # returns what to write instead
+        failed: Callable[[BridgeError], None],  # it is tried again
+        wanted: Callable[[Record], bool] = lambda _record: True,  # else it is dropped, once not stored
+        producer: Callable[[], Producer | None],  # the present one; None before the first
+        renew: Callable[[str], None],  # asks for another producer; gets the reason
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._topic = topic
@@ -63,7 +63,7 @@ class TopicWriter(Generic[Record]):
         self._producer = producer
         self._renew = renew
         self._now_ms = now_ms
-        self._renewed_s = float("-inf")
+        self._renewed_s = float("-inf")  # when ``renew`` was last called
 
     async def partitions(self) -> int:
         """The topic's partitions, once they are known."""
@@ -142,6 +142,7 @@ class TopicWriter(Generic[Record]):
             self._renew(f"The topic {self._topic} cannot be written: {why}")
 
     async def _wait(self, error: BridgeError, backoff: Backoff) -> None:
+        """Report a failure, ask for another producer if this one is at its end, and pause."""
         loop = asyncio.get_running_loop()
         if isinstance(error, IncarnationError):
             self._ask_for_another(str(error))

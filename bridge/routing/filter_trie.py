@@ -15,11 +15,11 @@ class _Node:
     __slots__ = ("children", "lowest", "plus", "rank", "rest")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.plus: _Node | None = None
+        self.children: dict[str, _Node] = {}  # by level
+        self.plus: _Node | None = None  # below a '+'
         self.rank = _NEVER  # of a filter that ends here
         self.rest = _NEVER  # of a filter that goes on with '#'
-        self.lowest = _NEVER
+        self.lowest = _NEVER  # rank here and below
 
 
 class FilterTrie(Generic[T]):

@@ -48,6 +48,7 @@ def flag_headers(
 
 
 def _of_flags(flags: int, selected: frozenset[str], extra: tuple[tuple[str, Template], ...]) -> Iterator[Header]:
+    """The headers of one nibble of PUBLISH flags."""
     for word, name, shift, mask in _FLAG_HEADERS:
         value = flags >> shift & mask
         if value and word in selected:

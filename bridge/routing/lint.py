@@ -157,6 +157,7 @@ def _copies(settings: Settings, routes: Sequence[Route]) -> Iterator[Finding]:
 
 
 def _about(route: Route, settings: RouteSettings, whole: Settings) -> Iterator[Finding]:
+    """Findings about one route alone. ``settings`` are its own, ``whole`` all."""
     yield from _levels(route)
     yield from _key(route, settings)
     if route.kafka_topic is None and settings.allowed_topics == ANY_TOPIC:
@@ -229,6 +230,7 @@ def _shortest(text: str) -> int:
 
 
 def _key(route: Route, settings: RouteSettings) -> Iterator[Finding]:
+    """Keys that are missing, the same for many topics, or give a device no order."""
     template = route.key_template
     name = route.name
     if template is None:
@@ -293,6 +295,7 @@ def _own_topics(route: Route, settings: RouteSettings, whole: Settings) -> Itera
 
 
 def _keys_that_differ(routes: Sequence[Route], settings: dict[str, RouteSettings]) -> Iterator[Finding]:
+    """Kafka topics to which several routes write with different keys."""
     by_topic: dict[str, list[Route]] = {}
     for route in routes:
         if route.kafka_topic is not None:

@@ -73,11 +73,11 @@ class TopicPlan:
     def __init__(self, route: Route, topic: str) -> None:
         self.route = route
         self.topic = topic
-        self.kafka_topic: str | None = None
-        self.key: bytes | None = None
+        self.kafka_topic: str | None = None  # None: the message decides it
+        self.key: bytes | None = None  # None: no key, or the message decides it
         self.device: bytes | None = None
         self.message_id: bytes | None = None
-        self.base: list[Header] = []
+        self.base: list[Header] = []  # headers that the topic decides
 
     def headers(self, flags: int) -> list[Header]:
         """The headers for a message with this PUBLISH flag nibble, without those of its properties: a new list."""
@@ -106,7 +106,7 @@ class Route:
         self.filters = settings.filters
         self.qos = settings.qos
         self.group = settings.group
-        self.tombstones = settings.empty_payload == "tombstone"
+        self.tombstones = settings.empty_payload == "tombstone"  # an empty payload becomes a record without value
         where = f"route {settings.name!r}"
         self._instance = instance
         self._device: Template | None = None
@@ -442,6 +442,7 @@ def _reachable(routes: Sequence[Route]) -> tuple[list[tuple[str, Route]], list[s
 
 
 def _overlap_warnings(cover: Cover) -> list[str]:
+    """A sentence for each pair of filters for which a broker delivers a topic twice."""
     return [
         f"the filters {one!r} and {other!r} overlap: the broker delivers topics matching {both!r} once for each, "
         f"so Kafka gets such messages twice; one filter {instead!r} in place of both avoids it, "

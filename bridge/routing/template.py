@@ -132,6 +132,7 @@ def _made(text: str, parts: tuple[str | Placeholder, ...]) -> Template:
 
 
 def _parse(text: str, where: str) -> list[str | Placeholder]:
+    """The text as literal parts and placeholders. Raises ConfigError that begins with ``where``."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -160,6 +161,7 @@ def _parse(text: str, where: str) -> list[str | Placeholder]:
 
 
 def _placeholder(text: str, position: int, name: str, where: str) -> str | Placeholder:
+    """The placeholder ``name`` at a position of ``text``; "$" for ``${$}``. Raises ConfigError with a hint."""
     written = "${" + name + "}"
     if name == "$":
         return "$"
@@ -223,6 +225,8 @@ def _level_reader(placeholder: Placeholder) -> Callable[[str], bytes]:
 def _property_reader(
     what: str, get: Callable[[Properties, str], bytes | None]
 ) -> Callable[[Placeholder], Callable[[MessageView], bytes]]:
+    """Makes readers of a property. ``what`` is its name in their MissingValue."""
+
     def reader(placeholder: Placeholder) -> Callable[[MessageView], bytes]:
         argument = placeholder.argument
 
@@ -314,6 +318,7 @@ _KINDS: Final[dict[str, tuple[Need, Callable[[Placeholder], Callable[[MessageVie
 
 
 def _compile(parts: list[_Part]) -> Callable[[MessageView], bytes]:
+    """A function that joins constant parts and what the others read from a message, made for the parts."""
     if len(parts) == 1 and callable(parts[0]):
         return parts[0]
     if all(isinstance(part, bytes) for part in parts):

@@ -33,9 +33,9 @@ class TopicRule:
         # Without the default pattern: it allows every topic that Kafka allows.
         self._allowed = None if settings.allowed_topics == ANY_TOPIC else compile_pattern(settings.allowed_topics)
         self._pattern = settings.allowed_topics
-        self._limit = settings.max_topics
+        self._limit = settings.max_topics  # different topics made since the start
         self._reserved = reserved
-        self._seen: dict[bytes, str] = {}
+        self._seen: dict[bytes, str] = {}  # topics that passed, by what the template made
 
     def check_static(self, topic: str) -> str:
         """A topic from the settings. Raises ConfigError."""
@@ -70,6 +70,7 @@ class TopicRule:
         return topic
 
     def _illegal(self, topic: str) -> str:
+        """Why no route may write to the topic; empty when it may."""
         if topic in self._reserved:
             return "the gateway keeps that topic for itself"
         try:
