@@ -168,7 +168,7 @@ class Stage:
         self.passed = self.split = self.dropped = self.errors = self.acknowledgement_errors = 0
 
     def judge(self, answer: object) -> Record | list[Record] | Drop:
-        """Convert an answer that is no plain record. Raises for an answer that no interceptor may return."""
+        """What goes on after an answer of ``on_send``; counts it. Raises for one that no interceptor may return."""
         if isinstance(answer, Record):
             check_parts(answer)
             self.passed += 1
@@ -291,7 +291,7 @@ class Chain:
         return dropped
 
     def acknowledged(self, metadata: RecordMetadata, error: BridgeError | None) -> None:
-        """Call ``on_acknowledgement`` of the interceptors that have one. Never raises."""
+        """Call the ``on_acknowledgement`` of interceptors that have one. ``error`` None: durable. Never raises."""
         for stage in self.acknowledging:
             assert stage.on_acknowledgement is not None
             try:

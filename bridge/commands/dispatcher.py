@@ -64,7 +64,7 @@ class Dispatcher:
         self.account = Account()
         self._timers = Timers()
         self._queues = Queues(plan, self._timers)
-        self._partitions: dict[Partition, OwnedPartition] = {}
+        self._partitions: dict[Partition, OwnedPartition] = {}  # this member's
         self._ids: dict[str, Command] = {}  # unfinished commands with an id of their own
         self._entered: deque[Command] = deque()  # new ones, whose first status may still have to be written
         self._last_answers: dict[Partition, int] = {}  # the offset of the last answer read, by partition of the answers

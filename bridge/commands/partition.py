@@ -43,7 +43,8 @@ class Earlier:
         self._found: dict[Partition, dict[int, Known]] = {partition: {} for partition in commits}
 
     def take(self, record: LoggedRecord) -> None:
-        """Note a record of the status topic, which may be of other partitions, too. They come in their order."""
+        """Note a status of the status topic, in the topic's order. Records of other partitions or software are
+        skipped."""
         try:
             fields = json.loads(record.value or b"")
             topic_and_partition, _, offset = fields["command"].rpartition(":")
@@ -78,10 +79,10 @@ class OwnedPartition:
         self.map = OffsetMap(0) if committed is None else OffsetMap.parse(committed.offset, committed.metadata)
         self.commands: dict[int, Command] = {}  # unfinished, by offset
         self.late: OrderedDict[int, Command] = OrderedDict()  # timed out, by offset: an answer may still come
-        self.is_closing = False
+        self.is_closing = False  # about to be another member's
         self.burying: dict[int, int] = {}  # bytes of records on their way to the dead letters, by offset
         self.unwritten = 0  # statuses that Kafka does not have yet
-        self._earlier = deque(earlier)
+        self._earlier = deque(earlier)  # what statuses of earlier owners say, by offset
         self._status_offset = 0  # behind the last status that Kafka has
         self._committed = committed
         self._text = ""  # of the last ``commit``
@@ -169,7 +170,7 @@ class OwnedPartition:
         return None if self.map.end < 0 or now == self._committed else now
 
     def committed(self, commit: Committed, *, is_too_large: bool) -> None:
-        """Kafka has a commit, or found its metadata too large."""
+        """Note that Kafka has a commit, or found its metadata too large: later ones are shorter."""
         if is_too_large:
             self._text_limit = max(64, len(commit.metadata) - 1)
         else:

@@ -24,7 +24,7 @@ class Queues:
     def __init__(self, plan: CommandPlan, timers: Timers) -> None:
         self._in_flight = plan.settings.in_flight
         self._timers = timers
-        self._devices: dict[str, Device] = {}
+        self._devices: dict[str, Device] = {}  # by name
         self._ready: deque[Device] = deque()  # may have a command to send, in turn
         rate, device_rate = plan.settings.rate, plan.settings.rate_per_device
         self._rate_ns = 0 if rate is None else round(1e9 / rate)

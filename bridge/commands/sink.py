@@ -95,7 +95,7 @@ class StatusWriter:
     def drop(self, partition: Partition) -> None:
         """Forget queued statuses of a partition of commands, which is another member's now."""
         self._owners[partition] = self._owners.get(partition, 0) + 1
-        if (lane := self._lanes.get(partition[1])) is not None:
+        if (lane := self._lanes.get(partition[1])) is not None:  # statuses have their command's partition
             left = [queued for queued in lane.queue if self._wanted(queued)]
             lane.queue.clear()
             lane.queue.extend(left)

@@ -132,7 +132,7 @@ class DeadLetter:
         return dup << 3 | qos << 1 | retain
 
     def properties(self) -> Properties:
-        """The MQTT 5 properties by its headers."""
+        """The message's MQTT 5 properties, read from the headers."""
         prefix = wire.MQTT_USER_PREFIX
         user = [(name[len(prefix) :], _utf8(value)) for name, value in self.headers if name.startswith(prefix)]
         expiry = self.header(wire.MQTT_MESSAGE_EXPIRY)

@@ -83,10 +83,10 @@ class Marks:
     """The marks of any number of partitions. Feed them in the order of each partition."""
 
     def __init__(self) -> None:
-        self._replays: dict[tuple[str, int, int], Replay | None] = {}
+        self._replays: dict[tuple[str, int, int], Replay | None] = {}  # by the dead letter's place
 
     def take(self, record: LoggedRecord) -> bool:
-        """Note a record. True when it is a mark."""
+        """Note a record: a mark begins, ends or takes back a replay of a dead letter. True when it is a mark."""
         mark = Mark.of(record)
         if mark is None:
             return False

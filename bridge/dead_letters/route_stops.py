@@ -69,8 +69,8 @@ class _Route:
 
     def __init__(self, name: str, gate: Gate, taken: Callable[[], int], limit: DeadLetterLimit, now_ns: int) -> None:
         self.name = name
-        self.gates = [gate]
-        self.counters = [taken]
+        self.gates = [gate]  # of each dispatcher
+        self.counters = [taken]  # messages of each gate, and from the spool
         self.state = _State.RUNS
         self.since_ns = now_ns  # of the state
         self.meter = limit.meter(now_ns, taken())
@@ -99,7 +99,7 @@ class RouteStops:
         self._limit = limit
         self._failed = failed
         self._clock_ns = clock_ns
-        self._routes: dict[str, _Route] = {}
+        self._routes: dict[str, _Route] = {}  # by name
         self._returns: Returns | None = None  # messages that left the spool, if there is one
         self._task: asyncio.Task[None] | None = None
 

@@ -66,13 +66,13 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         self._login = login
         self.contacts = contacts or Contacts()
         self._probing: dict[int, asyncio.Task[None]] = {}  # a probe under way, by node
-        self._sync_task: asyncio.Task[None] | None = None
-        self._connecting: dict[object, asyncio.Lock] = {}
+        self._sync_task: asyncio.Task[None] | None = None  # aiokafka's, which renews metadata
+        self._connecting: dict[object, asyncio.Lock] = {}  # by place: one attempt at a time
         self._asking: dict[object, asyncio.Task[Any]] = {}  # a metadata request under way, by node
         self._leaders = Leaders()
         self._silent: set[object] = set()  # nodes that did not answer the last metadata request
         self._renewals: dict[Place, asyncio.TimerHandle | asyncio.Task[None]] = {}  # of the connection in that place
-        self._retiring: dict[asyncio.Task[None], SessionConnection] = {}
+        self._retiring: dict[asyncio.Task[None], SessionConnection] = {}  # replaced; await last answers
 
     @property
     def connections(self) -> Iterator[SessionConnection]:

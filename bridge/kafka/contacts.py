@@ -41,7 +41,7 @@ class Contact:
         self.written_ns = 0  # of the last answer to a batch
         self.held_until_ns = 0  # the end of its last request for no batches
         self.held_ns = 0  # how long these were, in all
-        self.probed_ns = 0
+        self.probed_ns = 0  # of the last probe
         self.left_ns = 0  # when the cluster stopped listing it; 0 while it does
         self.problem: str | None = None  # why the last attempt failed
         self.refuses = False  # its machine refuses connections

@@ -26,7 +26,7 @@ class TopicFeed:
     ) -> None:
         self._reader = TopicReader(settings, client_id, topics, login)
         self._open = contextlib.AsyncExitStack()
-        self.positions: dict[Partition, int] = {}
+        self.positions: dict[Partition, int] = {}  # the next offsets
         self._records: AsyncIterator[list[LoggedRecord]] | None = None
 
     async def start(self) -> None:

@@ -115,7 +115,7 @@ class GroupMember:
         self._group, self._instance, self._topics = group, instance, tuple(topics)
         self._listener, self._table = listener, table
         self._consumer: Any = None
-        self._coordinator: int | None = None
+        self._coordinator: int | None = None  # node id; None: unknown
         self._member = ""  # the id that the coordinator gave; empty before
         self._generation = -1  # -1: in none
         self._owned: frozenset[Partition] = frozenset()
@@ -124,7 +124,7 @@ class GroupMember:
         self._paused: frozenset[Partition] = frozenset()
         self._counts: dict[str, int] = {}  # the topics' partitions when this member last joined
         self._has_joined = False
-        self._rejoin = asyncio.Event()
+        self._rejoin = asyncio.Event()  # set when this member has to join
         self._settled = asyncio.Event()  # not while joining, or giving partitions up
         self._changed = asyncio.Event()  # there is something to read, or an error
         self._committing = asyncio.Lock()  # an earlier commit, tried again, must not follow a later one
@@ -610,7 +610,7 @@ async def _coordinator(client: Client, group: str) -> int:
 async def read_commits(
     settings: KafkaSettings, client_id: str, group: str, partitions: Collection[Partition], login: KafkaLogin
 ) -> dict[Partition, Committed | None]:
-    """What a group has committed, without being a member of it. Raises UnreachableError or RefusedError."""
+    """What a group has committed, None for nothing, as no member of it. Raises UnreachableError or RefusedError."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + max(_FIRST_LOOKUP_S, settings.request_timeout.total_seconds())
     failed = f"Kafka did not tell the commits of group {group}"

@@ -88,7 +88,8 @@ class Leaders:
         answer.topics = topics
 
     def _latest(self, topic: str, told: Any, now_s: float) -> Row:
-        """A partition's row in an answer, or the known one of a later epoch, in aiokafka's form."""
+        """The row of a partition to use, in aiokafka's form: ``told``, of an answer, or the known one of a later
+        epoch."""
         error, number, leader, epoch, replicas, in_sync, *_ = told
         row: Row = (error, number, leader, replicas, in_sync)
         place = (topic, number)

@@ -33,7 +33,7 @@ class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
         self._source = source
         self._tell = shown  # gets each token that is shown
         self._extensions = extensions
-        self.credential: Credential | None = None
+        self.credential: Credential | None = None  # shown last
 
     async def token(self) -> str:
         """The present token. Raises KafkaConnectionError without one, so aiokafka connects again later."""

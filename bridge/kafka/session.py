@@ -53,9 +53,9 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.began_ns = 0
-        self.certificate: Validity | None = None
-        self.session_ends_ns: int | None = None
+        self.began_ns = 0  # of the handshake
+        self.certificate: Validity | None = None  # the broker's; None without TLS
+        self.session_ends_ns: int | None = None  # monotonic; None: without limit
         provider = self._sasl_oauth_token_provider
         self._shown_token = provider if isinstance(provider, ShownToken) else None
         self._patience_s: float = options.get("request_timeout_ms", 40_000) / 1000  # of a request

@@ -93,12 +93,12 @@ class TopicWatch:
         self._failed = failed
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
-        self._pinned: dict[str, int] = {}
+        self._pinned: dict[str, int] = {}  # partitions by topic
         self._kept: set[str] = set()  # made anew too, but not pinned
         self._seen: dict[str, int | None] = {}  # partitions by the last look; None: missing
         self._missed: dict[str, int] = {}  # looks since a topic was last seen
         self._looked_ns = 0  # the time of the last look's metadata
-        self._not_before_ns = 0
+        self._not_before_ns = 0  # no topic is created before
         self._backoff = Backoff(500_000_000, 10_000_000_000)
 
     def partition_count(self, topic: str) -> int | None:

@@ -163,11 +163,11 @@ class LedgerIntervals:
 
     def __init__(self, *, located: bool = True) -> None:
         self._located = located  # offsets are kept; otherwise all records are unlocated
-        self.pending: deque[Interval] = deque()
+        self.pending: deque[Interval] = deque()  # closed, not written, oldest first
         self._open: dict[tuple[str, str, int, bool], Entry] = {}  # by route, topic, partition, dead letter
-        self._losses: list[SessionLoss] = []
-        self._from_ms = 0
-        self._acknowledged = 0
+        self._losses: list[SessionLoss] = []  # of the open interval
+        self._from_ms = 0  # begin of the open interval
+        self._acknowledged = 0  # records of closed intervals
         self._messages: dict[tuple[str, bool], int] = {}  # of closed intervals, by route and dead letter
 
     def begin(self, now_ms: int) -> None:

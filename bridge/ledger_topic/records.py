@@ -129,7 +129,7 @@ def partition_records(author: Author, number: int, interval: Interval, tagged: C
 
 
 def session_records(author: Author, number: int, interval: Interval) -> list[KeyValue]:
-    """Key and value of a record for each MQTT session lost in the interval."""
+    """Key and value of a record for each MQTT session lost in the interval, which has this number."""
     records = []
     for session, client_id, left_ms, at_ms in interval.losses:
         common = (author.gateway, author.worker, author.life, number, at_ms if left_ms is None else left_ms, at_ms)

@@ -66,7 +66,7 @@ class Slot:
         self.dead_letter = dead_letter
         self.count = 0  # records in the open batch
         self.messages = 0  # messages of sealed batches, for metrics
-        self.batch: Batch | None = None
+        self.batch: Batch | None = None  # the open one
         self.compressed = True  # whether the next batch is
         self.append: Append = self._open  # what appends now: _open, _join, or the append of the open batch
 
@@ -164,8 +164,8 @@ class Accumulator:
         self.current = Span()
         self.spans: deque[Span] = deque()  # flushed, not durable, oldest first
         self.touched: list[Slot] = []  # with records since the last flush
-        self.buffered_bytes = 0
-        self.now_ns = 0
+        self.buffered_bytes = 0  # of records in memory
+        self.now_ns = 0  # time of the last read
         self.dead_letters: BatchDeadLetters  # of this accumulator's records; they set themselves
         self.parked_messages = 0  # parked or held: in no batch, and their spans are pending
         self.freed: Callable[[], None] | None = None  # called when memory was released

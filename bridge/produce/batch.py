@@ -168,8 +168,8 @@ class Batch:
         self.unfinished: list[int] = []  # numbers of records that are not the last of their message
         self.size = 0  # bytes the accumulator has counted for it
         self.sent_ns = 0  # last given to the producer; 0 before
-        self.attempts = 0
-        self.first_failed_ns = 0
+        self.attempts = 0  # times given to the producer
+        self.first_failed_ns = 0  # 0: never
         self.is_restamped = False  # Kafka refused timestamps of it, and they were replaced
         self.is_stored = False  # Kafka has it
         self.disk = OnDisk.NO

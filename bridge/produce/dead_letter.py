@@ -96,8 +96,8 @@ class DeadLetters:
         withholds: Callable[[str], bool] = lambda _route: False,  # whether refused records of a route wait
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._topics: dict[str, str] = {}
-        self._keyed_by_topic: set[str] = set()
+        self._topics: dict[str, str] = {}  # dead-letter topic by route
+        self._keyed_by_topic: set[str] = set()  # routes whose records have the MQTT topic as key
         self.adopt(plan)
         self._made = made  # receives route, reason, error and Kafka topic
         self.withholds = withholds

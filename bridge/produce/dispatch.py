@@ -131,8 +131,8 @@ class Dispatcher:
         chains: Chains = NO_CHAINS,
     ) -> None:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
-        self.received_ms = 0
-        self.delivery_prefix = b""
+        self.received_ms = 0  # of the read; the ingest sets it
+        self.delivery_prefix = b""  # of the delivery ids; the session sets it
         self.clamped = 0  # records whose interceptor set a timestamp too far ahead
         self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self._young = self._old = 0  # entries of caches and of _older, together at most _most
@@ -146,20 +146,20 @@ class Dispatcher:
         self._filtered = hooks.filtered
         self._failed = hooks.failed
         self._chains = chains
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _Known] = {}  # by topic, of routes with interceptors
         self._properties: dict[bytes, Properties] = {}  # by their bytes, for routes with interceptors
-        self._extras: dict[Route, Extras] = {}
+        self._extras: dict[Route, Extras] = {}  # headers by property bytes
         self._shared: dict[tuple[Slot, int], Entry] = {}  # by slot and flag nibble
         self._parking = Parking(
             accumulator, hooks.topics, dead_letters, choose=self._slot, settled=self._settle_afresh, failed=hooks.failed
         )
-        self._delivery = 0
+        self._delivery = 0  # number of the last delivery id
         self.holding = Holding(accumulator, again=self._again, gone=self._settle_afresh, failed=hooks.failed)
 
     # --- the hot path's misses ---------------------------------------------------------------------
 
     def entry(self, flags: int, topic_bytes: bytes) -> Entry:
-        """Fill the table for a topic that is not in it. Raises TopicNameError."""
+        """The entry of a topic, put into the table for ``flags``, PUBLISH's low nibble. Raises TopicNameError."""
         # After _grow_old the hot path looks into an older generation until the end of its read.
         found = self.caches[flags].get(topic_bytes)
         if found is not None:
@@ -217,7 +217,7 @@ class Dispatcher:
         self._max_record_bytes = limits.max_record_bytes
 
     def _make_entry(self, flags: int, topic_bytes: bytes) -> Entry:
-        """The table's entry for a topic. SLOW: each of its messages has to be routed on its own."""
+        """The table's entry for a topic and flags. SLOW: each of its messages has to be routed on its own."""
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
         if route is None or not route.fast or route.tombstones or self._is_others(route, topic):
@@ -268,7 +268,8 @@ class Dispatcher:
     # --- the slow lane -----------------------------------------------------------------------------
 
     def slow(self, flags: int, topic_bytes: bytes, raw_properties: bytes, payload: bytes) -> None:
-        """Route one message: to a slot, the dead letters or parking, or drop it. Raises TopicNameError."""
+        """Route one message (``flags``: PUBLISH's low nibble): to a slot, the dead letters or parking, or drop it.
+        Raises TopicNameError."""
         known = self._known.get(topic_bytes)
         if known is not None:
             if not (self.holding and self._held(known.route, flags, topic_bytes, raw_properties, payload)):

@@ -66,8 +66,8 @@ class Holding:
         self._again = again
         self._gone = gone
         self._failed = failed
-        self._holds: dict[str, _Hold] = {}
-        self._is_releasing = False
+        self._holds: dict[str, _Hold] = {}  # by route
+        self._is_releasing = False  # messages pass: they are the released ones
 
     def __contains__(self, route: str) -> bool:
         return route in self._holds
@@ -193,7 +193,7 @@ class Holding:
             self._schedule(route, hold)
 
     def _release_span(self, hold: _Hold, most: int) -> int:
-        """Release messages of the oldest span. Returns how many of ``most`` are left."""
+        """Release up to ``most`` messages of the oldest span. Returns how many more this turn may release."""
         accumulator, messages = self._accumulator, hold.messages
         span = messages[0].span
         self._is_releasing = True

@@ -74,8 +74,8 @@ class Parking:
         self._choose = choose
         self._settled = settled
         self._failed = failed
-        self._parked: dict[str, list[_Parked]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._parked: dict[str, list[_Parked]] = {}  # by Kafka topic
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each topic that is located
 
     def holds(self, kafka_topic: str) -> bool:
         """Whether records of the topic are parked. Later ones must wait behind them."""

@@ -121,9 +121,9 @@ class PartitionQueue:
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.sealed: deque[Batch] = deque()
+        self.sealed: deque[Batch] = deque()  # closed, not sent, oldest first
         self.open: list[OpenSlot] = []  # slots with an open batch, oldest first
-        self.in_flight: Batch | None = None
+        self.in_flight: Batch | None = None  # given to the producer, not answered
         self.not_before_ns = 0  # nothing is sent before
         self.last_acknowledged_ns = 0
         self.dead_letters_refused = ""  # Kafka's reason, empty without one; the sender writes it

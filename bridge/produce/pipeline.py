@@ -71,7 +71,7 @@ class Pipeline:
         self,
         accumulator: Accumulator,
         plan: DeadLetterPlan,
-        withholds: Callable[[str], bool] = lambda _route: False,
+        withholds: Callable[[str], bool] = lambda _route: False,  # whether refused records of a route wait
     ) -> DeadLetters:
         """The dead letters of an accumulator's records."""
         hooks = self._hooks

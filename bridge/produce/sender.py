@@ -149,8 +149,8 @@ class Sender:
         self._state = SenderState.NEW
         self._failures: dict[PartitionQueue, BridgeError] = {}  # for which the producer is replaced
         self._waiting: set[PartitionQueue] = set()  # without a leader, held, or over a quota
-        self._recovery: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._recovery: asyncio.Task[None] | None = None  # ``_recover``
+        self._watch: asyncio.Task[None] | None = None  # ``_watch_deadlines``
         self._retry_timer: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()  # set when a batch is answered while others are awaited
         self.spooler: Spooler | None = None  # set before the start, if there is one
@@ -546,7 +546,7 @@ class _Share:
         """The shares of the first ``middle`` records and of the others."""
         first: list[tuple[Span, int]] = []
         second: list[tuple[Span, int]] = []
-        left = middle - sum(number < middle for number in self.unfinished)
+        left = middle - sum(number < middle for number in self.unfinished)  # messages in the first, not counted yet
         # The span of a record is unknown if the record is not the last of its message. Then both halves get every
         # span: a span may wait longer, and no message is acknowledged before it is durable.
         both = bool(self.unfinished)

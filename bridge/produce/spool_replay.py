@@ -71,14 +71,14 @@ class Replay:
         self._batch_bytes = batch_bytes
         # Its records were acknowledged to MQTT when they were on disk.
         self.accumulator = Accumulator(self._create_batch, _no_span, links.partitions)
-        self._wanted: deque[PartitionQueue] = deque()
-        self._spans: dict[Span, Replayed] = {}
+        self._wanted: deque[PartitionQueue] = deque()  # queues to read, in turn
+        self._spans: dict[Span, Replayed] = {}  # their rows on disk
         self._unsettled_spans: Counter[PartitionQueue] = Counter()  # number of unsettled spans by queue
         self.problem: str | None = None  # why nothing can be read at the moment
         self._held_back: set[PartitionQueue] = set()  # queues that wait for memory
         self._bytes = 0  # read back and not settled
-        self._next_load_ns = 0
-        self._loader: asyncio.Task[None] | None = None
+        self._next_load_ns = 0  # the rate allows no read before
+        self._loader: asyncio.Task[None] | None = None  # ``_load_all``
         self.settled = asyncio.Event()  # set when rows were removed from the disk; a waiter clears it first
         self._may_read = True
         self._may_remove = True

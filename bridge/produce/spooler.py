@@ -65,10 +65,10 @@ class SpoolPolicy:
         spool = settings.spool
         return cls(
             after_ns=round(spool.after.total_seconds() * 1e9),
-            acknowledges=spool.acknowledge == "fsync",
+            acknowledges=spool.acknowledge == "fsync",  # MQTT gets its acknowledgement when the disk has the batch
             replay_bytes_per_s=spool.replay_max_bytes_per_second,
             batch_bytes=settings.kafka.batch_bytes,
-            takes=spool.enabled,
+            takes=spool.enabled,  # otherwise the spool is only emptied
         )
 
 
@@ -84,7 +84,7 @@ class _Write:
         self.items: list[tuple[PartitionQueue, Batch]] = []
 
     def add(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Add a batch; False when it must wait."""
+        """Add a batch, which is being written from now on; False when the spool or this write has no room for it."""
         size = batch.size + FRAME_BYTES
         if size > self._room:
             self.is_full = True
@@ -110,8 +110,8 @@ class Spooler:
         self._policy = policy
         self.replay = Replay(links, bytes_per_s=policy.replay_bytes_per_s, batch_bytes=policy.batch_bytes)
         self._spooling: dict[PartitionQueue, None] = {}  # an ordered set
-        self._writer: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._writer: asyncio.Task[None] | None = None  # the write under way
+        self._timer: asyncio.TimerHandle | None = None  # of the next ``_look``
         self._episodes = Episodes()
         self._retry_ns = 0  # after a failed write, nothing is written before
         self._write_ns = 0  # duration of the last write
@@ -243,7 +243,7 @@ class Spooler:
     # --- to the disk -------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Start to spool partitions without an acknowledgement for too long."""
+        """Start to spool partitions that had no acknowledgement for too long. Its timer calls it again."""
         self._timer = None
         if self._closed:
             return

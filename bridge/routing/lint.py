@@ -100,7 +100,7 @@ def _reach(routes: Sequence[Route]) -> Iterator[Finding]:
 
 
 def _overlaps(route: Route, taken: Sequence[str], before: Sequence[tuple[str, str]]) -> Iterator[Finding]:
-    """Earlier routes that take a part of this route's topics, each once."""
+    """Earlier routes that take a part of this route's topics, each once. ``taken`` are its filters without effect."""
     said: set[str] = set()
     for text in route.filters:
         for wide, name in before:

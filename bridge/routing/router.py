@@ -75,8 +75,8 @@ class TopicPlan:
         self.topic = topic
         self.kafka_topic: str | None = None  # None: the message decides it
         self.key: bytes | None = None  # None: no key, or the message decides it
-        self.device: bytes | None = None
-        self.message_id: bytes | None = None
+        self.device: bytes | None = None  # None: the message decides it, or nothing
+        self.message_id: bytes | None = None  # None: as device
         self.base: list[Header] = []  # headers that the topic decides
 
     def headers(self, flags: int) -> list[Header]:
@@ -326,7 +326,7 @@ class Router:
         reachable, unreachable = _reachable(self.routes)
         for text, route in reachable:
             self._trie.add(text, route)
-        self.match: Callable[[str], Route | None] = self._trie.first
+        self.match: Callable[[str], Route | None] = self._trie.first  # None: no route takes the topic
         # In the order of the routes. A group has no subscription if other groups' routes take all of its topics.
         self.covers: dict[str, Cover] = {
             group: minimal_cover((text, route.qos) for text, route in reachable if route.group == group)

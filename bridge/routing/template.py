@@ -255,7 +255,7 @@ def _user_property(properties: Properties, name: str) -> bytes | None:
 
 
 def _payload_reader(placeholder: Placeholder) -> Callable[[MessageView], bytes]:
-    """Reads the string, number or boolean at a path of object fields and array positions."""
+    """Reads the string, number or boolean at a path of object fields and array positions; MissingValue without one."""
     path = placeholder.argument.split(".")
     written = placeholder.text
 

@@ -28,7 +28,7 @@ class Files:
         self.topics = folder / "topics.json"
         self._reserve_path = folder / "reserve"
         self._lock_path = folder / "lock"
-        self._lock = -1
+        self._lock = -1  # descriptor; -1: not locked
 
     def lock(self) -> None:
         """Create the folder and lock it. Raises SpoolError."""

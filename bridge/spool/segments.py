@@ -49,7 +49,7 @@ class Segments:
         self.folder = folder
         self._instance = instance
         self._files: OrderedDict[int, int] = OrderedDict()  # descriptors for reading, the one used last at the end
-        self._fd = -1
+        self._fd = -1  # of the active segment, for writing
         self.active = 0  # number of the segment being written; 0: none
         self.end = 0  # where its next record goes
         self.last = 0  # the highest number ever used here

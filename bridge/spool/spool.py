@@ -64,15 +64,15 @@ class Spool:
         self._tell_salvaged = salvaged  # receives the report of each rebuilt index
         self._store = Store(path, instance, self._salvaged_in_thread)
         self._thread = SpoolThread(self._store)
-        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._partitions: dict[tuple[str, int], _Partition] = {}  # by topic and partition
         self.messages = 0  # stored and not removed, as bytes and batches are
         self.bytes = 0
         self.batches = 0
         self._reserved = 0  # bytes of appends under way
         self._salvages = 0  # how often a new index replaced all numbers
-        self._timer: asyncio.TimerHandle | None = None
-        self._waiting_removals = 0
-        self._topics: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None  # of the next ``_submit_removals``
+        self._waiting_removals = 0  # noted, not given to the thread yet
+        self._topics: dict[str, int] = {}  # partitions by topic, as on disk
         self._failing = False  # the last removal failed, and a warning is in the log
 
     def watch_writes(self, wrote: Callable[[int], None]) -> None:
@@ -216,7 +216,7 @@ class Spool:
             self._timer = asyncio.get_running_loop().call_later(REMOVE_EVERY_S, self._submit_removals)
 
     def _submit_removals(self) -> None:
-        """Have the thread remove from the disk what has left the totals."""
+        """Have the thread remove the batches that were noted for removal."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

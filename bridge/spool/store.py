@@ -78,7 +78,7 @@ class Store:
         self.folder = folder
         self._instance = instance
         self._salvaged = salvaged
-        self._state: State | None = None
+        self._state: State | None = None  # None: not open
         self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
         self._ends: dict[int, int] = {}  # where those segments end
         self._is_index_behind = False  # the index could not be written
@@ -164,7 +164,7 @@ class Store:
         return ids
 
     def _need_space(self, size: int) -> None:
-        """Raise SpoolWriteError unless the disk has room for ``size`` bytes and the reserve."""
+        """Raise SpoolWriteError unless ``size`` bytes fit the disk with the reserve, which is made if missing."""
         files = self.state.files
         try:
             free = files.free_bytes()

@@ -53,10 +53,10 @@ class SpoolThread:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._jobs: SimpleQueue[_Append | _Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Append | _Job | None] = SimpleQueue()  # None: stop
         self._ahead: list[_Job] = []  # taken from the queue, not done yet; only the thread uses it
         self._appended = False  # the last job was an append, so the index is behind; only the thread uses it
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # which gets the results
         self._thread: threading.Thread | None = None
         self.stopping = False
         self.wrote: Callable[[int], None] = _unwatched  # called on the loop with the nanoseconds of each write
