@@ -99,7 +99,8 @@ class Hasher:
         return await self._run_in_thread(judge)
 
     def verify_at_once(self, stored: str, password: str) -> bool | None:
-        """As ``verify`` for a fast kind, without waiting: True, or None if a thread is needed, as before a refusal."""
+        """True if ``password`` matches, without waiting. Else None: ``verify`` decides, and makes a wrong password cost
+        an argon2id hash. Raises ValueError as ``verify`` does."""
         device = passwords.device_secret_matches(stored, password, self._keys)
         if device is not None:
             return device or None

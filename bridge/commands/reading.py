@@ -214,8 +214,8 @@ _DEATHS: Final = frozenset({"offline", "disconnected", "death", "down", "lost", 
 
 
 def read_presence(record: LoggedRecord) -> Presence | None:
-    """A birth, a death or a subscription: by EMQX's event in the last level of the topic, by the fields ``event``,
-    ``status`` or ``state`` of a JSON object, or by the payload as a word. None without a device."""
+    """A birth, a death or a subscription: by EMQX's event in the last level of the topic, by
+    ``_PRESENCE_FIELDS`` of a JSON object, or by the payload as a word. None without a device."""
     device = _device(record)
     if not device:
         return None

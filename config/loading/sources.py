@@ -21,7 +21,7 @@ from pydantic_settings import PydanticBaseSettingsSource
 from config.loading.toml_lines import line_numbers
 from config.origins import Origin, Problem, SecretFile
 from config.removed import REMOVED
-from config.schema import PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
+from config.schema import DELIMITER, PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
 from config.settings import Settings
 from config.values.secret_files import FileSecret, read_secret
 
@@ -260,7 +260,7 @@ class SecretsDirectorySource(_TextSource):
     def __init__(self, folder: FilePath) -> None:
         super().__init__()
         known = {
-            "__".join(map(str, path)): (path, of)
+            DELIMITER.join(map(str, path)): (path, of)
             for path, of in walk(Settings)
             if of.kind in {"secret", "value"} and len(path) > 1
         }

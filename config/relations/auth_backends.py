@@ -65,7 +65,7 @@ def _unverified(settings: Settings) -> Iterator[str]:
             )
 
 
-def _salts(settings: Settings) -> Iterator[str]:
+def _plain_passwords(settings: Settings) -> Iterator[str]:
     """Warns of readable passwords in a server's table."""
     for server in _STORES:
         if server in settings.auth.chain and value(settings, f"auth.{server}.algorithm") == "plain":
@@ -94,7 +94,7 @@ def _readable(settings: Settings) -> Iterator[str]:
 
 WARNED = (
     Rule(("auth.chain", *(f"auth.{server}.tls" for server in SERVERS)), _unverified),
-    Rule(("auth.chain", *(f"auth.{server}.algorithm" for server in _STORES)), _salts),
+    Rule(("auth.chain", *(f"auth.{server}.algorithm" for server in _STORES)), _plain_passwords),
     Rule(
         (
             "auth.chain",

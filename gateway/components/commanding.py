@@ -316,7 +316,7 @@ class CommandRunner:
             await asyncio.sleep(_GROWN_S)
 
     async def _keep_topic(self) -> None:
-        """Create the status topic again whenever somebody deletes it: statuses wait for it. Runs until cancelled."""
+        """Have a deleted status topic made anew: statuses wait for it. ``_again`` calls it again after a failure."""
         topic = self._commands.status_topic
         while True:
             await asyncio.sleep(_GROWN_S)

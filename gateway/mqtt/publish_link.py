@@ -230,7 +230,7 @@ class PublishLink:
         self._tell_change()
 
     def _hang_up(self) -> None:
-        """Close the connection; nobody knows what becomes of unanswered messages."""
+        """Close the connection, if there is one. Who waits for an answer is told first that none is known."""
         is_connected = self.connected_ns is not None
         self._end_connection("closed", None)
         client, self._client = self._client, None

@@ -201,14 +201,14 @@ class SignalModel:
         self.slot = slot
         return slot
 
-    def _scores(self, distance: float, fade: float) -> tuple[float, float]:
-        """Scores, 0 or more, of the reading and of the mean of the last ones. ``fade``: factor of what is usual."""
+    def _scores(self, distance: float, kept: float) -> tuple[float, float]:
+        """Scores, 0 or more, of the reading and of the mean of the last ones. ``kept``: factor of what is usual."""
         mean = self.mean_off = self.mean_off + _MEAN_WEIGHT * (distance - self.mean_off)
         usual, peaks, calm = self.usual, self.peaks, self.calm
         for side, far in enumerate((distance, -distance, mean, -mean)):
             least = _LEAST[side]
             if usual[side] > least:
-                usual[side] = max(usual[side] * fade, least)
+                usual[side] = max(usual[side] * kept, least)
             if far >= least:
                 calm[side] = 0
                 peaks[side] = max(peaks[side], far)
@@ -234,11 +234,12 @@ class SignalModel:
             return "score"
         return "outlier" if single >= threshold else "level"
 
-    def _learn(self, off: float, deviation: float, fade: float, passed_us: int) -> None:  # moves mean and spread
+    def _learn(self, off: float, deviation: float, fade: float, passed_us: int) -> None:
+        """Takes a reading that is ``off`` its slot's mean into mean and variance; ``fade``: its least weight there."""
         if deviation:
             most = (_CLIP if self.readings > _FIRST else _MOST) * deviation
             off = min(max(off, -most), most)
-        elif off * off == inf:  # such a spread could not be kept
+        elif off * off == inf:  # not clipped, as nothing is known yet: the variance would stay infinite
             return
         if abs(self.off_run) < _RUN:
             self.variance += max(1 / (self.readings + 1), fade) * (off * off - self.variance)  # fade: its least weight

@@ -5,6 +5,7 @@ from typing import Final
 
 from streaming.devices.records import MOST, Presence
 
+# The same words as in bridge.commands.reading, which may not be imported here.
 _BIRTHS: Final = frozenset({"online", "connected", "birth", "up", "alive", "true", "1"})
 _DEATHS: Final = frozenset({"offline", "disconnected", "death", "down", "lost", "dead", "false", "0"})
 _SPARKPLUG: Final = {"NBIRTH": True, "DBIRTH": True, "NDEATH": False, "DDEATH": False}

@@ -161,8 +161,9 @@ class Shard:
 
     def _note_gateway(self, gateway: Gateway, events: list[Event]) -> None:
         """Passes on what happened to a gateway, and looks at its devices if it went away."""
-        named = gateway.name or gateway.beat_ms is None  # "" has a ledger only beside named ones, which tell the same
-        if self._first and named:
+        # "" hears every gateway's ledger (``_take_beat``): once it has one, its events repeat theirs.
+        is_reported = gateway.name or gateway.beat_ms is None
+        if self._first and is_reported:
             self._output.events += events
         if events and gateway.is_away:
             planned = {

@@ -37,7 +37,8 @@ def read_progress(checkpoint: Files, query: str) -> Progress:
     lines = _lines(checkpoint, f"{query}/offsets/{finished}")
     tables: dict[str, int] = {}
     for place in lines[1:]:
-        # It stands before a file of a version that may not be there yet; of the first one, all the table had is left.
+        # It is before a file of its version, so the version before is read. While ``isStartingVersion`` what the table
+        # had at the beginning is still being read: no version is complete.
         if isinstance(place, dict) and "reservoirVersion" in place and not place.get("isStartingVersion"):
             tables[str(place["reservoirId"])] = int(place["reservoirVersion"]) - 1
     watermark = lines[0].get("batchWatermarkMs") if lines and isinstance(lines[0], dict) else None

@@ -38,7 +38,8 @@ class Wanted:
 
 
 class Newest:
-    """The last status of each wanted command; of more than ``most``, the newest. Statuses come in their order."""
+    """The last status of each wanted command; of twice ``most`` or more at least the newest ``most``. Statuses come in
+    their order."""
 
     def __init__(self, wanted: Wanted, most: int = MOST) -> None:
         self._wanted, self._most = wanted, most
@@ -84,8 +85,8 @@ class StatusTopics:
         return TopicReader(self._settings.kafka, f"{self._settings.instance}-command", sorted(set(topics)), self._login)
 
     async def last(self, wanted: Wanted, since_ms: int | None) -> tuple[list[StatusView], bool]:
-        """The last status of each wanted command, the oldest first, and whether these are all. More than MOST are not
-        kept: the newest are. With ``since_ms``: of those with a status since then."""
+        """The last status of each wanted command, the oldest first, and whether these are all. Of twice
+        MOST or more at least the newest MOST are kept. With ``since_ms``: of those with a status since then."""
         newest = Newest(wanted)
         await self._read(since_ms, newest.take)
         return newest.sorted(), newest.has_all

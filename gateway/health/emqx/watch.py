@@ -77,7 +77,7 @@ class EmqxWatch:
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._looked_ms = 0  # since 1970; 0: never
-        self._failed = 0  # looks in a row
+        self._failed_looks = 0  # in a row
         self._failure = ""
         self._cluster = ClusterView()
         self._unheard: int | None = None  # messages without a subscriber, at the last look
@@ -131,9 +131,9 @@ class EmqxWatch:
             log.exception("emqx_look_broken", repeat_key="emqx_look_broken")
             self._failed_to_look(error)
             return
-        if self._failed or not self._looked_ms:
+        if self._failed_looks or not self._looked_ms:
             log.info("emqx_watched", url=self._settings.url, sessions=len(clients))
-        self._failed, self._failure = 0, ""
+        self._failed_looks, self._failure = 0, ""
         self._note_cluster(cluster)
         self._looked_ms = now_ms = self._clock_ms()
         before = [session.marks for session in self._sessions]
@@ -141,9 +141,9 @@ class EmqxWatch:
             self._take(session, session.look(clients.get(session.client_id), now_ms), now_ms)
         if self._worker == 0:
             self._count_unheard(counts)
-        counted = self._explain(counts)
+        counts_changed = self._explain_lost(counts)
         self._metrics.emqx_up.child().value = 1
-        if counted or before != [session.marks for session in self._sessions]:
+        if counts_changed or before != [session.marks for session in self._sessions]:
             await self._keep()
 
     def _failed_to_look(self, error: Exception) -> None:
@@ -153,13 +153,13 @@ class EmqxWatch:
         self._metrics.emqx_up.child().value = 0
         trouble = error.trouble if isinstance(error, EmqxApiError) else "answer"
         self._metrics.emqx_look_failures.child(trouble).value += 1
-        if not self._failed or self._failure != str(error):
+        if not self._failed_looks or self._failure != str(error):
             log.warning(
                 "emqx_not_watched",
                 error=str(error),
                 consequence="messages that EMQX drops are not counted meanwhile; messages flow",
             )
-        self._failed += 1
+        self._failed_looks += 1
         self._failure = str(error)
 
     def _note_cluster(self, view: ClusterView) -> None:
@@ -214,7 +214,7 @@ class EmqxWatch:
         self._own_seen += ours
         self._metrics.emqx_no_subscribers.child().value += grown - ours
 
-    def _explain(self, counts: dict[str, int]) -> bool:
+    def _explain_lost(self, counts: dict[str, int]) -> bool:
         """Explain lost sessions with EMQX's counters. Returns whether the counts to keep have changed."""
         counts = {name: count for name, count in counts.items() if name.startswith(_BESIDE)}
         lost = self._lost
@@ -270,7 +270,7 @@ class EmqxWatch:
                 self._sessions,
                 self._clock_ms(),
                 subject=f"worker {self._worker}",
-                failed_looks=self._failed,
+                failed_looks=self._failed_looks,
                 failure=self._failure,
             )
         )
@@ -279,7 +279,7 @@ class EmqxWatch:
         """For /status. Does not block."""
         return {
             "url": self._settings.url,
-            "up": bool(self._looked_ms) and not self._failed,
+            "up": bool(self._looked_ms) and not self._failed_looks,
             "error": self._failure or None,
             "looked_at": _moment(self._looked_ms),
             "stopped_nodes": list(self._cluster.stopped),
