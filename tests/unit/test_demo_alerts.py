@@ -102,7 +102,7 @@ def test_the_job_finds_the_fault_and_nothing_else(tmp_path: Path, devices: int) 
     assert "voltage" not in settings.skip
     found = []
     for number, device in enumerate(build_fleet(devices, 1)):
-        model = SignalModel(limits_of(settings), "voltage")
+        model = SignalModel(limits_of(settings), settings.min_scale.get("voltage", 0.0))
         for second in range(60):
             wrong = 1.5 if number == 0 and FAULTY_FROM <= second < 35 else 1.0
             verdict = model.judge(1_000_000 * second, wrong * device.read(21_600 + 360 * second)["voltage"])
