@@ -107,7 +107,7 @@ class GroupMember:
         topics: Sequence[str],
         listener: PartitionListener,
         table: str = "commands",  # of the settings, for sentences
-        login: KafkaLogin | None = None,
+        login: KafkaLogin | None = None,  # None: that of the settings
     ) -> None:
         self._options = connection_options(settings, client_id)
         self._login = login or KafkaLogin(settings)

@@ -63,7 +63,7 @@ class KafkaLogin:
     def __init__(
         self,
         settings: KafkaSettings,
-        tokens: CredentialSource | None = None,
+        tokens: CredentialSource | None = None,  # for OAUTHBEARER alone
         not_renewed: Callable[[], None] | None = None,  # called when a connection's renewal failed
     ) -> None:
         sasl = settings.sasl if settings.security.startswith("SASL") else None

@@ -79,12 +79,12 @@ class TopicWatch:
     def __init__(
         self,
         producer: Callable[[], Metadata],
-        creator: Creator | None,
-        now_ns: Callable[[], int],
-        failed: Callable[[BaseException], None],
+        creator: Creator | None,  # None: the operator creates topics
+        now_ns: Callable[[], int],  # monotonic
+        failed: Callable[[BaseException], None],  # receives defects
         *,
         interval_s: float,
-        pinned: Callable[[str, int], None] = lambda _topic, _count: None,
+        pinned: Callable[[str, int], None] = lambda _topic, _count: None,  # receives new pins
     ) -> None:
         self._tell_pinned = pinned
         self._producer = producer

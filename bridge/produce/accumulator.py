@@ -53,7 +53,7 @@ class Slot:
         queue: PartitionQueue,
         route: str,
         qos: int,
-        choose: Callable[[], PartitionQueue] | None,
+        choose: Callable[[], PartitionQueue] | None,  # None: always ``queue``
         *,
         dead_letter: bool,  # its records are dead letters
     ) -> None:

@@ -95,7 +95,7 @@ class Holding:
         for hold in self._holds.values():
             stays: deque[HeldMessage] = deque()
             for message in hold.messages:
-                other = self._holds.get(route_of(message) or "")
+                other = self._holds.get(route_of(message) or "")  # no route takes it: None
                 if other is None or other is hold:
                     stays.append(message)
                 else:

@@ -132,7 +132,7 @@ class Sender:
         factory: ProducerFactory,
         policy: SenderPolicy,
         observer: SenderObserver,
-        clock_ns: Callable[[], int],
+        clock_ns: Callable[[], int],  # monotonic
         fatal: Callable[[BaseException], None],  # gets an error after which nothing is sent any more
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:

@@ -180,8 +180,8 @@ class Store:
         return int(self.state.index.fact(f"import {export}") or 0)
 
     def index_appended(self, *, imported: tuple[str, int] | None = None) -> None:
-        """Add appended batches to the index, and the progress of an import. Raises SpoolWriteError; the next call
-        tries again."""
+        """Add appended batches to the index, and the progress of an import (``imported``: export, batches stored of
+        it). Raises SpoolWriteError; the next call tries again."""
         if not self._unindexed:
             return
         state = self.state

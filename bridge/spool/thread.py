@@ -101,7 +101,8 @@ class SpoolThread:
         self._jobs.put(_Job(work, done))
 
     async def append(self, batches: Sequence[SpoolBatch], before_done: Callable[[list[int] | None], None]) -> list[int]:
-        """Append in the thread, together with other waiting appends."""
+        """Append in the thread, together with other waiting appends. ``before_done`` gets the ids, None after an
+        error."""
         assert self._loop is not None
         future: asyncio.Future[list[int]] = self._loop.create_future()
         self._jobs.put(_Append(batches, before_done, future))
