@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -348,7 +348,7 @@ def _step(label: str, record: Record, answer: object) -> Step:
 
 
 def _changes(before: Record, after: Record) -> Iterator[tuple[str, str, str]]:
-    """Each part of a record that differs: its name, and both values as text."""
+    """Each part of a record that differs: its name, and both values as text. The order of headers is no part."""
     parts: list[tuple[str, Any, Any]] = [
         ("topic", before.topic, after.topic),
         ("key", before.key, after.key),
@@ -356,15 +356,20 @@ def _changes(before: Record, after: Record) -> Iterator[tuple[str, str, str]]:
         ("timestamp", before.timestamp_ms, after.timestamp_ms),
     ]
     yield from ((name, shown(old), shown(new)) for name, old, new in parts if old != new)
-    old, new = list(before.headers), list(after.headers)
-    for name, value in old:
-        if (name, value) not in new:
-            successor = next((other for header, other in new if header == name), None)
-            gone = all(header != name for header, _ in new)
-            yield f"header {name}", shown(value), "removed" if gone else shown(successor)
-    for name, value in new:
-        if all(header != name for header, _ in old):
-            yield f"header {name}", "not there", shown(value)
+    old_values, new_values = _by_name(before.headers), _by_name(after.headers)
+    for name in {**old_values, **new_values}:
+        had, has = old_values.get(name, []), new_values.get(name, [])
+        if had != has:
+            old, new = (", ".join(map(shown, values)) for values in (had, has))
+            yield f"header {name}", old if had else "not there", new if has else "removed"
+
+
+def _by_name(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, list[bytes | None]]:
+    """The values of each name; a record may have several."""
+    found: dict[str, list[bytes | None]] = {}
+    for name, value in headers:
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def shown(value: object, limit: int = 200) -> str:

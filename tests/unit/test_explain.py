@@ -71,10 +71,10 @@ def test_dropped_broken_and_unplaceable_messages() -> None:
 
 
 class Stamp(Interceptor):
-    """Sets a record's timestamp."""
+    """Sets a record's timestamp, and adds a header of a name that it has."""
 
     def on_send(self, record: Record) -> Record:
-        return record.replace(timestamp_ms=1_700_000_000_000)
+        return record.replace(timestamp_ms=1_700_000_000_000, headers=[*record.headers, ("mqtt.topic", b"again")])
 
 
 def test_a_timestamp_is_told_as_it_is_written() -> None:
@@ -83,6 +83,7 @@ def test_a_timestamp_is_told_as_it_is_written() -> None:
     settings = Settings(routes=[route])
     found = explain(settings, Message("devices/d7/alarm"), lambda _topic: None)
     assert "timestamp: 2023-11-14T22:13:20.000Z;" in explain_text.text(found, settings)
+    assert ("header mqtt.topic", "devices/d7/alarm", "devices/d7/alarm, again") in found.steps[0].changes
 
 
 def test_what_nobody_fetches_and_what_emqx_does_first() -> None:
