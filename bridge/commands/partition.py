@@ -80,9 +80,9 @@ class OwnedPartition:
         self.commands: dict[int, Command] = {}  # unfinished, by offset
         self.late: OrderedDict[int, Command] = OrderedDict()  # timed out, by offset: an answer may still come
         self.is_closing = False  # about to be another member's
-        self.burying: dict[int, int] = {}  # bytes of records on their way to the dead letters, by offset
+        self.burying: dict[int, int] = {}  # bytes of refused records, by offset, until Kafka has their status
         self.unwritten = 0  # statuses that Kafka does not have yet
-        self._earlier = deque(earlier)  # what statuses of earlier owners say, by offset
+        self._earlier = deque(earlier)  # what statuses of earlier owners say, in rising order of offset
         self._status_offset = 0  # behind the last status that Kafka has
         self._committed = committed
         self._text = ""  # of the last ``commit``

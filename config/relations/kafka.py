@@ -28,7 +28,8 @@ def _request_size(settings: Settings) -> Iterator[str]:
 
 
 def _partitions(settings: Settings) -> int:
-    """How many partitions the gateway may write to: as declared, otherwise as topics would be created."""
+    """How many partitions routes and dead letters may write to: as declared, otherwise as topics would be created.
+    Those of ledger and statuses are few."""
     declared = {topic.name: topic.partitions for topic in settings.kafka.topics.declare}
     default = settings.kafka.topics.partitions
     names = {*settings.dead_letter_topics, *(route.topic for route in settings.routes if "$" not in route.topic)}

@@ -94,7 +94,7 @@ class _Line:
         self.pump()
         self._publisher.moved.set()
 
-    def on_lost(self, why: str) -> None:  # noqa: ARG002 - the reason of the next attempt counts
+    def on_lost(self, why: str) -> None:  # noqa: ARG002 - ``_reconnect`` follows any loss, and tells none
         self._connection = None
         self._by_packet.clear()
         self.outbox.connection_lost()
