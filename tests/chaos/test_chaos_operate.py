@@ -315,8 +315,9 @@ def test_what_is_wrong_with_one_topic_is_said_of_it_alone(plant: Plant) -> None:
         assert plant.prometheus.query(f'gateway_consumer_lag_seconds{{group="{READER}",topic="devices"}} > 5')
         if FULL:
             alerting(plant, "GatewayConsumerLag", firing=True, within_s=480, group=READER)
-        silent = {a["labels"].get("topic") for a in alerts(plant.prometheus) if "Silent" in a["labels"]["alertname"]}
-        assert silent <= {"thin"}, "one alert for one thing"
+        silent = [a["labels"] for a in alerts(plant.prometheus) if "Silent" in a["labels"]["alertname"]]
+        accused = {labels.get("topic") or labels["broker"] for labels in silent}
+        assert accused <= {"thin", str(victim)}, f"one alert for one thing, and the broker that is down; {silent}"
         may_write(plant, "denied", may=True)
         least_in_sync(plant, "thin", 2)
         gone = {"acl-refused", "partition-silent"}
