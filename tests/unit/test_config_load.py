@@ -309,6 +309,30 @@ def test_a_secret_file_that_a_stronger_source_makes_moot_is_not_read() -> None:
 
 
 # --- mistakes ---
+def test_what_mqtt_and_a_listener_cannot_carry_is_refused() -> None:
+    text = f"""\
+        [mqtt]
+        username = "u\\u0000"
+        password = "{"p" * 16_001}"
+        client_id = "${{session}}\\u0000"
+        websocket_headers = {{ "X Y" = "z" }}
+        proxy = {{ host = "http://p", port = 3128 }}
+        [http]
+        host = "0.0.0.0:9464"
+        [auth]
+        host = "[::1]"
+        operator_host = "a/b"
+        [stream.metrics]
+        host = "a:1"
+        """
+    said = problems(text)
+    assert [one.partition(" ")[0] for one in said] == [
+        "mqtt.username", "mqtt.password", "mqtt.client_id", "mqtt.proxy.host", "mqtt.websocket_headers", "http.host",
+        "stream.metrics.host", "auth.host", "auth.operator_host",
+    ]  # fmt: skip
+    assert not any("ppp" in one for one in said)
+
+
 def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
     text = """\
         instance = "plant 1"
