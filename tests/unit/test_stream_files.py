@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 import pytest
 
+from config import process_lock
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings
@@ -371,19 +371,17 @@ def test_a_second_process_is_refused_and_a_dead_one_is_not_waited_for(stream: St
     assert job_lock.holder(url, "silver") is None
 
 
-def test_a_job_starts_while_another_process_looks_whose_the_lock_is(stream: StreamSettings) -> None:
+def test_a_job_starts_while_another_process_looks_whose_the_lock_is(
+    stream: StreamSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``holder`` has a shared lock for an instant: the job waits for it, and is not refused."""
     url = str(stream.checkpoint)
     job_lock.hold(url, "silver")
     job_lock.let_go(url, "silver")
     looking = os.open(stream.checkpoint / "silver.lock", os.O_RDWR)
     fcntl.flock(looking, fcntl.LOCK_SH)
-    timer = threading.Timer(0.1, os.close, [looking])
-    timer.start()
-    try:
-        job_lock.hold(url, "silver")
-    finally:
-        timer.join()
+    monkeypatch.setattr(process_lock, "time", SimpleNamespace(sleep=lambda _: os.close(looking)))
+    job_lock.hold(url, "silver")
     job_lock.let_go(url, "silver")
 
 
