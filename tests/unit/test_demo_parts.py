@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -309,11 +308,9 @@ async def test_cancelling_does_not_wait_for_blocking_work() -> None:
     release = threading.Event()
     task = asyncio.create_task(in_thread(release.wait))
     await asyncio.sleep(0)
-    begun = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - begun < 5.0
     release.set()
 
 
