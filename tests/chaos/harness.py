@@ -77,7 +77,7 @@ class Gateway:
             self._tables[name] = {**self._tables.get(name, {}), **table} if isinstance(table, dict) else table
         self._config.write_text(to_toml(self._tables))
 
-    def command(self, *words: str, timeout_s: float = 60.0) -> tuple[int, str]:
+    def command(self, *words: str, timeout_s: float = 240.0) -> tuple[int, str]:
         """Run another command of the gateway's, with its settings and environment: exit status, and what it prints."""
         ended = run_gateway(*words, "--config", self._config, timeout_s=timeout_s, **self.environment)
         return ended.returncode, ended.stdout + ended.stderr

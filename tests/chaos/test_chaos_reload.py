@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokers.scripted_rules import Rules
-from tests.chaos.case import Case
+from tests.chaos.case import QUEUE, Case, in_order
 from tests.chaos.fixtures import MakeCase
 from tests.chaos.harness import FULL, Gateway
 from tests.waiting import wait_until
@@ -39,8 +38,8 @@ def reloaded(gateway: Gateway, **tables: Any) -> str:
 def test_routes_limits_and_interceptors_change_under_load(make_case: MakeCase, unique: str) -> None:
     """An EMQX at its defaults, 2,000 msg/s over four sessions of two workers; into one partition, which shows the order
     of every device whatever its key."""
-    rules = Rules(strategy="hash_clientid")
-    case = make_case(rules, workers=2, mqtt={"sessions": 2}, kafka=ONE_PARTITION, routes=[route(unique)])
+    tables = {"kafka": ONE_PARTITION, "routes": [route(unique)]}
+    case = make_case(in_order(QUEUE), workers=2, mqtt={"sessions": 2}, **tables)
     gateway = case.gateway
     absences = case.broker.watch_absences()
     connects = gateway.metric("gateway_mqtt_connects_total")
@@ -72,7 +71,7 @@ def test_routes_limits_and_interceptors_change_under_load(make_case: MakeCase, u
 def test_filters_change_under_load(make_case: MakeCase, unique: str) -> None:
     """Wider, narrower, others: subscribed before what is left, so that nothing is published to nobody. While a message
     matches both filters it comes twice."""
-    case = make_case(Rules(strategy="hash_clientid"), workers=1, mqtt={"sessions": 1}, routes=[route(unique)])
+    case = make_case(in_order(QUEUE), workers=1, mqtt={"sessions": 1}, routes=[route(unique)])
     absences = case.broker.watch_absences()
     case.broker.start_load(1000)
     for filters in (["devices/+/telemetry"], ["devices/+/+", "sites/#"], ["+/+/telemetry"], ["devices/#"]):
@@ -92,7 +91,7 @@ def test_what_cannot_be_taken_changes_nothing(make_case: MakeCase, unique: str) 
     """A file that cannot be read, a template that cannot be right, a topic that is not there, settings that need a
     restart, a broker that refuses the new filter: each is named, and the messages go where they went."""
     case = make_case(
-        Rules(strategy="hash_clientid"), start=False, workers=2, mqtt={"sessions": 1}, kafka=ONE_PARTITION,
+        in_order(QUEUE), start=False, workers=2, mqtt={"sessions": 1}, kafka=ONE_PARTITION,
         routes=[route(unique)],
     )  # fmt: skip
     gateway, broker = case.gateway, case.broker

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_cluster import proxied_kafka
-from tests.chaos.case import Case, data_of, in_order
+from tests.chaos.case import QUEUE, Case, data_of, in_order
 from tests.chaos.fixtures import MakeCase
 from tests.chaos.harness import FULL, account, in_full_form
 from tests.chaos.soak_faults import faked_clock
@@ -56,10 +56,10 @@ def away(request: pytest.FixtureRequest, make_kafka: Callable[..., KafkaCluster]
 
 
 def test_a_kafka_that_answers_nothing_costs_nothing_but_time(away: Away, make_case: MakeCase) -> None:
-    """The broker queues five seconds' messages; the rest of the outage is on disk, for memory is set to hold a tenth of
-    it. The backlog shrinks at three times the live rate or more."""
+    """The broker queues five seconds' messages, in the long form; the rest of the outage is on disk, for memory is set
+    to hold a tenth of it. The backlog shrinks at three times the live rate or more."""
     flow = {"memory_bytes": 5 << 20, "expected_packet_bytes": 200}
-    case = make_case(in_order(2000), rate=RATE, bootstrap=away.entry, flow=flow)
+    case = make_case(in_order(2 * QUEUE), rate=RATE, bootstrap=away.entry, flow=flow)
     case.bootstrap = away.bootstrap
     case.flows(RATE)
     with case.watch():

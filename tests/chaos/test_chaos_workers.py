@@ -4,7 +4,6 @@ import math
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from gateway.data_dir.directory import slots
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.supervisor.place import find_supervisor
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.case import Case, data_of, in_order
+from tests.chaos.case import QUEUE, Case, data_of, in_order
 from tests.chaos.fixtures import MakeCase
 from tests.chaos.harness import FULL, Gateway, account, in_full_form, run_to_end
 from tests.chaos.threaded import Absence
@@ -66,8 +65,8 @@ def test_one_of_four_is_killed_and_the_others_go_on(make_case: MakeCase) -> None
     assert restarts == {f'{{worker="{number}"}}': number == 2 for number in range(4)}
     passes(SECONDS)
     status = gateway.status()
-    # How busy the machine is that the tests run on is not what this is about.
-    (problem,) = [one for one in status["problems"] if one["id"] != "cpu-starved"]
+    # How busy the machine is that the tests run on is not what this is about, nor how long messages take there.
+    (problem,) = [one for one in status["problems"] if one["id"].startswith("worker-")]
     assert (problem["id"], problem["severity"], problem["subject"]) == ("worker-restarting", "warning", "worker 2")
     assert len(status["partitions"]) == status["partitions_total"] == 6, "the workers' partitions once each"
     assert status["rates"]["received_per_second"] > 100
@@ -81,7 +80,7 @@ def test_one_of_four_is_killed_and_the_others_go_on(make_case: MakeCase) -> None
 
 
 def roll(case: Case, workers: int, sessions: int, is_short: Callable[[Absence], bool]) -> None:
-    """Roll under 4,000 msg/s: each session is away once in each roll, and in one of three rolls each is away shortly.
+    """Roll under 4,000 msg/s: each session is away once in each roll, and in one roll or another away shortly.
 
     One roll may meet a moment in which the machine does something else; a hand-over that takes long does so always.
     """
@@ -92,22 +91,23 @@ def roll(case: Case, workers: int, sessions: int, is_short: Callable[[Absence], 
     broker.start_load(4000, counts=broker.stop_load())
     passes(SECONDS)
     before = gateway.pids()
-    longest: list[Absence] = []
-    while len(longest) < 3 and (FULL or not any(map(is_short, longest))):
+    for rolls in range(1, 4 if FULL else 7):
         assert f"All {workers} workers were replaced" in gateway.commanded("restart")
         passes(SECONDS)
-        longest.append(max(lengths[-1] for lengths in absences.values()))
-        expected = dict.fromkeys(client_ids(workers, sessions), len(longest))
+        expected = dict.fromkeys(client_ids(workers, sessions), rolls)
         assert {name: len(lengths) for name, lengths in absences.items()} == expected
+        are_short = all(any(map(is_short, lengths)) for lengths in absences.values())
+        if are_short and not FULL:
+            break
     assert not set(before) & set(gateway.pids())
     assert gateway.samples("gateway_worker_restarts_total") == {f'{{worker="{n}"}}': 0 for n in range(workers)}
-    print(f"a session was away for at most {longest}")
-    assert any(map(is_short, longest)), longest
+    print(f"sessions were away: {absences}")
+    assert are_short, absences
 
 
 def test_rolled_under_load_at_an_emqx_with_its_defaults(make_case: MakeCase) -> None:
     """Window 32, queue 1000: two workers of two sessions. An orderly hand-over acknowledges what it has."""
-    case = make_case(in_order(1000), workers=2, mqtt={"sessions": 2})
+    case = make_case(in_order(QUEUE), workers=2, mqtt={"sessions": 2})
     roll(case, 2, 2, lambda absence: absence.seconds <= 0.3)
     case.finish(copies=0)
 
@@ -126,7 +126,7 @@ def test_four_thousand_a_second_for_one_session_outlast_its_absence(make_case: M
 
 def test_a_new_worker_that_does_not_get_warm_leaves_the_old_one(make_case: MakeCase, unique: str) -> None:
     """The settings can be read, but Kafka has no such topic: that shows when a worker tries, before anybody let go."""
-    case = make_case(in_order(1000), workers=2, mqtt=ONE_SESSION)
+    case = make_case(workers=2, mqtt=ONE_SESSION)
     gateway = case.gateway
     absences = case.broker.watch_absences()
     case.broker.start_load(500)
@@ -162,7 +162,7 @@ def test_a_new_worker_that_fails_with_the_slot_gives_way_to_the_old_settings(mak
 
 def test_rolled_with_other_settings(make_case: MakeCase) -> None:
     """Good settings are taken, bad ones refused with a sentence; what crashes afterwards starts with the good ones."""
-    case = make_case(in_order(1000), rate=500, workers=2, mqtt=ONE_SESSION)
+    case = make_case(rate=500, workers=2, mqtt=ONE_SESSION)
     gateway = case.gateway
     gateway.configure(mqtt={"sessions": 2})
     gateway.commanded("restart", "--reload")
@@ -243,23 +243,23 @@ def test_a_second_supervisor_on_the_same_data_is_refused(make_case: MakeCase, tm
     status, said = run_to_end(tmp_path / "second", tables)
     assert status == 78
     assert f"process {first.process.pid} supervises the workers" in said
-    assert first.ready()
+    first.wait_ready()
 
 
 def test_a_second_signal_does_not_wait_for_kafka(make_kafka: Callable[..., KafkaCluster], make_case: MakeCase) -> None:
     """Messages that nobody takes hold up a stop until its deadline; who cannot wait says so by a second signal."""
     cluster = make_kafka()
-    case = make_case(rate=200, bootstrap=cluster.bootstrap, workers=2, mqtt=ONE_SESSION)
+    case = make_case(
+        rate=200, bootstrap=cluster.bootstrap, workers=2, mqtt=ONE_SESSION, spool={"enabled": False},
+        shutdown_timeout="5m",
+    )  # fmt: skip
     gateway = case.gateway
     cluster.freeze(1)
     wait_until(lambda: case.broker.unacknowledged() > 40, "messages wait for Kafka")
     gateway.terminate()
     wait_until(lambda: gateway.events("supervisor_stopping"), "the stop has begun")
     wait_until(lambda: len(gateway.events("stop_signal_received")) == 3, "the workers know")
-    began = time.monotonic()
-    gateway.terminate()
-    assert gateway.process.wait(20) == 75, gateway.tail()
-    assert time.monotonic() - began < 10
+    assert gateway.stop() == 75, gateway.tail()
     (stopped,) = gateway.events("supervisor_stopped")
     assert not stopped["clean"]
     assert len(stopped["remained"]) == 2
@@ -268,18 +268,19 @@ def test_a_second_signal_does_not_wait_for_kafka(make_kafka: Callable[..., Kafka
 
 
 def test_a_stop_while_the_workers_wait_for_kafka(make_case: MakeCase, free_ports: Callable[[int], list[int]]) -> None:
-    gateway = make_case(start=False, bootstrap=f"127.0.0.1:{free_ports(1)[0]}", workers=2).gateway
+    bootstrap = f"127.0.0.1:{free_ports(1)[0]}"
+    gateway = make_case(start=False, bootstrap=bootstrap, workers=2, shutdown_timeout="5m").gateway
     gateway.start(ready=False)
     wait_until(lambda: len(gateway.events("kafka_not_ready")) >= 2, "both wait")
     assert "Worker 0: The worker is starting." in gateway.reasons()
-    assert gateway.stop(10) == -signal.SIGTERM
+    assert gateway.stop() == -signal.SIGTERM
 
 
 def test_a_stop_while_the_workers_start(make_case: MakeCase) -> None:
-    gateway = make_case(start=False, workers=2).gateway
+    gateway = make_case(start=False, workers=2, shutdown_timeout="5m").gateway
     gateway.start(ready=False)
     wait_until(lambda: gateway.events("worker_started"), "a worker has its settings")
-    assert gateway.stop(10) == -signal.SIGTERM
+    assert gateway.stop() == -signal.SIGTERM
     (stopped,) = gateway.events("supervisor_stopped")
     assert stopped["clean"], stopped
     assert find_supervisor(data_of(gateway)) is None
@@ -292,7 +293,7 @@ def test_retired_as_a_whole(make_case: MakeCase) -> None:
     passes(SECONDS)
     published = case.broker.stop_load()
     assert "Instance gateway has retired" in gateway.commanded("retire")
-    assert gateway.process.wait(10) == 0
+    assert gateway.process.wait(60) == 0
     wait_until(lambda: not case.client_ids, "all sessions have ended")
     assert not slots(data_of(gateway))
     found = account(case.bootstrap, case.topic, published)
@@ -305,10 +306,11 @@ def test_a_frozen_worker_holds_nobody_up(make_case: MakeCase) -> None:
     frozen, _ = gateway.pids()
     assert frozen is not None
     os.kill(frozen, signal.SIGSTOP)
-    assert gateway.samples("gateway_worker_up") == {'{worker="0"}': 0, '{worker="1"}': 1}
+    up = {'{worker="0"}': 0, '{worker="1"}': 1}
+    wait_until(lambda: gateway.samples("gateway_worker_up") == up, "the other one answers")
     assert gateway.get("/healthz")[0] == 200
     gateway.terminate()
-    assert gateway.process.wait(30) == 75
+    assert gateway.process.wait(60) == 75
     (killed,) = gateway.events("worker_killed")
     assert killed["pid"] == frozen
 
