@@ -50,7 +50,7 @@ def test_a_token_goes_all_the_way_and_is_renewed(
                     "token_url": provider.token_url, "client_id": "gateway", "audience": "emqx",
                     "client_secret": provider.clients["gateway"],
                 }  # fmt: skip
-                mqtt = {"username": "gateway", "sessions": 2, "token": {"oauth": oauth, "renew_at": 0.35}}
+                mqtt = {"username": "gateway", "sessions": 2, "token": {"oauth": oauth, "renew_at": 0.2}}
                 gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=mqtt)
                 gateway.start()
 
