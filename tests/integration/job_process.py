@@ -93,7 +93,7 @@ class JobProcess:
                 status = self._process.wait(0.5)
                 break
             assert time.monotonic() < deadline_s, f"the job did not end within {PATIENCE_S:g} s:\n{self.log()}"
-        wait_for("the job's JVM is gone", lambda: not any(one.is_running() for one in self._family), 30.0)
+        wait_for("the job's JVM is gone", lambda: not any(one.is_running() for one in self._family))
         return status
 
     @property
