@@ -25,7 +25,7 @@ from tests.batch_reports import batch_report
 from tests.kinds import is_a
 from tests.waiting import wait_until
 
-PATIENCE_S = 20.0  # less than the shutdown_timeout that some must not wait for
+PATIENCE_S = 60.0  # less than the shutdown_timeout that some must not wait for
 
 
 class FakeQuery:
@@ -45,8 +45,8 @@ class FakeQuery:
 
     def commit(self, *, another_begins: bool = False) -> None:
         number = -1 if self.lastProgress is None else self.lastProgress["batchId"]
+        self.status = {"isTriggerActive": another_begins}  # first: the new number is a reason to stop the query
         self.lastProgress = {"batchId": number + 1}
-        self.status = {"isTriggerActive": another_begins}
 
     def end(self, failure: Exception | None = None) -> None:
         self._failure = failure
@@ -86,7 +86,7 @@ class Running:
         self.session = FakeSession()
         self.events: list[Event] = []
         self.outcome: BaseException | None = None
-        self._settings = Settings(**settings)
+        self._settings = Settings(**{"shutdown_timeout": "10m", **settings})
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         wait_until(lambda: self.events, "the queries are started", PATIENCE_S, 0.005)
