@@ -119,9 +119,9 @@ async def test_a_ledger_topic_that_takes_nothing_holds_up_neither_messages_nor_t
         assert len(path.owner.released) == 130
         assert path.writer.waiting == 61, "sixty, and the one that is tried"
         assert not path.renewals, "that it is refused is no fault of the producer"
-        began = time.monotonic()
+        began_s = asyncio.get_running_loop().time()
         assert await path.writer.stop(time.monotonic_ns() + 100_000_000) is False
-        assert time.monotonic() - began < 5
+        assert asyncio.get_running_loop().time() - began_s <= 0.1
         path._crashed = True
     assert not kafka.topics[LEDGER].records()
 

@@ -173,7 +173,7 @@ async def test_sessions_start_and_stop_together_and_the_core_waits_for_both() ->
     scene = Scene()
     scene.first.hang_in_start = True
     running = scene.run()
-    await asyncio.wait_for(scene.second.starting.wait(), 5)  # though session 0 is not done
+    await asyncio.wait_for(scene.second.starting.wait(), 60)  # though session 0 is not done
     scene.stop.request()
     await asyncio.wait_for(running, 60)
 
@@ -194,7 +194,7 @@ async def test_draining_has_less_time_than_the_whole_stop(timeout_s: int, closin
     await scene.lived()
     [drain_ns], [close_ns] = scene.first.deadlines, scene.producer.deadlines
     assert close_ns - drain_ns == closing_s * SECOND_NS, "a part of the shutdown time-out is kept for closing"
-    assert 0 <= close_ns - before_ns - timeout_s * SECOND_NS < 5 * SECOND_NS
+    assert before_ns <= close_ns - timeout_s * SECOND_NS <= time.monotonic_ns()
 
 
 async def test_a_component_that_fails_to_start_is_stopped_with_those_before_it_and_its_error_is_raised() -> None:
@@ -227,7 +227,7 @@ async def test_a_stop_during_the_start_interrupts_it_and_closes_what_was_begun(w
         getattr(scene, where).hang_in_start = True
     running = scene.run()
     hanging = {"http": "start http", "producer": "start producer", "recover": "recover", "first": "start session 1"}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while hanging[where] not in scene.events:  # noqa: ASYNC110 - each turn of the loop is one step of the start
             await asyncio.sleep(0)
     scene.stop.request()

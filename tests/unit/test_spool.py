@@ -82,10 +82,12 @@ async def test_whoever_watches_is_told_what_the_disk_took_for_each_write(
         sync(fd)
 
     monkeypatch.setattr("bridge.spool.segments.os.fdatasync", slow)
+    began_ns = time.monotonic_ns()
     for number in range(2):
         await spool.append([batch(number)])
     assert len(took) == 2
-    assert all(50_000_000 < ns < 5_000_000_000 for ns in took)
+    assert min(took) > 50_000_000
+    assert sum(took) < time.monotonic_ns() - began_ns
     await spool.close()
 
 

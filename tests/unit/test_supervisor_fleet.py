@@ -443,6 +443,7 @@ async def test_replaced_workers_bring_the_new_token_to_the_port(spawner: Spawner
         supervisor.ask_reload()
         await until(lambda: reports.read_outcome(tmp_path, "supervisor", os.getpid(), "roll").ok, "it was rolled")
         shown = [read(token, supervisor._http.port).settings.http for token in ("before", "after")]
-        assert [(await asyncio.to_thread(asking.ask, http, "/metrics"))[0] for http in shown] == [401, 200]
+        answers = [await asyncio.to_thread(asking.ask, http, "/metrics", timeout_s=60) for http in shown]
+        assert [status for status, _ in answers] == [401, 200]
         stop.request()
         await running

@@ -265,7 +265,7 @@ async def main():
         for child in (known, killed, stranger):
             child.returncode = 0
 
-asyncio.run(asyncio.wait_for(main(), 20))
+asyncio.run(asyncio.wait_for(main(), 50))
 """
 
 
@@ -286,6 +286,12 @@ class Answers:
 @pytest.fixture(autouse=True)
 def _collector_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member.memory, "freeze_loaded_objects", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def _wishes_stay_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For less than the minute of the tests that let one grow old."""
+    monkeypatch.setattr(reports_module, "_FRESH_S", 50.0)
 
 
 class Talk:
