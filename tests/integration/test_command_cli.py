@@ -40,7 +40,7 @@ class Desk:
             f"""
 [kafka]
 bootstrap_servers = {json.dumps(bootstrap.split(","))}
-request_timeout = "2s"
+request_timeout = "30s"
 [[routes]]
 name = "answers"
 filters = ["devices/+/res/#"]

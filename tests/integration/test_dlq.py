@@ -101,7 +101,7 @@ class Desk:
         table = {"name": "route", "filters": ["devices/#"], "topic": self.topic, **route}
         lines = [
             f'instance = "gw"\n[kafka]\nbootstrap_servers = {json.dumps(self.bootstrap.split(","))}',
-            'request_timeout = "2s"\nmetadata_max_age = "300ms"\ndelivery_timeout = "20s"',
+            'request_timeout = "30s"\nmetadata_max_age = "300ms"',
             f'[dead_letter]\ntopic = "{self.dead}"\n[[routes]]',
             *(f"{name} = {as_toml(value)}" for name, value in table.items()),
         ]

@@ -158,18 +158,18 @@ def test_a_topic_made_anew_has_lost_what_the_old_one_had(site: Site) -> None:
 def test_the_markers_of_others_transactions_leave_gaps_that_are_no_loss(site: Site) -> None:
     asyncio.run(create_topic(site.kafka.bootstrap, site.topic, partitions=2))
     producer = Producer({"bootstrap.servers": site.kafka.bootstrap, "transactional.id": site.topic, "log_level": 0})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for _ in range(3):
         # Each transaction ends with a marker, which has an offset and is no record.
         producer.begin_transaction()
         for partition in (0, 1):
             producer.produce(site.topic, b"in a transaction", b"k", partition)
-        producer.commit_transaction(20)
+        producer.commit_transaction(60)
     site.run(300)
     producer.begin_transaction()
     for partition in (0, 1):
         producer.produce(site.topic, b"in a transaction", b"k", partition)
-    producer.abort_transaction(20)
+    producer.abort_transaction(60)
     status, document = site.verify()
     assert status == 0, document
     assert site.total(document, "found") == site.total(document, "acknowledged")
