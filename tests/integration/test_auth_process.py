@@ -102,9 +102,9 @@ def test_a_second_signal_ends_it_without_the_answers_under_way(tmp_path: Path) -
     ):
         client.sendall(b"POST /authn HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         served.until(lambda: "gateway_auth_logins_waiting 1.0" in served.get("/metrics").body, "nothing waits")
-        served.process.send_signal(signal.SIGTERM)
-        served.wait_for("stop_signal_received")
-        assert served.stop() == -signal.SIGTERM
+        # At once, as the answer after four seconds ends a stop that waits for it. Two of a kind may come as one.
+        served.process.send_signal(signal.SIGINT)
+        assert served.stop() in {-signal.SIGINT, -signal.SIGTERM}
         assert served.wait_for("second_signal_received")
         assert client.recv(100) == b""
 

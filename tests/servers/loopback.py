@@ -21,7 +21,7 @@ from tests.servers.authority import Authority, Issued
 from tests.waiting import wait_until
 
 _START_SECONDS = 60.0
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 60.0
 
 
 class LoopbackServer(ABC):
@@ -105,7 +105,7 @@ class LoopbackServer(ABC):
         for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-        psutil.wait_procs(family, timeout=10)
+        psutil.wait_procs(family, timeout=_STOP_SECONDS)
 
     def freeze(self) -> None:
         """SIGSTOP to it and what it has started (PostgreSQL's processes have groups of their own). The kernel goes
