@@ -52,9 +52,9 @@ def test_a_frozen_broker_is_left_and_found_again(
         flowing(gateway, 500)
         broker.freeze()
         wait_until(
-            lambda: {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"keepalive"},
-            "the silence is noticed", 20,
-        )  # fmt: skip
+            lambda: "keepalive" in {line["reason"] for line in gateway.events("mqtt_disconnected")},
+            "the silence is noticed",
+        )
         wait_until(lambda: not gateway.ready(), "/readyz turns red")
         wait_until(lambda: bool(gateway.events("mqtt_connect_failed")), "attempts fail in time")
         broker.thaw()
@@ -86,20 +86,29 @@ def test_hostile_packets_under_load(make_case: MakeCase) -> None:
     # Of a length that is wrong nothing can be known before the rest does not come: half a keepalive or two.
     case = make_case(rate=800, mqtt={**QUICK, "keepalive": "2s"})
     broker, gateway = case.broker, case.gateway
+
+    def ended(*reasons: str) -> int:
+        return sum(line["reason"] in reasons for line in gateway.events("mqtt_disconnected"))
+
     with case.watch(0):
         for name, junk in HOSTILE.items():
-            case.flows(100)
-            ended = gateway.metric("gateway_mqtt_disconnects_total")
-            victim = min(case.client_ids)
-            broker.call(lambda victim=victim, junk=junk: broker.broker.link(victim).send(junk))
-            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") > n, f"{name} is refused")
-            wait_until(lambda: case.links == 4, "the session is back")
-            assert gateway.alive, f"{name}: {gateway.tail()}"
+            refused, tries = ended("protocol"), 0
+            while ended("protocol") == refused:  # a machine that stands still for two seconds ends it, too
+                tries += 1
+                assert tries < 4, f"{name} is not refused; {gateway.tail()}"
+                case.flows(100)
+                before = ended("protocol", "keepalive")
+                victim = min(case.client_ids)
+                broker.call(lambda victim=victim, junk=junk: broker.broker.link(victim).send(junk))
+                wait_until(lambda n=before: ended("protocol", "keepalive") > n, f"{name} ends its connection")
+                wait_until(lambda: case.links == 4, "the session is back")
+                assert gateway.alive, f"{name}: {gateway.tail()}"
     found = account(case.bootstrap, case.topic, case.drain())
     assert not found.missing, str(found)
     assert not found.out_of_order, str(found)
     assert set(found.strangers) <= {("hostile", 0)}, str(found)
-    assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"protocol"}
+    assert ended("protocol", "keepalive") == len(gateway.events("mqtt_disconnected"))
+    assert ended("protocol") == len(HOSTILE)
     assert not gateway.events("mqtt_read_failed"), "junk was taken for a defect of ours"
     assert not gateway.events("worker_failed")
 

@@ -54,7 +54,7 @@ def test_a_distant_kafka(
         wait_until(lambda: behind(case) < 4 * rate * max(weather.rtt_s, 0.5), "what is under way stays bounded")
         proxy.weather = Weather()
         found = case.finish()
-        assert found.taken.gap_s() < 6, str(found)
+        assert found.taken.gap_s() < 15, str(found)
         assert case.gateway.metric("gateway_kafka_producer_incarnations_total") == 1
         assert case.gateway.metric("gateway_kafka_retries_total") == 0
 
