@@ -65,7 +65,7 @@ def test_a_gateway_ends_with_commands_under_way(
 
 def test_a_gateway_ends_while_it_begins(site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway) -> None:
     """By SIGTERM or SIGKILL before, while and after it joins its group; it never hangs, and loses nothing."""
-    gateway = begin(make_gateway, site, mosquitto.port)
+    gateway = begin(make_gateway, site, mosquitto.port, tables={"shutdown_timeout": "5m"})
     rng = random.Random(2)
     kills = 0
     with running([Device(mosquitto.port, name) for name in DEVICES]) as devices, Load(site) as load:
@@ -78,7 +78,7 @@ def test_a_gateway_ends_while_it_begins(site: Site, mosquitto: Mosquitto, make_g
             if number % 2:
                 gateway.kill()
             else:
-                assert gateway.stop(15) == -signal.SIGTERM
+                assert gateway.stop() == -signal.SIGTERM
             assert not gateway.events("commands_defect")
         gateway.start()
         judge(site, load, devices, copies=len(DEVICES) * kills)
@@ -90,17 +90,19 @@ def test_kafka_stands_still(
     """Nothing is known of a command until Kafka has its status; its answer waits in Kafka's way up."""
     kafka = make_kafka()
     site = Site(kafka.bootstrap, unique).create()
-    begin(make_gateway, site, mosquitto.port, answer_timeout="2m")
-    freezes = 6 if FULL else 1
+    gateway = begin(make_gateway, site, mosquitto.port, answer_timeout="2m")
     # Longer than all of it: what is written while Kafka stands still is a backlog, and none of it is to expire.
     devices = [Device(mosquitto.port, name) for name in DEVICES]
     with running(devices), Load(site, expiry_s=3600) as load:
-        for _ in range(freezes):
+        for _ in range(6 if FULL else 1):
             flows(devices)
             kafka.freeze()
             passes(30 if FULL else 4)
             kafka.thaw()
-        judge(site, load, devices, copies=len(DEVICES) * freezes if FULL else 0)
+        load.__exit__()
+        site.finished(load.count, 300)
+        # Whoever is thought to be gone for the members' session sends again, once for each device.
+        judge(site, load, devices, copies=len(DEVICES) * len(gateway.events("commands_lost")))
 
 
 def test_the_broker_is_killed_under_load(site: Site, mosquitto: Mosquitto, make_gateway: MakeGateway) -> None:
@@ -314,7 +316,8 @@ def test_devices_misbehave_and_others_are_not_held_up(
     assert first == sorted(first, key=lambda one: int(one.split("-")[1]))
     waits = sorted(waits_s.values())
     print(f"others: p50 {waits[50] * 1000:.0f} ms, p99 {waits[98] * 1000:.0f} ms")
-    assert waits[98] < 5
+    ended_ms = {name: max(status["appended_ms"] for status in found) for name, found in by_device.items()}
+    assert max(ended_ms[name] for name in DEVICES) < min(ended_ms[name] for name in BAD), "behind four that time out"
     assert {status["status"] for statuses in history.values() for status in statuses if status["terminal"]} <= OUTCOMES
     assert gateway.metric("gateway_commands_imbalance") == 0
     assert not gateway.events("commands_defect")

@@ -55,15 +55,18 @@ def test_a_route_where_all_turns_bad_is_stopped_survives_a_kill_and_is_replayed(
     (line,) = gateway.events("route_stopped")
     assert (line["level"], line["alarm"]) == ("error", reason)
     assert gateway.samples("gateway_route_stopped") == {'{route="made"}': 1, '{route="other"}': 0}
-    assert sorted(read(kafka.bootstrap, f"{unique}-dead")) == sorted(bad), "the route is not drained"
     wait_until(lambda: read(kafka.bootstrap, f"{unique}-other"), "the other route goes on to Kafka")
+    dead = f"{unique}-dead"
+    wait_until(
+        lambda: sorted(read(kafka.bootstrap, dead)) == sorted(bad), "all that is bad is there; no more: it stopped"
+    )
     assert gateway.imbalance() == 0
     assert gateway.status()["ledger"]["in_flight"] >= GOOD
 
     gateway.kill()
     gateway.start()  # nothing bad comes any more: the count begins afresh
-    wait_until(gateway.settled, "what was held came again and is written")
-    assert set(good) == set(read(kafka.bootstrap, f"{unique}-good"))
+    wait_until(lambda: set(good) == set(read(kafka.bootstrap, f"{unique}-good")), "what was held came again")
+    wait_until(gateway.settled, "and nothing is in flight")
     assert gateway.samples("gateway_route_stopped") == {'{route="made"}': 0, '{route="other"}': 0}
     assert gateway.imbalance() == 0
 
@@ -112,11 +115,11 @@ def test_a_stopped_route_tries_a_few_by_itself_and_goes_on_when_they_are_good(
         for payload in good:
             client.publish("devices/1", payload)
     wait_until(lambda: gateway.events("route_resumed"), "a trial is good")
-    wait_until(gateway.settled, "everything is written")
+    wait_until(lambda: set(read(kafka.bootstrap, unique)) == set(good), "all that is good is written")
+    wait_until(gateway.settled, "nothing is in flight")
     assert len(gateway.events("route_stopped")) == 1
     assert gateway.events("route_trial_failed")
     assert [record for log in read_topic(kafka.bootstrap, unique) for record in log if record.key is None] == []
-    assert set(read(kafka.bootstrap, unique)) == set(good)
     assert len(read(kafka.bootstrap, f"{unique}-dead")) == 23
     assert gateway.reasons() == []
     assert gateway.imbalance() == 0
