@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -64,6 +64,8 @@ class TopicWriter(Generic[Record]):
         self._renew = renew
         self._now_ms = now_ms
         self._renewed_s = float("-inf")  # when ``renew`` was last called
+        # By partition; kept between calls, which follow each other at once while a partition is missing.
+        self._backoffs = defaultdict[int, Backoff](lambda: Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS))
 
     async def partitions(self) -> int:
         """The topic's partitions, once they are known."""
@@ -81,7 +83,7 @@ class TopicWriter(Generic[Record]):
         """Take records from the queue, and return when it is empty and Kafka has them. Callers may add meanwhile.
 
         Returns also when the topic was made anew without this partition; the queue then has what Kafka has not."""
-        backoff = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS)
+        backoff = self._backoffs[partition]
         limit = _BATCH_RECORDS
         while queue:
             records = [queue.popleft() for _ in range(min(limit, len(queue)))]
@@ -90,6 +92,7 @@ class TopicWriter(Generic[Record]):
             queue.extendleft(record for record in reversed(records[stored:]) if self._wanted(record))
             match error:
                 case None:
+                    backoff.reset()
                     limit = _BATCH_RECORDS
                     for number, record in enumerate(records[:taken]):
                         self._stored(record, offset if offset < 0 else offset + number)

@@ -170,6 +170,32 @@ async def test_another_producer_is_asked_for_when_this_one_is_spoiled() -> None:
     assert site.stored == [(0, 0, 0)]
 
 
+async def test_a_missing_partition_is_tried_ever_less_often_and_an_outage_after_it_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = await started(partitions=1)
+    tried_s: list[float] = []
+    send = FakeProducer.send
+
+    def noted(producer: FakeProducer, topic: str, partition: int, batch: Any) -> asyncio.Future[int]:
+        tried_s.append(asyncio.get_running_loop().time())
+        return send(producer, topic, partition, batch)
+
+    monkeypatch.setattr(FakeProducer, "send", noted)
+    site.write(0, partition=1)
+    await asyncio.sleep(600)
+    assert 60 <= len(tried_s) < 80, "with pauses of up to 10 s"
+    site.topic = site.kafka.topic(TOPIC, 2)
+    await site.drained()
+    assert site.written(1) == ["c0"]
+    site.topic.partitions[1].has_leader = False
+    await asyncio.sleep(5)
+    tried_s.clear()
+    site.write(1, partition=1)
+    await asyncio.sleep(1)
+    assert len(tried_s) >= 3
+
+
 async def test_a_dropped_partition_is_neither_called_nor_written_again() -> None:
     site = await started()
     site.kafka.latency_s = lambda: 1.0
