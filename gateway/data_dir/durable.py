@@ -22,13 +22,17 @@ def write(path: Path, text: str) -> None:
     """
     draft = path.with_name(f"{path.name}.draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()  # not os.write: a disk that is nearly full takes a part, and raises for the next one
-        # Before the rename. Otherwise the name could reach the disk before the content, and a power cut would leave an
-        # empty file.
-        os.fsync(descriptor)
-    draft.replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()  # not os.write: a disk that is nearly full takes a part, and raises for the next one
+            # Before the rename. Otherwise the name could reach the disk before the content, and a power cut would leave
+            # an empty file.
+            os.fsync(descriptor)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

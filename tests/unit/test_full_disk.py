@@ -66,6 +66,7 @@ def test_a_disk_that_takes_a_part_of_a_file_leaves_the_old_one(tmp_path: Path) -
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path], "no draft takes what is left of the disk"
 
 
 def test_the_supervisor_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
