@@ -49,14 +49,14 @@ class FleetAnswers(Answers):
 
     async def metrics(self, accept: str) -> Answer:
         """The exposition of the supervisor and of all workers that answer; ``accept`` is the request's header."""
-        answers = await self._ask("/metrics", accept)
+        answers, retirees = await asyncio.gather(self._ask("/metrics", accept), self._ask_retirees("/metrics", accept))
         metrics, fleet = self._metrics, self._fleet
         metrics.workers.child().value = len(fleet.slots)
         metrics.slots_retiring.child().value = len(fleet.retiring)
         metrics.worker_up.watch_rows(lambda: {(str(slot.number),): int(answer is not None) for slot, answer in answers})
         metrics.worker_restarts.watch_rows(lambda: {(str(slot.number),): slot.restarts for slot, _ in answers})
         found = [(str(slot.number), answer) for slot, answer in answers if answer is not None]
-        found += [(str(slot), answer) for slot, answer in await self._ask_retirees("/metrics", accept)]
+        found += [(str(slot), answer) for slot, answer in retirees]
         content_type = found[0][1].type if found else TEXT_METRICS  # a worker reads ``accept`` with prometheus_client
         openmetrics = content_type.startswith("application/openmetrics-text")
         texts = [
@@ -79,11 +79,11 @@ class FleetAnswers(Answers):
     async def status(self) -> dict[str, object]:
         """/status of the instance: what its workers say, summed up, and of each its own."""
         workers: list[dict[str, Any]] = []
+        answers, leaving = await asyncio.gather(self._ask("/status"), self._ask_retirees("/status"))
         retirees = [
-            {"worker": slot, "problems": json.loads(answer.body).get("problems", [])}
-            for slot, answer in await self._ask_retirees("/status")
+            {"worker": slot, "problems": json.loads(answer.body).get("problems", [])} for slot, answer in leaving
         ]
-        for slot, answer in await self._ask("/status"):
+        for slot, answer in answers:
             said = {} if answer is None else json.loads(answer.body)
             pid = slot.current.pid if slot.current is not None else None
             own = {"worker": slot.number, "pid": pid, "up": answer is not None, "restarts": slot.restarts}

@@ -1,5 +1,6 @@
 """What a supervisor's port says of its workers: one document, in which each of them can still be told."""
 
+import asyncio
 import copy
 import json
 import re
@@ -12,6 +13,7 @@ from gateway.http.answers import Answer
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.metrics import SupervisorMetrics
 from tests import status_documents
+from tests.unit.manual_time import manual_time
 
 BUCKETS = {"p50": None, "p99": None, "buckets": []}
 
@@ -106,6 +108,22 @@ async def test_spools_add_up_and_say_whose_problem_it_is() -> None:
     }  # fmt: skip
     first["spool"] = second["spool"] = None
     assert (await status(first, second))["spool"] is None
+
+
+@manual_time
+async def test_slots_and_leaving_workers_are_asked_together() -> None:
+    """Each may be silent for two seconds, and a scrape waited for both."""
+    asked = asyncio.Barrier(2)
+
+    class Silent(Process):
+        async def ask(self, path: str, accept: str) -> None:
+            await asked.wait()
+
+    leaving = SimpleNamespace(slot=1, ask=Silent(None).ask)
+    both = SimpleNamespace(slots={0: slot(0, Silent(None))}, retiring=(1,), retirees=[leaving])
+    answers = FleetAnswers(both, SupervisorMetrics(), lambda: "running")
+    await answers.metrics("")
+    await answers.status()
 
 
 async def test_a_worker_that_is_not_ready_says_why_under_its_number() -> None:
