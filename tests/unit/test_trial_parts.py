@@ -16,12 +16,14 @@ from config.errors import ExitStatus
 from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
 from config.tables.commands import CommandSettings
 from gateway.cli.trial import _text, _trial
+from gateway.devices.device import DeviceConnectError, DeviceConnection, DeviceRefusedError, Way
 from gateway.tools.trial.account import CommandMoments, CommandResult, Moments, Percentiles, TrialResult, percentiles
 from gateway.tools.trial.cleanup import Cleanup
 from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
+from gateway.tools.trial.publisher import Publisher
 from gateway.tools.trial.run import Trial
 from tests.command_line import Cli
-from tests.unit.manual_time import manual_time
+from tests.unit.manual_time import at_end, manual_time
 
 
 async def test_what_was_made_last_goes_first_and_failures_are_named() -> None:
@@ -284,6 +286,35 @@ async def test_the_pause_of_a_slow_rate_is_no_standstill() -> None:
     gateway = SimpleNamespace(error=None, last_log=lambda: "")
     _, trouble = await trial._flow(Devices(), gateway, loop.create_future())
     assert trouble == ""
+
+
+@manual_time
+async def test_a_publisher_that_cannot_connect_again_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = TrialPlan(run="1a2b3c4d", messages=3)
+    trial: Any = Trial(plan, Settings(), Cleanup(), print)
+    publisher = Publisher(plan, Way.plain("127.0.0.1", 1), trial._moments)
+    refusal: list[DeviceConnectError] = []
+
+    async def connect(_connection: DeviceConnection, **_options: object) -> None:
+        if refusal:
+            raise refusal[0]
+
+    monkeypatch.setattr(DeviceConnection, "connect", connect)
+    monkeypatch.setattr(DeviceConnection, "publish", lambda *_arguments, **_options: 1)
+    monkeypatch.setattr(DeviceConnection, "keep_alive", lambda _connection: None)
+    await publisher.connect()
+    at_end(publisher.close)
+    gateway = SimpleNamespace(error=None, last_log=lambda: " Its log says last: x")
+    flowing = asyncio.create_task(trial._flow(publisher, gateway, asyncio.get_running_loop().create_future()))
+    await asyncio.sleep(1)
+    refusal.append(DeviceRefusedError("device p: the MQTT broker refused the connection: not authorised"))
+    for line in publisher._lines:
+        line.on_lost("the broker ended it")
+    _, trouble = await flowing
+    assert trouble == ("device p: the MQTT broker refused the connection: not authorised. Its log says last: x")
+    refusal.clear()
+    await asyncio.sleep(2)
+    assert publisher.trouble == ""
 
 
 def test_exit_statuses() -> None:

@@ -41,6 +41,7 @@ class _Line:
         self.lost = asyncio.Event()
         self._by_packet: dict[int, int] = {}  # numbers of messages by packet id
         self.connects = 0
+        self.trouble = ""  # why it cannot connect again, as a sentence; empty while it is connected
 
     async def connect(self) -> None:
         """Connect, and publish what waits. Raises DeviceConnectError."""
@@ -49,6 +50,7 @@ class _Line:
         await connection.connect(timeout_s=_TIMEOUT_S, login=plan.publisher)
         self.lost.clear()
         self._connection = connection
+        self.trouble = ""
         self._window = min(_WINDOW, connection.receive_maximum)
         self.connects += 1
         self.pump()
@@ -141,6 +143,11 @@ class Publisher:
     def reconnects(self) -> int:
         return sum(max(0, line.connects - 1) for line in self._lines)
 
+    @property
+    def trouble(self) -> str:
+        """Why a connection cannot be made again, with a space before it; empty while all are there."""
+        return next((f" {line.trouble}" for line in self._lines if line.trouble), "")
+
     def room_for(self, number: int) -> bool:
         """Whether this message can be written now. A device's messages use one connection, in order."""
         return self._line(number).room
@@ -182,7 +189,8 @@ class Publisher:
             await line.lost.wait()
             try:
                 await line.connect()
-            except DeviceConnectError:
+            except DeviceConnectError as error:
+                line.trouble = f"{error}."
                 await asyncio.sleep(_AGAIN_S)
 
     async def _keep_alive(self) -> None:

@@ -256,15 +256,14 @@ class Trial:
                 return self._flowed_s(started_s), ""
             quiet_s = now_s - self._read_last_s
             if now_s - started_s > plan.timeout_s:
-                return self._flowed_s(
-                    started_s
-                ), f"the time limit of {plan.timeout_s:g} s was reached.{subject.last_log()}"
+                why = f"the time limit of {plan.timeout_s:g} s was reached."
+                return self._flowed_s(started_s), why + publisher.trouble + subject.last_log()
             if plan.qos == 0 and quiet_s > _LOST_S and number < plan.messages:
                 given_up = number - tally.distinct
             elif quiet_s > stall_s and number > tally.distinct:
                 done = number == plan.messages
                 why = "" if done else f"nothing came back for {stall_s:g} s."
-                return self._flowed_s(started_s), f"{why}{subject.last_log()}".strip()
+                return self._flowed_s(started_s), f"{why}{publisher.trouble}{subject.last_log()}".strip()
             publisher.moved.clear()
             await until_set(publisher.moved, 0.02 if plan.rate else 0.1)
 
