@@ -107,7 +107,7 @@ def test_a_frozen_broker_is_named_and_blocks_no_view(
     assert {one["id"] for one in groups["unanswered"]} <= {frozen}
     assert unique in [topic["name"] for topic in run("topics", "list")["topics"]]
     assert len(run("leaders", "show")["brokers"]) == 3
-    assert took_s < 15, "10 s, the time-out, would be enough for every question together"
+    assert took_s < 20, "one after the other, two questions take the time-out of 10 s twice"
     if which == "another":
         assert described["cluster"]["controller"] == controller
 

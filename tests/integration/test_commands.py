@@ -165,8 +165,9 @@ def test_silence_times_out_and_a_late_answer_is_noted_once(plant: Plant, version
     with plant.device(name, prefix="silent", version=version, answers=is_silent) as device:
         site.send(name, id_=name)
         site.outcome(name, "timed_out")
-        device.answer(device.got[0], 200)
-        device.answer(device.got[0], 500)
+        (got,) = device.wait(1)
+        device.answer(got, 200)
+        device.answer(got, 500)
         late = site.outcome(name, "succeeded")
         assert late["late"]
         site.send(name, id_=f"{name}-2", answer=False)
@@ -236,7 +237,7 @@ def test_a_name_that_no_topic_may_have_is_refused_and_dead_lettered(plant: Plant
 
     wait_until(lambda: len(letters()) > at, "a dead letter")
     wait_until(lambda: "refused" in [s[-1]["status"] for s in plant.site.history().values() if s[-1]["device"] is None],
-               "it is refused", 20)  # fmt: skip
+               "it is refused")  # fmt: skip
 
 
 def test_an_id_is_refused_while_another_with_it_is_not_finished(plant: Plant) -> None:
