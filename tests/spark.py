@@ -28,5 +28,8 @@ def spark() -> Iterator[SparkSession]:
     from streaming.runtime.session import start_spark
 
     started = start_spark(Settings(), resolve("spark"), QUICK)
-    yield started.session
+    with pytest.MonkeyPatch.context() as patch:  # a job gives Kafka ten seconds, and the end of its group five
+        patch.setattr("streaming.kafka.admin._TIMEOUT_MS", 60_000)
+        patch.setattr("streaming.kafka.group._CLOSE_TIMEOUT_S", 60.0)
+        yield started.session
     started.end()
