@@ -5,12 +5,11 @@ drops its oldest although the device was acknowledged; a shared subscription tha
 hash of the publisher's client id over the member list, whether or not they are connected; after a reconnect what was
 unacknowledged first, with DUP; the messages of a session that ends moved to the group's others, behind newer ones, but
 lost on a kick and on a DISCONNECT that lowers the expiry to 0; 0x10 in the PUBACK when nobody is subscribed; a
-connection that takes nothing for 15 s is ended; a restart loses all sessions with all they held, and refuses logins
-until its authenticators have loaded, behind its listeners. A session whose process gets no time, or cannot write, keeps
-what comes for it in its mailbox; when that overflows it is killed with all it held, and no counter says so. A node of
-the cluster that dies leaves its sessions among the members of shared subscriptions: their share of what is published
-goes to nobody, and its publishers get PUBACK 0, until the node is back or was forced to leave. ``Rules`` has what a
-test changes.
+connection that takes nothing for 15 s is ended; a restart loses all sessions with all they held. A session whose
+process gets no time, or cannot write, keeps what comes for it in its mailbox; when that overflows it is killed with all
+it held, and no counter says so. A node of the cluster that dies leaves its sessions among the members of shared
+subscriptions: their share of what is published goes to nobody, and its publishers get PUBACK 0, until the node is back
+or was forced to leave. ``Rules`` has what a test changes.
 """
 
 import asyncio
@@ -108,12 +107,10 @@ class ScriptedBroker:
 
     async def start_node(self, node: Node) -> None:
         """It is there, or back: shared subscriptions forget its dead."""
-        loop = asyncio.get_running_loop()
-        node.server = await loop.create_server(
+        node.server = await asyncio.get_running_loop().create_server(
             lambda: Link(self, node), self._host, node.port, ssl=self._tls, reuse_address=True
         )
         node.port = node.server.sockets[0].getsockname()[1]
-        node.ready_at = loop.time() + self.rules.authenticators_load_s
         self._bury(node)
 
     async def kill_node(self, node: Node) -> None:
@@ -212,8 +209,6 @@ class ScriptedBroker:
             refusal = 0x86 if connect.v5 else 4
         if rules.check is not None:
             refusal = rules.check(connect)
-        if asyncio.get_running_loop().time() < link.node.ready_at:
-            refusal = 0x87 if connect.v5 else 5
         if refusal is not None:
             link.send(packets.connack(refusal, properties=rules.refusal_properties if connect.v5 else None))
             link.end()
@@ -316,7 +311,9 @@ class ScriptedBroker:
 
     def _check_keepalives(self) -> None:
         loop = asyncio.get_running_loop()
+        late_s = loop.time() - self._watch.when() if self._watch is not None else 0.0
         for link in list(self.links):
+            link.heard += late_s  # while this process stood still, so did the client, or the broker could not hear it
             if link.connect is None:
                 continue
             keepalive = self.rules.server_keepalive if link.v5 else None

@@ -34,7 +34,6 @@ class Rules:
     refuse_connect: int | None = None
     refusal_properties: bytes = b""
     refuse_subscribe: int | None = None
-    authenticators_load_s: float = 0.0  # after the listener has opened; until then everybody is refused
     server_keepalive: int | None = None
     answers_connect: bool = True
     answers_subscribe: bool = True
@@ -67,7 +66,6 @@ class Node:
     name: str
     port: int = 0
     server: asyncio.Server | None = None
-    ready_at: float = 0.0  # of the loop's clock: before it authenticators are loading
 
     @property
     def running(self) -> bool:
