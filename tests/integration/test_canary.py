@@ -127,7 +127,9 @@ async def test_messages_come_back_late_twice_or_not_at_all(
             assert facts["kafka_topic"] == topic
             assert facts["mqtt_topic"] == "canary/gw"
             assert account.sent == account.received + sum(account.lost.values()) + account.waiting
-    assert [line["event"] for line in logs if line["event"].startswith("canary")] == ["canary_lost", "canary_well"]
+    events = [line["event"] for line in logs if line["event"].startswith("canary")]
+    # Each time once; and more often than this once, where the machine stops.
+    assert events == ["canary_lost", "canary_well"] * (len(events) // 2) != []
 
 
 async def test_a_broker_that_takes_nothing_and_one_that_is_away(

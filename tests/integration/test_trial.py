@@ -111,10 +111,10 @@ def test_every_message_comes_through_and_nothing_is_left(
         assert not [one for one in came if one.topic.startswith("gateway-trial/") or result["run"] in one.topic], came
 
 
-def command_tables(**changes: object) -> dict[str, object]:
+def command_tables(answer_timeout: str, **changes: object) -> dict[str, object]:
     """Settings with an entry whose devices answer, and one whose devices do not."""
     ways = {"device": "${topic[1]}", "metadata_headers": ["topic", "properties", "device"]}
-    common = {"secret": "s" * 32, "settle": "0s", "answer_timeout": "4s"}
+    common = {"secret": "s" * 32, "settle": "0s", "answer_timeout": answer_timeout}
     return {
         "routes": [
             {"name": "answers", "filters": ["devices/+/res/#"], "topic": "answers", **ways},
@@ -134,7 +134,7 @@ def test_commands_reach_devices_of_the_trial_alone_and_nothing_is_left(
     kafka: KafkaCluster, mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "gateway.toml"
-    file.write_text(to_toml(command_tables()))
+    file.write_text(to_toml(command_tables("1m")))
     before = Traces.now(kafka.bootstrap)
     topics = topic_names(kafka.bootstrap)
     arguments = ("--mqtt", f"mqtt://127.0.0.1:{mosquitto.port}", "--kafka", kafka.bootstrap, "-n", "50", "--config")
@@ -178,7 +178,7 @@ async def test_an_unanswered_command_is_missing_and_a_group_that_stays_is_named(
         "sasl": {"username": "gateway", "password": "gateway-secret"},
     }
     mqtt = {"username": "gateway", "password": "right", "protocol": "3.1.1"}
-    tables = command_tables(kafka=kafka, mqtt={**mqtt, "addresses": [f"mqtt://127.0.0.1:{broker.port}"]})
+    tables = command_tables("4s", kafka=kafka, mqtt={**mqtt, "addresses": [f"mqtt://127.0.0.1:{broker.port}"]})
     tables["commands"] = tables["commands"][:1]  # type: ignore[index]
     (tmp_path / "gateway.toml").write_text(to_toml(tables))
     arguments = ["-n", "20", "--commands", "10", "--publisher-username", "device", "--publisher-password-file"]
