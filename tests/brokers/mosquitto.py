@@ -120,7 +120,7 @@ class Mosquitto(ServerProcess):
         """Stop it in an orderly way, keeping its files and ports for :meth:`start`."""
         self._running().terminate(_STOP_SECONDS)
 
-    def save(self, *, deadline_s: float = 10.0) -> None:
+    def save(self) -> None:
         """Write sessions and messages to its file now, where :meth:`kill` and :meth:`start` find them; needs
         ``persistence``. Returns when the file is written."""
         assert self._directory is not None
@@ -129,7 +129,7 @@ class Mosquitto(ServerProcess):
         before = file.stat().st_mtime_ns if file.exists() else 0
         self._running().signal(signal.SIGUSR1)
         # It is renamed into place when it is whole.
-        wait_until(lambda: file.exists() and file.stat().st_mtime_ns != before, "mosquitto writes its file", deadline_s)
+        wait_until(lambda: file.exists() and file.stat().st_mtime_ns != before, "mosquitto writes its file")
 
     def change_users(self, users: Mapping[str, str]) -> None:
         """Other users from now on, where there were some; whose password is no longer right is disconnected."""

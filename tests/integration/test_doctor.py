@@ -97,7 +97,7 @@ def test_a_certificate_s_days_are_told(tmp_path: Path, left: dt.timedelta, sever
     authority = Authority(tmp_path / "authority")
     with tls_port(authority, left + dt.timedelta(minutes=5)) as port:
         tables = {"mqtt": {"addresses": [f"mqtts://localhost:{port}"], "tls": {"ca_file": str(authority.ca_file)}}}
-        looked = look(tmp_path, "mqtt", timeout_s=2, **tables)
+        looked = look(tmp_path, "mqtt", **tables)
     found = looked.one("tls" if severity is Severity.FAIL else "certificate")
     assert found.severity is severity
     assert says in found.text
@@ -110,10 +110,7 @@ def test_an_authority_that_is_not_ours_is_no_expired_certificate(tmp_path: Path)
     with tls_port(Authority(tmp_path / "theirs"), dt.timedelta(days=100)) as port:
         ours = Authority(tmp_path / "ours").ca_file
         looked = look(
-            tmp_path,
-            "mqtt",
-            timeout_s=2,
-            mqtt={"addresses": [f"mqtts://localhost:{port}"], "tls": {"ca_file": str(ours)}},
+            tmp_path, "mqtt", mqtt={"addresses": [f"mqtts://localhost:{port}"], "tls": {"ca_file": str(ours)}}
         )
     assert "not accepted" in looked.one("tls").text
     assert "mqtt.tls.ca_file" in looked.one("tls").fix

@@ -35,7 +35,7 @@ async def rest(broker: ScriptedBroker) -> AsyncIterator[EmqxRest]:
 
 
 def api(url: str, **changes: Any) -> EmqxApi:
-    values = {"url": url, "api_key": "key", "api_secret": "secret", **changes}
+    values = {"url": url, "api_key": "key", "api_secret": "secret", "timeout": "1m", **changes}
     return EmqxApi(EmqxSettings.model_validate(values))
 
 

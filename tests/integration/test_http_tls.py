@@ -155,10 +155,11 @@ async def test_a_command_on_this_machine_asks_with_the_settings_own_token(author
         here = http.model_copy(update={"port": server.port})
         status, body = await asyncio.to_thread(ask, here, "/status", timeout_s=20)
         assert (status, body) == (200, b'{"reasons": ["of the test"]}')
-        assert (await asyncio.to_thread(ask, here.model_copy(update={"token": None}), "/status"))[0] == 401
+        bare = here.model_copy(update={"token": None})
+        assert (await asyncio.to_thread(ask, bare, "/status", timeout_s=20))[0] == 401
         other = settings(authority, token=True, name="other").model_copy(update={"port": server.port})
         with pytest.raises(OSError, match="certificate verify failed"):
-            await asyncio.to_thread(ask, other, "/status")
+            await asyncio.to_thread(ask, other, "/status", timeout_s=20)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,9 @@ async def test_the_doctor_shows_its_token_to_the_gateway_alone(authority: Author
     assert seen == [f"Bearer {TOKEN}"]
 
 
-async def test_an_answer_that_never_ends_is_given_up() -> None:
+async def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.http.asking._PATIENCE", 0)
+
     async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
         while not writer.is_closing():
@@ -221,4 +224,4 @@ async def test_an_answer_that_never_ends_is_given_up() -> None:
 
     async with played(drip) as port:
         with pytest.raises(TimeoutError, match="does not come to its end"):
-            await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=2.0)
+            await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=20)

@@ -244,19 +244,19 @@ async def test_verification_can_be_switched_off(unique: str, mosquitto: Mosquitt
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
 async def test_a_plain_connection_to_a_tls_port_is_explained(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
     number = mosquitto.tls_port if scheme == "mqtt" else mosquitto.wss_port
-    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"], connect_timeout="2s")
+    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"])
     assert "listener" in text
 
 
 @pytest.mark.parametrize("scheme", ["mqtts", "wss"])
 async def test_tls_to_a_plain_port_is_explained(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
     number = mosquitto.port if scheme == "mqtts" else mosquitto.websocket_port
-    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"], connect_timeout="2s")
+    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"])
     assert "TLS" in text or f"listener for {scheme}" in text
 
 
 async def test_a_websocket_to_a_plain_mqtt_port_is_explained(unique: str, mosquitto: Mosquitto) -> None:
-    text = await problem(unique, addresses=[f"ws://127.0.0.1:{mosquitto.port}"], connect_timeout="2s")
+    text = await problem(unique, addresses=[f"ws://127.0.0.1:{mosquitto.port}"])
     assert "mqtt.websocket_path (/mqtt)" in text
 
 
@@ -274,7 +274,7 @@ async def test_a_client_certificate_is_shown_when_it_is_asked_for(
     shown = {**where["tls"], "certificate_file": files.client_certificate, "key_file": files.client_key}
     async with session(unique, **where | {"tls": shown}) as (path, made):
         await carry(path, made, broker.port, unique)
-    text = await problem(unique, **where, connect_timeout="2s")
+    text = await problem(unique, **where)
     assert "client certificate" in text
 
 

@@ -48,10 +48,10 @@ class Worker:
         await self.identity.start()
         self.orphans.recall(self.identity, [s.record for s in self.sessions], self.path.settings, self._orphan)
         await asyncio.wait_for(
-            asyncio.gather(*(session.start() for session in self.sessions), self.orphans.start()), 10
+            asyncio.gather(*(session.start() for session in self.sessions), self.orphans.start()), 60
         )
 
-    async def stop(self, verb: StopVerb = StopVerb.RESTART, *, seconds: float = 10.0) -> None:
+    async def stop(self, verb: StopVerb = StopVerb.RESTART, *, seconds: float = 60.0) -> None:
         self.path.verb = verb
         deadline_ns = time.monotonic_ns() + round(seconds * 1e9)
         parts = [*self.sessions, self.orphans]

@@ -174,7 +174,7 @@ def test_all_properties_arrive(mosquitto: Mosquitto) -> None:
         found = client.receive()
     properties: Any = found.properties
     assert (found.topic, found.payload, found.qos, found.retain) == (message["topic"], message["payload"], 2, False)
-    assert properties.MessageExpiryInterval in {76, 77}
+    assert properties.MessageExpiryInterval in range(60, 78)
     assert properties.ContentType == message["content_type"]
     assert properties.ResponseTopic == message["response_topic"]
     assert properties.CorrelationData == message["correlation_data"]
@@ -382,7 +382,7 @@ async def test_while_it_publishes_it_notices_a_broker_that_has_fallen_silent() -
     async with ScriptedBroker() as broker, link(broker.port, keepalive="1s") as made:
         broker.rules.answers_pings = broker.rules.answers_publishers = False
         answers = Answers(made)
-        first, end = made.connected_ns, time.monotonic() + 20
+        first, end = made.connected_ns, time.monotonic() + 60
         while made.connected_ns == first:  # it may be back before the next look
             assert time.monotonic() < end, "it notices"
             if made.room:
@@ -440,7 +440,7 @@ async def test_the_stop_waits_for_answers_and_then_says_goodbye() -> None:
         answers.publish()
         there = links_of(broker)
         await until(lambda: there.unanswered)
-        stopping = asyncio.create_task(made.stop(time.monotonic_ns() + 5_000_000_000))
+        stopping = asyncio.create_task(made.stop(time.monotonic_ns() + 60_000_000_000))
         await asyncio.sleep(0.05)
         assert not stopping.done()
         assert made.room == 0
