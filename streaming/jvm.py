@@ -3,8 +3,8 @@
 What stops Spark Connect, whose client has neither this JVM nor Spark's context:
 
 - the functions of this module: Hadoop's file systems (notes beside checkpoints, folders of tables), Delta's log (a
-  table's files, the marks of batches), Kafka's administration (offsets, topics, groups), the end of a local checkpoint,
-  the limit of a running query's batches;
+  table's files, the marks of batches, appends with a mark), Kafka's administration (offsets, topics, groups), the end
+  of a local checkpoint, the limit of a running query's batches;
 - ``runtime.session`` starts the JVM and the context; ``run`` watches the JVM's end;
 - the context: its pools (``run``), its cores (``kafka.source``, ``lake.delta_upkeep``), its master and
   application (``runtime.queries``, ``lake.lake``);
@@ -55,8 +55,45 @@ def delta_files(spark: SparkSession, url: str) -> DataFrame:
 
 def delta_mark(spark: SparkSession, url: str, writer: str) -> int:
     """The last ``txnVersion`` that a Delta table has of a ``txnAppId``; -1 if there is none."""
-    last = _snapshot(spark, url).transactions().get(writer)
-    return int(last.get()) if last.isDefined() else -1
+    return _mark(_snapshot(spark, url), writer)
+
+
+def _mark(snapshot: Any, writer: str) -> int:
+    # The checksum beside a commit has all marks, if it could be written and they are at most a hundred. Delta itself
+    # asks a Spark job for them, which takes more than to write few rows.
+    checksum = snapshot.checksumOpt()
+    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    marks = (known.get() if known.isDefined() else snapshot.setTransactions()).iterator()
+    found = -1
+    while marks.hasNext():
+        mark = marks.next()
+        if mark.appId() == writer:
+            found = int(mark.version())
+    return found
+
+
+def delta_append(rows: DataFrame, url: str, writer: str, batch: int) -> int:
+    """Adds rows to a Delta table with a mark, ``batch`` as the ``txnVersion`` of the ``txnAppId`` ``writer``, if the
+    table's own is lower. Returns the table's mark as it was. As ``rows.write`` with these options does, but for where
+    the mark is looked up: the first batch of a process takes 4 CPU s less, each later one a third."""
+    spark, session = rows.sparkSession, _session(rows.sparkSession)
+    delta, none = "org.apache.spark.sql.delta", java_class(rows.sparkSession, "scala.Option").empty()
+    to_scala = java_class(spark, "org.apache.spark.api.python.PythonUtils")
+    log = java_class(spark, f"{delta}.DeltaLog").forTable(session, url)
+    change = log.startTransaction(none, none)
+    change.readTxn().addOne(writer)  # so that of two at once with this mark one fails
+    before = _mark(change.snapshot(), writer)
+    if before < batch:
+        marked = to_scala.toScalaMap({"txnAppId": writer, "txnVersion": str(batch)})
+        options = java_class(spark, f"{delta}.DeltaOptions")(marked, session.sessionState().conf())
+        mode, nothing = java_class(spark, "org.apache.spark.sql.SaveMode").Append, to_scala.toScalaMap({})
+        new: Any = rows._jdf  # noqa: SLF001
+        command = java_class(spark, f"{delta}.commands.WriteIntoDelta")(
+            log, mode, options, to_scala.toSeq([]), nothing, new, none, none, False
+        )
+        told = java_class(spark, f"{delta}.DeltaOperations$Write")(mode, *[none] * 8)
+        change.commitIfNeeded(command.write(change, session, none, False), told, nothing)
+    return before
 
 
 def release(checkpointed: DataFrame) -> None:

@@ -102,14 +102,17 @@ class DeltaTable:
     def append(self, rows: DataFrame, *, query: str, batch: int) -> None:
         """Adds the rows of a query's micro-batch, unless the table has that batch already. Raises StreamError if it has
         a later one: the checkpoint is an older copy, and Delta would leave out new rows under numbers it knows."""
-        if (last := self.last_batch(query)) > batch:
+        if self._catalog_name is None:
+            last = jvm.delta_append(rows, self.url, query, batch)
+        elif (last := self.last_batch(query)) < batch:
+            writer = rows.write.format("delta").mode("append").option("txnAppId", query).option("txnVersion", batch)
+            self.save(writer)
+        if last > batch:
             job = query.partition("-")[0]
             raise StreamError(
                 f"{self.url} has batch {last} of {job}, and the checkpoint is at batch {batch}: is it an older copy?"
                 f" Nothing was written. Bring the newer one back, or begin anew: gateway stream reset {job}."
             )
-        writer = rows.write.format("delta").mode("append").option("txnAppId", query).option("txnVersion", batch)
-        self.save(writer)
 
     def last_batch(self, query: str) -> int:
         """The last batch that :meth:`append` wrote for a query; -1 if there is none."""

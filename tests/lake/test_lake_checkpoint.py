@@ -6,16 +6,19 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
+from streaming import jvm
 from streaming.bronze.job import GAPS
 from streaming.devices.job import DEVICE_EVENTS
 from streaming.errors import StreamError
 from streaming.job import JobContext
+from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, LocalFolder
 from streaming.options import LAKE_JOBS
@@ -156,6 +159,38 @@ def test_an_older_copy_of_a_checkpoint_is_refused(spark: SparkSession, tmp_path:
     with pytest.raises(StreamError, match="has batch 4 of bronze, and the checkpoint is at batch 3"):
         gaps.append(rows, query="bronze", batch=3)
     assert gaps.read().count() == 2
+
+
+def test_a_batch_is_appended_without_reading_the_log_for_its_mark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta's own writer has a Spark job read it each time. So do we where there is no checksum beside a commit. Of two
+    that append a batch at once, one does."""
+    table = DeltaTable(spark, StreamSettings(lake={"path": tmp_path}), "bronze_gaps")
+    table.create(GAPS)
+    rows = spark.createDataFrame([("t", 0, 1, 2, "deleted", None, 1)], GAPS)
+
+    def append(batch: int) -> bool:
+        before = jvm._snapshot(spark, table.url)
+        table.append(rows, query="bronze", batch=batch)
+        return bool(before.stateReconstructionTriggered())
+
+    assert [append(batch) for batch in range(3)] == [False] * 3
+    (tmp_path / "bronze_gaps" / "_delta_log" / f"{3:020}.crc").unlink()
+    jvm.java_class(spark, "org.apache.spark.sql.delta.DeltaLog").clearCache()
+    assert table.last_batch("bronze") == 2
+    assert append(3)
+
+    mark = jvm._mark
+
+    def other_first(snapshot: Any, writer: str) -> int:
+        monkeypatch.setattr(jvm, "_mark", mark)
+        table.append(rows, query="bronze", batch=4)
+        return mark(snapshot, writer)
+
+    monkeypatch.setattr(jvm, "_mark", other_first)
+    retried(lambda: table.append(rows, query="bronze", batch=4))
+    assert table.read().count() == 5
 
 
 def test_a_query_begins_anew_after_a_reset(spark: SparkSession, begun: StreamSettings) -> None:
