@@ -8,6 +8,8 @@ indexes do raise.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property, reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -20,6 +22,8 @@ from streaming.decoding.faults import good, judged
 from streaming.decoding.shapes import BINARY, Shape, header, read_schemas, shapes
 from streaming.lake.columns import columns
 
+GOOD: Final = "_good"
+
 _JSON_OPTIONS = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": "_corrupt",
@@ -29,43 +33,55 @@ _JSON_OPTIONS = {
 }
 
 
-def decoded(records: DataFrame, schemas: DeviceSchemas) -> DataFrame:
-    """Kafka's columns, then ``device``, ``type``, ``seq``, ``ts_ms``, the signals (``schemas.columns``, in their
-    canonical units), ``reason`` (a :class:`streaming.decoding.faults.BadRecord`) and ``detail`` (words).
+class Decoding:
+    """A schema folder's expressions, made once: there are thousands, and each is a call to the JVM.
 
-    ``reason`` and ``detail`` are null for a good record; a bad one's other columns mean nothing. ``ts_ms`` is the
-    device's clock, as it had it, from 1970 to 9999. ``seq`` is null for types without a sequence number.
+    ``first_look`` and ``decoded`` give Kafka's columns, then ``device``, ``type``, ``seq``, ``ts_ms``, the signals
+    (``schemas.columns``, in their canonical units). A bad record's mean nothing. ``ts_ms`` is the device's clock, as it
+    had it, from 1970 to 9999. ``seq`` is null for types without a sequence number.
 
     A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each field it needs:
-    hold the rows first (``streaming.lake.lake.held``).
+    hold the rows first (``streaming.lake.lake.held``), or observe them.
     """
-    all_shapes = shapes(schemas)
-    text = F.col("value").cast("string")
-    claimed = records.withColumn("_route", _route(schemas))
-    binary = [shape.number for shape in all_shapes if shape.group is None]
-    if binary:
-        claimed = claimed.withColumn(BINARY, binary_payloads(all_shapes, F.col("_route"), F.col("value")))
-    parsed = _parsed(claimed, schemas, all_shapes, text)
+
+    def __init__(self, schemas: DeviceSchemas) -> None:
+        self._schemas, self._shapes = schemas, shapes(schemas)
+        self._text = F.col("value").cast("string")
+        self._steps = [*_parsing(schemas, self._shapes, self._text), {GOOD: _good(self._shapes, self._text)}]
+        nothing = F.lit(None)
+        self._own = [
+            _by_shape(self._shapes, lambda shape: shape.device, nothing).cast("string").alias("device"),
+            F.col("_type").alias("type"),
+            _by_shape(self._shapes, lambda shape: shape.sequence, nothing).cast("bigint").alias("seq"),
+            _by_shape(self._shapes, lambda shape: shape.ts_ms, nothing).cast("bigint").alias("ts_ms"),
+            *_signals(schemas, self._shapes),
+        ]
+
+    def first_look(self, records: DataFrame) -> DataFrame:
+        """Last comes ``_good``: whether nothing is wrong with a record. Where it is false, ``decoded`` has to say."""
+        return self._looked_at(records).select(*records.columns, *self._own, GOOD)
+
+    def decoded(self, records: DataFrame) -> DataFrame:
+        """Last come ``reason`` (a :class:`streaming.decoding.faults.BadRecord`) and ``detail`` (words), null for a good
+        record, and ``_good`` of the first look."""
+        told = self._looked_at(records).withColumn("_fault", self._fault).withColumn("reason", F.col("_fault.reason"))
+        detail = F.col("_fault.detail").alias("detail")
+        return told.select(*records.columns, *self._own, "reason", detail, GOOD)
+
+    def _looked_at(self, records: DataFrame) -> DataFrame:
+        return reduce(DataFrame.withColumns, self._steps, records)
+
+    @cached_property
+    def _fault(self) -> Column:
+        return F.when(~F.col(GOOD), judged(self._text, self._schemas, self._shapes))
+
+
+def _good(all_shapes: Sequence[Shape], text: Column) -> Column:
     fine = _by_shape(all_shapes, lambda shape: good(shape, text), F.lit(False))
     plainly = F.col("_whole") & F.col("_corrupt").isNull() & F.is_valid_utf8(text)  # it was parsed, all of it
-    if binary:
+    if binary := [shape.number for shape in all_shapes if shape.group is None]:
         plainly = plainly | F.col("_shape").isin(*binary)
-    marked = (
-        parsed.withColumn("_good", F.coalesce(plainly & fine, F.lit(False)))
-        .withColumn("_fault", F.when(~F.col("_good"), judged(text, schemas, all_shapes)))
-        .withColumn("reason", F.col("_fault.reason"))
-    )
-    nothing = F.lit(None)
-    return marked.select(
-        *(F.col(name) for name in records.columns),
-        _by_shape(all_shapes, lambda shape: shape.device, nothing).cast("string").alias("device"),
-        F.col("_type").alias("type"),
-        _by_shape(all_shapes, lambda shape: shape.sequence, nothing).cast("bigint").alias("seq"),
-        _by_shape(all_shapes, lambda shape: shape.ts_ms, nothing).cast("bigint").alias("ts_ms"),
-        *_signals(schemas, all_shapes),
-        F.col("reason"),
-        F.col("_fault.detail").alias("detail"),
-    )
+    return F.coalesce(plainly & fine, F.lit(False))
 
 
 def _route(schemas: DeviceSchemas) -> Column:
@@ -90,13 +106,16 @@ def _regex(topic_filter: str) -> str:
     return rf"(?s)\A{begin}{body}{'(/.*)?' if open_ended else ''}\z"
 
 
-def _parsed(records: DataFrame, schemas: DeviceSchemas, all_shapes: Sequence[Shape], text: Column) -> DataFrame:
-    """The records with ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a number), ``_corrupt`` and
-    ``_whole`` (of the shape's own parsing).
+def _parsing(schemas: DeviceSchemas, all_shapes: Sequence[Shape], text: Column) -> list[dict[str, Column]]:
+    """Columns to be added, one step after the other: ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a
+    number), ``_corrupt`` and ``_whole`` (of the shape's own parsing).
 
     The payload is parsed inside an object of its own, ``{"record": …, "whole": true}``: Spark's reader stops after the
     first JSON value and would drop what follows it, such as the other lines of several readings sent as lines.
     """
+    steps = [{"_route": _route(schemas)}]
+    if any(shape.group is None for shape in all_shapes):
+        steps.append({BINARY: binary_payloads(all_shapes, F.col("_route"), F.col("value"))})
     wrapped = F.concat(F.lit('{"record":'), text, F.lit(',"whole":true}'))
     for number, schema in read_schemas(all_shapes, schemas.type_field).items():
         of = [shape for shape in all_shapes if shape.group == number]
@@ -107,18 +126,17 @@ def _parsed(records: DataFrame, schemas: DeviceSchemas, all_shapes: Sequence[Sha
             parsed = F.when(mine, parsed)
         elif elsewhere := {*schemas.types}.difference(*(shape.names for shape in of)):
             parsed = F.when(~F.coalesce(F.col("_route").isin(*elsewhere), F.lit(False)), parsed)
-        records = records.withColumn(f"_parsed{number}", parsed)
         parts = {name: F.col(f"_parsed{number}.{name}") for name in ("record", "whole", "_corrupt")}
-        records = records.withColumn(f"_json{number}", F.when(parts["whole"], parts["record"]))
         whole, corrupt = F.coalesce(parts["whole"], F.lit(False)), parts["_corrupt"]
         if number:
             whole = F.when(mine, whole).otherwise(F.col("_whole"))
             corrupt = F.when(mine, corrupt).otherwise(F.col("_corrupt"))
-        else:
-            records = records.withColumn("_type", F.coalesce("_route", F.col("_json0").getField(schemas.type_field)))
-            records = records.withColumn("_shape", _shape(schemas, all_shapes))
-        records = records.withColumns({"_corrupt": corrupt, "_whole": whole})
-    return records
+        taken = {f"_json{number}": F.when(parts["whole"], parts["record"]), "_corrupt": corrupt, "_whole": whole}
+        steps += [{f"_parsed{number}": parsed}, taken]
+        if not number:
+            has_type = F.coalesce("_route", F.col("_json0").getField(schemas.type_field))
+            steps += [{"_type": has_type}, {"_shape": _shape(schemas, all_shapes)}]
+    return steps
 
 
 def _shape(schemas: DeviceSchemas, all_shapes: Sequence[Shape]) -> Column:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings
-from streaming.decoding.decode import decoded
+from streaming.decoding.decode import GOOD, Decoding
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.decoding.registry import Registry
 from streaming.decoding.schema_index import ReceivedTable
@@ -28,10 +28,11 @@ from streaming.lake.lake import held
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.reach import is_new
-from streaming.silver.rows import REJECT, enriched, judged
+from streaming.silver.rows import enriched, judged, readings
 from streaming.silver.tables import SilverTables, arrivals, prepare_tables
 
 QUERY = "silver"
+_APPENDED = "_appended"
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -51,14 +52,18 @@ def start_from(records: DataFrame, settings: Settings, context: JobContext, read
     if read:
         require_same_topics(spark, settings, QUERY, read, allow_data_loss=context.allow_data_loss)
     tables = prepare_tables(spark, stream, schemas.columns)
-    writer = _BatchWriter(settings, context, tables, registry, checkpoint)
-    return checkpoint.start(silver_rows(records, settings, schemas), stream, writer.write)
+    writer = _BatchWriter(settings, context, tables, schemas, registry, checkpoint)
+    return checkpoint.start(records, stream, writer.write)
 
 
 def silver_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
     """Kafka's records decoded and judged: what ``rows.judged`` says."""
-    return decoded(records, schemas).transform(
-        judged,
+    return _judged(Decoding(schemas).decoded(records), settings, schemas)
+
+
+def _judged(decoded: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
+    return judged(
+        decoded,
         signals=schemas.columns.names,
         max_ahead=settings.stream.max_ahead,
         clocked=_clocked(schemas),
@@ -91,63 +96,73 @@ class _BatchWriter:
         settings: Settings,
         context: JobContext,
         tables: SilverTables,
+        schemas: DeviceSchemas,
         registry: Registry | None,
         checkpoint: Checkpoint,
     ) -> None:
-        self._settings, self._context = settings.stream, context
+        self._settings, self._context = settings, context
         self._tables, self._registry, self._checkpoint = tables, registry, checkpoint
-        self._is_plain = False
-        """Whether the batch before had next to nothing but readings that silver could not have."""
+        self._schemas, self._decoding = schemas, Decoding(schemas)
+        self._is_plain = True
+        """Whether the batch before had next to nothing but readings that are good at first look and that silver could
+        not have."""
 
-    def write(self, rows: DataFrame, batch: int) -> None:  # called for each batch
-        if self._registry is not None:
-            rows = rows.transform(enriched, self._registry.devices())
-        rows = Forgotten(rows.sparkSession, self._settings).without(rows)
-        counts = self._in_one_pass(rows, batch) if self._is_plain else None
+    def write(self, records: DataFrame, batch: int) -> None:  # called for each batch
+        counts = self._in_one_pass(records, batch) if self._is_plain else None
         if counts is None:
-            counts, others = self._write_rows(rows, batch)
+            counts, others = self._write_rows(records, batch)
             self._is_plain = not others
         self._context.counts[QUERY, batch] = counts
 
-    def _in_one_pass(self, rows: DataFrame, batch: int) -> BatchCounts | None:
-        """Appends what silver cannot have while it is decoded, and decodes the stretch with all other rows once more,
-        which are none or few. None if nothing may be appended now; then nothing was done."""
+    def _rows(self, decoded: DataFrame) -> DataFrame:
+        """Decoded records as silver's rows."""
+        rows = _judged(decoded, self._settings, self._schemas)
+        if self._registry is not None:
+            rows = rows.transform(enriched, self._registry.devices())
+        return Forgotten(rows.sparkSession, self._settings.stream).without(rows)
+
+    def _in_one_pass(self, records: DataFrame, batch: int) -> BatchCounts | None:
+        """Appends what silver cannot have while it is decoded, as far as it is good at first look. Decodes the stretch
+        with all other records once more, which are none or few. None if nothing may be appended now; then nothing was
+        done."""
         with self._tables.reach.held(self._checkpoint.id, batch) as note:
             if note is None:
                 return None
-            new, seen = is_new(note.offsets), Observation()
-            other = F.col(REJECT).isNotNull() | ~new
+            rows = self._rows(self._decoding.first_look(records))
+            rows, seen = rows.withColumn(_APPENDED, F.col(GOOD) & is_new(note.offsets)), Observation()
             watched = rows.observe(
                 seen,
                 F.count(F.lit(1)).alias("rows"),
                 *(
-                    of(F.when(other, F.col(f"kafka_{name}"))).alias(f"{end}_{name}")
+                    of(F.when(~F.col(_APPENDED), F.col(f"kafka_{name}"))).alias(f"{end}_{name}")
                     for name in ("partition", "offset")
                     for end, of in (("first", F.min), ("last", F.max))
                 ),
             )
-            self._tables.append(watched.where(new), note.writer, batch)
+            self._tables.append(watched.where(_APPENDED), note.writer, batch)
         found = seen.get
         counts = BatchCounts(found["rows"])
         if found["first_offset"] is None:
             return counts
         stretch = [
-            F.col(f"kafka_{name}").between(found[f"first_{name}"], found[f"last_{name}"])
-            for name in ("partition", "offset")
+            F.col(name).between(found[f"first_{name}"], found[f"last_{name}"]) for name in ("partition", "offset")
         ]
-        again, _ = self._write_rows(rows.where(stretch[0] & stretch[1]), batch, is_appended=True)
+        again, _ = self._write_rows(records.where(stretch[0] & stretch[1]), batch, is_appended=True)
         self._is_plain = 2 * again.rows <= counts.rows
         return counts._replace(quarantined=again.quarantined)
 
-    def _write_rows(self, rows: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
-        """Decodes the rows once and reads them several times. Returns also how many silver could have.
-        ``is_appended``: the others are there already."""
-        with held(rows) as kept:
+    def _write_rows(self, records: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
+        """Decodes the records once and reads them several times. Returns also how many :meth:`_in_one_pass` would have
+        left. ``is_appended``: the others are there already."""
+        with held(self._rows(self._decoding.decoded(records))) as kept:
             with self._tables.reach.held(self._checkpoint.id, batch) as note:
                 new = None if note is None else is_new(note.offsets)
-                brought = arrivals(kept, clockless_within=self._settings.silver.clockless_within, new=new)
-                if note is not None and brought.new and not is_appended:
-                    self._tables.append(kept.where(is_new(note.offsets)), note.writer, batch)
+                if new is not None and is_appended:
+                    new = new & F.col(GOOD)
+                within = self._settings.stream.silver.clockless_within
+                brought = arrivals(kept, clockless_within=within, new=new)
+                if note is not None and new is not None and brought.new and not is_appended:
+                    self._tables.append(readings(kept.where(new)), note.writer, batch)
             if brought.readings > brought.new:
                 if new is None:
                     self._tables.insert(kept, brought)
@@ -156,4 +171,4 @@ class _BatchWriter:
             if brought.bad:
                 self._tables.reject(kept, brought)
         counts = BatchCounts(brought.readings + brought.bad, brought.bad)
-        return counts, counts.rows - brought.new
+        return counts, counts.rows - brought.plain

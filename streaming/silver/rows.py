@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from bridge.wire import GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MQTT_TOPIC, MessageIdKind
+from streaming.decoding.decode import GOOD
 from streaming.decoding.shapes import MAX_TS_MS, header
 from streaming.silver.schema import FIXED, QUARANTINE
 
@@ -36,9 +37,10 @@ def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, 
     """Silver's columns but ``ingested_at``, and ``_reject``: quarantine's columns but ``ingested_at``, null if good.
 
     One DataFrame for both, so that a record is decoded once; payload and headers are carried along for bad ones only.
+    Of a first look (``Decoding.first_look``) there is no ``_reject``.
     ``event_time`` is the device's time, but at most ``max_ahead`` after the Kafka record's own timestamp, which is when
     the gateway received the message. ``site`` is null as yet. ``clocked``, kept as ``_clocked``: whether a row's
-    type is one whose readings carry a time of their own. A column ``_was`` is carried along.
+    type is one whose readings carry a time of their own. ``_good`` and a column ``_was`` are carried along.
     """
     # Also of a bad record this is computed, and of a time beyond the years Spark knows it would raise.
     device_time = F.timestamp_millis(F.when(F.col("ts_ms").between(0, MAX_TS_MS), F.col("ts_ms")))
@@ -55,7 +57,8 @@ def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, 
         **{name: F.col(name) for name in ("reason", "detail", "key", "value", "headers")},
     }
     reject = F.struct(*(aside[name].alias(name) for name in QUARANTINE.names if name != "ingested_at"))
-    kept = [WAS] if WAS in decoded.columns else []
+    told = {REJECT: F.when(F.col("reason").isNotNull(), reject)} if "reason" in decoded.columns else {}
+    kept = [CLOCKED, *told, GOOD, *([WAS] if WAS in decoded.columns else [])]
     return (
         decoded.withColumns(
             {
@@ -69,17 +72,17 @@ def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, 
                 **place,
                 "gateway": header(GATEWAY_ID),
                 CLOCKED: F.coalesce(clocked, F.lit(True)),
-                REJECT: F.when(F.col("reason").isNotNull(), reject),
+                **told,
             }
         )
         .withColumns({"record_id": _record_id(), "event_date": F.to_date("event_time")})
-        .select(*(name for name in FIXED.names if name != "ingested_at"), *signals, CLOCKED, REJECT, *kept)
+        .select(*(name for name in FIXED.names if name != "ingested_at"), *signals, *kept)
     )
 
 
 def readings(rows: DataFrame) -> DataFrame:
     """The good records as silver's rows, all columns but ``ingested_at``."""
-    return rows.where(F.col(REJECT).isNull()).drop(REJECT, CLOCKED, WAS)
+    return rows.where(F.col(REJECT).isNull()).drop(REJECT, CLOCKED, GOOD, WAS)
 
 
 def rejects(rows: DataFrame) -> DataFrame:
@@ -102,9 +105,9 @@ def slices(rows: DataFrame, new: Column, length: timedelta = SLICE) -> DataFrame
     """What a batch has: the good rows by slices of device time, those that are ``new`` in one, the bad ones by Kafka's
     partition.
 
-    ``bad``, ``new`` and ``clocked`` (booleans), ``topic`` and ``partition`` (of bad rows), ``rows``, ``ids`` (rows
-    with a device's message id), ``first_us`` and ``last_us`` (device times),
-    ``first_received_us`` and ``last_received_us`` (all four microseconds since 1970), ``first_offset`` and
+    ``bad``, ``new`` and ``clocked`` (booleans), ``topic`` and ``partition`` (of bad rows), ``rows``, ``plain``
+    (rows that are good at first look), ``ids`` (rows with a device's message id), ``first_us`` and ``last_us`` (device
+    times), ``first_received_us`` and ``last_received_us`` (all four microseconds since 1970), ``first_offset`` and
     ``last_offset``.
     """
     at, received = F.unix_micros("device_time"), F.unix_micros("received_at")
@@ -120,6 +123,7 @@ def slices(rows: DataFrame, new: Column, length: timedelta = SLICE) -> DataFrame
     ).agg(
         F.count(F.lit(1)).alias("rows"),
         F.count("message_id").alias("ids"),
+        F.count_if(GOOD).alias("plain"),
         F.min(at).alias("first_us"),
         F.max(at).alias("last_us"),
         F.min(received).alias("first_received_us"),

@@ -50,14 +50,16 @@ _MOST_DEVICES: Final = 1_000
 class Arrivals:
     """What a batch brings, counted before it is written.
 
-    ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``ids``: readings
-    with a device's message id. ``found``: slices of the readings that are not new. ``rejected``: where the bad ones are
-    in Kafka. ``around``: how far the receive times of copies without a clock can be apart.
+    ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``plain``: those of
+    them that are good at first look; ``ids``: readings with a device's message id. ``found``: slices of the readings
+    that are not new. ``rejected``: where the bad ones are in Kafka. ``around``: how far the receive times of copies
+    without a clock can be apart.
     """
 
     readings: int
     bad: int
     new: int
+    plain: int
     ids: int
     found: list[Slice]
     rejected: list[Places]
@@ -80,6 +82,7 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
         sum(it.rows for it in good),
         sum(it.rows for it in bad),
         sum(it.rows for it in good if it.new),
+        sum(it.plain for it in good if it.new),
         sum(it.ids for it in good),
         [Slice(it.rows, it.clocked, TimeRange(it.first_us, it.last_us + 1)) for it in good if not it.new],
         [
@@ -98,11 +101,12 @@ class SilverTables:
         self.reach = Reach(silver)
 
     def append(self, new: DataFrame, writer: str, batch: int) -> None:
-        """Adds readings that silver cannot have yet, all at once, with the transaction mark of a writer's batch."""
+        """Adds readings that silver cannot have yet, all at once, with the transaction mark of a writer's batch. Other
+        columns than silver's are left out."""
         known = {name.lower() for name in [*new.columns, "ingested_at"]}  # whose case a MERGE does not look at either
         columns = [F.col(f"`{it.name}`").cast(it.dataType).alias(it.name) for it in self.silver.read().schema
                    if it.name.lower() in known]  # fmt: skip
-        rows = readings(new).withColumn("ingested_at", _now()).select(*columns)
+        rows = new.withColumn("ingested_at", _now()).select(*columns)
         retried(lambda: self.silver.append(rows, query=writer, batch=batch))
 
     def insert(self, rows: DataFrame, brought: Arrivals) -> int:

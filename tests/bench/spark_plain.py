@@ -5,6 +5,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings
+from streaming.decoding.decode import GOOD
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.job import JobContext
 from streaming.kafka.source import read_records, trigger
@@ -18,7 +19,8 @@ from streaming.silver.schema import PARTITIONS
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Starts the query and returns it."""
     records = read_records(spark, settings, allow_data_loss=context.allow_data_loss)
-    rows = silver_rows(records, settings, load_device_schemas(settings.stream.silver.schemas)).drop(REJECT, CLOCKED)
+    schemas = load_device_schemas(settings.stream.silver.schemas)
+    rows = silver_rows(records, settings, schemas).drop(REJECT, CLOCKED, GOOD)
     table = DeltaTable(spark, settings.stream, "plain")
     table.create(rows.schema, PARTITIONS)
     query: StreamingQuery = (

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.settings import Settings
-from streaming.decoding.decode import decoded
+from streaming.decoding.decode import GOOD, Decoding
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.decoding.fields import BadPayloadError, Binary, PayloadField
 from streaming.decoding.protobuf_schemas import protobuf_reader
@@ -236,7 +236,8 @@ def as_records(spark: SparkSession, sent: list[Sent]) -> DataFrame:
 
 
 def decode(spark: SparkSession, schemas: DeviceSchemas, sent: list[Sent]) -> list[Row]:
-    return sorted(decoded(as_records(spark, sent), schemas).collect(), key=lambda row: row["offset"])
+    rows = Decoding(schemas).decoded(as_records(spark, sent)).collect()
+    return sorted(rows, key=lambda row: row["offset"])
 
 
 def boiler(**values: Any) -> bytes:
@@ -366,21 +367,21 @@ def test_each_record_is_decoded_or_told_why_not(spark: SparkSession, schemas: De
 def test_a_time_of_kafkas_after_the_year_9999_is_bad(spark: SparkSession, schemas: DeviceSchemas) -> None:
     """Readers of silver in Python cannot have it: the report and the jobs devices and anomalies would end with it."""
     late = as_records(spark, [Sent(boiler())]).withColumn("timestamp", F.timestamp_millis(F.lit(253_402_300_800_000)))
-    said = [(row.reason, row.detail) for row in decoded(late, schemas).select("reason", "detail").collect()]
+    said = [(row.reason, row.detail) for row in Decoding(schemas).decoded(late).select("reason", "detail").collect()]
     assert said == [("out_of_range", "Kafka's timestamp is 253402300800000")]
 
 
 def test_the_columns_are_kafkas_then_ours(spark: SparkSession, schemas: DeviceSchemas) -> None:
     records = as_records(spark, [])
-    own = ["device", "type", "seq", "ts_ms", *schemas.signals, "reason", "detail"]
-    made = decoded(records, schemas)
+    own = ["device", "type", "seq", "ts_ms", *schemas.signals, "reason", "detail", GOOD]
+    made = Decoding(schemas).decoded(records)
     assert made.columns == [*records.columns, *own]
     assert [made.schema[name].dataType for name in schemas.signals] == [it.dataType for it in schemas.columns]
 
 
 def test_json_alone_needs_no_python(spark: SparkSession, schemas: DeviceSchemas) -> None:
     def plan(of: DeviceSchemas) -> str:
-        made: Any = decoded(as_records(spark, CASES), of)
+        made: Any = Decoding(of).decoded(as_records(spark, CASES))
         return str(made._jdf.queryExecution().executedPlan().toString())
 
     assert "ArrowEvalPython" in plan(schemas)

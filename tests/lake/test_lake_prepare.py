@@ -24,7 +24,7 @@ def test_records_of_its_own_become_readings(
     monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: contextlib.nullcontext(str(tmp_path)))
     silver = SilverSettings(schemas=schema_folder(tmp_path / "schemas", temperature="number"))
     assert prepare.run(spark, Settings(stream=StreamSettings(silver=silver)), argparse.Namespace()) == 0
-    assert read_rows(str(tmp_path / "lake" / "silver"), ["device"]).num_rows == 1000
+    assert read_rows(str(tmp_path / "lake" / "silver"), ["device"]).num_rows == 999
 
 
 def test_a_cluster_has_no_use_for_it(spark: SparkSession) -> None:
