@@ -31,7 +31,7 @@ class KafkaGroupBackend:
 
     def __init__(self, bootstrap: str, name: str, settings: KafkaSettings | None = None) -> None:
         self.bootstrap, self.name = bootstrap, name
-        self.settings = settings or kafka_settings(bootstrap)
+        self.settings = settings or kafka_settings(bootstrap, request_timeout="30s")
         self._numbers = itertools.count()
 
     async def topic(self, partitions: int = 1) -> str:
@@ -112,7 +112,7 @@ async def test_a_frozen_coordinator_costs_the_membership_and_it_comes_back(
     """Nobody can tell whether the partitions are another member's by then."""
     monkeypatch.setattr(group_module, "SESSION_S", 6.0)
     cluster = make_kafka()
-    backend = KafkaGroupBackend(cluster.bootstrap, unique)
+    backend = KafkaGroupBackend(cluster.bootstrap, unique, kafka_settings(cluster.bootstrap))
     topic = await backend.topic(2)
     member = Member(backend, "one", topic)
     async with running(member):

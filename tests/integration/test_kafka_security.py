@@ -15,7 +15,7 @@ from bridge.certificate import validity_of_der
 from bridge.errors import BridgeError, RefusedError, RetriableError, UnreachableError
 from bridge.kafka.producer import KafkaProducer
 from config.errors import ConfigError, ExitStatus
-from config.settings import Settings
+from config.settings import KafkaSettings, Settings
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.looking import look
 from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
@@ -29,17 +29,22 @@ def tls(cluster: SecuredKafka, **changes: Any) -> dict[str, Any]:
     return {"ca_file": cluster.certificates.ca_file, **changes}
 
 
+def patient(bootstrap: str, **changes: Any) -> KafkaSettings:
+    """Nothing here is silent: a busy broker may take long with an answer."""
+    return kafka_settings(bootstrap, request_timeout="30s", **changes)
+
+
 async def starts(backend: KafkaBackend, bootstrap: str, **changes: Any) -> None:
     """A producer with these settings writes, and a reader finds it."""
     topic = await backend.topic()
-    async with running(KafkaProducer(kafka_settings(bootstrap, **changes), "test", [topic])) as producer:
+    async with running(KafkaProducer(patient(bootstrap, **changes), "test", [topic])) as producer:
         assert await sent(producer, topic, values(b"x")) is None
     assert await backend.read(topic) == values(b"x")
 
 
 async def refuses(kind: type[BridgeError], bootstrap: str, **changes: Any) -> str:
     """A producer with these settings does not start; returns the sentence, which holds no password."""
-    producer = KafkaProducer(kafka_settings(bootstrap, **changes), "test", [])
+    producer = KafkaProducer(patient(bootstrap, **changes), "test", [])
     with pytest.raises(kind) as failure:
         await producer.start()
     await producer.close(patience_s=1)
@@ -156,7 +161,7 @@ async def test_a_certificate_for_another_name_is_told_with_the_setting_to_check(
 async def test_how_long_the_brokers_certificates_are_good_is_known(backend: KafkaBackend) -> None:
     """Of the present connections, each broker's; without TLS there is none."""
     cluster, topic = backend.cluster, await backend.topic()
-    settings = kafka_settings(cluster.tls_bootstrap, security="SSL", tls=tls(cluster))
+    settings = patient(cluster.tls_bootstrap, security="SSL", tls=tls(cluster))
     async with running(KafkaProducer(settings, "test", [topic])) as producer:
         assert await sent(producer, topic, values(b"x")) is None
         shown = set(producer.certificates())
@@ -164,7 +169,7 @@ async def test_how_long_the_brokers_certificates_are_good_is_known(backend: Kafk
     assert all(0 < one.ends_s - time.time() < 86_400 * 366 * 30 for one in shown)
     pem = ssl.get_server_certificate(("127.0.0.1", int(cluster.tls_bootstrap.partition(",")[0].rpartition(":")[2])))
     assert validity_of_der(ssl.PEM_cert_to_DER_cert(pem)) in shown
-    async with running(KafkaProducer(kafka_settings(cluster.bootstrap), "test", [topic])) as producer:
+    async with running(KafkaProducer(patient(cluster.bootstrap), "test", [topic])) as producer:
         assert await sent(producer, topic, values(b"x")) is None
         assert not list(producer.certificates())
 

@@ -361,7 +361,7 @@ async def test_client_certificates_follow_their_files(tmp_path: Path, unique: st
         certificate.write_bytes(bad.certificate.read_bytes())
         key.write_bytes(bad.key.read_bytes())
         shown = {"ca_file": cluster.certificates.ca_file, "certificate_file": certificate, "key_file": key}
-        kafka = kafka_settings(cluster.tls_bootstrap, security="SSL", tls=shown)
+        kafka = kafka_settings(cluster.tls_bootstrap, security="SSL", tls=shown, request_timeout="30s")
         login = KafkaLogin(kafka)
         with pytest.raises(UnreachableError):
             await cluster_id(kafka, unique, login)
