@@ -105,14 +105,14 @@ async def test_several_shared_filters_are_asked_for_twice_on_a_connection(
 
 async def test_suback_behind_a_window_of_messages_is_waited_for_as_long_as_something_comes() -> None:
     """A resumed session is sent what it held before SUBACK: to cut it then is to begin again for ever."""
-    async with ScriptedBroker() as broker, running(broker, mqtt={"connect_timeout": "2s"}) as (path, (session,)):
+    async with ScriptedBroker() as broker, running(broker, mqtt={"connect_timeout": "4s"}) as (path, (session,)):
         broker.rules.answers_subscribe = False
         broker.link("gateway-0-0").transport.abort()
         await until(lambda: len(broker.subscribes) == 2, "a second SUBSCRIBE")
         connects = broker.session("gateway-0-0").connects
         for number in range(25):  # for longer than the time-out
             publish(broker, range(number, number + 1))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
         assert broker.session("gateway-0-0").connects == connects
         assert not session.subscribed
         assert session.awaits_suback
