@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from streaming.lake.delta_files import read_rows
+from tests.integration.streaming_support import offsets_in
 
 DEADLINE_S = 240.0  # for a whole run on a machine that is busy with other tests
 INTEGERS = ("published", "acknowledged", "received", "kafka", "silver", "duplicates", "missing", "pending")
@@ -103,7 +104,7 @@ class RunningDemo:
                     found.append(process)
         return found
 
-    def assert_nothing_left(self, within_s: float = 30.0) -> None:
+    def assert_nothing_left(self, within_s: float = DEADLINE_S) -> None:
         """No process of this demo runs and no file of it lies about; after a kill its guards may take a moment."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -145,7 +146,8 @@ def check_account(out: str) -> dict[str, Any]:
     }  # fmt: skip
     commands = account["commands"]
     assert commands["consumed"] == sum(commands["finished"].values()) + commands["waiting"] + commands["under_way"]
-    assert commands["finished"].get("succeeded", 0) == commands["received_by_devices"]
+    # One whose answer takes longer than its answer_timeout was received, and has not succeeded.
+    assert commands["finished"].get("succeeded", 0) <= commands["received_by_devices"] <= commands["consumed"]
     for key in INTEGERS:
         assert type(account[key]) is int, key
     assert account["missing"] == 0
@@ -190,7 +192,9 @@ def check_loop(loop: dict[str, Any]) -> None:
 def check_kept(kept: Path, account: dict[str, Any]) -> None:
     """The tables and the report's page say what the account says."""
     rows = read_rows(str(kept / "lake" / "silver"), ["device", "seq"])
-    assert read_rows(str(kept / "lake" / "bronze"), ["offset"]).num_rows == account["kafka"]
+    bronze = read_rows(str(kept / "lake" / "bronze"), ["partition", "offset"]).to_pylist()
+    assert 0 < len(bronze) <= account["kafka"], "the end waits for silver, and not for bronze"
+    assert all(offsets == list(range(len(offsets))) for offsets in offsets_in(bronze).values())
     assert rows.num_rows == account["silver"]
     counted = Counter(zip(rows["device"].to_pylist(), rows["seq"].to_pylist(), strict=True))
     assert len(counted) + account["duplicates"] == account["silver"]
