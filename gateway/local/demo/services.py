@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 _READY_S = 60.0
 _GATEWAY_STOP_S = 40.0  # its own shutdown_timeout is 25 s
-_SPARK_STOP_S = 120.0  # the report is drawn in it
+_SPARK_BATCH_S = 90.0  # what a last batch of Spark may take on busy cores; without its end there is no report
+_SPARK_STOP_S = _SPARK_BATCH_S + 60.0  # the report is drawn in it
 _POLL_S = 0.1
 _GUARD_S = 10.0
 _SPARK_CONF = {
@@ -222,7 +223,8 @@ class Services:
         command = [*_OURSELVES, "stream", "all", *_JOBS, *settings]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
         shell = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress)]
-        self._spark = self._guarded([*shell, *command], "spark.log", self._spark_scratch(), sweep=True)
+        environment = {**self._spark_scratch(), "GATEWAY_SHUTDOWN_TIMEOUT": f"{_SPARK_BATCH_S:g}s"}
+        self._spark = self._guarded([*shell, *command], "spark.log", environment, sweep=True)
         self._spark_lines = LineTail(progress)
 
     # ── watch ──────────────────────────────────────────────────────────────────────────────────────────────────────
