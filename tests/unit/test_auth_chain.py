@@ -67,20 +67,6 @@ async def test_anonymous_is_who_shows_nothing_at_all_where_that_is_allowed(
 
 
 class TestBackendDown:
-    @pytest.mark.parametrize(("username", "password", "result", "reason"), [
-        ("ada", "right", "allow", "verified"),
-        ("ada", "wrong", "deny", "bad_password"),
-        ("nobody", "right", "ignore", "backend_down"),
-    ])  # fmt: skip
-    async def test_ignore_lets_the_rest_decide_and_denies_nobody_as_unknown(
-        self, username: str, password: str, result: str, reason: str
-    ) -> None:
-        down, next_ = FakeAuthenticator("mysql", up=False), knowing("redis", "ada")
-        chain, _ = chain_of(down, next_, backend_down="ignore", anonymous=True)
-        outcome = await chain.ask(login(username, password))
-        assert (outcome.result, outcome.reason) == (result, reason)
-        assert outcome.degraded, "it must not be remembered: the one that is down might have said otherwise"
-
     async def test_nobody_is_anonymous_while_one_that_might_know_it_is_down(self) -> None:
         chain, _ = chain_of(FakeAuthenticator("mysql", up=False), backend_down="ignore", anonymous=True)
         assert (await chain.ask(LoginRequest(clientid="c"))).result == "ignore"

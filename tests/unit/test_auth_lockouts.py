@@ -233,13 +233,6 @@ class TestTokenBucket:
 
 
 class TestAdmission:
-    def test_a_tenant_has_its_own_limit_the_default_or_none(self) -> None:
-        one = LoadShedder(10, 0, 5)
-        assert sum(one.admit_tenant("big", 8, 0) for _ in range(100)) == 8
-        assert sum(one.admit_tenant("usual", None, 0) for _ in range(100)) == 5
-        assert sum(one.admit_tenant("free", 0, 0) for _ in range(100)) == 100
-        assert sum(one.admit_tenant("", None, 0) for _ in range(100)) == 100
-
     def test_a_limit_that_is_changed_holds_at_once(self) -> None:
         one = LoadShedder(10, 0, 0)
         assert sum(one.admit_tenant("t", 5, 0) for _ in range(9)) == 5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from auth.backends.record import Record, RecordError, read_record
 from auth.backends.templates import LoginTemplate
 from auth.model import LoginRequest
-from config.values.auth_placeholders import check_template, quoted_placeholder, split_placeholders
+from config.values.auth_placeholders import quoted_placeholder, split_placeholders
 
 
 def test_a_row_with_nothing_in_it() -> None:
@@ -124,11 +124,3 @@ def test_what_a_login_puts_into_a_template() -> None:
     assert template.user(request) == "u", "the user name goes before others"
     assert LoginTemplate("${peerhost}${clientid}").user(request) == "${username}"
     assert LoginTemplate("${username}${clientid}").user(LoginRequest(clientid="c")) == "c"
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"), [("SELECT 1", "no placeholder"), ("'${username}'", "within quotes"), ("${x}", "unknown")]
-)
-def test_a_template_that_cannot_be_used(text: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        check_template(text, sql=True)

@@ -596,13 +596,13 @@ class TestChangesInBetween:
     async def test_a_user_removed_while_it_is_verified_is_not_let_in(self) -> None:
         service, source = self.service()
         source.passwords["ada"] = "slow:right"
-        gate = service.hasher.gate = asyncio.Event()
-        task = asyncio.create_task(service.ask(login()))
-        await asyncio.sleep(0.1)
-        source.users.clear()
-        service.store.version += 1
-        gate.set()
-        assert (await task).reason == "unknown"
+
+        def remove() -> None:
+            source.users.clear()
+            service.store.version += 1
+
+        (answer,) = await together(service, login(), meanwhile=remove)
+        assert answer.reason == "unknown"
 
     async def test_with_two_that_tell_changes_a_login_is_verified_as_usual(self) -> None:
         first, second = Stamped("users_file"), Stamped("database")
@@ -640,18 +640,17 @@ class TestOverload:
         answer = await service.ask(login())
         assert (answer.result, answer.reason, answer.body) == ("ignore", "shed", b'{"result":"ignore"}')
 
-    async def test_a_tenant_has_its_own_limit(self) -> None:
+    async def test_a_tenant_has_its_own_limit_the_default_or_none(self) -> None:
         service = make_service(limits={"tenant_logins_per_second": 3})
         source = service.sources[0]
-        for number in range(10):
-            source.add(f"a{number}", tenant="a")
-            source.add(f"b{number}", tenant="b")
-        service.store.tenants["b"] = Tenant("b", logins_per_second=6)
+        for name, limit in (("b", 6), ("c", 0)):
+            service.store.tenants[name] = Tenant(name, logins_per_second=limit)
         results = Counter()
         for number in range(10):
-            for tenant in "ab":
+            for tenant in ("a", "b", "c", ""):
+                source.add(f"{tenant}{number}", tenant=tenant)
                 results[tenant] += (await service.ask(login(f"{tenant}{number}"))).result == "allow"
-        assert results == {"a": 3, "b": 6}
+        assert results == {"a": 3, "b": 6, "c": 10, "": 10}
 
     async def test_a_flood_of_refusals_is_no_flood_of_lines(self) -> None:
         service = make_service(protection={"failures": 0, "address_failures": 0})

@@ -10,7 +10,7 @@ import pytest
 
 from auth.errors import StoreError
 from auth.model import Ban
-from auth.store.edit import Editor, edit
+from auth.store.edit import Editor
 from auth.store.records import User
 from auth.store.store import Store
 from auth.store.writer import Writer
@@ -128,13 +128,3 @@ def test_closing_with_a_broken_database_ends(tmp_path: Path) -> None:
     assert time.monotonic() - began < 15
     assert writer.waiting == 0
     assert writer.dropped == 1
-
-
-def test_it_shares_the_file_with_other_processes_edits(store: Store) -> None:
-    for number in range(50):
-        store.writer.submit(adds(f"w{number}"))
-        with edit(store.path, "somebody", wait_s=20) as editor:
-            editor.users.add(User("username", f"e{number}"))
-    assert store.writer.flush(30)
-    assert len(names(store)) == 100
-    assert store.writer.dropped == 0
