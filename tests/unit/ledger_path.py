@@ -104,9 +104,8 @@ class LedgerPath(Path):
 
 
 class FakeLog:
-    """``KafkaReader`` on a FakeKafka. ``starts`` are partitions' first offsets, ``deleted``
-    offsets
-    that are gone from the middle, ``settings`` a topic's."""
+    """``KafkaReader`` on a FakeKafka. ``starts`` are partitions' first offsets, ``deleted`` offsets that are gone from
+    the middle, ``settings`` a topic's."""
 
     def __init__(self, kafka: FakeKafka) -> None:
         self.kafka = kafka

@@ -14,27 +14,19 @@ from bridge.kafka.producer import KafkaProducer
 from config.error_words import words
 from config.settings import KafkaSettings
 from tests.kinds import there
+from tests.unit.access_parts import SECOND, ManualClock
 
 LIST = [(1, "a", 9092), (2, "b", 9092), (3, "c", 9092)]
-SECOND = 1_000_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = SECOND
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def contacts(clock: Clock) -> Contacts:
-    contacts = Contacts(clock)
+def contacts(clock: ManualClock) -> Contacts:
+    contacts = Contacts(clock.now_ns)
     contacts.listed(LIST)
     return contacts
 
@@ -43,21 +35,21 @@ def due(contacts: Contacts, *suspects: int) -> list[int]:
     return [contact.broker for contact in contacts.due(suspects)]
 
 
-def test_a_broker_that_answers_owes_nothing(contacts: Contacts, clock: Clock) -> None:
+def test_a_broker_that_answers_owes_nothing(contacts: Contacts, clock: ManualClock) -> None:
     contacts.asked(1)
-    clock.now_ns += 5_000_000
+    clock.ns += 5_000_000
     contacts.answered(1, written=True)
     (first, *_) = contacts
-    assert (first.asked_ns, first.answered_ns, first.written_ns) == (0, clock.now_ns, clock.now_ns)
-    clock.now_ns += 3600 * SECOND
+    assert (first.asked_ns, first.answered_ns, first.written_ns) == (0, clock.ns, clock.ns)
+    clock.ns += 3600 * SECOND
     assert due(contacts) == []
 
 
-def test_it_owes_since_the_first_question_that_was_not_answered(contacts: Contacts, clock: Clock) -> None:
+def test_it_owes_since_the_first_question_that_was_not_answered(contacts: Contacts, clock: ManualClock) -> None:
     contacts.asked(2)
-    asked_ns = clock.now_ns
+    asked_ns = clock.ns
     for _ in range(5):
-        clock.now_ns += SECOND
+        clock.ns += SECOND
         contacts.asked(2)
     contacts.failed(2, TimeoutError())
     contact = there(contacts.get(2))
@@ -66,29 +58,29 @@ def test_it_owes_since_the_first_question_that_was_not_answered(contacts: Contac
     assert (contact.asked_ns, contact.problem) == (0, None)
 
 
-def test_who_owes_an_answer_is_asked_every_other_second_and_no_more(contacts: Contacts, clock: Clock) -> None:
+def test_who_owes_an_answer_is_asked_every_other_second_and_no_more(contacts: Contacts, clock: ManualClock) -> None:
     contacts.asked(2)
     assert due(contacts) == []
-    clock.now_ns += SUSPECT_NS + 1
+    clock.ns += SUSPECT_NS + 1
     assert due(contacts) == [2]
     assert due(contacts) == []
-    clock.now_ns += PROBE_EVERY_NS + 1
+    clock.ns += PROBE_EVERY_NS + 1
     assert due(contacts) == [2]
 
 
-def test_a_suspect_is_asked_that_has_said_nothing_for_a_while(contacts: Contacts, clock: Clock) -> None:
+def test_a_suspect_is_asked_that_has_said_nothing_for_a_while(contacts: Contacts, clock: ManualClock) -> None:
     contacts.answered(1)
     contacts.answered(3)
-    clock.now_ns += SUSPECT_NS
+    clock.ns += SUSPECT_NS
     contacts.answered(3)
-    clock.now_ns += 1
+    clock.ns += 1
     assert due(contacts, 1, 3) == [1]
 
 
-def test_a_broker_that_left_and_came_back_is_the_same(contacts: Contacts, clock: Clock) -> None:
+def test_a_broker_that_left_and_came_back_is_the_same(contacts: Contacts, clock: ManualClock) -> None:
     contacts.listed(LIST[:2])
     gone = there(contacts.get(3))
-    assert (gone.listed, gone.left_ns) == (False, clock.now_ns)
+    assert (gone.listed, gone.left_ns) == (False, clock.ns)
     contacts.listed([*LIST[:2], (3, "elsewhere", 9093)])
     assert contacts.get(3) is gone
     assert (gone.listed, gone.host, gone.port) == (True, "elsewhere", 9093)
@@ -98,16 +90,16 @@ def test_a_broker_that_left_and_came_back_is_the_same(contacts: Contacts, clock:
     (ConnectionRefusedError(), False), (TimeoutError(), True), (None, False),
 ], ids=["taken away", "frozen", "left in good order"])  # fmt: skip
 def test_one_that_has_left_is_forgotten_and_a_frozen_one_is_not(
-    contacts: Contacts, clock: Clock, error: OSError | None, *, stays: bool
+    contacts: Contacts, clock: ManualClock, error: OSError | None, *, stays: bool
 ) -> None:
     if error is not None:
         contacts.asked(3)
         contacts.failed(3, error)
     contacts.listed(LIST[:2])
-    clock.now_ns += FORGOTTEN_NS
+    clock.ns += FORGOTTEN_NS
     due(contacts)
     assert contacts.get(3) is not None
-    clock.now_ns += 1
+    clock.ns += 1
     due(contacts)
     assert (contacts.get(3) is not None) is stays
 

@@ -7,19 +7,14 @@ from typing import Any
 import pytest
 
 from config.settings import RouteSettings, Settings
-from gateway.base.lifecycle import State
 from gateway.base.metrics import Metrics
 from gateway.base.problem import Problem
-from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
 from gateway.base.vitals import Stalls
 from gateway.health.counts import Counts
-from gateway.health.model import HealthLimits, HealthSnapshot, SpoolView
+from gateway.health.model import SpoolView
 from gateway.health.verdicts import problems
+from tests.unit.test_health import LIMITS, WELL, S
 
-S = 1_000_000_000
-LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))
-SESSION = SessionView("0", connected=True, subscribed=True, client_id="gw-0-0", window=1000)
-WELL = HealthSnapshot(ReadinessSnapshot(State.RUNNING, (SESSION,), S, (TopicView("orders", 6),), None))
 REFUSED = ("orders", "unreachable", "true")
 
 
@@ -63,14 +58,14 @@ def batches(failed: int, sent: int) -> Callable[[Metrics], None]:
     return count
 
 
-CLOSED = {("closed",): 4, ("requested",): 100}
+CLOSED = {("closed",): 7, ("requested",): 100}
 INTERCEPTED = {("mask", "passed"): 90, ("mask", "error"): 10, ("other", "passed"): 90}
 
 
 @pytest.mark.parametrize(("family", "counts", "kind", "severity", "words", "minutes"), [
     (Metrics.ledger_messages, {("lost",): 7}, "messages-lost", "critical", "7 messages are lost", 15),
     (Metrics.mqtt_disconnects, {("taken_over",): 6}, "client-id-shared", "critical", "6 connections", 10),
-    (Metrics.mqtt_disconnects, CLOSED, "mqtt-reconnecting", "warning", "4 MQTT connections ended", 10),
+    (Metrics.mqtt_disconnects, CLOSED, "mqtt-reconnecting", "warning", "7 MQTT connections ended", 10),
     (Metrics.kafka_renewal_failures, {(): 4}, "kafka-login-renewal-failing", "warning", "4 times", 15),
     (Metrics.intercepts, INTERCEPTED, "interceptor-errors", "warning", "mask failed on 10 of 100 records", 10),
 ])  # fmt: skip

@@ -24,28 +24,18 @@ from config.errors import ConfigError
 from config.settings import OAuthSettings, TokenSettings
 from config.values.secret_files import FileSecret
 from tests.scripts import loaded_after
+from tests.unit.access_parts import ManualClock
 from tests.unit.jwt_tokens import NOW_S, hand_made, token
 from tests.waiting import until
 
 S = 1_000_000_000
 
 
-class Clock:
-    """Both clocks, which stand still until moved."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1000 * S
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def wall_s(self) -> float:
-        return NOW_S + self.now_ns / 1e9 - 1000
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    clock = ManualClock()
+    clock.set_s = NOW_S - clock.now_s()
+    return clock
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
@@ -149,11 +139,11 @@ class Finder:
 
 
 class Rig:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.finder = Finder()
         self.plan = RenewalPlan(0.75, rng=random.Random(5))
-        self.keeper = Keeper(self.finder, self.plan, "mqtt.token", monotonic_ns=clock)
+        self.keeper = Keeper(self.finder, self.plan, "mqtt.token", monotonic_ns=clock.now_ns)
         self.told: list[Credential] = []
 
     async def asked(self, times: int) -> None:
@@ -169,14 +159,14 @@ class Rig:
         """Take the first token and let the next attempt be made; returns the first."""
         await self.keeper.start()
         first = await self.keeper.current()
-        self.clock.now_ns += 76 * S
+        self.clock.forward(76)
         await self.wake()
         await self.asked(2)
         return first
 
 
 @pytest.fixture
-async def rig(clock: Clock) -> AsyncIterator[Rig]:
+async def rig(clock: ManualClock) -> AsyncIterator[Rig]:
     made = Rig(clock)
     made.keeper.watch(made.told.append)
     yield made
@@ -184,7 +174,7 @@ async def rig(clock: Clock) -> AsyncIterator[Rig]:
 
 
 async def test_whoever_comes_first_waits_for_the_first_token(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 100 * S)]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S)]
     rig.finder.free.clear()
     await rig.keeper.start()
     waiting = [asyncio.create_task(rig.keeper.current()) for _ in range(20)]
@@ -196,7 +186,7 @@ async def test_whoever_comes_first_waits_for_the_first_token(rig: Rig) -> None:
 
 
 async def test_a_renewed_token_is_told_and_handed_out(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 100 * S), Found("two", rig.clock() + 180 * S)]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S), Found("two", rig.clock.now_ns() + 180 * S)]
     with capture_logs() as lines:
         await rig.looked_twice()
     assert (await rig.keeper.current()).token == "two"
@@ -205,20 +195,20 @@ async def test_a_renewed_token_is_told_and_handed_out(rig: Rig) -> None:
 
 
 async def test_the_old_one_is_good_while_the_next_cannot_be_had(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 100 * S)]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S)]
     await rig.looked_twice()
     assert (await rig.keeper.current()).token == "one"
-    rig.clock.now_ns += 24 * S
+    rig.clock.forward(24)
     with pytest.raises(CredentialError, match="nothing more"):
         await rig.keeper.current()
 
 
 async def test_an_attempt_under_way_holds_up_nobody_who_has_a_token(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 100 * S), Found("two", rig.clock() + 200 * S)]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S), Found("two", rig.clock.now_ns() + 200 * S)]
     await rig.keeper.start()
     await rig.keeper.current()
     rig.finder.free.clear()
-    rig.clock.now_ns += 76 * S
+    rig.clock.forward(76)
     await rig.wake()
     await until(lambda: rig.finder.asked == 2)
     async with asyncio.timeout(60):
@@ -229,10 +219,10 @@ async def test_an_attempt_under_way_holds_up_nobody_who_has_a_token(rig: Rig) ->
 
 
 async def test_a_refused_token_is_replaced_and_who_asks_waits_for_that(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 3600 * S), Found("two", rig.clock() + 3600 * S)]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 3600 * S), Found("two", rig.clock.now_ns() + 3600 * S)]
     await rig.keeper.start()
     one = await rig.keeper.current()
-    rig.clock.now_ns += 20 * S
+    rig.clock.forward(20)
     rig.keeper.refused(one)
     two = await rig.keeper.current()
     assert two.token == "two"
@@ -245,7 +235,7 @@ async def test_a_refused_token_is_replaced_and_who_asks_waits_for_that(rig: Rig)
 
 
 async def test_the_refusal_of_an_earlier_token_asks_for_no_other(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 100 * S), Found("two", rig.clock() + 3600 * S)]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S), Found("two", rig.clock.now_ns() + 3600 * S)]
     one = await rig.looked_twice()
     due_ns = rig.plan.due_ns()
     rig.keeper.refused(one)
@@ -253,17 +243,17 @@ async def test_the_refusal_of_an_earlier_token_asks_for_no_other(rig: Rig) -> No
 
 
 async def test_a_refused_token_is_still_handed_out_when_there_is_no_other(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 3600 * S), CredentialError("down")]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 3600 * S), CredentialError("down")]
     await rig.keeper.start()
     one = await rig.keeper.current()
-    rig.clock.now_ns += 20 * S
+    rig.clock.forward(20)
     rig.keeper.refused(one)
     assert (await rig.keeper.current()) is one
     assert rig.finder.asked == 2
 
 
 async def test_the_same_token_again_is_no_new_one(rig: Rig) -> None:
-    rig.finder.answers = [Found("one", rig.clock() + 100 * S)] * 2
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S)] * 2
     one = await rig.looked_twice()
     assert (await rig.keeper.current()) is one
     assert rig.told == []
@@ -280,7 +270,7 @@ async def test_a_watcher_that_fails_or_ends_keeps_nothing_from_the_others(rig: R
     rig.keeper.watch(later.append)
     end()
     end()
-    rig.finder.answers = [Found("one", rig.clock() + 100 * S), Found("two", rig.clock() + 200 * S)]
+    rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S), Found("two", rig.clock.now_ns() + 200 * S)]
     await rig.looked_twice()
     assert (len(ended), len(later)) == (0, 1)
 
@@ -310,13 +300,13 @@ def test_no_repr_shows_a_token() -> None:
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
-async def reading(clock: Clock, file: Path) -> FileToken:
-    source = FileToken(file, "mqtt.token.file", monotonic_ns=clock, clock=clock.wall_s)
+async def reading(clock: ManualClock, file: Path) -> FileToken:
+    source = FileToken(file, "mqtt.token.file", monotonic_ns=clock.now_ns, clock=clock.now_s)
     await source.start()
     return source
 
 
-async def test_a_token_in_a_file_is_followed(clock: Clock, tmp_path: Path) -> None:
+async def test_a_token_in_a_file_is_followed(clock: ManualClock, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token({"exp": NOW_S + 600}) + "\n")
     source = await reading(clock, file)
@@ -324,7 +314,7 @@ async def test_a_token_in_a_file_is_followed(clock: Clock, tmp_path: Path) -> No
     source.watch(told.append)
     try:
         first = await source.current()
-        assert first.expires_at_ns == clock() + 600 * S
+        assert first.expires_at_ns == clock.now_ns() + 600 * S
         file.write_text(token({"exp": NOW_S + 1200}))
         source.refused(first)
         second = await source.current()
@@ -351,7 +341,7 @@ async def test_a_token_in_a_file_is_followed(clock: Clock, tmp_path: Path) -> No
     (token({"exp": NOW_S - 5}).encode(), "has expired"),
 ])  # fmt: skip
 async def test_what_is_no_token_yet_is_told_and_looked_at_again(
-    content: bytes | None, says: str, clock: Clock, tmp_path: Path
+    content: bytes | None, says: str, clock: ManualClock, tmp_path: Path
 ) -> None:
     file = tmp_path / "token"
     if content is not None:

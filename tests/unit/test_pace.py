@@ -21,7 +21,7 @@ from gateway.health.pace import Pace, above
 from gateway.health.pace_verdicts import BURNS, OBJECTIVE, SHARE
 from gateway.health.verdicts import problems
 from tests.monitoring import rules
-from tests.unit.test_health_counts import LIMITS, WELL, S
+from tests.unit.test_health import LIMITS, WELL, S
 
 
 class Rig:

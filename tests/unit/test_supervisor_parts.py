@@ -34,44 +34,23 @@ from gateway.supervisor.member import Membership
 from gateway.supervisor.place import PlaceError, find_supervisor, held_place
 from gateway.supervisor.process import Reloaded, WorkerProcess
 from gateway.supervisor.running import Running
+from tests.unit.test_config_show import RICH
 from tests.waiting import until
 
 # --- settings on their way ---
 
-FILE = """
-instance = "plant-7"
-workers = 4
-shutdown_timeout = "1m30s"
-[mqtt]
-addresses = ["mqtts://emqx.example:8883", "mqtt://emqx.example:1883"]
-username = "gateway"
-password = "hunter2"
-session_expiry = "2h"
-[kafka.topics]
-create = true
-[[kafka.topics.declare]]
-name = "alarms"
-retention = "7d"
-[flow]
-memory_bytes = "64MiB"
-[[routes]]
-name = "telemetry"
-filters = ["devices/+/telemetry"]
-topic = "devices.telemetry"
-headers = { site = "north" }
-metadata_headers = ["topic", "device"]
-device = "${topic[1]}"
-"""
 
-
-def test_settings_arrive_as_they_were_and_with_their_secrets(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text(FILE)
-    settings = load(tmp_path / "gateway.toml", environ={}).settings.model_copy(update={"worker": 3})
+@pytest.mark.usefixtures("elsewhere")
+def test_settings_arrive_as_they_were_and_with_their_secrets() -> None:
+    Path("pw").write_text("hunter2")
+    Path("gateway.toml").write_text(RICH)
+    overrides = {"workers": 4, "flow.memory_bytes": "64MiB"}
+    settings = load(environ={}, overrides=overrides).settings.model_copy(update={"worker": 3})
     arrived = from_json(to_json(settings))
     assert arrived == settings
     assert arrived.worker == 3
     assert arrived.mqtt.password == SecretStr("hunter2")
-    assert arrived.shutdown_timeout == timedelta(seconds=90)
+    assert arrived.mqtt.keepalive == timedelta(seconds=90)
     assert "\n" not in to_json(settings)
 
 
