@@ -387,23 +387,6 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
     ]
 
 
-def test_relations_of_sound_settings_are_checked_beside_unsound_ones() -> None:
-    text = """\
-        [mqtt]
-        sessions = 0
-        reconnect_initial = "1m"
-        [kafka]
-        request_timeout = "soon"
-        delivery_timeout = "4s"
-        """
-    first, second, third = problems(text)
-    assert first.startswith("mqtt.sessions = 0")
-    assert second.startswith("kafka.request_timeout")
-    assert third.startswith(
-        "mqtt.reconnect_initial = 1m (gateway.toml:3) is longer than mqtt.reconnect_max = 30s (default)"
-    )
-
-
 def test_a_list_with_something_wrong_in_it_is_not_said_to_be_empty() -> None:
     [problem] = problems('[mqtt]\naddresses = ["http://emqx"]')
     assert problem.startswith("mqtt.addresses[0] ")

@@ -8,7 +8,7 @@ from bridge import wire
 from bridge.errors import BridgeError, PoisonedError
 from bridge.ports import StoredRecord
 from bridge.produce.accumulator import Slot
-from bridge.produce.dead_letter import HEADER_BYTES, KEY_BYTES, PART_BYTES, SMALL_PART_BYTES, DeadLetterDraft
+from bridge.produce.dead_letter import HEADER_BYTES, KEY_BYTES, PART_BYTES, DeadLetterDraft
 from bridge.produce.partitioner import partition_for
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
@@ -130,16 +130,6 @@ async def test_a_flood_of_properties_is_spread_over_parts_in_their_order() -> No
     assert [record.value for record in parts] == [b"payload"] + [b""] * (len(parts) - 1)
     sizes = [sum(len(name) + len(value or b"") for name, value in record.headers) for record in parts]
     assert max(sizes[:-1]) < HEADER_BYTES + 2000
-
-
-async def test_what_the_broker_called_too_large_comes_in_smaller_parts_than_settings_would_have_it() -> None:
-    kafka = FakeKafka()
-    kafka.topic("t", max_batch_bytes=100_000)
-    dead = kafka.topic(DEAD_LETTERS, max_batch_bytes=100_000)
-    async with Path(kafka, max_record_bytes=1_000_000) as path:
-        path.send(b"x" * 200_000)
-        await path.drained()
-    assert [len(value or b"") for value in dead.values()] == [SMALL_PART_BYTES] * 3 + [200_000 - 3 * SMALL_PART_BYTES]
 
 
 async def test_a_key_as_large_as_a_payload_is_left_out_and_the_partition_is_its_own_all_the_same() -> None:

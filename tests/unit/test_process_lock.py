@@ -4,7 +4,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,23 +61,3 @@ def test_a_look_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     fcntl.flock(look, fcntl.LOCK_EX)
     monkeypatch.setattr(process_lock, "time", SimpleNamespace(sleep=lambda _s: os.close(look)))  # it ends meanwhile
     os.close(process_lock.take(path))
-
-
-def test_whoever_looks_all_the_time_does_not_make_a_start_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_lock, "_TRIES", 6000)  # the looker may be stopped in the middle of a look
-    path = tmp_path / "lock"
-    path.touch()
-    stop = threading.Event()
-
-    def look() -> None:
-        while not stop.is_set():
-            process_lock.holder(path)
-
-    looker = threading.Thread(target=look)
-    looker.start()
-    try:
-        for _ in range(200):
-            os.close(process_lock.take(path))
-    finally:
-        stop.set()
-        looker.join()

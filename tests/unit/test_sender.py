@@ -8,6 +8,7 @@ import pytest
 from bridge import wire
 from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError
 from bridge.ports import StoredRecord
+from bridge.produce.dead_letter import SMALL_PART_BYTES
 from bridge.produce.parking import mark_unfinished
 from bridge.produce.partitions import PartitionQueue
 from bridge.produce.sender import SenderPolicy, SenderState
@@ -210,6 +211,7 @@ async def test_records_too_large_for_their_topic_alone_are_dead_lettered_in_part
     assert topic.values() == [b"small", b"also small"]
     parts = dead.records()
     assert b"".join(record.value or b"" for record in parts) == large
+    assert {len(record.value or b"") for record in parts[:-1]} == {SMALL_PART_BYTES}
     numbers = [dict(record.headers)[wire.DLQ_PART] for record in parts]
     assert numbers == [b"%d/%d" % (n, len(parts)) for n in range(1, len(parts) + 1)]
     assert all(dict(record.headers)[wire.DLQ_REASON] == b"too_large" for record in parts)
