@@ -291,16 +291,19 @@ def test_answers_are_read_again_from_before_a_command_whatever_its_producers_clo
 
 
 def test_statuses_of_a_topic_that_was_made_anew_are_not_of_its_new_records() -> None:
-    """Kafka has deleted the topic's commits with it, and offsets begin again at 0."""
+    """Kafka has deleted the topic's commits with it, and offsets begin again at 0. The same is seen after a rename of
+    the group, perhaps with ``id_header``."""
     place = "commands/0:0"
-    for age_ms, said_of, count in (
-        (3_600_000, place, 1), (-1_000, place, 0), (30_000, place, 0), (30_000, "new", 0), (30_000, "old", 1)
+    for age_ms, said_of, header, count in (
+        (3_600_000, place, "correlation-id", 1), (-1_000, place, "correlation-id", 0),
+        (30_000, place, "correlation-id", 0), (30_000, "new", "correlation-id", 0),
+        (30_000, "old", "correlation-id", 1), (30_000, "new", "former-id", 0), (30_000, "old", "former-id", 1),
     ):  # fmt: skip
         world = World(1)
         member = Member(world)
         partition, said = ("commands", 0), status("succeeded", BEGIN_MS - age_ms, terminal=True, own_id=said_of)
         member.dispatcher.assign(partition, None, earlier(partition, None, [said]))
         named = command(BEGIN_MS)
-        named.headers.append(("correlation-id", b"new"))
+        named.headers.append((header, b"new"))
         member.dispatcher.take([named])
-        assert len(member.sending) == count, (age_ms, said_of)
+        assert len(member.sending) == count, (age_ms, said_of, header)
