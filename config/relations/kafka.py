@@ -6,35 +6,15 @@ from collections.abc import Iterator
 from config.relations.client_tls import unverified
 from config.relations.mqtt import placeholders_known
 from config.relations.rules import Rule, names_apart, when
-from config.settings import Settings
-from config.values.grammar import format_bytes
+from config.settings import KafkaSettings, Settings
 from config.values.names import check_kafka_topic
 
 _FRAME_BYTES = 1024  # a batch's header and a record's own (some 90 bytes), key and ordinary headers
 
 
-def _request_size(settings: Settings) -> Iterator[str]:
-    """Refuses batches that together can make a larger request than the broker takes."""
-    kafka = settings.kafka
-    partitions = _partitions(settings)
-    largest = min(partitions * kafka.batch_bytes, max(settings.flow.memory_bytes, kafka.batch_bytes))
-    if largest > kafka.max_request_bytes:
-        yield (
-            f"<kafka.batch_bytes> for each of {partitions} partitions, within <flow.memory_bytes>, makes requests of "
-            f"{format_bytes(largest)} when one broker leads them all, more than <kafka.max_request_bytes>: the broker "
-            "would close the connection; lower batch_bytes or memory_bytes, or raise the broker's limit and then "
-            "max_request_bytes."
-        )
-
-
-def _partitions(settings: Settings) -> int:
-    """How many partitions routes and dead letters may write to: as declared, otherwise as topics would be created.
-    Those of ledger and statuses are few."""
-    declared = {topic.name: topic.partitions for topic in settings.kafka.topics.declare}
-    default = settings.kafka.topics.partitions
-    names = {*settings.dead_letter_topics, *(route.topic for route in settings.routes if "$" not in route.topic)}
-    made = sum(route.max_topics for route in settings.routes if "$" in route.topic)
-    return sum(declared.get(name, default) for name in names) + made * default
+def largest_request(kafka: KafkaSettings) -> int:
+    """Most bytes of a produce request: a mebibyte of batches (``bridge.kafka.batch``), or one that is larger."""
+    return max(1 << 20, kafka.batch_bytes, kafka.max_record_bytes) + _FRAME_BYTES
 
 
 def _declared_once(settings: Settings) -> Iterator[str]:
@@ -135,8 +115,12 @@ REFUSED = (
         "<kafka.max_message_bytes>: the broker would refuse records that the gateway lets pass; lower the first, or "
         "raise the broker's limit and then the second.",
     ),
-    Rule(("kafka.batch_bytes", "kafka.max_request_bytes", "kafka.topics", "flow.memory_bytes", "routes",
-        "dead_letter.topic"), _request_size),
+    when(
+        lambda s: largest_request(s.kafka) > s.kafka.max_request_bytes,
+        "<kafka.max_request_bytes> is less than a request of 1 MiB, or of one larger batch (<kafka.batch_bytes>, "
+        "<kafka.max_record_bytes>), and its frame: the broker would close the connection; raise the broker's limit and "
+        "then the first.",
+    ),
     Rule(("kafka.topics.declare",), _declared_once),
     names_apart("routes", "metrics and dead letters"),
     Rule(("routes", "dead_letter.topic"), _route_topics),

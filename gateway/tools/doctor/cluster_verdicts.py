@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
 from config.numbers import bytes_text, many, some
+from config.relations.kafka import largest_request
 from gateway.admin.watch import unseen_problem
-from gateway.tools.doctor.kafka_facts import BrokerFacts, Known, led_by
+from gateway.tools.doctor.kafka_facts import BrokerFacts, Known
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -61,7 +62,7 @@ def judge_cluster(
         for name in sorted(name for name in admin.problems if name.startswith(_CONFIG)):
             why = f"{name.removeprefix('config of ')} was asked and did not tell: {admin.problems[name]}"
             findings.skip(("request_size", "auto_create"), f"{why[0].upper()}{why[1:]}")
-    _judge_request_size(findings, settings, known, admin)
+    _judge_request_size(findings, settings, admin)
     _judge_message_size(findings, settings, admin)
     _judge_auto_create(findings, settings, admin)
     _judge_log_dirs(findings, admin)
@@ -194,37 +195,26 @@ def _judge_reassignments(findings: Findings, admin: AdminFacts) -> None:
         check.ok("No partition is being moved.")
 
 
-def _judge_request_size(findings: Findings, settings: Settings, known: Known, admin: AdminFacts) -> None:
-    """A request may carry a batch of each partition that the broker leads. If it is too large, the broker
-    disconnects."""
+def _judge_request_size(findings: Findings, settings: Settings, admin: AdminFacts) -> None:
+    """A broker ends the connection on which a request above its limit comes."""
     check = findings.of("request_size")
-    assert known.layout is not None
     limits = _numbers(admin, "socket.request.max.bytes")
     if not limits:
         _skip(findings, "request_size", admin, _config_question(admin))
         return
-    too_large, largest, batch = [], 0, settings.kafka.batch_bytes
-    for node, limit in limits.items():
-        partitions = len(led_by(known.layout, node, known.ours))
-        request = min(partitions * batch, max(settings.flow.memory_bytes, batch))
-        largest = max(largest, request)
-        if request > limit:
-            too_large.append(
-                f"broker {node} leads {partitions} of them, which makes up to {bytes_text(request)}, and takes "
-                f"{bytes_text(limit)} (socket.request.max.bytes)"
-            )
-    if too_large:
+    largest, least = largest_request(settings.kafka), min(limits.values())
+    if low := [f"broker {node} takes {bytes_text(limit)}" for node, limit in limits.items() if limit < largest]:
         check.fail(
-            f"A batch of each of the gateway's partitions travels in one request: {'; '.join(too_large)}. It would "
-            "hang up on it, again and again.",
-            "Lower kafka.batch_bytes or flow.memory_bytes, or raise socket.request.max.bytes.",
+            f"A request of the gateway has up to {bytes_text(largest)}; {'; '.join(low)} (socket.request.max.bytes). "
+            "It would hang up on it, again and again.",
+            "Raise socket.request.max.bytes, or lower kafka.batch_bytes and kafka.max_record_bytes above 1 MiB.",
             status=ExitStatus.CONFIG,
         )
     else:
         check.ok(
-            f"The largest request is {bytes_text(largest)}; brokers take {bytes_text(min(limits.values()))}.",
+            f"The largest request is {bytes_text(largest)}; brokers take {bytes_text(least)}.",
             largest=largest,
-            limit=min(limits.values()),
+            limit=least,
         )
 
 
