@@ -28,6 +28,8 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("commands[0].status_topic", "commands.0.topics", "name another topic")),
     "statuses among the ledger": (_ANSWERS + _commands(status_topic="gateway-ledger"),
         ("commands[0].status_topic", "ledger.topic", "name another topic")),
+    "statuses among answers": (_ANSWERS + _commands(status_topic="answers"),
+        ("commands[0].status_topic", "routes[0].topic", "name another topic")),
     "dead letters among commands": ('[dead_letter]\ntopic = "commands"\n' + _ANSWERS + _commands(),
         ("commands[0].topics", "dead_letter.topic", "without end")),
     "answers of no route": (_route(name="x") + _ASKED, ("commands[0].answers", "names no route")),

@@ -33,6 +33,7 @@ def _topics(settings: Settings) -> Iterator[str]:
     for number, route in enumerate(settings.routes):
         if route.dead_letter_topic is not None:
             taken.setdefault(route.dead_letter_topic, f"routes.{number}.dead_letter_topic")
+    routed = {route.topic: f"routes.{number}.topic" for number, route in enumerate(settings.routes)}
     for number, one in enumerate(settings.commands):
         for topic in one.topics:
             if topic in taken:
@@ -45,10 +46,10 @@ def _topics(settings: Settings) -> Iterator[str]:
                 f"<commands.{number}.status_topic> is also one of commands.{theirs[one.status_topic]}.topics: statuses "
                 "would be taken for commands; name another topic."
             )
-        elif one.status_topic in taken:
+        elif (other := taken.get(one.status_topic) or routed.get(one.status_topic)) is not None:
             yield (
-                f"<commands.{number}.status_topic> is also <{taken[one.status_topic]}>, whose records have another "
-                "form; name another topic."
+                f"<commands.{number}.status_topic> is also <{other}>, whose records have another form; name another "
+                "topic."
             )
 
 
