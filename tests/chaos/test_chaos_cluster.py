@@ -32,12 +32,12 @@ from tests.chaos.harness import FULL
 from tests.chaos.operate_case import Lookout
 from tests.doctor_looks import Looked, look
 from tests.producer_port import fill, running, sent, values
-from tests.waiting import passes, wait_until
+from tests.waiting import passes, until, wait_until
 
 pytestmark = pytest.mark.slow
 
 TIMES = 3 if FULL else 1
-BUSY = 1.0 if FULL else 1.6  # the short form shares its cores with other tests, and three brokers want theirs
+BUSY = 1.0 if FULL else 3.0  # the short form shares its cores with other tests, and three brokers want theirs
 GAP_S = 5.0 * BUSY  # with the recommended broker settings; 2.9 to 4.1 s were measured
 CONTROLLER_GAP_S = 8.0 * BUSY  # an election of the controller comes first, some 2 s more; 5.2 to 5.6 s
 
@@ -50,7 +50,8 @@ def admin() -> Iterator[ClusterAdmin]:
 
 @pytest.fixture
 def case(admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> Iterator[ClusterCase]:
-    with ClusterCase(admin, make_gateway, unique) as case:
+    # A request time-out longer than a gap may be: nobody waits for it.
+    with ClusterCase(admin, make_gateway, unique, kafka={"request_timeout": "20s"}) as case:
         yield case
 
 
@@ -78,33 +79,41 @@ def test_a_leader_says_that_it_waits_for_a_replica_before_the_client_gives_up(ad
     leader = another(controller)
     (follower,) = {1, 2, 3} - {controller, leader}
     admin.create(unique, [[leader, follower]])
-    asyncio.run(_written_beside_a_frozen_follower(admin, unique, leader, follower))
+    tries = asyncio.run(_written_beside_a_frozen_follower(admin, unique, leader, follower))
     (found,) = read_topic(admin.cluster.bootstrap, unique)
-    assert [record.value for record in found] == [b"before", b"waiting"]
+    assert [record.value for record in found] == [b"before", *[b"waiting"] * tries]
 
 
-async def _written_beside_a_frozen_follower(admin: ClusterAdmin, topic: str, leader: int, follower: int) -> None:
+async def _written_beside_a_frozen_follower(admin: ClusterAdmin, topic: str, leader: int, follower: int) -> int:
+    """How often it was tried: a fifth of the client's second is left to a leader that may have no time just then."""
     contacts, retried = Contacts(), asyncio.Queue[str]()
     settings = kafka_settings(admin.cluster.bootstrap, request_timeout="1s")
     producer = KafkaProducer(
         settings, "patient", [topic], None, lambda _topic, error: retried.put_nowait(str(error)), None, contacts
     )
-    async with asyncio.timeout(60), running(producer):
+    async with asyncio.timeout(120), running(producer):
         assert await sent(producer, topic, values(b"before")) is None
         assert producer._client is not None
-        connection = producer._client._conns[leader, ConnectionGroup.DEFAULT]
-        admin.cluster.freeze(follower)
-        try:
-            answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"waiting")))
-            assert "REQUEST_TIMED_OUT" in await retried.get(), "the broker's own word"
-        finally:
-            admin.cluster.thaw(follower)
+        said, tries = [""], 0
+        while "REQUEST_TIMED_OUT" not in said[0] and tries < 5:
+            tries += 1
+            admin.wait_in_sync(topic)
+            connection = producer._client._conns[leader, ConnectionGroup.DEFAULT]
+            admin.cluster.freeze(follower)
+            try:
+                answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"waiting")))
+                await until(lambda: not retried.empty() or answer.done())  # noqa: B023
+            finally:
+                admin.cluster.thaw(follower)
+            await asyncio.wait([answer])
+            assert producer.failure(answer) is None
+            said = [retried.get_nowait() for _ in range(retried.qsize())] or [""]
+        assert "REQUEST_TIMED_OUT" in said[0], f"the broker's own word; {said}"
         assert producer._client._conns[leader, ConnectionGroup.DEFAULT] is connection
         contact = contacts.get(leader)
         assert contact is not None
         assert contact.problem is None
-        await asyncio.wait([answer])
-        assert producer.failure(answer) is None
+        return tries
 
 
 def test_the_controller_killed(case: ClusterCase, admin: ClusterAdmin) -> None:
@@ -180,11 +189,15 @@ def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
         admin.cluster.freeze(victim)
         wait_until(lambda: names(case, victim, victim - 1), f"it is named; {case.gateway.problems()}", 30)
         print(f"named after {time.monotonic() - frozen:.1f} s")
-        silent = [problem["subject"] for problem in case.gateway.problems() if problem["id"] == "broker-silent"]
-        assert silent == [f"broker {victim}"], case.gateway.problems()
-        rows = {row["id"]: row for row in case.gateway.status()["kafka"]["brokers"]}
-        assert rows[victim]["mute_seconds"] >= 5
-        assert all(row["mute_seconds"] < 5 for number, row in rows.items() if number != victim)
+
+        def accused() -> list[str]:
+            return [problem["subject"] for problem in case.gateway.problems() if problem["id"] == "broker-silent"]
+
+        def mute() -> list[int]:
+            return [row["id"] for row in case.gateway.status()["kafka"]["brokers"] if row["mute_seconds"] >= 5]
+
+        wait_until(lambda: accused() == [f"broker {victim}"], lambda: f"it alone is accused; {accused()}")
+        wait_until(lambda: mute() == [victim], lambda: f"it alone is mute; {mute()}")
         down = f'{{broker="{victim}"}}'
         wait_until(lambda: case.gateway.samples("gateway_kafka_broker_up")[down] == 0, "the metrics say so")
         partition = {(row["topic"], row["partition"]): row for row in case.gateway.status()["partitions"]}
@@ -235,7 +248,7 @@ def test_doctor_tells_a_frozen_broker_from_a_dead_one_and_names_its_partitions(
             began = time.monotonic()
             looked = doctor()
             is_moving = any(len(looked.all("produce", place(node))) > 1 for node in (1, 3))
-            if not (is_moving or looked.says("No broker leads")):
+            if not (is_moving or looked.says("No broker leads") or time.monotonic() - began > 20):
                 break
             admin.cluster.thaw(frozen)
             for topic in (unique, f"{unique}-safe"):
