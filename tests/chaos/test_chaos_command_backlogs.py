@@ -201,7 +201,8 @@ def test_the_clock_steps_while_commands_wait_and_expire(
                 send(f"away-{number}", 1500 * (number - first + 1))
             site.flush()
             silent.wait(first + 1, 60)
-            wait_until(lambda: site.of(f"away-{first}"), "what waits is taken", poll_s=0.1)  # noqa: B023
+            waits = [f"{name}-{first + number}" for name in ("silent", "away") for number in range(len(steps))]
+            wait_until(lambda: all(map(site.of, waits)), "what waits is taken", poll_s=0.1)  # noqa: B023
             for number, step in enumerate(steps, first):
                 clock.write_text(step)
                 site.outcome(f"away-{number}", "expired", 60)

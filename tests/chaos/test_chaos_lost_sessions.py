@@ -44,6 +44,7 @@ def test_a_lost_session_is_said_and_accounted_for_until_it_was_seen(
         code, said = gateway.command("acknowledge")
         assert (code, "Acknowledged: 1." in said) == (ExitStatus.OK, True), said
         wait_until(lambda: gateway.metric(LOST) == 0 and not session_lost(gateway), "it was seen")
+        wait_until(gateway.settled, "nothing is in its spool")
         gateway.stop()
         lost = broker.call(lambda: len(broker.broker.lost_messages))
         found = account(kafka.bootstrap, unique, published, deadline_s=0)
