@@ -5,10 +5,10 @@ import gc
 import json
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -37,6 +37,7 @@ from tests.unit.access_parts import (
     EPOCH_S,
     FakeAuthenticator,
     FakeHasher,
+    ManualClock,
     Service,
     access_settings,
     add_users,
@@ -762,15 +763,15 @@ async def test_hostile_names_are_only_unknown(name: str) -> None:
 
 # ---- with the real database ----
 COST = passwords.Argon2Cost(8, 1)
+STILL_NS = ManualClock().now_ns
 
 
 class Real:
     """A service of the built-in database alone, or with ``others`` behind it."""
 
-    def __init__(
-        self, path: Path, clock: Callable[[], int] = time.monotonic_ns, *others: Authenticator, **tables: Any
-    ) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int] = STILL_NS, *others: Authenticator, **tables: Any) -> None:
         settings_ = access_settings(hashing={"memory": 8 << 10, "passes": 1}, **tables)
+        settings_ = settings_.model_copy(update={"answer_timeout": timedelta(minutes=1)})  # longer than may be set
         self.store = Store(path / "auth" / "auth.sqlite3")
         self.store.open()
         self.hasher = Hasher(settings_.hashing)
@@ -825,7 +826,7 @@ async def test_ones_own_login_gives_a_guesser_at_another_no_more_tries(
     directory.add(VICTIM, "of somebody else")
     identities = ["clientid", "username", "common_name"]
     real = Real(
-        tmp_path, time.monotonic_ns, JwtAuthenticator(KEYS, clock=lambda: NOW_S), directory,
+        tmp_path, STILL_NS, JwtAuthenticator(KEYS, clock=lambda: NOW_S), directory,
         database={"identities": identities}, jwt=KEYS, chain=["database", "jwt"],
     )  # fmt: skip
     add_users(real.store, User("common_name", "plc"))
@@ -978,11 +979,11 @@ async def test_bans_and_limits_hold_for_a_generated_secret_while_it_is_locked_ou
 async def test_guesses_at_who_is_locked_out_do_not_use_up_the_rate_of_the_others(tmp_path: Path) -> None:
     """A guesser's storm at a locked name, or from a locked address, costs neither another device nor the owner its
     login. What gets in counts."""
-    now_ns = time.monotonic_ns()
-    real = Real(tmp_path, lambda: now_ns, limits={"logins_per_second": 12, "cache_entries": 0})
+    clock = ManualClock()
+    real = Real(tmp_path, clock.now_ns, limits={"logins_per_second": 12, "cache_entries": 0})
     secret, other = real.add_device("press-7"), real.add_device("press-8")
     await guess_until_locked(real, "press-7")
-    now_ns += 2_000_000_000
+    clock.forward(2)
     for number in range(200):
         assert (await real.access.login(login("press-7", f"storm {number}"))).reason == "locked_out"
     assert (await real.access.login(login("press-8", other))).reason == "verified"
