@@ -46,7 +46,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-async def users(path: Path, store: Store) -> AsyncIterator[UsersFileAuthenticator]:
+async def users(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[UsersFileAuthenticator]:
+    monkeypatch.setattr("auth.backends.users_file._LOOK_S", 3600.0)  # only the test looks at the file
     hasher = Hasher(HASHING)
     one = UsersFileAuthenticator(AuthSettings(users_file=AuthUsersFileSettings(file=path)), store, hasher)
     yield one
