@@ -137,6 +137,7 @@ class TestFile:
         with pytest.raises(BackendDownError, match="there is no such file"):
             store.refresh()
         with monkeypatch.context() as patched:
+            patched.setattr("auth.store.store._REOPEN_NS", 1 << 60)
             patched.setattr(Store, "_look", lambda _self: pytest.fail("it was tried"))
             with pytest.raises(BackendDownError, match="no such file"):
                 store.find_user("username", "a")
