@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from auth.store.edit import Editor
 from auth.store.records import User
 from auth.store.store import Store
 from auth.store.writer import Writer
+from tests.kinds import there
 from tests.unit.access_parts import opened_store
 from tests.waiting import wait_until
 
@@ -42,7 +42,7 @@ def test_what_is_submitted_is_written_in_a_thread(store: Store) -> None:
         editor.users.add(User("username", "a"))
 
     assert store.writer.submit(change)
-    assert store.writer.flush(10)
+    assert store.writer.flush(60)
     assert (names(store), threads) == ({"a"}, ["auth-writer"])
     assert store.audit(1)[0].by == "service"
 
@@ -50,7 +50,7 @@ def test_what_is_submitted_is_written_in_a_thread(store: Store) -> None:
 def test_a_refused_change_does_not_take_others_with_it(store: Store) -> None:
     for name in ("a", "", "b"):
         store.writer.submit(adds(name))
-    assert store.writer.flush(10)
+    assert store.writer.flush(60)
     assert names(store) == {"a", "b"}
     assert (store.writer.written, store.writer.dropped) == (2, 1)
 
@@ -62,7 +62,7 @@ def test_a_change_that_is_refused_halfway_leaves_nothing(store: Store) -> None:
 
     store.writer.submit(halfway)
     store.writer.submit(adds("a"))
-    assert store.writer.flush(10)
+    assert store.writer.flush(60)
     assert names(store) == {"a"}
 
 
@@ -73,7 +73,7 @@ def test_while_the_database_is_locked_changes_wait(store: Store) -> None:
         wait_until(lambda: not store.writer._working)  # it has tried, and could not
         assert store.writer.waiting == 1
         store.writer.submit(adds("b"))
-    assert store.writer.flush(20)
+    assert store.writer.flush(60)
     assert names(store) == {"a", "b"}
     assert store.writer.dropped == 0
 
@@ -83,7 +83,7 @@ def test_what_finds_no_room_is_dropped_and_counted(store: Store, monkeypatch: py
     with store.edit("somebody"):
         taken = [store.writer.submit(adds(f"u{number}")) for number in range(5)]
     assert taken == [True, True, True, False, False]
-    assert store.writer.flush(20)
+    assert store.writer.flush(60)
     assert names(store) == {"u0", "u1", "u2"}
     assert store.writer.dropped == 2
 
@@ -115,7 +115,7 @@ async def test_who_stops_waiting_disturbs_nothing(store: Store) -> None:
 def test_closing_writes_what_waits_and_takes_no_more(store: Store) -> None:
     for number in range(300):  # more than one transaction takes
         store.writer.submit(adds(f"u{number}"))
-    store.writer.close(30)
+    store.writer.close(60)
     assert len(names(store)) == 300
     assert not store.writer.submit(adds("late"))
 
@@ -123,8 +123,7 @@ def test_closing_writes_what_waits_and_takes_no_more(store: Store) -> None:
 def test_closing_with_a_broken_database_ends(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "none" / "auth.sqlite3")
     writer.submit(adds("a"))
-    began = time.monotonic()
-    writer.close(20)
-    assert time.monotonic() - began < 15
+    writer.close(60)
+    assert not there(writer._thread).is_alive()
     assert writer.waiting == 0
     assert writer.dropped == 1
