@@ -65,7 +65,7 @@ def test_span_counts_what_is_burnt_in_it_and_nothing_before() -> None:
         say(process)
         assert hear(process) == "done\n"
         span = clock.stop()
-    assert 0.1e9 <= span.cpu.total_ns <= 0.15e9
+    assert 0.1e9 <= span.cpu.total_ns < 0.3e9
     assert span.ns >= span.cpu.total_ns
 
 

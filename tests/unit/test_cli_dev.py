@@ -58,8 +58,9 @@ def server_of_another_project(folder: Path) -> Iterator[list[str]]:
 
 
 def test_brokers_of_other_projects_are_named_and_can_be_stopped(
-    cache: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(brokers, "_ANSWER_SECONDS", 60.0)
     with server_of_another_project(cache / "dev-x") as asked:
         assert main(["dev", "status"]) == 1
         assert capsys.readouterr().out.splitlines() == [

@@ -165,7 +165,7 @@ async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(commanding, "prepare_topics", nothing)
     runner = make_command_runner(lambda: None)
     runner._tail.read = read  # type: ignore[method-assign, assignment]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await runner._consume()
     assert reads > 5
 

@@ -653,7 +653,9 @@ def health_port() -> Iterator[int]:
 
 @pytest.fixture
 def healthcheck() -> Any:
-    return load_script(DEPLOY / "healthcheck.py")
+    module = load_script(DEPLOY / "healthcheck.py")
+    module.TIMEOUT_SECONDS = 60.0
+    return module
 
 
 def test_the_health_check_asks_where_the_gateway_listens(healthcheck: Any, tmp_path: Path) -> None:
