@@ -1,6 +1,7 @@
 """Consumers that settings name are watched: what they owe is a metric, and a problem once it is old."""
 
 import contextlib
+import re
 import time
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -92,7 +93,8 @@ async def test_a_consumer_that_stopped_is_a_problem_and_a_young_lag_none() -> No
     await watch.look()
     (problem,) = watch.problems()
     assert (problem.id, problem.severity, problem.subject) == ("consumer-lag", "warning", "reader t")
-    assert problem.text == "30 records of topic t wait for group reader, for 600 s: member billing-1 commits nothing."
+    text = re.sub(r"for 6\d\d s", "for 600 s", problem.text)  # time goes on meanwhile
+    assert text == "30 records of topic t wait for group reader, for 600 s: member billing-1 commits nothing."
     assert "gateway groups describe reader" in problem.check
     admin.member = False
     await watch.look()

@@ -46,7 +46,7 @@ class Worker:
     ) -> None:
         settings = Settings(http=HttpSettings(host=host, port=port, token=token))
         self.metrics = Metrics(settings)
-        self.lifecycle = Lifecycle()
+        self.lifecycle = Lifecycle(now_ns=lambda: SECOND_NS)  # stands still
         self.ledger = Ledger(lambda: 3)
         self.metrics.watch_ledger(self.ledger)
         self.snapshot = GOOD
@@ -64,7 +64,7 @@ class Worker:
 async def serving(worker: Worker) -> AsyncIterator[aiohttp.ClientSession]:
     await worker.server.start()
     try:
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=60)
         async with aiohttp.ClientSession(worker.server.url, timeout=timeout) as client:
             yield client
     finally:
