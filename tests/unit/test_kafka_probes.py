@@ -33,12 +33,12 @@ def of(client: Client, broker: int) -> Contact:
 
 async def probed(client: Client, contact: Contact) -> None:
     client.probe(contact)
-    await within(5, asyncio.gather(*client._probing.values()))
+    await within(60, asyncio.gather(*client._probing.values()))
 
 
 async def test_who_was_asked_for_metadata_and_who_answered_is_noted(wire: Wire, client: Client) -> None:
     wire.silent = {"1"}
-    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert await within(60, client._metadata_update(client.cluster, {"telemetry"}))
     assert of(client, 1).asked_ns
     assert (of(client, 2).asked_ns, of(client, 2).answered_ns > 0) == (0, True)
     assert (of(client, 3).asked_ns, of(client, 3).answered_ns) == (0, 0), "nobody asked it"
@@ -46,7 +46,7 @@ async def test_who_was_asked_for_metadata_and_who_answered_is_noted(wire: Wire, 
 
 async def test_a_broker_that_cannot_be_connected_to_says_why(wire: Wire, client: Client) -> None:
     wire.refusing = {"1"}
-    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert await within(60, client._metadata_update(client.cluster, {"telemetry"}))
     assert of(client, 1).problem == "1 refuses"
 
 
@@ -75,7 +75,7 @@ async def test_a_frozen_broker_takes_connections_and_is_probed_once_at_a_time(wi
         client.probe(contact)
         assert len(client._probing) == 1
         assert (contact.accepts, contact.refuses, contact.asked_ns > 0) == (True, False, True)
-        await within(5, client.close())
+        await within(60, client.close())
     assert not client._probing
 
 

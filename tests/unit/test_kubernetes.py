@@ -160,6 +160,7 @@ class Kubernetes(http.server.BaseHTTPRequestHandler):
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs the hook in the pod of a number, while there are to be so many; gives status, log and gateway's calls."""
     module = load_script(FOLDER / "pre_stop.py")
+    module.TIMEOUT_S = 60.0  # the server is a thread of a busy process
 
     authority = Authority(tmp_path / "account")
     (tmp_path / "account/ca.crt").write_bytes(authority.ca_file.read_bytes())
