@@ -19,7 +19,7 @@ from gateway.local.runtime.mirror import Mirror, find_mirror
 from gateway.local.runtime.progress import Download, print_progress
 from tests.terminal import Terminal
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class TestPorts:
