@@ -3,9 +3,9 @@
     gateway stream silver
 
 Exactly once in effect: both tables are written by a MERGE that inserts what they do not have, so a batch that is run
-again adds nothing, nor does a checkpoint that begins anew. Readings that silver cannot have yet are appended instead,
-in the pass that decodes them; ``reach`` says which those are. Silver comes first. A crash between the two leaves the
-batch uncommitted, and when it is run again only the quarantine is written.
+again adds nothing, nor does a checkpoint that begins anew. Readings that are good at first look and that silver cannot
+have yet (see ``reach``) are appended instead, in the pass that decodes them. Silver comes first. A crash between the
+two leaves the batch uncommitted, and when it is run again only the quarantine is written.
 """
 
 from collections.abc import Sequence
@@ -104,8 +104,8 @@ class _BatchWriter:
         self._tables, self._registry, self._checkpoint = tables, registry, checkpoint
         self._schemas, self._decoding = schemas, Decoding(schemas)
         self._is_plain = True
-        """Whether the batch before had next to nothing but readings that are good at first look and that silver could
-        not have."""
+        """Whether the next batch is tried in one pass: of the batch before, at most half needed a second look, or none
+        of those that were not tried."""
 
     def write(self, records: DataFrame, batch: int) -> None:  # called for each batch
         counts = self._in_one_pass(records, batch) if self._is_plain else None
@@ -164,10 +164,11 @@ class _BatchWriter:
                 if note is not None and new is not None and brought.new and not is_appended:
                     self._tables.append(readings(kept.where(new)), note.writer, batch)
             if brought.readings > brought.new:
-                if new is None:
-                    self._tables.insert(kept, brought)
+                rest = kept if new is None else kept.where(~new)
+                if new is None or is_appended:  # where a first look found fault, readings are new to the note
+                    self._tables.insert(rest, brought)
                 else:
-                    self._tables.merge(kept.where(~new), brought)
+                    self._tables.merge(rest, brought)
             if brought.bad:
                 self._tables.reject(kept, brought)
         counts = BatchCounts(brought.readings + brought.bad, brought.bad)

@@ -57,8 +57,8 @@ def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, 
         **{name: F.col(name) for name in ("reason", "detail", "key", "value", "headers")},
     }
     reject = F.struct(*(aside[name].alias(name) for name in QUARANTINE.names if name != "ingested_at"))
-    told = {REJECT: F.when(F.col("reason").isNotNull(), reject)} if "reason" in decoded.columns else {}
-    kept = [CLOCKED, *told, GOOD, *([WAS] if WAS in decoded.columns else [])]
+    reject_column = {REJECT: F.when(F.col("reason").isNotNull(), reject)} if "reason" in decoded.columns else {}
+    kept = [CLOCKED, *reject_column, GOOD, *([WAS] if WAS in decoded.columns else [])]
     return (
         decoded.withColumns(
             {
@@ -72,7 +72,7 @@ def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, 
                 **place,
                 "gateway": header(GATEWAY_ID),
                 CLOCKED: F.coalesce(clocked, F.lit(True)),
-                **told,
+                **reject_column,
             }
         )
         .withColumns({"record_id": _record_id(), "event_date": F.to_date("event_time")})

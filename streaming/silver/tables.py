@@ -112,8 +112,8 @@ class SilverTables:
     def insert(self, rows: DataFrame, brought: Arrivals) -> int:
         """Adds the readings that silver does not have yet, each once, and returns how many those were.
 
-        ``rows`` as ``rows.judged`` made them, which are read several times: hold them. For tools: the job
-        looks such rows up from now on.
+        ``rows`` as ``rows.judged`` made them, which are read several times: hold them. The note of
+        ``reach`` has them first: a job that reads it looks such rows up from now on.
         """
         self.reach.raise_note(readings(rows))
         return self.merge(rows, brought)

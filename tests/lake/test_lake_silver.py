@@ -1,5 +1,6 @@
 """The job ``silver``: every reading once, whatever came twice, late, with a wrong clock or broken."""
 
+import json
 import shutil
 import threading
 from dataclasses import replace
@@ -175,6 +176,8 @@ def test_readings_that_silver_cannot_have_are_appended_while_they_are_decoded(
         "WRITE",
     ]
     assert [(it.rows, it.quarantined) for it in events] == [(2, 0), (2, 0), (4, 1), (2, 0), (3, 0), (2, 0)]
+    note = json.loads((tmp_path / "lake" / "silver.reach.json").read_text())
+    assert [of["0"] for of in note["offsets"].values()] == [13], "who takes the note over looks that reading up"
     assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 1
 
 
