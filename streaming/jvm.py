@@ -74,25 +74,25 @@ def _mark(snapshot: Any, writer: str) -> int:
 
 def delta_append(rows: DataFrame, url: str, writer: str, batch: int) -> int:
     """Adds rows to a Delta table with a mark, ``batch`` as the ``txnVersion`` of the ``txnAppId`` ``writer``, if the
-    table's own is lower. Returns the table's mark as it was. As ``rows.write`` with these options does, but for where
-    the mark is looked up: the first batch of a process takes 4 CPU s less, each later one a third."""
+    table's own is lower. Returns the table's mark as it was. As ``rows.write`` with these options does, but that has a
+    Spark job look the mark up each time."""
     spark, session = rows.sparkSession, _session(rows.sparkSession)
     delta, none = "org.apache.spark.sql.delta", java_class(rows.sparkSession, "scala.Option").empty()
     to_scala = java_class(spark, "org.apache.spark.api.python.PythonUtils")
     log = java_class(spark, f"{delta}.DeltaLog").forTable(session, url)
-    change = log.startTransaction(none, none)
-    change.readTxn().addOne(writer)  # so that of two at once with this mark one fails
-    before = _mark(change.snapshot(), writer)
+    transaction = log.startTransaction(none, none)
+    transaction.readTxn().addOne(writer)  # so that of two at once with this mark one fails
+    before = _mark(transaction.snapshot(), writer)
     if before < batch:
-        marked = to_scala.toScalaMap({"txnAppId": writer, "txnVersion": str(batch)})
-        options = java_class(spark, f"{delta}.DeltaOptions")(marked, session.sessionState().conf())
-        mode, nothing = java_class(spark, "org.apache.spark.sql.SaveMode").Append, to_scala.toScalaMap({})
+        mark = to_scala.toScalaMap({"txnAppId": writer, "txnVersion": str(batch)})
+        options = java_class(spark, f"{delta}.DeltaOptions")(mark, session.sessionState().conf())
+        mode, no_tags = java_class(spark, "org.apache.spark.sql.SaveMode").Append, to_scala.toScalaMap({})
         new: Any = rows._jdf  # noqa: SLF001
         command = java_class(spark, f"{delta}.commands.WriteIntoDelta")(
-            log, mode, options, to_scala.toSeq([]), nothing, new, none, none, False
+            log, mode, options, to_scala.toSeq([]), no_tags, new, none, none, False
         )
-        told = java_class(spark, f"{delta}.DeltaOperations$Write")(mode, *[none] * 8)
-        change.commitIfNeeded(command.write(change, session, none, False), told, nothing)
+        operation = java_class(spark, f"{delta}.DeltaOperations$Write")(mode, *[none] * 8)
+        transaction.commitIfNeeded(command.write(transaction, session, none, False), operation, no_tags)
     return before
 
 
