@@ -13,7 +13,7 @@ _FRAME_BYTES = 1024  # a batch's header and a record's own (some 90 bytes), key 
 
 
 def largest_request(kafka: KafkaSettings) -> int:
-    """Most bytes of a produce request: a mebibyte of batches (``bridge.kafka.batch``), or one that is larger."""
+    """Most bytes of a produce request: a mebibyte (``bridge.kafka.batch``), or one larger batch; and its frame."""
     return max(1 << 20, kafka.batch_bytes, kafka.max_record_bytes) + _FRAME_BYTES
 
 

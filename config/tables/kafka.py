@@ -92,7 +92,7 @@ class KafkaSettings(Table):
     """Size at which a partition's batch is closed, before compression. Large: more memory for each partition."""
 
     max_request_bytes: Annotated[ByteCount, Field(ge=1024, le=(1 << 31) - 1)] = 100 * 1024 * 1024
-    """The broker's `socket.request.max.bytes`. A request carries 1 MiB, or one larger batch: the start checks it."""
+    """The broker's `socket.request.max.bytes`. Requests have at most 1 MiB, or one larger batch: the start checks."""
 
     max_message_bytes: Annotated[ByteCount, Field(ge=1024, le=(1 << 31) - 1)] = 1_048_588
     """The broker's `message.max.bytes` (a topic's `max.message.bytes`), its largest batch. The start checks

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.kafka.batch import REQUEST_BYTES
 from config.errors import ConfigError
 from config.loading.load import _RELATIONS, Loaded, load
 from config.relations.rules import View, check
@@ -129,7 +130,7 @@ CONTRADICTIONS = {
         ("kafka.batch_bytes = 2MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse full batches")),
     "record beyond the broker": Case('[kafka]\nmax_record_bytes = "1MiB"',
         ("kafka.max_record_bytes = 1MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse records")),
-    "a request beyond the broker": Case('[kafka]\nmax_request_bytes = "1MiB"',
+    "a request beyond the broker": Case(f'[kafka]\nmax_request_bytes = "{REQUEST_BYTES}B"',
         ("kafka.max_request_bytes = 1MiB", "kafka.batch_bytes = 256KiB (default)", "close the connection")),
     "a topic declared twice": Case(2 * '[[kafka.topics.declare]]\nname = "t"\n',
         ("kafka.topics.declare", 'topic "t" 2 times', "not clear")),
@@ -304,6 +305,7 @@ DOUBTS = {
 }  # fmt: skip
 
 SOUND = {
+    "a request as large as the broker takes": f'[kafka]\nmax_request_bytes = "{REQUEST_BYTES + 1024}B"',
     "memory beyond a request": '[flow]\nmemory_bytes = "256MiB"\n' + route(topic="${topic[1]}"),
     "store and forward": "[spool]\nafter = 0",
     "a small spool that is off": "[spool]\nenabled = false",

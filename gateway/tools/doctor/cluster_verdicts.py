@@ -206,8 +206,9 @@ def _judge_request_size(findings: Findings, settings: Settings, admin: AdminFact
     if low := [f"broker {node} takes {bytes_text(limit)}" for node, limit in limits.items() if limit < largest]:
         check.fail(
             f"A request of the gateway has up to {bytes_text(largest)}; {'; '.join(low)} (socket.request.max.bytes). "
-            "It would hang up on it, again and again.",
-            "Raise socket.request.max.bytes, or lower kafka.batch_bytes and kafka.max_record_bytes above 1 MiB.",
+            "Such a broker would end the connection, again and again.",
+            "Raise socket.request.max.bytes; where kafka.batch_bytes or kafka.max_record_bytes is more than 1 MiB, "
+            "lowering it helps, too.",
             status=ExitStatus.CONFIG,
         )
     else:
