@@ -140,7 +140,7 @@ class Dispatcher:
 
     def _take_command(self, owned: OwnedPartition, record: LoggedRecord, now_ns: int, now_ms: int) -> None:
         """Enter a record's command, as far as an earlier owner left it; a record that is none is a dead letter."""
-        known = owned.take(record, self.plan.settings.id_header)
+        known = owned.take(record)
         if known is not None and known.mark is Mark.FINISHED:
             return
         self.account.consumed += 1

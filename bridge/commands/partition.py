@@ -100,7 +100,7 @@ class OwnedPartition:
 
     # --- records and statuses ------------------------------------------------------------------------
 
-    def take(self, record: LoggedRecord, id_header: str) -> Known | None:
+    def take(self, record: LoggedRecord) -> Known | None:
         """Note a record of commands. Returns what an earlier owner did with it; None for a new one."""
         map_, offset = self.map, record.place.offset
         self._is_changed = True
@@ -110,9 +110,8 @@ class OwnedPartition:
         map_.take(offset)
         known = self._earlier_of(offset)
         if known is not None and self._is_unknown:
-            ids = [value for name, value in record.headers if name == id_header]
-            # Without that header: it may have been renamed together with the group, so the id is in another one.
-            is_named = not known.own_id or known.own_id in (ids or [value for _, value in record.headers])
+            # In whichever header: that of ids may have been renamed together with the group.
+            is_named = not known.own_id or known.own_id in [value for _, value in record.headers]
             if known.at_ms + SKEW_MS < record.timestamp_ms or not is_named:
                 known = None  # it is of a record that had this place before
         if mark is Mark.FINISHED or (known is None and mark is not None):
