@@ -31,7 +31,8 @@ def write(path: Path, text: str) -> None:
             os.fsync(descriptor)
         draft.replace(path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error tells
+            draft.unlink()
         raise
     sync_folder(path.parent)
 

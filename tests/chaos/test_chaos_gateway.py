@@ -25,7 +25,8 @@ def load_for(case: Case, seconds: float) -> None:
 def test_restarted_under_load(make_case: MakeCase) -> None:
     """The only gateway, by SIGTERM: missing 0, and no duplicates, for an orderly stop acknowledges what it has sent.
 
-    EMQX drops nothing: window 32, queue 1000 in each of four sessions are 4,000 messages, two seconds and more."""
+    EMQX drops nothing: window 32, queue 1000 (in the full form) in each of four sessions are 4,000 messages, two
+    seconds and more."""
     case = make_case(in_order(QUEUE), rate=600, shutdown_timeout="5m")
     gateway = case.gateway
     load_for(case, SECONDS)
@@ -47,7 +48,8 @@ def test_restarted_under_load(make_case: MakeCase) -> None:
 
 
 def test_four_thousand_messages_a_second_from_an_emqx_at_its_defaults(make_case: MakeCase) -> None:
-    """The queue of 1000 is a quarter of a second at this rate: whoever dawdles makes EMQX drop messages."""
+    """The queue of 1000 is a quarter of a second at this rate: whoever dawdles makes EMQX drop messages, in the full
+    form."""
     case = make_case(in_order(QUEUE))
     case.broker.start_load(4000, devices=200, size=200)
     case.flows(64_000 if FULL else 16_000)

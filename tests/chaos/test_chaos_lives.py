@@ -183,8 +183,9 @@ def test_killed_three_times_in_a_burst_from_mosquitto(
 
 @pytest.mark.parametrize("verb", ["retire", pytest.param("restart", marks=in_full_form)])
 def test_one_of_two_leaves_an_emqx_at_its_defaults(verb: str, make_case: MakeCase, make_gateway: MakeGateway) -> None:
-    """Window 32, queue 1000, 4,000 messages a second over eight sessions. Nothing may be dropped or sent to nobody:
-    neither at a scale-in, nor while one of the two is restarted, whose sessions fill their queues in two seconds."""
+    """Window 32, queue 1000 (in the full form), 4,000 messages a second over eight sessions. Nothing may be dropped or
+    sent to nobody: neither at a scale-in, nor while one of the two is restarted, whose sessions fill their queues in
+    two seconds."""
     tables = [{"instance": f"gateway-{n}", "mqtt": {"client_id": f"{n}-${{session}}"}} for n in (1, 2)]
     case = make_case(Rules(queue=QUEUE), **tables[1])
     broker = case.broker

@@ -106,7 +106,8 @@ def roll(case: Case, workers: int, sessions: int, is_short: Callable[[Absence], 
 
 
 def test_rolled_under_load_at_an_emqx_with_its_defaults(make_case: MakeCase) -> None:
-    """Window 32, queue 1000: two workers of two sessions. An orderly hand-over acknowledges what it has."""
+    """Window 32, queue 1000 (in the full form): two workers of two sessions. An orderly hand-over acknowledges what it
+    has."""
     case = make_case(in_order(QUEUE), workers=2, mqtt={"sessions": 2})
     roll(case, 2, 2, lambda absence: absence.seconds <= 0.3)
     case.finish(copies=0)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _READY_S = 60.0
 _GATEWAY_STOP_S = 40.0  # its own shutdown_timeout is 25 s
-_SPARK_BATCH_S = 90.0  # what a last batch of Spark may take on busy cores; without its end there is no report
+_SPARK_BATCH_S = 95.0  # 90 for a last batch of Spark on busy cores, without whose end there is no report; 5 for the end
 _SPARK_STOP_S = _SPARK_BATCH_S + 60.0  # the report is drawn in it
 _POLL_S = 0.1
 _GUARD_S = 10.0
