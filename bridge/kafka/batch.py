@@ -20,7 +20,6 @@ _CRC, _CRC_AT, _CHECKED_FROM = Struct(">I"), 17, 21
 _PRODUCER, _PRODUCER_AT = Struct(">qhi"), 43
 COMPILED = not record_writer.__file__.endswith(".py")
 REQUEST_BYTES = 1 << 20  # encoding and writing a request holds some five copies of it
-_NAME_BYTES = 300  # of a topic, at most, and of the numbers beside it
 
 
 class KafkaBatch:
@@ -126,12 +125,11 @@ def requests(handovers: list[Handover]) -> Iterator[list[Handover]]:
     together: list[Handover] = []
     size = 0
     for handover in handovers:
-        added = len(handover.data) + _NAME_BYTES
-        if together and size + added > REQUEST_BYTES:
+        if together and size + len(handover.data) > REQUEST_BYTES:
             yield together
             together, size = [], 0
         together.append(handover)
-        size += added
+        size += len(handover.data)
     yield together
 
 

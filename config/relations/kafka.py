@@ -10,11 +10,13 @@ from config.settings import KafkaSettings, Settings
 from config.values.names import check_kafka_topic
 
 _FRAME_BYTES = 1024  # a batch's header and a record's own (some 90 bytes), key and ordinary headers
+_NAMES_BYTES = 64 * 1024  # a request's head, and the names of some hundred topics
 
 
 def largest_request(kafka: KafkaSettings) -> int:
-    """Most bytes of a produce request: a mebibyte (``bridge.kafka.batch``), or one larger batch; and its frame."""
-    return max(1 << 20, kafka.batch_bytes, kafka.max_record_bytes) + _FRAME_BYTES
+    """Most bytes of a produce request: a mebibyte of batches (``bridge.kafka.batch``), or one larger batch; and names
+    of topics."""
+    return max(1 << 20, kafka.batch_bytes, kafka.max_record_bytes) + _NAMES_BYTES
 
 
 def _declared_once(settings: Settings) -> Iterator[str]:

@@ -305,7 +305,7 @@ DOUBTS = {
 }  # fmt: skip
 
 SOUND = {
-    "a request as large as the broker takes": f'[kafka]\nmax_request_bytes = "{REQUEST_BYTES + 1024}B"',
+    "a request as large as the broker takes": f'[kafka]\nmax_request_bytes = "{REQUEST_BYTES + (64 << 10)}B"',
     "memory beyond a request": '[flow]\nmemory_bytes = "256MiB"\n' + route(topic="${topic[1]}"),
     "store and forward": "[spool]\nafter = 0",
     "a small spool that is off": "[spool]\nenabled = false",
