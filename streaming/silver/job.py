@@ -104,8 +104,8 @@ class _BatchWriter:
         self._tables, self._registry, self._checkpoint = tables, registry, checkpoint
         self._schemas, self._decoding = schemas, Decoding(schemas)
         self._is_plain = True
-        """Whether the next batch is tried in one pass: of the batch before, at most half needed a second look, or none
-        of those that were not tried."""
+        """Whether the next batch is tried in one pass: of the batch before, at most half needed the second look; none
+        at all, if it was not tried itself."""
 
     def write(self, records: DataFrame, batch: int) -> None:  # called for each batch
         counts = self._in_one_pass(records, batch) if self._is_plain else None
