@@ -47,10 +47,9 @@ def note_end(path: Path, text: str) -> None:
 
 
 def create(path: Path, text: str) -> None:
-    """Write a new file, whole or not at all. Blocks for two fsyncs. Raises FileExistsError, and other OSErrors."""
-    if os.path.lexists(path):
-        raise FileExistsError(path)
-    write(path, text)
+    """Write a new file; after a failure there is none. Blocks for two fsyncs. Raises FileExistsError, other OSErrors."""
+    with new_file(path, 0o644) as file:  # in place: a draft could be a file of the user's own
+        file.write(text)
 
 
 def remove(path: Path) -> bool:
@@ -65,8 +64,8 @@ def remove(path: Path) -> bool:
 
 @contextlib.contextmanager
 def new_file(path: Path, mode: int) -> Iterator[TextIO]:
-    """A large file that was not there, durable at the end. After a failure there is none, since a part could be taken
-    for all of it. Raises FileExistsError, and other OSErrors."""
+    """A file that was not there, durable at the end. After a failure there is none, since a part could be taken for all
+    of it. Raises FileExistsError, and other OSErrors."""
     with open(path, "x", encoding="utf-8", newline="\n", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         try:
             yield file

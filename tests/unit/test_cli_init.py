@@ -43,9 +43,12 @@ def test_a_filter_without_a_level_for_the_device_has_none(cli: Cli, tmp_path: Pa
 
 
 def test_nothing_is_overwritten(tmp_path: Path, cli: Cli) -> None:
-    (tmp_path / "gateway.toml").write_text("mine")
+    mine = [tmp_path / "gateway.toml", tmp_path / "other.toml.draft"]
+    for file in mine:
+        file.write_text("mine")
     assert "gateway.toml is there already, and is left as it is" in cli("init", status=ExitStatus.CONFIG).err
-    assert (tmp_path / "gateway.toml").read_text() == "mine"
+    cli("init", "other.toml")
+    assert [file.read_text() for file in mine] == ["mine", "mine"]
 
 
 def test_what_cannot_be_written_whole_is_not_there(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
