@@ -1,7 +1,6 @@
 """The service that EMQX asks about logins and topics: its HTTP side, metrics, and process. ``auth`` decides.
 
 dialect.py        reads the bodies of EMQX's questions
-listener.py       EMQX's port: a bounded number of connections, and TLS with renewable certificates
 metrics.py        the metrics of ``gateway auth serve``; docs/metrics.md prints them with the gateway's own
 operator.py       answers on the operator's port: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``
 process.py        ``gateway auth serve``: makes, starts, watches and stops the parts of the service

@@ -19,11 +19,12 @@ import structlog
 
 from bridge.fresh_secret import fresh
 from bridge.waiting import end_tasks
+from config.error_words import words
 from config.values.grammar import nanoseconds
 from gateway.auth_service.dialect import DENY, Dialect, UnreadableError
-from gateway.auth_service.listener import Listener
 from gateway.auth_service.metrics import RESULTS
 from gateway.http.connection import Connection, Exchange
+from gateway.http.listener import Listener
 
 if TYPE_CHECKING:
     import ssl
@@ -115,11 +116,13 @@ class AuthServer:
         self._listener = Listener(
             settings.host,
             settings.port,
+            names=("auth.host", "auth.port"),
             connect=lambda: Connection(self, asyncio.get_running_loop()),
             room=self._make_room,
             context=(lambda: None) if context is None else context,
             handshake_timeout_s=self.read_timeout_s,
-            refused=self._lose_connection,
+            failed=self._note_failure,
+            paused=self._note_pause,
         )
         self._address = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._scheme = "http" if context is None else "https"
@@ -331,12 +334,26 @@ class AuthServer:
         if len(self._connections) + joining < self._limit:
             return True
         if not self._strangers:
+            self._lose_connection("full")
             return False
         oldest = next(iter(self._strangers))
         del self._strangers[oldest]
         oldest.abort()  # it leaves _connections in the next turn of the loop, so there is one too many until then
         self._lose_connection("evicted")
         return True
+
+    def _note_failure(self, error: OSError) -> None:
+        self._lose_connection("tls")
+        _log.warning("auth_connection_failed", error=words(error), repeat_key="join")
+
+    def _note_pause(self, error: OSError) -> None:
+        _log.error(
+            "auth_connections_not_taken",
+            error=words(error),
+            consequence="new connections wait",
+            check="the limit of open files (ulimit -n)",
+            repeat_key="accept",
+        )
 
     def _lose_connection(self, reason: str) -> None:
         self._metrics.connections_refused.child(reason).value += 1

@@ -47,7 +47,7 @@ def note_end(path: Path, text: str) -> None:
 
 
 def create(path: Path, text: str) -> None:
-    """Write a new file; after a failure there is none. Blocks for two fsyncs. Raises FileExistsError, other OSErrors."""
+    """Write a new file; after a failure there is none. Blocks for two fsyncs. Raises FileExistsError, OSErrors."""
     with new_file(path, 0o644) as file:  # in place: a draft could be a file of the user's own
         file.write(text)
 

@@ -7,8 +7,6 @@ A worker without a supervisor has one, and so have a supervisor and the access s
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 import time
 from collections.abc import Mapping
 from email.utils import formatdate
@@ -18,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.waiting import end_tasks, until_set
-from config.errors import ExitStatus, GatewayError
+from config.error_words import words
 from gateway.http.answers import PATHS, Answer, Answers, json_answer
 from gateway.http.connection import Connection, Exchange
 from gateway.http.guard import Guard, Question, Verdict
+from gateway.http.listener import Listener
 from gateway.http.tls import TlsContext
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _LINGER_S: Final = 0.5  # a stop waits so long for answers under way; none takes more than milliseconds
 _CONNECTIONS: Final = 100  # beyond them the oldest is closed: whoever can reach the port cannot use up the descriptors
+_HANDSHAKES: Final = 100  # TLS handshakes under way, each with buffers of 0.25 MB; beyond them the oldest is ended
 _HANDSHAKE_S: Final = 10.0
 
 PAGES: Final = ("/", "/runbook")
@@ -46,19 +46,6 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-
-
-class HttpPortError(GatewayError):
-    """The port cannot be opened. ``host`` and ``port`` are those of the settings, ``names`` what these are called."""
-
-    exit_status = ExitStatus.UNAVAILABLE
-
-    def __init__(
-        self, host: str, port: int, cause: OSError | UnicodeError, names: tuple[str, str] = ("http.host", "http.port")
-    ) -> None:
-        super().__init__(_explain(host, port, cause, *names))
-        self.host = host
-        self.port = port
 
 
 class HttpServer:
@@ -85,8 +72,7 @@ class HttpServer:
         self._names = names
         self._paths = (*PAGES, *PATHS) if page else PATHS
         self._pages: dict[str, Document | None] = {}
-        self._socket: socket.socket | None = None
-        self._accepting: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._connections: dict[Connection, None] = {}  # the oldest first
         self._responding: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
@@ -95,9 +81,8 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The port that was opened, which ``http.port = 0`` leaves to the system; only between start and stop."""
-        assert self._socket is not None, "the HTTP port is not open"
-        port: int = self._socket.getsockname()[1]
-        return port
+        assert self._listener is not None, "the HTTP port is not open"
+        return self._listener.port
 
     @property
     def url(self) -> str:
@@ -117,25 +102,27 @@ class HttpServer:
             ConfigError: a file of ``http.tls`` cannot be used.
         """
         context = None if self._tls is None else TlsContext(self._tls, "http.tls", optional=True).following()
-        try:
-            self._socket = await listening_socket(self._host, self._port)
-        except (OSError, UnicodeError) as error:
-            raise HttpPortError(self._host, self._port, error, self._names) from error
         loop = asyncio.get_running_loop()
-        self._accepting = await loop.create_server(
-            lambda: Connection(self, loop),
-            sock=self._socket,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else _HANDSHAKE_S,
+        self._listener = Listener(
+            self._host,
+            self._port,
+            names=self._names,
+            connect=lambda: Connection(self, loop),
+            room=self._make_room,
+            context=lambda: context,
+            handshake_timeout_s=_HANDSHAKE_S,
+            failed=lambda _error: None,  # a stranger's handshake harms nobody else
+            paused=self._note_pause,
         )
+        await self._listener.open()
         _log.info("http_listening", url=self.url)
 
     async def stop(self, deadline_ns: int) -> None:
         """Finishes the answers under way, for half a second at most, and closes the port."""
         self._stopping = True
-        if self._accepting is not None:
-            self._accepting.close()
-            self._accepting = self._socket = None
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
         for connection in list(self._connections):
             connection.end()
         if self._connections:
@@ -144,6 +131,24 @@ class HttpServer:
         for connection in list(self._connections):
             connection.abort()
         await end_tasks(*self._responding)
+
+    # ---- called by the listener ----
+
+    def _make_room(self, handshakes: int) -> bool:
+        """Whether one more may be accepted: always. Of too many TLS handshakes the oldest is ended."""
+        if handshakes >= _HANDSHAKES and self._listener is not None:
+            self._listener.drop_oldest()
+            _log.warning("http_connections_many", limit=_HANDSHAKES, consequence="the oldest is closed", repeat_key="")
+        return True
+
+    def _note_pause(self, error: OSError) -> None:
+        _log.error(
+            "http_connections_not_taken",
+            error=words(error),
+            consequence="new connections wait",
+            check="the limit of open files (ulimit -n)",
+            repeat_key="",
+        )
 
     # ---- as Site: called by connections ----
 
@@ -263,40 +268,3 @@ def _load_page(path: str) -> Document | None:
     from gateway.http.page import runbook, status_page
 
     return status_page() if path == "/" else runbook.runbook_page()
-
-
-async def listening_socket(host: str, port: int, *, backlog: int = 128) -> socket.socket:
-    """A listening socket on the first address of ``host``. Raises OSError, or UnicodeError for a name that is none."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setblocking(False)
-        listening.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # otherwise a restart would wait for old connections
-        listening.bind(address)
-        listening.listen(backlog)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def _explain(host: str, port: int, cause: OSError | UnicodeError, host_name: str, port_name: str) -> str:
-    """Why the port cannot be opened, and what to do; the names are those of its settings."""
-    where = f"The HTTP port ({host_name} = {host}, {port_name} = {port}) cannot be opened"
-    if isinstance(cause, socket.gaierror | UnicodeError):
-        return f"{where}: the name {host} has no address. Check {host_name}."
-    match cause.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"{where}: port {port} is taken, perhaps by another gateway on this machine."
-                f" Stop it, or set another {port_name}; 0 takes any free one."
-            )
-        case errno.EADDRNOTAVAIL:
-            return f"{where}: {host} is no address of this machine. Check {host_name}; 0.0.0.0 means all of them."
-        case errno.EACCES:
-            return f"{where}: ports below 1024 need a privilege. Set {port_name} to a higher one."
-        case _:
-            return f"{where}: {cause.strerror or cause}."

@@ -6,7 +6,7 @@ import shutil
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,27 @@ async def test_a_strangers_certificate_ends_the_handshake(authority: Authority, 
     async with serving(settings(authority, mutual=True)) as server:
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
             await get(server, "/healthz", context)
+
+
+async def test_handshakes_that_do_not_end_are_bounded(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They used up the descriptors of the gateway, at 0.25 MB each."""
+    monkeypatch.setattr("gateway.http.server._HANDSHAKES", 3)
+    monkeypatch.setattr("gateway.http.server._HANDSHAKE_S", 600.0)
+    async with serving(settings(authority)) as server, AsyncExitStack() as open_:
+        strangers = []
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            open_.callback(writer.close)
+            strangers.append(reader)
+        async with asyncio.timeout(60):
+            assert await strangers[0].read() == b"", "the oldest gives way"
+        assert (await get(server, "/healthz", authority.client_context()))[0] == 200
+        assert not strangers[3].at_eof()
+    monkeypatch.setattr("gateway.http.server._HANDSHAKE_S", 0.1)
+    async with serving(settings(authority)) as server, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await reader.read() == b"", "a handshake has a limit of time"
+        writer.close()
 
 
 async def test_with_a_token_and_authorities_either_opens(authority: Authority) -> None:

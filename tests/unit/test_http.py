@@ -26,7 +26,8 @@ from gateway.base.metrics import Metrics
 from gateway.base.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.http.answers import WorkerAnswers
 from gateway.http.connection import Connection
-from gateway.http.server import HttpPortError, HttpServer
+from gateway.http.listener import HttpPortError
+from gateway.http.server import HttpServer
 
 SECOND_NS = 1_000_000_000
 GOOD = ReadinessSnapshot(
