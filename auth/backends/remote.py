@@ -164,7 +164,8 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         return await self._judge(request, await self._question(request))
 
     async def close(self) -> None:
-        """Close all connections; questions under way fail. Never raises."""
+        """Close all connections; questions under way fail, those that still connect at its end. Never raises. The
+        service ends its logins first, so none is under way then."""
         self._closed = True
         await end_tasks(self._probing)
         self._drop_idle()

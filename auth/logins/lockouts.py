@@ -67,9 +67,9 @@ class Names(NamedTuple):
 class Lockouts:
     """Failures by name, and the lock-outs they lead to.
 
-    ``failures`` within ``window_ns`` lock the name for ``lockout_ns``. Each further lock-out lasts twice as long, up to
-    ``lockout_max_ns``; after that time without one it starts again. Names are hashable. At most ``tracked`` names are
-    counted, and as many are locked.
+    ``failures`` within ``window_ns`` of the first lock the name for ``lockout_ns``. Each further lock-out lasts twice
+    as long, up to ``lockout_max_ns``; after that time without one it starts again. Names are hashable. At most
+    ``tracked`` names are counted, and as many are locked.
     """
 
     def __init__(self, failures: int, window_ns: int, lockout_ns: int, lockout_max_ns: int, *, tracked: int) -> None:

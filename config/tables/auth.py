@@ -266,7 +266,7 @@ class AuthProtectionSettings(Table):
     devices behind one address (a proxy or NAT in front of EMQX)."""
 
     failure_window: Annotated[Duration, within("1s", "1d")] = duration("1m")
-    """How far back failures count. Short: slow guessing is not noticed."""
+    """Begins with the first failure. Short: slow guessing is not noticed."""
 
     lockout: Annotated[Duration, within("1s", "1d")] = duration("30s")
     """Duration of the first lock-out; each further one doubles it."""
@@ -278,7 +278,7 @@ class AuthProtectionSettings(Table):
     """Logins of one client id within `flapping_window` after which it is banned for `flapping_ban`. 0: never."""
 
     flapping_window: Annotated[Duration, within("1s", "1d")] = duration("1m")
-    """How far back logins count for `flapping_logins`."""
+    """Begins with the first login, for `flapping_logins`."""
 
     flapping_ban: Annotated[Duration, within("1s", "7d")] = duration("5m")
     """Duration of the ban; after it the count starts again."""

@@ -38,6 +38,7 @@ class TestLockouts:
         one = lockouts()
         for number in range(20):
             assert one.failed("ada", number * MINUTE) == 0
+        assert not any(one.failed("eve", at * SECOND) for at in (0, 59, 60)), "the window begins with the first"
 
     def test_each_lock_out_lasts_twice_as_long_up_to_the_longest(self) -> None:
         one, now, lengths = lockouts(), 0, []
