@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 _TRIES: Final = 25
+_LOOK_TRIES: Final = 500  # while others only share it: a look takes microseconds, on a machine that stands still longer
 _BETWEEN_TRIES_S: Final = 0.01
 _UNKNOWN: Final = "unknown"
 
@@ -25,15 +26,21 @@ def take(path: Path, mode: int = 0o644, *, name: str = "", shared: bool = False)
 
     ``name``: what :func:`holder` tells, instead of the process's number. ``shared``: beside others that share it.
 
-    Raises HeldError, OSError. Blocks for a moment while the lock is held, because :func:`holder` takes it briefly.
+    Raises HeldError, OSError. Blocks for 0.25 s while the lock is held; for 5 s while others share it, because
+    :func:`holder` does so briefly.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-    for left in reversed(range(_TRIES)):
+    left, looks = _TRIES, _LOOK_TRIES
+    while True:
         try:
             fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            if not left:
+            if _is_shared(lock):
+                looks -= 1
+            else:
+                left -= 1
+            if not left or not looks:
                 process = _read(lock)
                 os.close(lock)
                 raise HeldError(process) from None
@@ -58,6 +65,16 @@ def holder(path: Path) -> str:
         return ""
     finally:
         os.close(lock)
+
+
+def _is_shared(lock: int) -> bool:
+    """Whether all others that have the lock share it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return True
 
 
 def _read(lock: int) -> str:

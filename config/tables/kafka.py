@@ -115,9 +115,9 @@ class KafkaSettings(Table):
     batch sent again: no loss, but possible duplicates. 120 s outlasts an election."""
 
     retry_backoff: Annotated[Duration, within("1ms", "1m")] = duration("100ms")
-    """First pause before Kafka is asked again. Each further pause is twice as long, spread by ± 20 %. The longest is 1 s
-    for sending a batch again and trying another producer, 10 s after a refused batch or login, or this one if it is
-    longer."""
+    """First pause before Kafka is asked again. Each further pause is twice as long, spread by ± 20 %. The longest is
+    1 s for sending a batch again and trying another producer, 10 s after a refused batch or login, or this one if it
+    is longer."""
 
     topics: TopicsSettings = TopicsSettings()
     """Topics that the gateway creates or expects."""

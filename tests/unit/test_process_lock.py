@@ -56,8 +56,21 @@ def test_the_end_of_a_process_gives_its_lock_back(tmp_path: Path) -> None:
 
 
 def test_a_look_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that stood still during one, a start was refused, by the name of an earlier process."""
     path = tmp_path / "lock"
     look = os.open(path, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(look, fcntl.LOCK_EX)
-    monkeypatch.setattr(process_lock, "time", SimpleNamespace(sleep=lambda _s: os.close(look)))  # it ends meanwhile
-    os.close(process_lock.take(path))
+    fcntl.flock(look, fcntl.LOCK_SH)
+    pauses: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 400:
+            os.close(look)
+
+    monkeypatch.setattr(process_lock, "time", SimpleNamespace(sleep=sleep))
+    lock = process_lock.take(path)
+    assert len(pauses) == 400
+    with pytest.raises(process_lock.HeldError):
+        process_lock.take(path)
+    assert len(pauses) < 430, "one that has it is not waited for as long"
+    os.close(lock)
