@@ -13,9 +13,10 @@ A table without a row of loss says nothing of readings that its job has not look
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from typing import Final
 
@@ -27,42 +28,62 @@ from config.settings import Settings, StreamSettings
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
-from streaming.report.data import (
-    LATE_S,
-    LATENESS,
-    MOST_MARKS,
-    MOST_POINTS,
-    MOST_ROWS_SHOWN,
-    MOST_SIGNALS,
-    NOT_JUDGED,
-    Bars,
-    Finding,
-    Mark,
-    Report,
-    Signal,
-    Table,
-    bucket_s,
-    moment,
-    rates,
-    stacked,
-    worst_of,
-)
-from streaming.report.page import write_page
+from streaming.report.page import Figure, Finding, Report, Table, length, moment, write_page
+from streaming.report.plots import MOST_LABELS, Bars, Histogram, Lines, Mark, Plot, Point, Signal
 from streaming.runtime.checkpoint_log import read_progress
 
+MOST_SIGNALS: Final = 12
+_MOST_MARKS: Final = 50
+"""On one signal's plot."""
+_MOST_POINTS: Final = 400
+"""Of a line, whatever time it is over: a page is no wider."""
+_MOST_ROWS: Final = 25
+LATENESS: Final = {
+    "in the future": 0.0,
+    "under 1 s": 1.0,
+    "1 s to 10 s": 10.0,
+    "10 s to 1 min": 60.0,
+    "1 min to 10 min": 600.0,
+    "10 min to 1 h": 3600.0,
+    "1 h to 1 day": 86_400.0,
+    "over 1 day": inf,
+}
+"""Ranges of the time between a device's clock and the gateway's, and where each ends in seconds."""
+_LATE_S: Final = 300.0
 _STRETCHES: Final = 200
 _LATEST_S: Final = 220_000_000_000
 """In the year 8941: a drawing has to end before the year 10,000, with its last bar and a margin. A producer may say any
 time."""
-_MOST_LABELS: Final = 200
+_MOST_KINDS: Final = 200
+_NICE_S: Final = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10_800,
+    21_600,
+    43_200,
+    86_400,
+    604_800,
+)
 _EVENT: Final = "(kind = 'silence' OR kind = 'stuck' OR run = 1)"
 """Of the alerts, those that begin something: earlier versions wrote each outlier of a run, numbered by ``run``."""
 _JOBS: Final = {"silver_quarantine": "silver", "device_events": "devices"}
 _ADDED: Final = ("numOutputRows", "numTargetRowsInserted", "numTargetRowsUpdated")
 _BOUNDS: Final = (
     (
-        f"At most {MOST_SIGNALS} signals are drawn, those with most anomalies first, of {MOST_POINTS} points and"
-        f" {MOST_MARKS} marks each; tables have {MOST_ROWS_SHOWN} rows, the worst first."
+        f"At most {MOST_SIGNALS} signals are drawn, those with most anomalies first, of {_MOST_POINTS} points and"
+        f" {_MOST_MARKS} marks each; tables have {_MOST_ROWS} rows, the worst first."
     ),
     "Records in Kafka that silver has not read yet are not judged here: gateway stream status counts them.",
 )
@@ -80,15 +101,16 @@ def read_lake(
     for each of lateness, throughput and signals."""
     catalog = stream.lake.catalog
     source = f"the catalog {catalog}" if catalog else f"the lake {location(stream.lake.path)}"
-    report = Report(source, time.time(), device=device, bounds=_BOUNDS)
+    report = Report(time.time(), f"Read from {source}", bounds=[*_BOUNDS])
     if device is not None:
-        report.bounds = (*report.bounds, "Quarantine, ledger and losses in Kafka are those of all devices.")
+        report.about = f"Only the device {device}. {report.about}"
+        report.bounds.append("Quarantine, ledger and losses in Kafka are those of all devices.")
     if since_s is not None or until_s is not None:
-        report.bounds = (*report.bounds, "The devices' states and missing numbers are those of now.")
+        report.bounds.append("The devices' states and missing numbers are those of now.")
     lake = _Lake(spark, stream, report, since_s, until_s, device)
     silver = lake.table("silver", "throughput", "received_at")
-    if silver is not None:
-        _readings(lake, silver)
+    span = None if silver is None else _readings(lake, silver)
+    report.about = f"{span or 'no readings'}. {report.about}"
     _devices(lake)
     _signals(lake, silver)
     _quarantine(lake)
@@ -100,6 +122,8 @@ def read_lake(
 
 @dataclass(frozen=True, slots=True)
 class _Lake:
+    """The tables to read, and the report that each of the functions below puts its part into."""
+
     spark: SparkSession
     stream: StreamSettings
     report: Report
@@ -129,11 +153,15 @@ class _Lake:
     def empty(self, name: str, section: str) -> None:
         self.report.absent[f"{section}.{name}"] = f"The table {name} has no rows in this time."
 
+    def show(self, name: str, title: str, look_for: str, shown: Table | Plot | None) -> None:
+        if shown is not None:
+            self.report.parts[name] = Figure(title, look_for, shown)
+
     def found(self, label: str, count: int, left: str | None, about: str) -> None:
         """A number of what is bad. None found is said only where all was looked at: ``left`` says what was not."""
         if left is not None:
             self.report.absent[about] = left
-        value = f"{count:,}" if count or left is None else NOT_JUDGED
+        value = f"{count:,}" if count or left is None else "not judged"
         self.report.findings.append(Finding(label, value, count > 0))
 
     def left_of_silver(self, job: str) -> str | None:
@@ -178,85 +206,140 @@ def _span(rows: DataFrame, when: str) -> tuple[float, float] | None:
     return None if first is None else (first, last)
 
 
-def _by_time(rows: DataFrame, label: str, when: str, width_s: float) -> Bars:
+def bucket_s(span_s: float, most: int) -> int:
+    """The shortest round length that cuts a span of time into at most ``most`` pieces."""
+    return next((nice for nice in _NICE_S if span_s / nice <= most), max(1, round(span_s / most)))
+
+
+def stacked(counted: Iterable[tuple[str, float, int]]) -> dict[str, list[Point]]:
+    """Counts by label and begin, the largest label first; what has no colour of its own is ``others``."""
+    found: defaultdict[str, Counter[float]] = defaultdict(Counter)
+    for label, begin, count in counted:
+        found[label][begin] += count
+    names = sorted(found, key=lambda label: (-found[label].total(), label))
+    own = names if len(names) <= MOST_LABELS else names[: MOST_LABELS - 1]
+    stacks: defaultdict[str, Counter[float]] = defaultdict(Counter)
+    for label in names:
+        stacks[label if label in own else "others"].update(found[label])
+    return {label: sorted(points.items()) for label, points in stacks.items()}
+
+
+def rates(
+    counts: Mapping[str, Iterable[Point]], width_s: float, begin_s: float, end_s: float
+) -> dict[str, list[Point]]:
+    """Counts as rates a second, 0 for none; without the first and the last stretch where they are not whole,
+    if there are others."""
+    first, last = -(-begin_s // width_s) * width_s, end_s // width_s * width_s
+    steps = [first + at * width_s for at in range(round((last - first) / width_s))] or [begin_s // width_s * width_s]
+    by_label = {label: dict(points) for label, points in counts.items()}
+    return {label: [(step, points.get(step, 0.0) / width_s) for step in steps] for label, points in by_label.items()}
+
+
+def _by_time(rows: DataFrame, label: str, when: str, width_s: float) -> dict[str, list[Point]]:
     """Counts of stretches of time by label; bounded by labels and stretches."""
     begin = (F.floor(_seconds(when) / width_s) * width_s).alias("begin_s")
     counted = rows.groupBy(F.coalesce(F.col(label), F.lit("none")).alias("label"), begin).count()
-    most = counted.orderBy(F.desc("count")).limit(_STRETCHES * _MOST_LABELS)
-    return stacked([(row[0], row[1], float(row[2])) for row in most.collect()], width_s)
+    return stacked(counted.orderBy(F.desc("count")).limit(_STRETCHES * _MOST_KINDS).collect())
 
 
-def _bars(rows: DataFrame, label: str, when: str) -> Bars | None:
-    span = _span(rows, when)
-    return None if span is None else _by_time(rows, label, when, float(bucket_s(span[1] - span[0], 60)))
+def _bars(rows: DataFrame, label: str, when: str, unit: str) -> Bars | None:
+    if (span := _span(rows, when)) is None:
+        return None
+    width_s = float(bucket_s(span[1] - span[0], 60))
+    return Bars(width_s, _by_time(rows, label, when, width_s), unit)
 
 
-def _worst(rows: DataFrame, columns: Mapping[str, str], *order: Column) -> Table | None:
-    """The first rows in an order; ``columns``: by the heads on the page, in SQL."""
-    first = rows.orderBy(*order).selectExpr(*columns.values()).limit(MOST_ROWS_SHOWN).collect()
-    total = rows.count() if len(first) == MOST_ROWS_SHOWN else len(first)
-    return Table(tuple(columns), [tuple(row) for row in first], total) if first else None
+def _worst(rows: DataFrame, columns: Sequence[str], *order: Column) -> Table | None:
+    """The first rows in an order; ``columns`` in SQL, named as on the page."""
+    chosen = rows.orderBy(*order).selectExpr(*columns).limit(_MOST_ROWS)
+    first = chosen.collect()
+    total = rows.count() if len(first) == _MOST_ROWS else len(first)
+    return Table(chosen.columns, [tuple(row) for row in first], total) if first else None
 
 
-def _readings(lake: _Lake, silver: DataFrame) -> None:
-    """Everything that one pass over silver can tell, and the throughput."""
+def _second(column: str, head: str) -> str:
+    return f"date_format({column}, 'yyyy-MM-dd HH:mm:ss') AS `{head} (UTC)`"
+
+
+def _readings(lake: _Lake, silver: DataFrame) -> str | None:
+    """Everything that one pass over silver can tell, and the throughput. Returns of what time they are, in words."""
     delay = _seconds("received_at") - _seconds("device_time")
-    begins = [-inf, *(end for _, end in LATENESS)]
     facts = _only(
         silver.agg(
             F.count(F.lit(1)).alias("readings"),
             F.count_distinct("device").alias("devices"),
             F.min(_seconds("received_at")).alias("begin_s"),
             F.max(_seconds("received_at")).alias("end_s"),
-            F.count_if(delay > LATE_S).alias("late"),
-            *(F.count_if((delay >= begins[at]) & (delay < end)).alias(it) for at, (it, end) in enumerate(LATENESS)),
+            F.count_if(delay > _LATE_S).alias("late"),
+            *(
+                F.count_if((delay >= begin) & (delay < end)).alias(label)
+                for (_, begin), (label, end) in pairwise([("", -inf), *LATENESS.items()])
+            ),
         )
     )
     if not facts.readings:
         lake.empty("silver", "throughput")
-        return
-    report, begin_s, end_s = lake.report, facts.begin_s, facts.end_s
-    report.begin_s, report.end_s = begin_s, end_s
-    report.lateness = {label: facts[label] for label, _ in LATENESS}
-    counts = _by_time(silver, "type", "received_at", float(bucket_s(end_s - begin_s, _STRETCHES)))
-    report.throughput = rates(counts, begin_s, end_s)
-    report.findings += [
+        return None
+    begin_s, end_s = facts.begin_s, facts.end_s
+    lake.show(
+        "late.lateness",
+        "From the device's clock to the gateway",
+        "Long bars below the first minute are devices or sites that were offline and sent later. A clock that is ahead"
+        " measures in the future.",
+        Histogram({label: facts[label] for label in LATENESS}, "readings", "received after"),
+    )
+    width_s = float(bucket_s(end_s - begin_s, _STRETCHES))
+    counts = _by_time(silver, "type", "received_at", width_s)
+    lake.show(
+        "throughput.readings",
+        "Readings received",
+        "A gap in all lines is an outage of everything, a gap in one line of that type's devices or route; each point"
+        f" is the mean of {length(width_s)}.",
+        Lines(rates(counts, width_s, begin_s, end_s), "readings/s"),
+    )
+    lake.report.findings += [
         Finding("readings", f"{facts.readings:,}"),
         Finding("devices", f"{facts.devices:,}"),
         Finding("late by more than 5 min", f"{facts.late / facts.readings:.1%}"),
     ]
+    return f"Readings received from {moment(begin_s)} to {moment(end_s)} UTC ({length(end_s - begin_s)})"
 
 
-def _devices(lake: _Lake) -> None:  # fills in its part of lake.report
+def _devices(lake: _Lake) -> None:
     devices = lake.table("devices", "devices", None)
     happened = lake.table("device_events", "devices", "at")
+    states = {}
+    if devices is not None:
+        states = {row[0]: row[1] for row in devices.groupBy("state").count().orderBy(F.desc("count")).collect()}
+        told = ", ".join(f"{count:,} {state}" for state, count in states.items())
+        if states:
+            lake.report.parts["devices.states"] = f"{sum(states.values()):,} devices: {told}."
     if happened is not None:
-        lake.report.events = _bars(happened, "event", "at")
-        if lake.report.events is None:
+        events = _bars(happened, "event", "at", "events")
+        look_for = (
+            "Many offline at one moment point to a gateway or a site; the same device again and again to its own link."
+        )
+        lake.show("devices.events", "Events of devices over time", look_for, events)
+        if events is None:
             lake.empty("device_events", "devices")
     if devices is None:
         return
-    counts = devices.groupBy("state").count().orderBy(F.desc("count"))
-    lake.report.states = states = {row[0]: row[1] for row in counts.collect()}
     if not states:
         lake.empty("devices", "devices")
         return
     lake.found("offline", states.get("offline", 0), lake.left_of_silver("devices"), "devices.left")
-    lake.report.offenders = _worst(
+    offenders = _worst(
         devices.where("state <> 'online' OR flapping OR missing > 0"),
-        {
-            **{name: name for name in ("device", "type", "site", "state")},
-            "last seen (UTC)": "date_format(last_seen, 'yyyy-MM-dd HH:mm:ss')",
-            **{name: name for name in ("transitions", "gaps", "missing")},
-        },
+        ("device", "type", "site", "state", _second("last_seen", "last seen"), "transitions", "gaps", "missing"),
         F.desc("flapping"),
         (F.col("state") == "offline").desc(),
         F.desc("missing"),
         F.col("device"),
     )
+    lake.show("devices.offenders", "Devices to look at first", "Worst at the top.", offenders)
 
 
-def _signals(lake: _Lake, silver: DataFrame | None) -> None:  # fills in its part of lake.report
+def _signals(lake: _Lake, silver: DataFrame | None) -> None:
     alerts = lake.table("anomalies", "signals", "event_time")
     if alerts is None:
         return
@@ -270,32 +353,55 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:  # fills in its par
         )
         .orderBy(F.desc("times"), "device", "signal")
     )
-    top = groups.limit(10 * MOST_ROWS_SHOWN).collect()
+    top = groups.limit(10 * _MOST_ROWS).collect()
     lake.found("anomalies", events.count() if top else 0, lake.left_of_silver("anomalies"), "signals.left")
     if not top:
         lake.empty("anomalies", "signals")
         return
-    total = groups.count() if len(top) == 10 * MOST_ROWS_SHOWN else len(top)
-    lake.report.anomalies = Table(groups.columns, [tuple(row) for row in top[:MOST_ROWS_SHOWN]], total)
     counts: Counter[tuple[str, str]] = Counter()
     for row in top:
         if row.signal is not None:
             counts[row.device, row.signal] += row.times
     known = load_device_schemas(lake.stream.silver.schemas).signals
-    units = {name: it.unit for name, it in known.items()}
-    lake.report.signals = [
-        _signal(silver, alerts, device, signal, units.get(signal, ""), counts[device, signal])
-        for device, signal in worst_of(counts)
-        if silver is not None and signal in silver.columns
-    ]
+    for number, (device, signal) in enumerate(worst_of(counts)):
+        if silver is not None and signal in silver.columns:
+            unit = known[signal].unit if signal in known else ""
+            plot = _signal(silver, alerts, device, signal, f"{signal} ({unit})" if unit else signal)
+            times = "once" if counts[device, signal] == 1 else f"{counts[device, signal]:,} times"
+            more = f" (the {_MOST_MARKS} worst readings are marked)" if len(plot.marks) == _MOST_MARKS else ""
+            look_for = (
+                f"Anomalous {times}{more}. A single mark far from the others is a wrong reading; a row of them is a"
+                " change of level."
+            )
+            lake.show(f"signals.{number}", f"{device}: {signal}", look_for, plot)
+    total = groups.count() if len(top) == 10 * _MOST_ROWS else len(top)
+    lake.show(
+        "signals.anomalies",
+        "Alerts by device and signal",
+        "A device with alerts on all of its signals has one fault.",
+        Table(groups.columns, [tuple(row) for row in top[:_MOST_ROWS]], total),
+    )
 
 
-def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, unit: str, events: int) -> Signal:
-    """One signal, downsampled by Spark to :data:`MOST_POINTS` stretches of its own time."""
+def worst_of(alerts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
+    """Device and signal of the most alerts, :data:`MOST_SIGNALS` of them; of one signal at most a third, while there
+    are others, or one kind of fault would fill the page."""
+    ordered = sorted(alerts, key=lambda key: (-alerts[key], key))
+    taken: Counter[str] = Counter()
+    is_surplus = {}
+    for key in ordered:
+        taken[key[1]] += 1
+        is_surplus[key] = taken[key[1]] > MOST_SIGNALS // 3
+    chosen = sorted(ordered, key=lambda key: is_surplus[key])[:MOST_SIGNALS]
+    return [key for key in ordered if key in chosen]
+
+
+def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, label: str) -> Signal:
+    """One signal, downsampled by Spark to :data:`_MOST_POINTS` stretches of its own time."""
     mine = silver.where((F.col("device") == device) & F.col(signal).isNotNull())
     points: list[tuple[float, float, float, float]] = []
     if (span := _span(mine, "event_time")) is not None:
-        width_s = max((span[1] - span[0]) / (MOST_POINTS - 1), 1e-6)
+        width_s = max((span[1] - span[0]) / (_MOST_POINTS - 1), 1e-6)
         at = F.floor((_seconds("event_time") - span[0]) / width_s).alias("at")
         value = F.col(signal).cast("double")
         means = mine.groupBy(at).agg(F.min(_seconds("event_time")), F.min(value), F.avg(value), F.max(value))
@@ -304,72 +410,71 @@ def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, unit
         alerts.where((F.col("device") == device) & (F.col("signal") == signal))
         .orderBy(F.desc("score"))
         .select(_seconds("event_time"), "value", "kind")
-        .limit(MOST_MARKS)
+        .limit(_MOST_MARKS)
     )
-    return Signal(device, signal, unit, points, [Mark(*row) for row in marks.collect()], events)
+    return Signal(label, points, [Mark(*row) for row in marks.collect()])
 
 
-def _quarantine(lake: _Lake) -> None:  # fills in its part of lake.report
+def _quarantine(lake: _Lake) -> None:
     rows = lake.table("silver_quarantine", "lost", "kafka_time")
     if rows is None:
         return
-    lake.report.quarantine = bars = _bars(rows, "reason", "kafka_time")
+    bars = _bars(rows, "reason", "kafka_time", "records")
     if bars is None:
         lake.report.absent["lost.silver_quarantine"] = "No record of this time is in quarantine."
         return
-    total = round(sum(count for points in bars.stacks.values() for _, count in points))
-    lake.report.findings.append(Finding("in quarantine", f"{total:,}", total > 0))
+    look_for = "A new reason at one moment is a change of firmware; a steady few are single devices."
+    lake.show("lost.quarantine", "Records in quarantine by reason", look_for, bars)
+    total = sum(count for points in bars.stacks.values() for _, count in points)
+    lake.report.findings.append(Finding("in quarantine", f"{total:,}", bad=True))
 
 
 def _deleted(lake: _Lake) -> None:
     """What Kafka no longer had when bronze came to read it, by when that was seen."""
+    absent = lake.report.absent
     if not DeltaTable(lake.spark, lake.stream, "bronze").exists():
-        why = (
+        absent["lost.bronze_gaps"] = (
             "Not judged: what Kafka deletes before it is read is noticed by gateway stream bronze, which has no table."
         )
-        lake.report.absent["lost.bronze_gaps"] = why
         return
-    rows = lake.table("bronze_gaps", "lost", "seen_at")
-    none_found = "bronze has met no record, in this time, that Kafka deleted before it was read."
-    lake.report.absent["lost.bronze_gaps"] = none_found
-    if rows is None:
-        return  # it is made with the first gap
+    rows = lake.table("bronze_gaps", "lost", "seen_at")  # it is made with the first gap
     # Of a range without an end nobody knows how much it was: one, as in the metric.
     size = F.coalesce(F.expr("last_offset - first_offset + 1"), F.lit(1))
-    records, unknown = _only(rows.agg(F.sum(size), F.count_if(F.col("last_offset").isNull())))
-    if records is None:
+    sums = F.sum(size), F.count_if(F.col("last_offset").isNull())
+    records, unknown = (None, 0) if rows is None else _only(rows.agg(*sums))
+    if rows is None or records is None:
+        absent["lost.bronze_gaps"] = "bronze has met no record, in this time, that Kafka deleted before it was read."
         return
-    del lake.report.absent["lost.bronze_gaps"]
     lake.report.findings.append(Finding("lost in Kafka", f"{records:,}{' or more' if unknown else ''}", bad=True))
-    lake.report.deleted = _worst(
+    deleted = _worst(
         rows,
-        {
-            **{name: name for name in ("topic", "partition")},
-            "first offset": "first_offset",
-            "last offset": "last_offset",
-            "reason": "reason",
-            "seen (UTC)": "date_format(seen_at, 'yyyy-MM-dd HH:mm:ss')",
-        },
-        F.desc("seen_at"),
-        F.col("topic"),
-        F.col("partition"),
-        F.col("first_offset"),
+        ("topic", "partition", "first_offset AS `first offset`", "last_offset AS `last offset`", "reason",
+         _second("seen_at", "seen")),
+        F.desc("seen_at"), F.col("topic"), F.col("partition"), F.col("first_offset"),
+    )  # fmt: skip
+    lake.show(
+        "lost.deleted",
+        "Records that Kafka no longer had when bronze read on",
+        "Retention is shorter than the job was away, or a topic was made anew.",
+        deleted,
     )
 
 
-def _lost(lake: _Lake) -> None:  # numbers that are missing, into lake.report
+def _lost(lake: _Lake) -> None:
     devices = lake.table("devices", "lost", None)
     if devices is None:
         return
     sums = F.count(F.lit(1)), F.count("seq_last"), F.sum(F.col("missing").cast("decimal(38)"))
     total, numbered, missing = _only(devices.agg(*sums))
-    left = lake.left_of_silver("devices")  # a sentence about what was not judged
+    left = lake.left_of_silver("devices")
     if left is None and not numbered:
         left = f"Not judged: of {total:,} devices none numbers its messages."
     lake.found("missing numbers", missing or 0, left, "lost.left")
-    columns = {"device": "device", "site": "site", "missing numbers": "missing", "gaps": "gaps"}
-    lake.report.lost = _worst(devices.where("missing > 0"), columns, F.desc("missing"), F.col("device"))
-    if lake.report.lost is None and numbered:
+    columns = ("device", "site", "missing AS `missing numbers`", "gaps")
+    lost = _worst(devices.where("missing > 0"), columns, F.desc("missing"), F.col("device"))
+    look_for = "Numbers a device has counted past; its own messages, lost before Kafka or still under way."
+    lake.show("lost.numbers", "Sequence numbers that never came", look_for, lost)
+    if lost is None and numbered:
         wait_s = lake.stream.devices.gap_after.total_seconds()
         lake.report.absent["lost.devices"] = (
             f"Of {total:,} devices {numbered:,} number their messages, and none of these has a gap of more than"
@@ -377,7 +482,7 @@ def _lost(lake: _Lake) -> None:  # numbers that are missing, into lake.report
         )
 
 
-def _audit(lake: _Lake, silver: DataFrame | None) -> None:  # the ledger's differences, into lake.report
+def _audit(lake: _Lake, silver: DataFrame | None) -> None:
     rows = lake.table("audit", "lost", "minute")
     if rows is None:
         return
@@ -389,16 +494,14 @@ def _audit(lake: _Lake, silver: DataFrame | None) -> None:  # the ledger's diffe
         lake.report.absent["lost.audit"] = (
             f"The gateway's ledger and Kafka agree in all {minutes:,} minutes of this time that were judged."
         )
-    lake.report.audit = _worst(
+    differences = _worst(
         wrong,
-        {
-            **{name: name for name in ("gateway", "route", "topic", "partition")},
-            "minute (UTC)": "date_format(minute, 'yyyy-MM-dd HH:mm')",
-            **{name: name for name in ("acknowledged", "present", "missing", "unaccounted")},
-        },
-        F.desc(F.col("missing") + F.col("unaccounted")),
-        F.col("minute"),
-    )
+        ("gateway", "route", "topic", "partition", "date_format(minute, 'yyyy-MM-dd HH:mm') AS `minute (UTC)`",
+         "acknowledged", "present", "missing", "unaccounted"),
+        F.desc(F.col("missing") + F.col("unaccounted")), F.col("minute"),
+    )  # fmt: skip
+    look_for = "A difference is to be explained, whatever it is."
+    lake.show("lost.audit", "The gateway's ledger against Kafka", look_for, differences)
 
 
 def _left_by_audit(rows: DataFrame, silver: DataFrame | None) -> str | None:

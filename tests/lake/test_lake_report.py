@@ -5,7 +5,7 @@ from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -21,13 +21,24 @@ from streaming.bronze.job import BRONZE, GAPS
 from streaming.devices.job import DEVICE_EVENTS, DEVICES
 from streaming.lake.lake import DeltaTable
 from streaming.report import lake as report
-from streaming.report.data import Finding
 from streaming.report.lake import read_lake
-from streaming.report.page import render
+from streaming.report.page import Figure, Finding, Report, Table, render
+from streaming.report.plots import Bars, Histogram, Lines, Signal
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 
 BEGIN = datetime(2026, 11, 21, 8, tzinfo=UTC)
 SCHEMA = silver_schema([StructField("temperature", DoubleType()), StructField("humidity", DoubleType())])
+
+
+T = TypeVar("T")
+
+
+def shown(report: Report, name: str, kind: type[T]) -> T:
+    """What a figure of the report shows."""
+    figure = report.parts[name]
+    assert isinstance(figure, Figure)
+    assert isinstance(figure.shown, kind)
+    return figure.shown
 
 
 def ms(moment: datetime) -> int:
@@ -124,16 +135,20 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
         "anomalies": ("3", True),
         "in quarantine": ("5", True),
     }
-    assert found.lateness is not None
-    assert found.lateness == {**dict.fromkeys(found.lateness, 0), "under 1 s": 500, "1 h to 1 day": 500}
-    (signal,) = found.signals
-    assert (signal.device, signal.name, signal.unit, signal.alerts) == ("room-0", "temperature", "°C", 3)
+    lateness = shown(found, "late.lateness", Histogram).counts
+    assert lateness == {**dict.fromkeys(lateness, 0), "under 1 s": 500, "1 h to 1 day": 500}
+    assert [name for name in found.parts if name.startswith("signals")] == ["signals.0", "signals.anomalies"]
+    title, look_for, _ = found.parts["signals.0"]
+    assert (title, look_for.partition(".")[0]) == ("room-0: temperature", "Anomalous 3 times")
+    signal = shown(found, "signals.0", Signal)
+    assert signal.label == "temperature (°C)"
     assert len(signal.points) <= 400
     assert (signal.points[0][1], signal.points[-1][3]) == (20.0, 20.998)
     assert len(signal.marks) == 30
-    assert found.throughput is not None
-    assert set(found.throughput.stacks) == {"room", "hall"}
-    total = sum(rate for points in found.throughput.stacks.values() for _, rate in points) * found.throughput.width_s
+    lines = shown(found, "throughput.readings", Lines).lines
+    assert set(lines) == {"room", "hall"}
+    (first, _), (second, _) = lines["room"][:2]
+    total = sum(rate for points in lines.values() for _, rate in points) * (second - first)
     assert 950 <= total <= 1000, "all but the last, unfinished stretch"
     assert set(found.absent) == {
         "devices.device_events",
@@ -199,15 +214,13 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
     assert values["offline"] == ("1", True)
     assert values["missing numbers"] == (f"{2**63 + 6:,}", True)
     assert values["ledger differences"] == ("1", True)
-    assert found.states == {"online": 2, "offline": 1}
-    assert found.offenders is not None
-    assert [row[0] for row in found.offenders.rows] == ["room-1", "room-2"], "those to look at, the worst first"
-    assert found.events is not None
-    assert sum(count for points in found.events.stacks.values() for _, count in points) == 3
-    assert found.lost is not None
-    assert found.lost.rows == [("room-1", None, 2**63 - 1, 1), ("room-2", None, 7, 1)]
-    assert found.audit is not None
-    assert found.audit.rows == [("edge", "telemetry", "t", 0, "2026-11-21 08:01", 100, 99, 1, 0)]
+    offenders = shown(found, "devices.offenders", Table).rows
+    assert [row[0] for row in offenders] == ["room-1", "room-2"], "those to look at, the worst first"
+    stacks = shown(found, "devices.events", Bars).stacks
+    assert sum(count for points in stacks.values() for _, count in points) == 3
+    assert shown(found, "lost.numbers", Table).rows == [("room-1", None, 2**63 - 1, 1), ("room-2", None, 7, 1)]
+    audit = shown(found, "lost.audit", Table).rows
+    assert audit == [("edge", "telemetry", "t", 0, "2026-11-21 08:01", 100, 99, 1, 0)]
     text = render(found)
     for said in ("3 devices: 2 online, 1 offline.", "Sequence numbers that never came", "ledger against Kafka"):
         assert said in text
@@ -302,8 +315,7 @@ def test_what_kafka_no_longer_had_is_on_the_page(spark: SparkSession, tmp_path: 
     spark.createDataFrame(ranges, GAPS).write.format("delta").mode("append").save(gaps.url)
     found = read_lake(spark, stream)
     assert [(one.value, one.bad) for one in found.findings] == [("1,151 or more", True)]
-    assert found.deleted is not None
-    assert found.deleted.rows == [
+    assert shown(found, "lost.deleted", Table).rows == [
         ("t", 1, 5, None, "gone", "2026-11-21 08:01:00"),
         ("t", 0, 100, 1249, "deleted", "2026-11-21 08:00:00"),
     ]

@@ -1,13 +1,13 @@
 """The report's page: it needs nothing else, escapes what devices are called, and says what it has not."""
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from streaming.report.data import MOST_SIGNALS, Bars, Finding, Report, bucket_s, rates, stacked, worst_of
-from streaming.report.page import render
+from streaming.report.lake import MOST_SIGNALS, bucket_s, rates, stacked, worst_of
+from streaming.report.page import Figure, Finding, Report, length, render
+from streaming.report.plots import Bars, Histogram, Lines, Plot, Signal
 from tests.unit.report_sample import BEGIN_S, full_report
 
 _VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -116,7 +116,7 @@ def test_numbers_are_aligned_and_cut_tables_say_how_much_is_left_out(page: str) 
 
 def test_a_report_without_anything_says_so_in_every_section() -> None:
     absent = {"signals.anomalies": "There is no table anomalies yet: gateway stream anomalies writes it."}
-    reader = read(render(Report("the lake /data", BEGIN_S, None, None, absent=absent)))
+    reader = read(render(Report(BEGIN_S, "no readings. Read from the lake /data", absent=absent)))
     text = " ".join(reader.texts)
     assert "no readings" in text
     assert text.count("Nothing to show.") == 4
@@ -124,23 +124,27 @@ def test_a_report_without_anything_says_so_in_every_section() -> None:
     assert reader.named("svg") == []
 
 
-@pytest.mark.parametrize("change", [
-    {"throughput": Bars(60.0, {"one": [(BEGIN_S, 3.0)]})},
-    {"throughput": Bars(60.0, {"none": []})},
-    {"throughput": Bars(60.0, {"$\\no$": [(BEGIN_S, 3.0)], "$x$": [(BEGIN_S, 3.0)]})},
-    {"quarantine": Bars(1.0, {"not_json": [(BEGIN_S, 1.0)]})},
-    {"lateness": {"under 1 s": 0}},
-    {"signals": [replace(full_report().signals[0], points=[], marks=[])]},
-    {"signals": [replace(full_report().signals[0], points=[(BEGIN_S, -1.79e308, 0.0, 1.79e308)])]},
-    {"findings": [Finding("readings", "0")]},
-], ids=lambda change: next(iter(change)))  # fmt: skip
-def test_very_little_data_is_drawn_without_a_warning(change: dict[str, object]) -> None:
-    read(render(replace(Report("here", BEGIN_S, BEGIN_S, BEGIN_S), **change)))  # type: ignore[arg-type]
+@pytest.mark.parametrize("plot", [
+    Lines({"one": [(BEGIN_S, 3.0)]}, "readings/s"),
+    Lines({"none": []}, "readings/s"),
+    Lines({"$\\no$": [(BEGIN_S, 3.0)], "$x$": [(BEGIN_S, 3.0)]}, "readings/s"),
+    Bars(1.0, {"not_json": [(BEGIN_S, 1.0)]}, "records"),
+    Histogram({"under 1 s": 0}, "readings", "received after"),
+    Signal("flow", [], []),
+    Signal("flow", [(BEGIN_S, -1.79e308, 0.0, 1.79e308)], []),
+], ids=lambda plot: type(plot).__name__)  # fmt: skip
+def test_very_little_data_is_drawn_without_a_warning(plot: Plot) -> None:
+    read(render(Report(BEGIN_S, "here", parts={"lost.one": Figure("one", "little", plot)})))
+
+
+def test_findings_alone_are_a_page() -> None:
+    read(render(Report(BEGIN_S, "here", findings=[Finding("readings", "0")])))
 
 
 def test_a_type_with_an_underscore_first_is_in_the_legend() -> None:
-    two = Bars(60.0, {"_a": [(BEGIN_S, 3.0)], "b": [(BEGIN_S, 3.0)]})
-    page = render(Report("here", BEGIN_S, BEGIN_S, BEGIN_S, throughput=two, quarantine=two))
+    two = {"_a": [(BEGIN_S, 3.0)], "b": [(BEGIN_S, 3.0)]}
+    figures = (Figure("one", "two", plot) for plot in (Lines(two, "readings/s"), Bars(60.0, two, "records")))
+    page = render(Report(BEGIN_S, "here", parts={f"lost.{number}": it for number, it in enumerate(figures)}))
     assert [page.count(f"{name}</text>") for name in ("_a", "b")] == [2, 2]
 
 
@@ -148,9 +152,9 @@ def test_a_type_with_an_underscore_first_is_in_the_legend() -> None:
 
 
 def test_reasons_without_a_colour_are_put_together() -> None:
-    bars = stacked([(f"reason{number}", 0.0, 100.0 - number) for number in range(12)], 60.0)
-    assert list(bars.stacks) == [*(f"reason{number}" for number in range(7)), "others"]
-    assert bars.stacks["others"] == [(0.0, sum(100.0 - number for number in range(7, 12)))]
+    stacks = stacked([(f"reason{number}", 0.0, 100 - number) for number in range(12)])
+    assert list(stacks) == [*(f"reason{number}" for number in range(7)), "others"]
+    assert stacks["others"] == [(0.0, sum(100 - number for number in range(7, 12)))]
 
 
 def test_one_signal_does_not_take_the_whole_page() -> None:
@@ -168,11 +172,11 @@ def test_stretches_of_time_have_round_lengths() -> None:
 
 
 def test_one_second_has_no_plural() -> None:
-    assert "each point is the mean of 1 second." in render(replace(full_report(), throughput=Bars(1.0, {"one": []})))
+    assert [length(seconds) for seconds in (1, 90, 3600, 86_400)] == ["1 second", "90 seconds", "1 hour", "1 day"]
 
 
 def test_a_stretch_that_was_only_begun_is_no_rate() -> None:
-    counts = Bars(10.0, {"pump": [(0.0, 1.0), (10.0, 50.0), (30.0, 50.0), (40.0, 7.0)]})
-    assert rates(counts, 9.0, 42.0).stacks == {"pump": [(10.0, 5.0), (20.0, 0.0), (30.0, 5.0)]}
-    assert rates(counts, 0.0, 42.0).stacks["pump"][0] == (0.0, 0.1), "a whole one"
-    assert rates(Bars(10.0, {"pump": [(0.0, 9.0)]}), 3.0, 7.0).stacks == {"pump": [(0.0, 0.9)]}, "there is no other"
+    counts = {"pump": [(0.0, 1.0), (10.0, 50.0), (30.0, 50.0), (40.0, 7.0)]}
+    assert rates(counts, 10.0, 9.0, 42.0) == {"pump": [(10.0, 5.0), (20.0, 0.0), (30.0, 5.0)]}
+    assert rates(counts, 10.0, 0.0, 42.0)["pump"][0] == (0.0, 0.1), "a whole one"
+    assert rates({"pump": [(0.0, 9.0)]}, 10.0, 3.0, 7.0) == {"pump": [(0.0, 0.9)]}, "there is no other"
