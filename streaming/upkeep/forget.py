@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,14 +32,10 @@ from streaming.options import JOBS
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint_log import read_progress
 
+_say: Final = partial(print, flush=True)
 _LOOK_S: Final = 0.2
-_PLACE: Final = {
-    "topic": "kafka_topic",
-    "partition": "kafka_partition",
-    "offset": "kafka_offset",
-    "timestamp": "received_at",
-}
-"""Bronze's columns, and silver's of the same. A topic that was made anew has its offsets again, at other times."""
+_PLACE: Final = ("topic", "partition", "offset", "timestamp")
+"""Where bronze has a record. A topic that was made anew has its offsets again, at other times."""
 
 
 def of_device(columns: list[str], device: str) -> str | None:
@@ -68,8 +65,8 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         )
     if arguments.dry_run:
         return _forget(spark, settings, arguments)
-    url = location(settings.stream.checkpoint).rstrip("/")
-    running = _require_stopped(url, everything=bool(arguments.now))
+    url, now = location(settings.stream.checkpoint).rstrip("/"), bool(arguments.now)
+    running = _require_stopped(url, everything=now)
     job_lock.hold(url, "forget")
     job_lock.hold(url, gold.QUERY)
     # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
@@ -81,18 +78,33 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     finally:
         job_lock.let_go(url, gold.QUERY)
         job_lock.let_go(url, "forget")
-    _tell_rest(settings, status, now=bool(arguments.now))
+    if not now:
+        gone = datetime.now(UTC) + settings.stream.lake.vacuum_after
+        _say(
+            "Files that had the rows are removed by `gateway stream maintain` from"
+            f" {gone:%Y-%m-%d %H:%M} UTC on; until then older versions of the tables can be read."
+        )
+    _say(
+        "Not touched: what Kafka holds of the device (topics, dead letters, the topic of anomalies) until its"
+        " retention; the state of the jobs devices and anomalies in their checkpoints, of which they write nothing any"
+        " more; copies made elsewhere."
+    )
+    if status:
+        _note("Something is left, see above: run it again once what is named there is corrected.")
     return status
 
 
-def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:  # prints too
+def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:
     device, dry_run = arguments.device, bool(arguments.dry_run)
-    work = _Forgetting(spark, settings, device, _known_places(spark, settings, device))
-    status, found = ExitStatus.OK, 0
+    silver, places = DeltaTable(spark, settings.stream, "silver"), None
+    if silver.exists():
+        mine = silver.read().where(F.col("device") == device)
+        places = mine.select("kafka_topic", "kafka_partition", "kafka_offset", "received_at").toDF(*_PLACE).persist()
+    work = _Forgetting(spark, settings, device, places)
+    status, found, failed = ExitStatus.OK, 0, False
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
     # What names no device is counts of gateways. Silver is the last: the others are found by it.
     tables = [it for it in layers(spark, settings.stream) if of_device(it.read().columns, "") is not None]
-    failed = False
     for table in sorted(tables, key=lambda it: it.name == "silver"):
         if failed and table.name == "silver":
             _line(table.name, "KEPT", "?")  # or the next run could not find what is left in the others
@@ -102,26 +114,17 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
         except Exception as error:  # noqa: BLE001 (the other tables are still to be done)
             status, failed = ExitStatus.INCOMPLETE, not dry_run
             _line(table.name, "FAILED", "?")
-            _say(f"error: {table.name} may still have rows of {device}: {cause(str(error))}.", to_stderr=True)
+            _note(f"error: {table.name} may still have rows of {device}: {cause(str(error))}.")
             continue
         _line(table.name, str(removed), "" if dry_run else str(left))
         found += removed + left
         if left:
             status = ExitStatus.INCOMPLETE
-    if work.places is not None:
-        work.places.unpersist()
+    if places is not None:
+        places.unpersist()
     if not (found or status):
-        _say(f"No table has a row of {device!r}: is that its whole name, as in the column device?", to_stderr=True)
+        _note(f"No table has a row of {device!r}: is that its whole name, as in the column device?")
     return status
-
-
-def _known_places(spark: SparkSession, settings: Settings, device: str) -> DataFrame | None:
-    """Where silver has seen a device's records, in bronze's words; None without silver."""
-    silver = DeltaTable(spark, settings.stream, "silver")
-    if not silver.exists():
-        return None
-    mine = silver.read().where(F.col("device") == device)
-    return mine.select(*(F.col(its).alias(name) for name, its in _PLACE.items())).persist()
 
 
 class _Forgetting(NamedTuple):
@@ -138,7 +141,7 @@ class _Forgetting(NamedTuple):
         found = rows.where(condition)
         if self.places is not None and "offset" in rows.columns:
             others = rows.where(f"NOT ({condition})")
-            found = found.unionByName(others.join(self.places, list(_PLACE), "left_semi"))
+            found = found.unionByName(others.join(self.places, [*_PLACE], "left_semi"))
         return found.count()
 
     def remove(self, table: DeltaTable, *, now: bool) -> tuple[int, int]:
@@ -164,9 +167,10 @@ class _Forgetting(NamedTuple):
 def _require_stopped(url: str, *, everything: bool) -> dict[str, str]:
     """The jobs that run and may go on, with their processes. Raises ConfigError if one has to be stopped."""
     running = {job: owner for job in JOBS if (owner := job_lock.holder(url, job))}
+    names = ", ".join(f"{job} ({owner})" for job, owner in running.items())
     if everything and running:
         raise ConfigError(
-            f"--now removes files that a running job may be reading or writing: stop {_names(running)} first, or leave"
+            f"--now removes files that a running job may be reading or writing: stop {names} first, or leave"
             " --now out: the files then go when `gateway stream maintain` runs after stream.lake.vacuum_after."
         )
     if gold.QUERY in running:
@@ -175,10 +179,7 @@ def _require_stopped(url: str, *, everything: bool) -> dict[str, str]:
             " deleted. Stop it, forget, and start it again; the other jobs may go on."
         )
     if running:
-        _say(
-            f"note: {_names(running)} run on, and write what the device sends from now on. The batches they are in"
-            " are awaited."
-        )
+        _say(f"note: {names} run on, and write what the device sends from now on. The batches they are in are awaited.")
     return running
 
 
@@ -190,30 +191,9 @@ def _await_batch(checkpoints: Folder, job: str) -> None:
         time.sleep(_LOOK_S)
 
 
-def _names(running: dict[str, str]) -> str:
-    return ", ".join(f"{job} ({owner})" for job, owner in running.items())
-
-
-def _tell_rest(settings: Settings, status: ExitStatus, *, now: bool) -> None:
-    if not now:
-        gone = datetime.now(UTC) + settings.stream.lake.vacuum_after
-        _say(
-            "Files that had the rows are removed by `gateway stream maintain` from"
-            f" {gone:%Y-%m-%d %H:%M} UTC on; until then older versions of the tables can be read."
-        )
-    _say(
-        "Not touched: what Kafka holds of the device (topics, dead letters, the topic of anomalies) until its"
-        " retention; the state of the jobs devices and anomalies in their checkpoints, of which they write nothing any"
-        " more; copies made elsewhere."
-    )
-    if status:
-        _say("Something is left, see above: run it again once what is named there is corrected.", to_stderr=True)
-
-
-def _line(*cells: str) -> None:
-    table, removed, left = cells
+def _line(table: str, removed: str, left: str) -> None:
     _say(f"{table:<20}{removed:>14}{left:>8}".rstrip())
 
 
-def _say(text: str, *, to_stderr: bool = False) -> None:
-    print(text, file=sys.stderr if to_stderr else sys.stdout, flush=True)
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ has, and only then deleted from quarantine. It may run beside the job.
 import argparse
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ExitStatus
@@ -35,79 +35,55 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     stream = settings.stream
     if not arguments.dry_run:
         job_lock.hold(location(stream.checkpoint), "forget", shared=True)
-    records = _records(selected(lake_tables.silver_quarantine(spark, stream), arguments))
+    records = selected(lake_tables.silver_quarantine(spark, stream), arguments).selectExpr(
+        "key", "value", "kafka_topic AS topic", "kafka_partition AS partition", "kafka_offset AS offset",
+        "kafka_time AS timestamp", "headers", f"reason AS {WAS}",
+    )  # fmt: skip
     schemas = load_device_schemas(stream.silver.schemas)
     with held(registered_rows(records, settings, schemas)) as kept:
-        counts = kept.groupBy(WAS).agg(F.count(F.lit(1)).alias("records"), F.count_if(_good()).alias("good"))
-        found = counts.orderBy(WAS).collect()
+        good = F.count_if(F.col(REJECT).isNull())
+        found = kept.groupBy(WAS).agg(F.count(F.lit(1)), good).orderBy(WAS).collect()
         if not found:
-            print("Quarantine has no such records.")  # noqa: T201 (standard output is a tool's product)
+            print("Quarantine has no such records.")
             return ExitStatus.NOT_FOUND
-        new = 0
-        if any(it.good for it in found) and not arguments.dry_run:
+        total, moved, new = sum(row[1] for row in found), sum(row[2] for row in found), 0
+        if moved and not arguments.dry_run:
             tables = prepare_tables(spark, stream, schemas.columns)
             new = tables.insert(kept, arrivals(kept, clockless_within=stream.silver.clockless_within))
-            _delete(tables.quarantine, kept)
-    _print(found, new, dry_run=bool(arguments.dry_run))
+            _delete(tables.quarantine, kept.where(F.col(REJECT).isNull()))
+    lines = [("reason", "records", "good now"), *found, ("all", total, moved)]
+    width = max(len(reason) for reason, _, _ in lines)
+    for reason, count, better in lines:
+        print(f"{reason:<{width}}  {count:>10}  {better:>10}")
+    if arguments.dry_run:
+        print("Nothing was changed (--dry-run).")
+    elif moved:
+        known = f", {moved - new} of them were in silver already" if new < moved else ""
+        print(f"{moved} moved to silver{known}; {total - moved} stay in quarantine.")
     return ExitStatus.OK
 
 
 def selected(quarantined: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """The records that ``--reason``, ``--topic``, ``--from``, ``--to`` and ``--limit`` leave, the oldest first if there
     is a limit."""
-    rows = quarantined
+    rows, at = quarantined, F.col("kafka_time")
     if arguments.reason:
         rows = rows.where(F.col("reason").isin(*arguments.reason))
     if arguments.kafka_topic:
         rows = rows.where(F.col("kafka_topic").isin(*arguments.kafka_topic))
     if arguments.since_ms is not None:
-        rows = rows.where(F.col("kafka_time") >= F.timestamp_millis(F.lit(arguments.since_ms)))
+        rows = rows.where(at >= F.timestamp_millis(F.lit(arguments.since_ms)))
     if arguments.until_ms is not None:
-        rows = rows.where(F.col("kafka_time") < F.timestamp_millis(F.lit(arguments.until_ms)))
+        rows = rows.where(at < F.timestamp_millis(F.lit(arguments.until_ms)))
     if arguments.limit is not None:
         rows = rows.orderBy("kafka_time", "kafka_topic", "kafka_partition", "kafka_offset").limit(arguments.limit)
     return rows
 
 
-def _records(quarantined: DataFrame) -> DataFrame:
-    """As Kafka had them, with the reason they are in quarantine for."""
-    return quarantined.select(
-        "key",
-        "value",
-        F.col("kafka_topic").alias("topic"),
-        F.col("kafka_partition").alias("partition"),
-        F.col("kafka_offset").alias("offset"),
-        F.col("kafka_time").alias("timestamp"),
-        "headers",
-        F.col("reason").alias(WAS),
-    )
-
-
-def _good() -> Column:
-    return F.col(REJECT).isNull()
-
-
-def _delete(quarantine: DeltaTable, kept: DataFrame) -> None:  # takes the good ones out
+def _delete(quarantine: DeltaTable, good: DataFrame) -> None:
     at = F.col("received_at").alias("kafka_time")
-    good = kept.where(_good()).select("kafka_topic", "kafka_partition", "kafka_offset", at)
-    days = good.select(F.to_date("kafka_time").alias("day")).distinct().limit(_MOST_DAYS + 1).collect()
+    places = good.select("kafka_topic", "kafka_partition", "kafka_offset", at)
+    days = places.select(F.to_date("kafka_time").alias("day")).distinct().limit(_MOST_DAYS + 1).collect()
     listed = ", ".join(f"DATE '{it.day.isoformat()}'" for it in days)
     on_days = f"t.ingest_date IN ({listed})" if len(days) <= _MOST_DAYS else "true"
-    DeltaUpkeep(kept.sparkSession, quarantine).delete_at(good, on_days)
-
-
-def _print(found: list[Row], new: int, *, dry_run: bool) -> None:
-    records, good = sum(it.records for it in found), sum(it.good for it in found)
-    lines = [
-        ("reason", "records", "good now"),
-        *((it[WAS], it.records, it.good) for it in found),
-        ("all", records, good),
-    ]
-    width = max(len(reason) for reason, _, _ in lines)
-    for reason, count, better in lines:
-        print(f"{reason:<{width}}  {count:>10}  {better:>10}")  # noqa: T201
-    if dry_run:
-        print("Nothing was changed (--dry-run).")  # noqa: T201
-    elif good:
-        known = f", {good - new} of them were in silver already" if new < good else ""
-        print(f"{good} moved to silver{known}; {records - good} stay in quarantine.")  # noqa: T201
+    DeltaUpkeep(good.sparkSession, quarantine).delete_at(places, on_days)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from config.settings import Settings, StreamSettings
 
-
+Opener = Callable[[str], Files]
+_say: Final = partial(print, flush=True)
 _TABLES: Final = {
     "bronze": ("bronze", "bronze_gaps"),
     "devices": ("devices", "device_events"),
@@ -56,15 +57,10 @@ class Move(NamedTuple):
     to: str
 
 
-def plan(
-    stream: StreamSettings, job: str, now_s: float, open_folder: Callable[[str], Files] = LocalFolder
-) -> list[Move]:
-    """What a reset would do, in order. Changes nothing. Raises ConfigError while the job runs, or if a table cannot be
-    moved.
-
-    Tables go first: a table beside no checkpoint is refused at the start, while a checkpoint without its table would go
-    on in the middle.
-    """
+def plan(stream: StreamSettings, job: str, now_s: float, open_folder: Opener = LocalFolder) -> list[Move]:
+    """What a reset would do, in order: tables first, for a table beside no checkpoint is refused at the start, while a
+    checkpoint without its table would go on in the middle. Changes nothing. Raises ConfigError while the job runs, or
+    if a table cannot be moved."""
     stamp = time.strftime("reset-%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     checkpoint, lake = open_folder(location(stream.checkpoint)), open_folder(location(stream.lake.path))
     if (process := job_lock.holder(checkpoint.url, job)) is not None:
@@ -85,12 +81,7 @@ def plan(
 
 
 def carry_out(
-    stream: StreamSettings,
-    job: str,
-    open_folder: Callable[[str], Files],
-    *,
-    dry_run: bool,
-    agreed: Callable[[], bool],
+    stream: StreamSettings, job: str, open_folder: Opener, *, dry_run: bool, agreed: Callable[[], bool]
 ) -> ExitStatus:
     """Prints what a reset does, and does it if that is ``agreed``, else FAILED. NOT_FOUND if there is no checkpoint.
     Raises OSError if a file system refuses."""
@@ -102,7 +93,9 @@ def carry_out(
     for move in moves:
         _say(f"  {move.folder.url.rstrip('/')}/{move.name} → {move.to}")
     _say(f"{_MEANS[job]}.\nthe next start of {job} reads all that its source still has.")
-    if job in _AGAIN and (gone := _forgotten(open_folder(location(stream.lake.path)))):
+    notes = open_folder(location(stream.lake.path)).names("forgotten")
+    # A device forgotten twice has two notes that begin with the hash of its name.
+    if job in _AGAIN and (gone := len({name.partition("-")[0] for name in notes if not name.startswith(".")})):
         _note(
             f"what Kafka still has of forgotten devices ({gone}) will be in {_AGAIN[job]} again. Forget them again"
             " after that start (gateway stream forget DEVICE)."
@@ -118,20 +111,11 @@ def carry_out(
     return ExitStatus.OK
 
 
-def _forgotten(lake: Files) -> int:
-    """How many devices ``forget`` has noted; their names are hashed."""
-    return len({name.partition("-")[0] for name in lake.names("forgotten") if not name.startswith(".")})
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 (the tool's product)
-
-
 def _note(text: str) -> None:
-    print(fitted(f"gateway: {text}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
+    print(fitted(f"gateway: {text}", sys.stderr), file=sys.stderr)
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
     """The tool inside Spark, for folders of its file systems; it was agreed to before."""
-    stream, dry_run = settings.stream, arguments.dry_run
-    return carry_out(stream, arguments.job_name, partial(Folder, spark), dry_run=dry_run, agreed=lambda: True)
+    opened, dry_run = partial(Folder, spark), arguments.dry_run
+    return carry_out(settings.stream, arguments.job_name, opened, dry_run=dry_run, agreed=lambda: True)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from config.error_words import words
+from config.errors import ExitStatus
 from streaming.lake.delta_files import TableFacts, read_table
 from streaming.lake.storage import Files, Folder, LocalFolder, is_local, location
 from streaming.runtime.checkpoint_log import Progress, read_note, read_progress
@@ -55,8 +56,7 @@ def collect(
     open_folder: Callable[[str], Files] = LocalFolder,
     read: Callable[[Files, str], TableFacts | None] = read_table,
 ) -> LakeStatus:
-    """Reads the checkpoints, and the tables by ``read``. Blocks for the files; what cannot be read is told in its
-    place."""
+    """Reads the checkpoints, and the tables by ``read``. Blocks for the files; says what cannot be read."""
     checkpoint, lake = open_folder(location(stream.checkpoint)), open_folder(location(stream.lake.path))
     queries = []
     for name in checkpoint.names():
@@ -83,21 +83,18 @@ def from_json(line: str) -> LakeStatus:
 
 def run(spark: SparkSession, settings: Settings, _arguments: argparse.Namespace) -> int:
     """The tool's half inside Spark: the status as JSON, for ``gateway stream status`` to show."""
-    found = collect(settings.stream, partial(Folder, spark), partial(_read_by_spark, spark, settings.stream))
-    print(json.dumps(asdict(found)))  # noqa: T201 (the tool's product)
-    return 0
-
-
-def _read_by_spark(spark: SparkSession, stream: StreamSettings, folder: Files, name: str) -> TableFacts | None:
-    """The table in ``folder/name``, on a file system that only Spark reaches; None if none is there."""
     from streaming.lake.lake import DeltaTable
 
-    table = DeltaTable(spark, stream, name)
-    if not table.exists():
-        size, files = folder.usage(name)
-        return TableFacts(name, "parquet", None, files, size, None, None) if files else None
-    (detail,) = spark.sql(f"DESCRIBE DETAIL {table.sql_name}").collect()
-    (last,) = spark.sql(f"DESCRIBE HISTORY {table.sql_name} LIMIT 1").collect()
-    rows = table.read().count()  # from the log, where that counts
-    written_s = last["timestamp"].timestamp()
-    return TableFacts(name, "delta", rows, detail["numFiles"], detail["sizeInBytes"], last["version"], written_s)
+    def read(folder: Files, name: str) -> TableFacts | None:
+        table = DeltaTable(spark, settings.stream, name)
+        if not table.exists():
+            size, files = folder.usage(name)
+            return TableFacts(name, "parquet", None, files, size, None, None) if files else None
+        (detail,) = spark.sql(f"DESCRIBE DETAIL {table.sql_name}").collect()
+        (last,) = spark.sql(f"DESCRIBE HISTORY {table.sql_name} LIMIT 1").collect()
+        rows = table.read().count()  # from the log, where that counts
+        written_s = last["timestamp"].timestamp()
+        return TableFacts(name, "delta", rows, detail["numFiles"], detail["sizeInBytes"], last["version"], written_s)
+
+    print(json.dumps(asdict(collect(settings.stream, partial(Folder, spark), read))))
+    return ExitStatus.OK

@@ -240,8 +240,7 @@ def test_a_row_is_kept_as_long_as_was_asked_for(spark: SparkSession, tmp_path: P
     write_bronze(spark, chosen, [[record(0, date(2026, 3, 1)), record(1, date(2026, 2, 28))]])
     table, now = DeltaTable(spark, chosen.stream, "bronze"), datetime(2026, 3, 3, 2, tzinfo=UTC)
     plan = maintain.Plan(chosen.stream, now, dry_run=True)
-    found = list(maintain._expired_rows(DeltaUpkeep(spark, table), plan, table))
-    assert found == [("deleted", "1 rows before 2026-03-01")]
+    assert ("deleted", "1 rows before 2026-03-01") in maintain.due(spark, plan, table)
 
 
 def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
