@@ -20,6 +20,7 @@ from auth.model import Tenant
 from auth.passwords import DEVICE_KEY_BYTES, device_key_id
 from auth.store.records import IdentityKind, User
 from auth.store.user_entries import COLUMNS, Entry, EntryError, HashForm, read_entry, read_tenant
+from config.values.files import read_at_most
 
 _FORMAT: Final = "mqtt-kafka-gateway users"
 _VERSION: Final = 1
@@ -38,11 +39,11 @@ def read_users(path: Path, form: HashForm, kind: IdentityKind = "username") -> U
     """The users in a file of any of the formats. ``kind`` is the kind of EMQX's ``user_id``. Blocks. Raises
     ImportFormatError, also for an unreadable file."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ImportFormatError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; split it.")
-        data = path.read_bytes()
+        data = read_at_most(path, _MOST_BYTES)
     except OSError as error:
         raise ImportFormatError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise ImportFormatError(f"{path} cannot be read: {error} Otherwise split it.") from None
     return parse_users(data, str(path), form, kind)
 
 

@@ -23,7 +23,10 @@ from config.origins import Origin, Problem, SecretFile
 from config.removed import REMOVED
 from config.schema import DELIMITER, PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
 from config.settings import Settings
+from config.values.files import read_at_most
 from config.values.secret_files import FileSecret, read_secret
+
+_LARGEST_FILE = 16 << 20  # bytes
 
 RESERVED = {
     "GATEWAY_CACHE": "folder where the embedded brokers of laptop and tests keep what they downloaded",
@@ -158,10 +161,16 @@ class FileSource(LayerSource):
         self._shown = shown
         self._lines: dict[Path, int] = {}
         try:
-            text = path.read_bytes().decode("utf-8-sig")
-            raw = tomllib.loads(text)
+            data = read_at_most(path, _LARGEST_FILE)
         except OSError as error:
             self._fail(f"cannot be read: {error.strerror or error}; is the path right, and may this user read it?")
+            return
+        except ValueError as error:
+            self._fail(f"cannot be read: {error}")
+            return
+        try:
+            text = data.decode("utf-8-sig")
+            raw = tomllib.loads(text)
         except UnicodeDecodeError as error:
             self._fail(f"is not UTF-8 text at byte {error.start}; TOML files are")
         except (ValueError, RecursionError) as error:  # TOMLDecodeError, too long numbers, too deep nesting

@@ -2,6 +2,7 @@
 
 addresses.py           addresses of brokers and other servers, and their parts
 auth_placeholders.py   placeholders in queries, keys and distinguished names of the `[auth]` tables
+files.py               reading a user's file, which may be the wrong one
 grammar.py             durations and sizes: ``20ms``, ``1h30m``, ``32MiB``, or a plain number
 jwt_secrets.py         the shared secret of tokens: its bytes and limits
 model.py               the base of every table of settings

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from config.errors import ExitStatus, GatewayError
+from config.errors import ExitStatus, GatewayError, sentence
+from config.values.files import read_at_most, read_stream_at_most
 
 if TYPE_CHECKING:
     from config.loading.load import Loaded
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 _Number = TypeVar("_Number", int, float)
 
+_LARGEST_INPUT: Final = 256 << 20  # bytes
 _LONGEST_S: Final = 36_500 * 86_400.0  # less than clocks and MQTT's expiry can carry
 
 
@@ -78,6 +81,23 @@ def utf8(text: str) -> str:
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{text!r} is no UTF-8 text") from None
     return text
+
+
+def read_input(name: str) -> bytes:
+    """The bytes of a file, or of standard input for ``-``: as many as an MQTT message has at most. Raises ValueError
+    with the reason as a sentence."""
+    try:
+        if name == "-":
+            return read_stream_at_most(sys.stdin.buffer, _LARGEST_INPUT)
+        return read_at_most(Path(name), _LARGEST_INPUT)
+    except OSError as error:
+        raise ValueError(sentence(error.strerror or str(error))) from None
+
+
+def agreed(question: str) -> bool:
+    """Whether the user answers yes to the question, which stands on the terminal's stderr."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.buffer.readline().strip().lower() in {b"y", b"yes"}
 
 
 def positive(text: str) -> int:

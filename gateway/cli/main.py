@@ -1,11 +1,15 @@
 """The ``gateway`` command: one parser, each subcommand in its own module and imported when it is chosen."""
 
 import argparse
+import contextlib
+import errno
+import io
+import os
 import signal
 import sys
-from typing import Any
+from typing import Any, Final, TextIO
 
-from config.errors import GatewayError
+from config.errors import ExitStatus, GatewayError
 from gateway.cli.parser import Parser
 
 _COMMANDS = {  # the module of each command below gateway.cli, and what it does
@@ -48,6 +52,9 @@ _EPILOG = (
 )
 
 
+_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
 class _Version(argparse.Action):
     """Imports importlib.metadata only for ``--version``: that takes longer than a command."""
 
@@ -75,17 +82,13 @@ def make_parser() -> Parser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status. ``arguments`` without the program's name, sys.argv's if not given."""
-    words = sys.argv[1:] if arguments is None else arguments
-    parser = make_parser()
-    parser.set_defaults(words=words[1:])  # for a command that becomes another process
-    chosen = parser.parse_args(words)
+    _prepare_streams()
     try:
-        return int(chosen.run(chosen))
-    except GatewayError as error:
-        from gateway.cli.table import mention
-
-        mention(str(error))
-        return int(error.exit_status)
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:  # python's own flush at the end would print a complaint, and end with a status of its own
+            _flush_errors()
+            sys.stdout.flush()
     except (BrokenPipeError, KeyboardInterrupt) as error:
         # The process ends by the signal: without a traceback, a shell's loop ends too, and nobody takes what was
         # interrupted, such as a replay, for done.
@@ -93,6 +96,62 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
         raise
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        return _without_output(error)
+
+
+def _prepare_streams() -> None:
+    """Open /dev/null for each standard stream that the caller has closed: otherwise a file opened later gets its
+    number, and what a child process prints. A character that the output cannot encode is written as an escape."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is the stream's own
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115 - to the end
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout is sys.__stdout__:
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _run(words: list[str]) -> int:
+    parser = make_parser()
+    parser.set_defaults(words=words[1:])  # for a command that becomes another process
+    chosen = parser.parse_args(words)
+    try:
+        return int(chosen.run(chosen))
+    except GatewayError as error:
+        _mention(str(error))
+        return int(error.exit_status)
+
+
+def _mention(text: str) -> None:
+    from gateway.cli.table import mention
+
+    with contextlib.suppress(OSError):  # the status says it too
+        mention(text)
+
+
+def _flush_errors() -> None:
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _without_output(error: OSError) -> int:
+    """Report that standard output takes nothing more; returns the exit status."""
+    _mention(f"The output cannot be written: {error.strerror}.")
+    _flush_errors()
+    _drop(sys.stdout)
+    return ExitStatus.UNAVAILABLE
+
+
+def _drop(stream: TextIO) -> None:
+    """Lead a stream to /dev/null, with what is still in its buffer."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,17 @@ class TestUser:
         assert "The two passwords differ" in run("user", "add", "bob", wanted=ExitStatus.USAGE).err
         assert store.user("username", "bob") is None
 
+    @pytest.mark.parametrize(
+        ("typed", "complaint"),
+        [(EOFError(), "No password was typed"), (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "is not UTF-8")],
+    )
+    def test_a_prompt_without_an_answer(
+        self, run: Any, monkeypatch: pytest.MonkeyPatch, typed: Exception, complaint: str
+    ) -> None:
+        monkeypatch.setattr("getpass.getpass", Mock(side_effect=typed))
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        assert complaint in run("user", "add", "ann", wanted=ExitStatus.USAGE).err
+
     def test_without_a_terminal_nothing_is_guessed(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", io.StringIO(WORD))
         assert "--password-stdin" in run("user", "add", "ann", wanted=ExitStatus.USAGE).err

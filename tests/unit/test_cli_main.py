@@ -154,7 +154,7 @@ def test_an_error_of_python_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
         main(["run"])
 
 
-@pytest.mark.parametrize("arguments", [("config", "reference"), ("config", "show")])
+@pytest.mark.parametrize("arguments", [("config", "reference"), ("config", "show"), ("--version",), ("--help",)])
 def test_whose_output_nobody_reads_ends_silently_and_not_as_done(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """As in ``gateway config reference | head``: neither a traceback nor python's complaint while it ends. Status 0 of
     ``gateway dlq replay | head`` would say that all were replayed."""
@@ -163,12 +163,42 @@ def test_whose_output_nobody_reads_ends_silently_and_not_as_done(arguments: tupl
     try:
         ended = subprocess.run(
             [*GATEWAY, *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False, cwd=tmp_path,
-            env=own_environment(), text=True,
+            env=own_environment(PYTHONUNBUFFERED=""), text=True,
         )  # fmt: skip
     finally:
         os.close(writer)
     assert ended.stderr == ""
     assert ended.returncode == -signal.SIGPIPE
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("words", "status", "out", "err"),
+    [
+        ("--version >/dev/full", 69, "", "gateway: The output cannot be written: No space left on device.\n"),
+        ("routes list --config none 2>/dev/full", 78, "", ""),
+        ("explain a - --offline --json <&- 2>&-", 0, '"route": "a"', ""),
+        ("explain a - --offline >&- <&-", 0, "", ""),
+        ("config check --config none >&- 2>&- <&-", 78, "", ""),
+        ("config check >&-", 0, "", ""),
+    ],
+)
+def test_a_standard_stream_may_be_closed_or_full(
+    words: str, status: int, out: str, err: str, unbuffered: str, tmp_path: Path
+) -> None:
+    (tmp_path / "gateway.toml").write_text('routes = [{ name = "a", filters = ["a"], topic = "a" }]')
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {words}', "sh", *GATEWAY], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        env=own_environment(PYTHONUNBUFFERED=unbuffered), check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (status, err)
+    assert out in ended.stdout
+
+
+def test_a_character_that_the_output_cannot_encode_is_escaped() -> None:
+    ran = run_gateway("config", "reference", PYTHONIOENCODING="ascii")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "\\u" in ran.stdout
 
 
 def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None:

@@ -421,6 +421,11 @@ def test_a_file_that_is_no_toml_is_told_once(content: bytes, sentence: str) -> N
     assert problem.startswith(f"gateway.toml: {sentence}")
 
 
+def test_an_endless_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^/dev/zero: cannot be read: it has more than 16 MiB; is it the right file"):
+        load(Path("/dev/zero"), environ={})
+
+
 def test_a_byte_order_mark_is_no_mistake() -> None:
     Path("gateway.toml").write_bytes(b'\xef\xbb\xbfinstance = "a"')
     assert load(environ={}).settings.instance == "a"

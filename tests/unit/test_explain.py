@@ -136,7 +136,8 @@ def test_the_command(tmp_path: Path, cli: Cli) -> None:
     [
         (["a/+"], "is no topic of a message"),
         (["a", "xyz", "--encoding", "hex"], "The payload is no hex"),
-        (["a", "@nowhere"], "The payload cannot be read from nowhere"),
+        (["a", "@nowhere"], "The payload cannot be read from nowhere: No such file or directory."),
+        (["a", "@/dev/zero"], "from /dev/zero: it has more than 1 MiB; is it the right file?"),
         (["a", "--properties", "site"], "write NAME=VALUE"),
         (["a\udcff"], "is no UTF-8 text"),
         (["d\udcff", "--command"], "is no UTF-8 text"),
@@ -145,5 +146,8 @@ def test_the_command(tmp_path: Path, cli: Cli) -> None:
         (["a", "--properties", "message_expiry=4294967296"], "message_expiry is a number from 0 to 4294967295"),
     ],
 )
-def test_wrong_arguments_say_what_is_right(words: list[str], says: str, cli: Cli) -> None:
+def test_wrong_arguments_say_what_is_right(
+    words: list[str], says: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.arguments._LARGEST_INPUT", 1 << 20)
     assert says in cli("explain", *words, status=2).err

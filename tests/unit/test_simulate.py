@@ -99,6 +99,12 @@ def test_nobody_elses_broker_is_loaded_unasked(cli: Cli, monkeypatch: pytest.Mon
     words = ("simulate", "--mqtt", "mqtt://192.0.2.1", "--devices", "50", "--rate", "2")
     told = "50 devices will publish 100 messages a second to mqtt://192.0.2.1:1883"
     assert told in cli(*words, status=ExitStatus.USAGE).err
+    typed = io.TextIOWrapper(io.BytesIO(b"\xff"))  # no line, and no UTF-8
+    typed.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", typed)
+    said = cli(*words, status=ExitStatus.USAGE)
+    assert said.err.endswith("May it load that broker? [y/N] gateway: Nothing was published.\n")
+    assert not said.out
 
 
 @pytest.mark.parametrize(

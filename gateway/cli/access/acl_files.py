@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from auth.errors import ImportFormatError
 from auth.model import Rule
@@ -12,6 +11,7 @@ from auth.rules.acl_conf_writing import write_acl_conf
 from auth.rules.files import read_rules, write_rules
 from config.errors import ExitStatus
 from gateway.cli.access.common import database, new_file, operator
+from gateway.cli.arguments import read_input
 from gateway.cli.parser import Commands, choice, flag
 from gateway.cli.table import print_json, shown, tell
 
@@ -40,9 +40,9 @@ def _is_conf(arguments: argparse.Namespace) -> bool:
 
 def _read(name: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise ImportFormatError(f"{shown(name)} cannot be read: {error.strerror}.") from error
+        data = read_input(name)
+    except ValueError as error:
+        raise ImportFormatError(f"{shown(name)} cannot be read: {error}") from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -115,8 +115,14 @@ def read_password(arguments: argparse.Namespace, name: str) -> str:
         return password_in(arguments.password_file or Path("-"))
     if not sys.stdin.isatty():
         raise UsageError("No terminal to ask for a password: use --generate, --password-file or --password-stdin.")
-    first = getpass.getpass(f"Password for {shown(name)}: ")
-    if getpass.getpass("The same again: ") != first:
+    try:
+        first = getpass.getpass(f"Password for {shown(name)}: ")
+        again = getpass.getpass("The same again: ")
+    except EOFError:
+        raise UsageError("No password was typed; nothing was changed.") from None
+    except UnicodeDecodeError:
+        raise UsageError("What was typed is not UTF-8; nothing was changed.") from None
+    if again != first:
         raise UsageError("The two passwords differ; nothing was changed.")
     return _password(first.encode("utf-8", "surrogateescape"), "what was typed")
 

@@ -2,9 +2,7 @@
 
 import argparse
 import shutil
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from bridge.commands.model import Status
@@ -14,7 +12,7 @@ from bridge.dead_letters.reading import Place
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
 from config.tables.commands import CommandSettings
-from gateway.cli.arguments import NotFoundError, UsageError, duration, moment, positive, with_settings
+from gateway.cli.arguments import NotFoundError, UsageError, duration, moment, positive, read_input, with_settings
 from gateway.cli.device_commands import text
 from gateway.cli.device_commands.statuses import StatusTopics, Wanted
 from gateway.cli.parser import Commands, flag, repeated
@@ -106,10 +104,9 @@ def _draft(arguments: argparse.Namespace) -> Draft:
         payload = (arguments.payload or "").encode(errors="surrogateescape")  # the bytes of the shell
     else:
         try:
-            is_input = arguments.payload_file == "-"
-            payload = sys.stdin.buffer.read() if is_input else Path(arguments.payload_file).read_bytes()
-        except OSError as error:
-            raise UsageError(f"--payload-file {arguments.payload_file}: it cannot be read: {error.strerror}.") from None
+            payload = read_input(arguments.payload_file)
+        except ValueError as error:
+            raise UsageError(f"--payload-file {arguments.payload_file}: it cannot be read: {error}") from None
     return Draft(
         device=arguments.device,
         payload=payload,

@@ -11,7 +11,7 @@ from gateway.admin.audit import AuditLog
 from gateway.admin.errors import AdminMissingError
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import Topic, Unanswered
-from gateway.cli.arguments import UsageError, load_noted, quiet
+from gateway.cli.arguments import UsageError, agreed, load_noted, quiet
 from gateway.cli.parser import flag
 from gateway.cli.table import mention
 
@@ -48,8 +48,7 @@ def answered_yes(arguments: Any, question: str) -> bool:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{question} There is no terminal to answer: give --yes to agree, or --dry-run to look.")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    return agreed(question)
 
 
 def mention_unanswered(unanswered: Iterable[Unanswered]) -> None:

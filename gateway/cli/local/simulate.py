@@ -15,6 +15,7 @@ from config.values.addresses import MqttAddress, is_loopback, parse_mqtt_address
 from gateway.cli.arguments import (
     UsageError,
     add_number,
+    agreed,
     between,
     duration,
     load_noted,
@@ -182,7 +183,7 @@ def _ask(arguments: argparse.Namespace, fleet: FleetSettings, address: MqttAddre
     if not sys.stdin.isatty():
         raise UsageError(f"{what} That is another machine: give --yes to agree.")
     tell(what, to=sys.stderr)
-    if input("May it load that broker? [y/N] ").strip().lower() not in {"y", "yes"}:
+    if not agreed("May it load that broker?"):
         raise UsageError("Nothing was published.")
 
 

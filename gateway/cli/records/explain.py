@@ -3,9 +3,7 @@
 import argparse
 import base64
 import binascii
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from bridge.message import Properties
@@ -13,7 +11,7 @@ from config.errors import ConfigError, ExitStatus, GatewayError
 from config.loading.load import load
 from config.settings import Settings
 from gateway.admin.kafka import KafkaAdmin
-from gateway.cli.arguments import UsageError, load_noted, positive
+from gateway.cli.arguments import UsageError, load_noted, positive, read_input
 from gateway.cli.device_commands.command import the_one
 from gateway.cli.parser import Commands, choice, flag
 from gateway.cli.records import explain_text
@@ -144,14 +142,12 @@ def _check_topic(topic: str) -> None:
 def _payload(arguments: argparse.Namespace) -> bytes:
     text: str = arguments.payload
     try:
-        if text == "-":
-            data = sys.stdin.buffer.read()
-        elif text.startswith("@"):
-            data = Path(text[1:]).read_bytes()
+        if text == "-" or text.startswith("@"):
+            data = read_input(text.removeprefix("@"))
         else:
             data = text.encode(errors="surrogateescape")  # the bytes of the shell
-    except OSError as error:
-        raise UsageError(f"The payload cannot be read from {text[1:]}: {error.strerror}.") from None
+    except ValueError as error:
+        raise UsageError(f"The payload cannot be read from {text.removeprefix('@')}: {error}") from None
     try:
         match arguments.encoding:
             case "hex":
