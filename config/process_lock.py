@@ -52,10 +52,10 @@ def take(path: Path, mode: int = 0o644, *, name: str = "", shared: bool = False)
 
 def holder(path: Path) -> str:
     """The number or name of the process with the lock, "unknown" without one, "" without a process. Another user, who
-    may not write the file, can ask too."""
+    may not write the file, can ask too. Raises OSError if this user may not even read it."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -75,7 +75,7 @@ def with_settings(
 
 
 def utf8(text: str) -> str:
-    """``text``, if it can be a name of Kafka's. Raises ArgumentTypeError."""
+    """``text``, if it can be a name of Kafka or MQTT. Raises ArgumentTypeError."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -93,9 +93,9 @@ def _spools_too_large(loaded: Loaded) -> list[str]:
     settings = loaded.settings
     workers = worker_count(settings) or 1
     at = settings.data_dir.absolute()
-    while not at.exists() and at != at.parent:
-        at = at.parent
     try:
+        while not at.exists() and at != at.parent:
+            at = at.parent
         disk = os.statvfs(at)
     except OSError:  # doctor says what is wrong with it
         return []

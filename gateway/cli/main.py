@@ -52,6 +52,7 @@ _EPILOG = (
 )
 
 
+_UNUSABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -97,9 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
         signal.raise_signal(number)
         raise
     except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
-            raise
-        return _without_output(error)
+        if error.errno in _NO_ROOM and error.filename is None:
+            return _without_output(error)
+        raise
 
 
 def _prepare_streams() -> None:
@@ -123,6 +124,11 @@ def _run(words: list[str]) -> int:
     except GatewayError as error:
         _mention(str(error))
         return int(error.exit_status)
+    except OSError as error:
+        if error.errno not in _UNUSABLE or error.filename is None:
+            raise
+        _mention(f"{error.filename}: {error.strerror}. Is the path right, and may this user use it?")
+        return ExitStatus.FAILED
 
 
 def _mention(text: str) -> None:

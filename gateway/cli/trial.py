@@ -12,7 +12,7 @@ from typing import Any
 from config.errors import GatewayError, sentence
 from config.loading.load import load
 from config.settings import Settings
-from gateway.cli.arguments import UsageError, add_number, between, login, run_quietly, topic_prefix
+from gateway.cli.arguments import UsageError, add_number, between, login, run_quietly, topic_prefix, utf8
 from gateway.cli.parser import Commands
 from gateway.cli.table import counted, mention, print_json, progress, tell
 from gateway.tools.trial.account import CommandResult, Percentiles, TrialResult
@@ -53,13 +53,21 @@ def add_parser(commands: Commands) -> None:
     longest = "longest time for the messages, and for the commands of an entry"
     add_number(parser, "--timeout", within=(1.0, 3600.0), default=300.0, metavar="S", what=longest)
     kafka = parser.add_argument_group("Kafka topic")
-    kafka.add_argument("--topic", metavar="T", help="an existing one; the records stay in it until they expire")
+    kafka.add_argument(
+        "--topic", type=utf8, metavar="T", help="an existing one; the records stay in it until they expire"
+    )
     add_number(kafka, "--partitions", within=(1, 100), default=3, what="of the temporary one")
     mqtt = parser.add_argument_group("MQTT")
     mqtt.add_argument(
-        "--prefix", default="gateway-trial", metavar="T", help="begin of the topics (default: gateway-trial)"
+        "--prefix",
+        type=utf8,
+        default="gateway-trial",
+        metavar="T",
+        help="begin of the topics (default: gateway-trial)",
     )
-    mqtt.add_argument("--publisher-username", metavar="USER", help="a publisher other than the gateway's user")
+    mqtt.add_argument(
+        "--publisher-username", type=utf8, metavar="USER", help="a publisher other than the gateway's user"
+    )
     mqtt.add_argument("--publisher-password-file", type=Path, metavar="FILE")
 
 

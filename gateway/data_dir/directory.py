@@ -14,8 +14,9 @@ from gateway.data_dir.meta_properties import FORMAT_VERSION, WITNESS_FILE, DiskF
 
 
 def holder(directory: Path, worker: int) -> int | None:
-    """The process that runs this worker, or None. Takes no lock."""
-    found = process_lock.holder(_lock_path(directory, worker))
+    """The process that runs this worker, or None. Takes no lock. Raises IdentityError for an unreadable directory."""
+    with explained(directory):
+        found = process_lock.holder(_lock_path(directory, worker))
     return int(found) if found.isdigit() else None
 
 

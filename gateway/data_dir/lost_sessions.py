@@ -323,7 +323,11 @@ def read_losses(directory: Path, now_ms: int) -> list[LostSession]:
 def _found_in(directory: Path) -> list[LostSession]:
     """All losses in the files of a data directory's workers, acknowledged ones too."""
     found: list[LostSession] = []
-    for path in sorted(directory.glob("worker-*.lost-sessions.json")):
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.match("worker-*.lost-sessions.json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for path in paths:
         try:
             found += _losses(_read(path))
         except (FileNotFoundError, ValueError, KeyError, TypeError):

@@ -20,8 +20,10 @@ class PlaceError(ConfigError):
 
 
 def find_supervisor(directory: Path) -> int | None:
-    """The id of the process that supervises this data directory; None if there is none. Takes no lock."""
-    found = process_lock.holder(directory / _LOCK)
+    """The id of the process that supervises this data directory; None if there is none. Takes no lock. Raises
+    IdentityError for an unreadable directory."""
+    with explained(directory):
+        found = process_lock.holder(directory / _LOCK)
     return int(found) if found.isdigit() else None
 
 

@@ -38,6 +38,7 @@ WRONG = [
     (["groups", "describe", "g", "--watch", "36501d"],
      "gateway groups describe: argument --watch: '36501d' is more than 100 years"),
     (["topics", "describe", "a\udcff"], r"gateway topics describe: argument TOPIC: 'a\udcff' is no UTF-8 text"),
+    (["trial", "--prefix", "a\udcff"], r"gateway trial: argument --prefix: 'a\udcff' is no UTF-8 text"),
     (["tail", "--topic", "a\udcff"], r"gateway tail: argument --topic: 'a\udcff' is no UTF-8 text"),
     (["spool", "status", "--worker", "-1"],
      "gateway spool status: argument --worker: '-1' is no whole number from 0 to 1,023"),
@@ -193,6 +194,21 @@ def test_a_standard_stream_may_be_closed_or_full(
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (status, err)
     assert out in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("config check", 0), ("reload", 78), ("restart", 78), ("retire", 78), ("identity show", 78), ("acknowledge", 1),
+        ("spool status", 1), ("spool export x", 1), ("auth user list", 1), ("auth init", 1),
+    ],
+)  # fmt: skip
+def test_a_data_dir_that_this_user_may_not_enter_is_named(words: str, status: int, cli: Cli, tmp_path: Path) -> None:
+    """A name that is too long stands for it: root may enter every folder. A gateway that cannot be seen may run."""
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'data_dir = "{"x" * 300}"\nroutes = [{{ name = "a", filters = ["a"], topic = "a" }}]')
+    said = cli(*words.split(), "--config", file, status=status)
+    assert ("File name too long" in said.err) == bool(status), said
 
 
 def test_a_character_that_the_output_cannot_encode_is_escaped() -> None:

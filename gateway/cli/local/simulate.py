@@ -21,6 +21,7 @@ from gateway.cli.arguments import (
     load_noted,
     run_quietly,
     topic_prefix,
+    utf8,
 )
 from gateway.cli.parser import Commands, choice, flag
 from gateway.cli.table import counted, progress, tell
@@ -73,7 +74,11 @@ def add_parser(commands: Commands) -> None:
     choice(parser, "--type", ("mix", "thermostat", "meter", "pump"), "kind of the devices")
     parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=1, help="(default: 1)")
     parser.add_argument(
-        "--prefix", default="devices", metavar="T", help="the topics are T/NAME/telemetry (default: devices)"
+        "--prefix",
+        type=utf8,
+        default="devices",
+        metavar="T",
+        help="the topics are T/NAME/telemetry (default: devices)",
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed: the same readings and faults (default: 1)")
     names = "; ".join(f"{name.replace('_', '-')}: {text}" for name, text in _FAULTS.items())

@@ -74,8 +74,8 @@ def find(directory: Path) -> RunningFacts:
         slots = sorted(slots_with_files(directory))
         workers = {slot: pid for slot in slots if (pid := holder(directory, slot)) is not None}
         return RunningFacts(find_supervisor(directory), workers)
-    except OSError as error:
-        return RunningFacts(problem=words(error))
+    except ConfigError as error:
+        return RunningFacts(problem=str(error))
 
 
 async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> RunningFacts:
@@ -109,7 +109,10 @@ async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> R
 def judge_running(findings: Findings, facts: RunningFacts, directory: Path) -> None:
     """Checks of the running gateway, with its own problems in their order."""
     if not facts.runs:
-        findings.of("process").skip(f"No gateway runs on {directory.absolute()}; everything else was tried from here.")
+        text = f"No gateway runs on {directory.absolute()}"
+        if facts.problem:
+            text = f"Whether a gateway runs is unknown: {facts.problem.removesuffix('.')}"
+        findings.of("process").skip(f"{text}; everything else was tried from here.")
         return
     what = [] if facts.supervisor is None else [f"supervisor {facts.supervisor}"]
     what += [f"worker {slot} is process {pid}" for slot, pid in sorted((facts.workers or {}).items())]
