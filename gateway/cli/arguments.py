@@ -136,6 +136,13 @@ def duration(text: str) -> float:
     return seconds
 
 
+def pause(text: str) -> float:
+    """A ``duration`` between two looks at a server, which is not to be asked without end."""
+    if (seconds := duration(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1 s")
+    return seconds
+
+
 def moment(text: str) -> int:
     """Milliseconds since 1970 of a time (UTC without a zone), or of a length before now: ``2h``, ``2h ago``."""
     from gateway.base.moments import parse_moment

@@ -37,6 +37,7 @@ WRONG = [
     (["--config", "x.toml", "run"], "gateway: --config is no option of gateway itself: options come after the command"),
     (["groups", "describe", "g", "--watch", "36501d"],
      "gateway groups describe: argument --watch: '36501d' is more than 100 years"),
+    (["groups", "describe", "g", "--watch", "0"], "gateway groups describe: argument --watch: '0' is less than 1 s"),
     (["topics", "describe", "a\udcff"], r"gateway topics describe: argument TOPIC: 'a\udcff' is no UTF-8 text"),
     (["trial", "--prefix", "a\udcff"], r"gateway trial: argument --prefix: 'a\udcff' is no UTF-8 text"),
     (["tail", "--topic", "a\udcff"], r"gateway tail: argument --topic: 'a\udcff' is no UTF-8 text"),

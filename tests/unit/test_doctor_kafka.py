@@ -432,3 +432,4 @@ def test_what_kafka_does_not_tell_is_skipped_and_never_judged() -> None:
         "controller", "reassignments", "request_size", "message_size", "auto_create", "log_dirs", "consumer_offsets",
     )  # fmt: skip
     assert all("No right." in checks[name].text for name in told)
+    assert "none of the gateway's topics" in cluster(cluster_facts(), replace(known(), ours=()))["message_size"].text

@@ -63,7 +63,7 @@ def judge_cluster(
             why = f"{name.removeprefix('config of ')} was asked and did not tell: {admin.problems[name]}"
             findings.skip(("request_size", "auto_create"), f"{why[0].upper()}{why[1:]}")
     _judge_request_size(findings, settings, admin)
-    _judge_message_size(findings, settings, admin)
+    _judge_message_size(findings, settings, known, admin)
     _judge_auto_create(findings, settings, admin)
     _judge_log_dirs(findings, admin)
     _judge_offsets(findings, known, admin)
@@ -219,7 +219,10 @@ def _judge_request_size(findings: Findings, settings: Settings, admin: AdminFact
         )
 
 
-def _judge_message_size(findings: Findings, settings: Settings, admin: AdminFacts) -> None:
+def _judge_message_size(findings: Findings, settings: Settings, known: Known, admin: AdminFacts) -> None:
+    if not known.ours:
+        findings.skip(("message_size",), "Not tried: none of the gateway's topics is there (topics).")
+        return
     kafka = settings.kafka
     limits = {
         topic: int(config["max.message.bytes"])
