@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from config.errors import ExitStatus, GatewayError, sentence
 from config.values.files import read_at_most, read_stream_at_most
+from gateway.cli.parser import loading
 
 if TYPE_CHECKING:
     from config.loading.load import Loaded
@@ -52,7 +53,8 @@ def add_number(
 
 def load_noted(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """``config.loading.load.load``, with a note on stderr when all settings are defaults: the folder may be wrong."""
-    from config.loading.load import load  # not at the top: help should not pay for pydantic
+    with loading():
+        from config.loading.load import load  # not at the top: help should not pay for pydantic
     from gateway.cli.table import mention
 
     loaded = load(path, overrides=overrides)

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Final, TextIO
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.parser import Parser
+from gateway.cli.parser import Parser, loading
 
 _COMMANDS = {  # the module of each command below gateway.cli, and what it does
     "init": "write a settings file to begin with",
@@ -118,7 +118,8 @@ def _prepare_streams() -> None:
 def _run(words: list[str]) -> int:
     parser = make_parser()
     parser.set_defaults(words=words[1:])  # for a command that becomes another process
-    chosen = parser.parse_args(words)
+    with loading():
+        chosen = parser.parse_args(words)
     try:
         return int(chosen.run(chosen))
     except GatewayError as error:

@@ -1,12 +1,14 @@
 """The parser of every command: its options, help that fits the terminal, and errors with the usage of their command."""
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import re
+import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -214,6 +216,20 @@ class Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: S
             text = f"{config} (default: $GATEWAY_CONFIG, then ./gateway.toml)"
             parser.add_argument("--config", type=Path, metavar="FILE", help=text)
         return parser
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Ctrl-C ends the process in this block at once. pydantic, while it is loaded, makes an error of its own of
+    KeyboardInterrupt, which would end in a traceback. Nothing is open yet."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def flag(to: argparse._ActionsContainer, name: str, text: str) -> None:

@@ -228,6 +228,23 @@ def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None
     assert interrupted(code, tmp_path) == (-signal.SIGINT, "waiting\n", ""), "whoever called it is told what ended it"
 
 
+def test_an_interrupt_while_modules_are_loaded_is_no_error_of_theirs(tmp_path: Path) -> None:
+    """pydantic raises its SchemaError for a KeyboardInterrupt."""
+    code = """
+import signal, sys, gateway.cli.parser as parser
+def load(*_words):
+    try:
+        print(flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        raise ValueError("swallowed")
+parser.Commands.load = load
+from gateway.cli.main import main
+sys.exit(main(["run"]))
+"""
+    assert interrupted(code, tmp_path) == (-signal.SIGINT, "\n", "")
+
+
 @pytest.mark.parametrize(
     ("name", "file"), [("config", "config.py"), ("auth", "auth/__init__.py"), ("bridge", "bridge.py")]
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.parser import Commands
+from gateway.cli.parser import Commands, loading
 
 if TYPE_CHECKING:
     import socket
@@ -90,7 +90,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace) -> Loaded:
     """The settings, with --workers. Blocks; raises ConfigError for settings that cannot be run with."""
-    from config.loading.load import load, require_runnable
+    with loading():
+        from config.loading.load import load, require_runnable
 
     loaded = load(arguments.config, overrides={} if arguments.workers is None else {"workers": arguments.workers})
     require_runnable(loaded)
