@@ -138,8 +138,8 @@ def duration(text: str) -> float:
     return seconds
 
 
-def pause(text: str) -> float:
-    """A ``duration`` between two looks at a server, which is not to be asked without end."""
+def a_second_or_more(text: str) -> float:
+    """A ``duration`` that must not be 0: without a pause a server would be asked without end."""
     if (seconds := duration(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 1 s")
     return seconds
@@ -154,6 +154,12 @@ def moment(text: str) -> int:
         return max(0, parse_moment(text.removesuffix(" ago"), time.time_ns() // 1_000_000))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def require_span(since_ms: int | None, until_ms: int | None) -> None:
+    """Raises UsageError for a span without any time: all would seem well in it."""
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise UsageError("--since is not before --until.")
 
 
 def topic_prefix(text: str) -> str:

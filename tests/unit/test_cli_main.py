@@ -37,6 +37,7 @@ WRONG = [
     (["--config", "x.toml", "run"], "gateway: --config is no option of gateway itself: options come after the command"),
     (["groups", "describe", "g", "--watch", "36501d"],
      "gateway groups describe: argument --watch: '36501d' is more than 100 years"),
+    (["command", "send", "d", "--expires", "0"], "gateway command send: argument --expires: '0' is less than 1 s"),
     (["groups", "describe", "g", "--watch", "0"], "gateway groups describe: argument --watch: '0' is less than 1 s"),
     (["topics", "describe", "a\udcff"], r"gateway topics describe: argument TOPIC: 'a\udcff' is no UTF-8 text"),
     (["trial", "--prefix", "a\udcff"], r"gateway trial: argument --prefix: 'a\udcff' is no UTF-8 text"),
@@ -195,6 +196,15 @@ def test_a_standard_stream_may_be_closed_or_full(
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (status, err)
     assert out in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "words", ["verify", "verify --commands", "dlq list", "dlq replay", "compare --left a --right b"]
+)
+def test_a_span_without_any_time_proves_nothing_and_is_refused(words: str, cli: Cli, tmp_path: Path) -> None:
+    span = ("--since", "2026-01-02", "--until", "2026-01-01", "--config", tmp_path / "gateway.toml")
+    (tmp_path / "gateway.toml").write_text("")
+    assert cli(*words.split(), *span, status=2).err == "gateway: --since is not before --until.\n"
 
 
 @pytest.mark.parametrize(

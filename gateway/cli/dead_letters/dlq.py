@@ -8,7 +8,15 @@ from collections.abc import AsyncIterator, Sequence
 from bridge.dead_letters.reading import DeadLetter, Place
 from config.errors import ExitStatus
 from config.settings import Settings
-from gateway.cli.arguments import NotFoundError, UsageError, moment, positive, topic_filters, with_settings
+from gateway.cli.arguments import (
+    NotFoundError,
+    UsageError,
+    moment,
+    positive,
+    require_span,
+    topic_filters,
+    with_settings,
+)
 from gateway.cli.dead_letters import text as dlq_text
 from gateway.cli.dead_letters.path import commands_of
 from gateway.cli.dead_letters.reader import DeadLetterReader
@@ -53,6 +61,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _filter(arguments: argparse.Namespace) -> Filter:
+    require_span(arguments.since, arguments.until)
     return Filter(
         reasons=tuple(arguments.reason),
         routes=tuple(arguments.route),

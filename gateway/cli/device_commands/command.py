@@ -12,7 +12,15 @@ from bridge.dead_letters.reading import Place
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
 from config.tables.commands import CommandSettings
-from gateway.cli.arguments import NotFoundError, UsageError, duration, moment, positive, read_input, with_settings
+from gateway.cli.arguments import (
+    NotFoundError,
+    UsageError,
+    a_second_or_more,
+    moment,
+    positive,
+    read_input,
+    with_settings,
+)
 from gateway.cli.device_commands import text
 from gateway.cli.device_commands.statuses import StatusTopics, Wanted
 from gateway.cli.parser import Commands, flag, repeated
@@ -43,7 +51,9 @@ def add_parser(commands: Commands) -> None:
     send.add_argument("--payload-file", metavar="FILE", help="the payload from a file, - for standard input")
     send.add_argument("--subject", metavar="NAME", help="name of the command, ${subject} in mqtt_topic")
     send.add_argument("--id", metavar="ID", help="its id (default: the record's place)")
-    send.add_argument("--expires", type=duration, metavar="LENGTH", help="not sent after: 30s, 1h (default: settings)")
+    send.add_argument(
+        "--expires", type=a_second_or_more, metavar="LENGTH", help="not sent after: 30s, 1h (default: settings)"
+    )
     send.add_argument(
         "--answer",
         action=argparse.BooleanOptionalAction,

@@ -12,7 +12,7 @@ from gateway.admin.groups import offsets_partition
 from gateway.admin.lag import GroupLag, Look, PartitionLag
 from gateway.admin.looking import judged, look
 from gateway.admin.model import Group
-from gateway.cli.arguments import duration, pause, utf8
+from gateway.cli.arguments import a_second_or_more, duration, utf8
 from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands, repeated
 from gateway.cli.table import as_data, mention, print_json, say, severity, table, tell
@@ -50,7 +50,7 @@ def add_parser(commands: Commands) -> None:
         "once)",
     )  # fmt: skip
     describe.add_argument(
-        "--watch", type=pause, nargs="?", const=_WATCH_S, metavar="LENGTH",
+        "--watch", type=a_second_or_more, nargs="?", const=_WATCH_S, metavar="LENGTH",
         help="look repeatedly with this pause (default: 6s; at least 1s), until Ctrl-C",
     )  # fmt: skip
 

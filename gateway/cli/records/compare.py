@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bridge.kafka.reader import TopicReader
 from config.settings import Settings
-from gateway.cli.arguments import UsageError, load_noted, moment, run_quietly, utf8
+from gateway.cli.arguments import UsageError, load_noted, moment, require_span, run_quietly, utf8
 from gateway.cli.parser import Commands
 from gateway.cli.table import print_json, progress
 from gateway.components.outward import kafka_login
@@ -73,8 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
         sides["right"] = arguments.right, _settings(arguments, "right"), Reader(arguments.by, arguments.right_field)
     except ValueError as error:
         raise UsageError(f"--left-field, --right-field: {error}") from None
-    if arguments.since is not None and arguments.until is not None and arguments.since >= arguments.until:
-        raise UsageError("--since is not before --until.")
+    require_span(arguments.since, arguments.until)
     return run_quietly(_compare(arguments, sides), sides["left"][1].log)
 
 

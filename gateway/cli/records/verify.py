@@ -8,7 +8,7 @@ import time
 
 from config.errors import ConfigError
 from config.settings import Settings
-from gateway.cli.arguments import duration, load_noted, moment, run_quietly
+from gateway.cli.arguments import duration, load_noted, moment, require_span, run_quietly
 from gateway.cli.device_commands.command import chosen
 from gateway.cli.parser import Commands
 from gateway.cli.records import commands_text, verify_text
@@ -81,6 +81,7 @@ def _span(arguments: argparse.Namespace, now_ms: int) -> Span:
     since_ms = arguments.since
     if arguments.last is not None:
         since_ms = max(since_ms or 0, now_ms - round(arguments.last * 1000))
+    require_span(since_ms, arguments.until)
     return Span(since_ms, arguments.until)
 
 
