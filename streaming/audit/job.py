@@ -12,6 +12,7 @@ Records that Kafka deleted before they were read end no audit: they are ``expire
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -30,7 +31,7 @@ from streaming.kafka.admin import KafkaAdmin, Place
 from streaming.kafka.offsets import planned_ranges
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
-from streaming.lake.delta_upkeep import retried
+from streaming.lake.delta_upkeep import DeltaUpkeep, retried
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import millis, text
 from streaming.metrics import BatchCounts
@@ -38,16 +39,13 @@ from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 
 QUERY: Final = "audit"
-_JUDGE_EVERY_S: Final = 30.0
-"""Minutes settle once a minute; judging every batch would say the same again."""
+_JUDGE_EVERY_S: Final = 30.0  # minutes settle once a minute; judging every batch would say the same again
 _SLACK: Final = timedelta(hours=1)
 """For so long more is kept than is judged: gateways' clocks can be ahead of this one, or be put back, and Kafka can
 acknowledge a record late that was read long before."""
-_MOST_LINES: Final = 100
-"""Imbalances that are printed of one judgement; the table has all."""
+_MOST_LINES: Final = 100  # imbalances that are printed of one judgement; the table has all
 _KEY: Final = ("minute_date", "minute", "gateway", "route", "topic", "partition")
-_TOLD: Final = tuple(it.name for it in fields(ImbalanceEvent))[2:]
-"""What is told of a row: all fields but query and batch."""
+_TOLD: Final = tuple(it.name for it in fields(ImbalanceEvent))[2:]  # all but query and batch
 _COUNTS: Final = ("acknowledged", "present", "missing", "unaccounted", "expired", "open", "state")
 
 
@@ -69,17 +67,15 @@ class _Auditor:
 
     def __init__(self, spark: SparkSession, settings: Settings, context: JobContext, checkpoint: Checkpoint) -> None:
         self._settings, self._context, self._checkpoint = settings, context, checkpoint
-        self._kafka = KafkaAdmin(spark, settings.kafka)
-        self._seen = DeltaTable(spark, settings.stream, "audit_seen")
-        self._entries = DeltaTable(spark, settings.stream, "audit_ledger")
-        self._audit = DeltaTable(spark, settings.stream, "audit")
+        names = ("audit_seen", "audit_ledger", "audit")
+        self._seen, self._entries, self._audit = (DeltaTable(spark, settings.stream, name) for name in names)
         self._seen.create(SEEN)
         self._entries.create(ENTRIES)
         self._audit.create(AUDIT, AUDIT_PARTITIONS)
         if not checkpoint.exists("metadata"):
             # What they hold is the state of a checkpoint that is gone; all of it is read again.
             for table in (self._seen, self._entries):
-                spark.sql(f"DELETE FROM {table.sql_name}")  # noqa: S608 (the table's name is ours)
+                DeltaUpkeep(spark, table).delete("true")
         self._judged_s = -inf  # on the monotonic clock; -inf: not yet
         self._purged_s = time.monotonic()
 
@@ -102,32 +98,31 @@ class _Auditor:
         settings = self._settings.stream.audit
         oldest, youngest = now - settings.keep, now - settings.settle  # what is judged: minutes in between
         kept_from = oldest - _SLACK
-        extents = self._extents(batch)
+        extents = self._extents(spark, batch)
         rows = audit_transforms.judged(
             self._seen.read().where(F.col("read_at") >= F.lit(kept_from)),
             self._entries.read().where(F.col("to_ms") >= millis(kept_from)),
             spark.createDataFrame(extents, EXTENTS),
         )
-        settled = (F.col("minute") >= F.lit(oldest)) & (
-            F.col("minute") + F.expr("INTERVAL 1 MINUTE") <= F.lit(youngest)
-        )
+        settled = F.col("minute").between(F.lit(oldest), F.lit(youngest - timedelta(minutes=1)))
         with held(rows.where(settled).withColumn("judged_at", F.lit(now))) as kept:
             self._tell(kept, batch)
             self._replace(kept, oldest, sorted({topic for topic, *_ in extents}))
         if time.monotonic() - self._purged_s >= settings.keep.total_seconds() / 24:
-            self._purge(spark, kept_from)
+            # No judgement looks at these any more.
+            DeltaUpkeep(spark, self._seen).delete(f"read_at < TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'")
+            DeltaUpkeep(spark, self._entries).delete(f"to_ms < {millis(kept_from)}")
+            self._purged_s = time.monotonic()
 
-    def _extents(self, batch: int) -> list[tuple[str, int, int, int, int]]:
+    def _extents(self, spark: SparkSession, batch: int) -> list[tuple[str, int, int, int, int]]:
         """Rows of :data:`EXTENTS`: the partitions that the batch was planned to read, but for the ledger's."""
         read_to: dict[Place, int] = {
             (one.topic, one.partition): one.end
             for one in planned_ranges(self._checkpoint, batch)
             if one.end is not None and one.topic != self._settings.ledger.topic
         }
-        try:
-            earliest, latest = self._kafka.earliest(read_to), self._kafka.latest(read_to)
-        finally:
-            self._kafka.close()
+        with closing(KafkaAdmin(spark, self._settings.kafka)) as kafka:
+            earliest, latest = kafka.earliest(read_to), kafka.latest(read_to)
         return [(*place, earliest[place], end, latest[place]) for place, end in sorted(read_to.items())]
 
     def _replace(self, rows: DataFrame, oldest: datetime, topics: Sequence[str]) -> None:
@@ -155,13 +150,5 @@ class _Auditor:
         newest = news.withColumn("minute_ms", F.unix_millis("minute")).orderBy(F.desc("minute")).limit(_MOST_LINES)
         for row in newest.select(*_TOLD).collect():
             self._context.emit(ImbalanceEvent(QUERY, batch, *row))
-        total = wrong.agg(F.sum("missing").alias("missing"), F.sum("unaccounted").alias("unaccounted")).first()
-        assert total is not None, "an aggregate without groups has a row"
-        self._context.metrics.audit(QUERY, missing=total["missing"] or 0, unaccounted=total["unaccounted"] or 0)
-
-    def _purge(self, spark: SparkSession, kept_from: datetime) -> None:
-        """Deletes what no judgement looks at any more from the two tables of what was read."""
-        since = f"TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'"
-        spark.sql(f"DELETE FROM {self._seen.sql_name} WHERE read_at < {since}")  # noqa: S608 (names and times of our own)
-        spark.sql(f"DELETE FROM {self._entries.sql_name} WHERE to_ms < {millis(kept_from)}")  # noqa: S608
-        self._purged_s = time.monotonic()
+        ((missing, unaccounted),) = wrong.agg(F.sum("missing"), F.sum("unaccounted")).collect()
+        self._context.metrics.audit(QUERY, missing=missing or 0, unaccounted=unaccounted or 0)

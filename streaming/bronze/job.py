@@ -43,14 +43,11 @@ BRONZE: Final = columns(
     headers=HEADERS,
 )
 """Kafka's columns under Spark's names for them, so that what decodes a record from Kafka decodes one from here."""
-
 BRONZE_PARTITIONS: Final = ("ingest_date", "topic")
-
 GAPS: Final = columns(
     "topic string, partition integer, first_offset long, last_offset long, reason string, seen_at timestamp, batch long"
 )
-_MOST_NAMED = 20
-"""Ranges that an error names one by one."""
+_MOST_NAMED = 20  # ranges that an error names one by one
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -70,35 +67,30 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
 
 def _take_up(spark: SparkSession, settings: Settings, checkpoint: Folder) -> None:
     """Goes on with topics that left ``stream.topics`` and are back where they were left. Spark's offsets of a batch
-    name the topics of that batch alone: it would read all that Kafka holds of them again.
-
-    Puts those places into the offsets that the next batch begins with, and takes the rows that call what came then
-    ``gone`` out of the gaps. A topic that is another one of its name now is read from its beginning. Raises a
-    StreamError if Kafka does not tell which it is."""
+    name the topics of that batch alone: it would read all that Kafka holds of them again. Puts those places into the
+    offsets that the next batch begins with, and takes the rows that call what came then ``gone`` out of the gaps. A
+    topic that is another one of its name now is read from its beginning. Raises a StreamError if Kafka does not tell
+    which it is."""
     gaps = DeltaTable(spark, settings.stream, "bronze_gaps")
     commits = [int(name) for name in checkpoint.names("commits") if name.isdecimal()]
-    if not commits:
-        return
-    plans = [
-        (f"offsets/{name}", (checkpoint.read_text(f"offsets/{name}") or "").splitlines())
+    plans = {
+        f"offsets/{name}": (checkpoint.read_text(f"offsets/{name}") or "").splitlines()
         for name in checkpoint.names("offsets")
-        if name.isdecimal() and int(name) >= max(commits)  # with one that is not finished
-    ]
-    planned = {topic for _, lines in plans for topic in json.loads(lines[-1])}
-    unplanned = sorted(set(topics(settings)) - planned)
-    if not unplanned or not gaps.exists():
+        if name.isdecimal() and commits and int(name) >= max(commits)  # with one that is not finished
+    }
+    unplanned = set(topics(settings)).difference(*(json.loads(lines[-1]) for lines in plans.values()))
+    if not commits or not unplanned or not gaps.exists():
         return
-    gone = gaps.read().where((F.col("reason") == "gone") & F.col("topic").isin(unplanned))
+    gone = gaps.read().where((F.col("reason") == "gone") & F.col("topic").isin([*unplanned]))
     left: dict[str, dict[str, int]] = {}
     for row in gone.groupBy("topic", "partition").agg(F.max("first_offset").alias("offset")).collect():
         left.setdefault(row.topic, {})[str(row.partition)] = row.offset
     if not left:
         return
     ids = present_ids(spark, settings, QUERY, left)
-    back = sorted(ids.keys() - TopicIds(spark, settings, QUERY).changed(ids))
-    if not back:
+    if not (back := sorted(ids.keys() - TopicIds(spark, settings, QUERY).changed(ids))):
         return
-    for name, lines in plans:
+    for name, lines in plans.items():
         places = json.loads(lines[-1]) | {topic: left[topic] for topic in back}
         checkpoint.write_text(name, "\n".join([*lines[:-1], json.dumps(places)]))
     named = ", ".join(f"'{topic}'" for topic in back)
@@ -108,18 +100,8 @@ def _take_up(spark: SparkSession, settings: Settings, checkpoint: Folder) -> Non
 def raw_rows(records: DataFrame, batch: int) -> DataFrame:
     """Kafka's records as rows of the table. ``ingest_date`` is the UTC day of the record's timestamp, when the gateway
     received it: a batch that is repeated after midnight finds its rows where they were."""
-    return records.select(
-        "key",
-        "value",
-        "partition",
-        "offset",
-        "timestamp",
-        F.col("timestampType").alias("timestamp_type"),
-        "headers",
-        F.to_date("timestamp").alias("ingest_date"),
-        "topic",
-        F.lit(batch).cast("long").alias("batch"),
-    )
+    ours = {"ingest_date": F.to_date("timestamp"), "batch": F.lit(batch).cast("long")}
+    return records.withColumnRenamed("timestampType", "timestamp_type").withColumns(ours).select(*BRONZE.names)
 
 
 class _BatchWriter:
@@ -145,24 +127,21 @@ class _BatchWriter:
         first, self._first = self._first, False  # a batch is only ever repeated after a start
         if first:
             self._table.create(BRONZE, BRONZE_PARTITIONS)
-        if first and 0 < expected == self._rows_of(batch).count():
-            # It was written whole and not committed. What Kafka deleted since is safe, and stays as it is.
-            written = expected
+        is_written = first and 0 < expected == self._rows_of(batch).count()  # whole, and not committed
+        if is_written:  # what Kafka deleted since is safe
             gaps = [gap for gap in gaps if gap.reason != "deleted"]
+        self._must_go_on(gaps)
+        written = expected if is_written else self._write(records, batch, counted=not first)
+        if written != expected:
+            gaps = self._lost_while_reading(planned, batch, gaps)
             self._must_go_on(gaps)
-        else:
-            self._must_go_on(gaps)
-            written = self._write(records, batch, counted=not first)
-            if written != expected:
-                gaps = self._lost_while_reading(planned, batch, gaps)
-                self._must_go_on(gaps)
         self._tell(gaps, batch)
         self._known.keep(ids, batch)
         self._context.counts[QUERY, batch] = BatchCounts(written)
 
     def _write(self, records: DataFrame, batch: int, *, counted: bool) -> int:
-        """Writes the rows and returns how many the table has of the batch. ``counted``: while they are
-        written; False for a batch that the table may have already: then its rows are not computed."""
+        """Writes the rows and returns how many the table has of the batch. ``counted``: while they are written. Not
+        so for a batch that the table may have already: then its rows are not computed."""
         rows = records.transform(raw_rows, batch)
         if not counted:
             self._table.append(rows, query=QUERY, batch=batch)
@@ -187,10 +166,9 @@ class _BatchWriter:
     def _tell(self, gaps: Sequence[Gap], batch: int) -> None:  # into bronze_gaps, events and metrics
         if not gaps:
             return
-        seen_at = datetime.now(UTC)
-        rows = [(*gap, seen_at, batch) for gap in gaps]
+        rows = self._spark.createDataFrame([(*gap, datetime.now(UTC), batch) for gap in gaps], GAPS)
         self._gaps.create(GAPS)
-        self._gaps.append(self._spark.createDataFrame(rows, GAPS), query=QUERY, batch=batch)
+        self._gaps.append(rows, query=QUERY, batch=batch)
         for gap in gaps:
             self._context.emit(GapEvent(QUERY, batch, *gap))
             # Of what is gone nobody knows how much it was; one tells the alert that there was some.

@@ -17,7 +17,6 @@ from streaming.kafka.options import source_options
 from streaming.progress import Offsets
 
 Place = tuple[str, int]
-
 _TIMEOUT_MS: Final = 10_000
 
 
@@ -32,16 +31,13 @@ class KafkaAdmin:
     def _java(self, name: str) -> Any:
         return jvm.java_class(self._spark, f"org.apache.kafka.{name}")
 
-    def _connected(self) -> Any:  # Java's client, made when it is first used
+    def _connected(self) -> Any:
         if self._client is None:
             options = source_options(self._kafka).items()
-            login = {name.removeprefix("kafka."): it for name, it in options if name.startswith("kafka.")}
-            ours = {
-                "request.timeout.ms": str(_TIMEOUT_MS // 2),
-                "default.api.timeout.ms": str(_TIMEOUT_MS),
-                "client.id": "gateway-stream",
-            }
-            self._client = self._java("clients.admin.AdminClient").create(login | ours)
+            told = {name.removeprefix("kafka."): it for name, it in options if name.startswith("kafka.")}
+            told |= {"request.timeout.ms": str(_TIMEOUT_MS // 2), "default.api.timeout.ms": str(_TIMEOUT_MS)}
+            told["client.id"] = "gateway-stream"
+            self._client = self._java("clients.admin.AdminClient").create(told)
         return self._client
 
     def close(self) -> None:
@@ -50,21 +46,22 @@ class KafkaAdmin:
             self._client = None
 
     def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
-        return self._offsets(places, self._java("clients.admin.OffsetSpec").earliest())
+        return self._offsets(places, "earliest")
 
     def latest(self, places: Iterable[Place]) -> dict[Place, int]:
         """The offset that each partition's next record will have."""
-        return self._offsets(places, self._java("clients.admin.OffsetSpec").latest())
+        return self._offsets(places, "latest")
 
     def since(self, places: Iterable[Place], ms: int) -> dict[Place, int]:
         """The offset of each partition's first record with that timestamp or a later one; -1: it has none."""
-        return self._offsets(places, self._java("clients.admin.OffsetSpec").forTimestamp(ms))
+        return self._offsets(places, "forTimestamp", ms)
 
-    def _offsets(self, places: Iterable[Place], wanted: Any) -> dict[Place, int]:  # wanted: an OffsetSpec
+    def _offsets(self, places: Iterable[Place], which: str, *ms: int) -> dict[Place, int]:
         partition_class = self._java("common.TopicPartition")
         asked = {place: partition_class(*place) for place in places}
         if not asked:
             return {}
+        wanted = getattr(self._java("clients.admin.OffsetSpec"), which)(*ms)
         answer = self._connected().listOffsets(dict.fromkeys(asked.values(), wanted)).all().get()
         return {place: int(answer.get(partition).offset()) for place, partition in asked.items()}
 
@@ -88,8 +85,7 @@ class KafkaAdmin:
 
     def create_topic(self, topic: str, topics: TopicsSettings) -> None:
         """Makes it as ``topics`` declares it, else with the partitions and replicas that they give for any."""
-        declared = next((one for one in topics.declare if one.name == topic), None)
-        configs = {}
+        declared, configs = next((one for one in topics.declare if one.name == topic), None), {}
         if declared is not None and declared.retention is not None:
             configs["retention.ms"] = str(declared.retention // timedelta(milliseconds=1))
         if declared is not None and declared.cleanup_policy is not None:
@@ -111,10 +107,8 @@ class KafkaAdmin:
 
 def ensure_topic(spark: SparkSession, settings: Settings, topic: str, setting: str) -> None:
     """Makes sure Kafka has the topic that ``setting`` names; makes it as ``kafka.topics`` says if that is allowed.
-
     Blocks for at most some seconds. Raises KafkaUnavailableError if it is missing and may not be made,
-    KafkaRefusedError if Kafka does not allow it.
-    """
+    KafkaRefusedError if Kafka does not allow it."""
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
         with closing(KafkaAdmin(spark, settings.kafka)) as admin:

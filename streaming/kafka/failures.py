@@ -10,17 +10,12 @@ from streaming.kafka.options import GROUP_ID_PREFIX, topics
 _PLAN = "=== Streaming Query ==="  # from here on Spark prints the whole plan
 _MOST_TEXT = 600
 _OURS = re.compile(r"^streaming\.errors\.(?P<kind>\w+): (?P<sentence>.*)$", re.MULTILINE)
-
 _ABSENT = ("UnknownTopicOrPartitionException", "InvalidTopicException")
 _DATA_LOSS = ("KAFKA_DATA_LOSS", "data may have been lost", "data may have been missed", "OffsetOutOfRangeException")
 _AUTHENTICATION = ("SaslAuthenticationException", "SslAuthenticationException", "UnsupportedSaslMechanismException")
 _AUTHORIZATION = ("AuthorizationException",)
-_UNREACHABLE = (
-    "TimeoutException",
-    "DisconnectException",
-    "BootstrapResolutionException",
-    "No resolvable bootstrap urls",
-)
+_UNREACHABLE = ("TimeoutException", "DisconnectException", "BootstrapResolutionException",
+                "No resolvable bootstrap urls")  # fmt: skip
 
 
 def explain(query: str, failure: BaseException, settings: Settings) -> StreamError:
@@ -34,25 +29,20 @@ def explain(query: str, failure: BaseException, settings: Settings) -> StreamErr
 
 def _raised_by_us(text: str) -> StreamError | None:
     """Our own error out of a query's Python code, which comes back as the text of a traceback."""
-    found = (None, *_OURS.finditer(text))[-1]  # what it ended with
-    kind = None if found is None else getattr(errors, found["kind"], None)
-    if found is None or not isinstance(kind, type) or not issubclass(kind, StreamError):
-        return None
-    return kind(found["sentence"].strip())
+    for name, sentence in _OURS.findall(text)[-1:]:  # what it ended with
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, StreamError):
+            return kind(sentence.strip())
+    return None
 
 
 def cause(text: str) -> str:
     """The line of a trace, Java's or Python's or one inside the other, that says most: what it all began with."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\t", " "))]
-    for begin in ("Caused by: ", ": "):  # ": " begins the Java error inside a Python one
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\t", " "))] or [text.strip()]
+    line = lines[-1 if "Traceback (most recent call last)" in text else 0]
+    for begin in (": ", "Caused by: "):  # ": " begins the Java error inside a Python one
         if found := [line for line in lines if line.startswith(begin)]:
-            return _shortened(found[-1].removeprefix(begin))
-    if "Traceback (most recent call last)" in text:
-        return _shortened(lines[-1])
-    return _shortened(lines[0] if lines else text.strip())
-
-
-def _shortened(line: str) -> str:
+            line = found[-1].removeprefix(begin)
     line = line.strip().rstrip(".")
     return line if len(line) <= _MOST_TEXT else f"{line[:_MOST_TEXT]} …"
 
@@ -66,11 +56,8 @@ def _topics(query: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
         case "anomalies":
             return "stream.anomalies.topic", (settings.stream.anomalies.topic,)
         case "audit":
-            return "stream.topics, ledger.topic or dead_letter.topic", (
-                *topics(settings),
-                *settings.dead_letter_topics,
-                *ledger,
-            )
+            named = (*topics(settings), *settings.dead_letter_topics, *ledger)
+            return "stream.topics, ledger.topic or dead_letter.topic", named
         case "gold":
             return "stream.topics", ()  # it reads a table
         case _:

@@ -21,11 +21,9 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class GroupCommitter:
-    """Commits the newest offsets of each query, in a thread of its own: a batch never waits for it.
-
-    A failure is written to standard error once, until a commit succeeds again; the job goes on. ``close`` waits for
-    what was offered last, a few seconds at most.
-    """
+    """Commits the newest offsets of each query, in a thread of its own: a batch never waits for it. A failure is
+    written to standard error once, until a commit succeeds again; the job goes on. ``close`` waits for what was offered
+    last, a few seconds at most."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, prefix: str, metrics: StreamMetrics) -> None:
         self._admin, self._prefix, self._metrics = KafkaAdmin(spark, kafka), prefix, metrics
@@ -53,7 +51,7 @@ class GroupCommitter:
             self._admin.commit(group, offsets)
         except Exception as error:  # noqa: BLE001 (whatever it is, it must not end the job)
             self._metrics.commit_failed(query)
-            if not self._failing:  # told once, until a commit succeeds
+            if not self._failing:
                 print(  # noqa: T201 (what people read)
                     f"warning: how far {query} has read could not be committed to the group {group}:"
                     f" {cause(str(error))}. The job goes on; Kafka's tools show an old lag. Does the user have Read on"

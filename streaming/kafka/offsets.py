@@ -49,27 +49,20 @@ class Gap(NamedTuple):
         return f"{self.topic}/{self.partition} offsets {self.first_offset} to {self.last_offset} ({self.reason})"
 
 
-_Offsets = dict[tuple[str, int], int]
-
-
 def planned_ranges(checkpoint: Folder, batch: int) -> list[Planned]:
     """What the batch was planned to read, out of the query's checkpoint. One Kafka source, and the batch being run.
-
     A partition that came later begins at 0, as it does for Spark; those of a topic that is new here begin where Kafka
-    does, which is told by ``start`` -1. ``end`` None: it is gone.
-    """
+    does, which is told by ``start`` -1."""
     ends = _offsets(checkpoint.read_text(f"offsets/{batch}"))
     begins = _offsets(checkpoint.read_text(f"offsets/{batch - 1}" if batch else "sources/0/0"))
     known = {topic for topic, _ in begins}
-    ranges = [
-        Planned(topic, partition, begins.get((topic, partition), 0 if topic in known else -1), end)
-        for (topic, partition), end in sorted(ends.items())
+    return [
+        Planned(*place, begins.get(place, 0 if place[0] in known else -1), ends.get(place))
+        for place in sorted(begins.keys() | ends.keys())
     ]
-    gone = sorted(begins.keys() - ends.keys())
-    return ranges + [Planned(topic, partition, begins[topic, partition], None) for topic, partition in gone]
 
 
-def _offsets(text: str | None) -> _Offsets:
+def _offsets(text: str | None) -> dict[tuple[str, int], int]:
     """The offsets in one of Spark's files: its last line is the source's, the lines before are Spark's own."""
     if text is None:
         raise FileNotFoundError("the checkpoint has no offsets of the batch that is being run: was it deleted?")

@@ -11,13 +11,13 @@ from config import error_words
 from config.errors import ConfigError
 from config.settings import KafkaSettings, OAuthSettings, SaslSettings, Settings, TlsSettings
 
+_SECURITY = "org.apache.kafka.common.security"
 _LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "PLAIN": f"{_SECURITY}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_SECURITY}.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
-_PACKAGE = "org.apache.kafka.common.security.oauthbearer"
-_ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 GROUP_ID_PREFIX = "gateway-stream"
 """Spark reads with a consumer group per query and start, named with this prefix. It commits nothing; an access rule for
 the user has to allow the groups with this prefix."""
@@ -65,16 +65,30 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
     return options
 
 
+def jvm_options(kafka: KafkaSettings) -> str:
+    """Where a Kafka client may get tokens from, which newer clients want to be told beside their settings, as an option
+    of the JVMs of driver and executors. Empty without tokens. Holds no secret."""
+    if kafka.sasl is None or kafka.sasl.mechanism != "OAUTHBEARER":
+        return ""
+    return f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={_token_url(kafka.sasl)}"
+
+
 def _sasl_options(sasl: SaslSettings) -> dict[str, str]:
+    options: dict[str, str] = {"kafka.sasl.mechanism": sasl.mechanism}
     if sasl.mechanism == "OAUTHBEARER":
-        return _oauth_options(sasl)
-    assert sasl.username is not None
-    assert sasl.password is not None
-    username, password = _quoted(sasl.username), _quoted(sasl.password.get_secret_value())
-    return {
-        "kafka.sasl.mechanism": sasl.mechanism,
-        "kafka.sasl.jaas.config": f"{_LOGIN_MODULES[sasl.mechanism]} required username={username} password={password};",
-    }
+        options |= {
+            "kafka.sasl.login.callback.handler.class": f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "kafka.sasl.oauthbearer.token.endpoint.url": _token_url(sasl),
+        }
+        words = {f"extension_{name}": value for name, value in sasl.extensions.items()}
+        if sasl.token is not None and sasl.token.oauth is not None:
+            words |= _client(sasl.token.oauth)
+    else:
+        assert sasl.username is not None
+        assert sasl.password is not None
+        words = {"username": sasl.username, "password": sasl.password.get_secret_value()}
+    login = " ".join([_LOGIN_MODULES[sasl.mechanism], "required", *(f"{it}={_quoted(words[it])}" for it in words)])
+    return options | {"kafka.sasl.jaas.config": f"{login};"}
 
 
 def _tls_options(tls: TlsSettings) -> dict[str, str]:
@@ -108,41 +122,17 @@ def _tls_options(tls: TlsSettings) -> dict[str, str]:
     return options
 
 
-def _blocks(text: str, kind: str) -> str:
-    """All PEM blocks of a kind: a file may hold the certificates and the key together."""
+def _blocks(text: str, kind: str) -> str:  # a file may hold the certificates and the key together
     return "\n".join(re.findall(rf"-----BEGIN {kind}-----.*?-----END {kind}-----", text, re.DOTALL))
 
 
 def _pkcs8_key(text: str, path: Path) -> str:
-    """The private key. Java reads PKCS #8 alone."""
     if key := _blocks(text, "PRIVATE KEY") or _blocks(text, "ENCRYPTED PRIVATE KEY"):
         return key
     raise ConfigError(
         f"The private key in {str(path)!r} is not in the PKCS #8 form that Spark's Kafka client reads (BEGIN PRIVATE"
         f" KEY or BEGIN ENCRYPTED PRIVATE KEY). Convert it: openssl pkcs8 -topk8 -nocrypt -in {path} -out {path}.pkcs8"
     )
-
-
-def _oauth_options(sasl: SaslSettings) -> dict[str, str]:
-    """``kafka.sasl`` with a token, as options of Spark's Kafka source; holds secrets. Raises ConfigError."""
-    url = _token_url(sasl)
-    words = [f"extension_{name}={_quoted(value)}" for name, value in sasl.extensions.items()]
-    if sasl.token is not None and sasl.token.oauth is not None:
-        words += _client(sasl.token.oauth)
-    return {
-        "kafka.sasl.mechanism": "OAUTHBEARER",
-        "kafka.sasl.login.callback.handler.class": f"{_PACKAGE}.OAuthBearerLoginCallbackHandler",
-        "kafka.sasl.oauthbearer.token.endpoint.url": url,
-        "kafka.sasl.jaas.config": " ".join([f"{_PACKAGE}.OAuthBearerLoginModule required", *words]) + ";",
-    }
-
-
-def jvm_options(kafka: KafkaSettings) -> str:
-    """What the JVMs of driver and executors are started with: where a Kafka client may get tokens from, which newer
-    clients want to be told beside their settings. Empty without tokens. Holds no secret."""
-    if kafka.sasl is None or kafka.sasl.mechanism != "OAUTHBEARER":
-        return ""
-    return f"-D{_ALLOWED}={_token_url(kafka.sasl)}"
 
 
 def _quoted(text: str) -> str:
@@ -163,29 +153,28 @@ def _token_url(sasl: SaslSettings) -> str:  # of a file, too
     )
 
 
-def _client(oauth: OAuthSettings) -> list[str]:  # options of the login module
+def _client(oauth: OAuthSettings) -> dict[str, str]:  # options of the login module
     where = "kafka.sasl.token.oauth"
     unknown = {
-        f"{where}.audience": bool(oauth.audience),
-        f"{where}.parameters": bool(oauth.parameters),
-        f'{where}.client_authentication = "post"': oauth.client_authentication == "post",
-        f"{where}.tls.certificate_file": oauth.tls.certificate_file is not None,
-        f"{where}.tls.server_name": oauth.tls.server_name is not None,
-        f"{where}.tls.verify = false": not oauth.tls.verify,
+        "audience": oauth.audience,
+        "parameters": oauth.parameters,
+        'client_authentication = "post"': oauth.client_authentication == "post",
+        "tls.certificate_file": oauth.tls.certificate_file,
+        "tls.server_name": oauth.tls.server_name,
+        "tls.verify = false": not oauth.tls.verify,
     }
-    for setting, given in unknown.items():
-        if given:
-            raise ConfigError(
-                f"{setting} is given, but Spark's Kafka client cannot do that when it fetches a token: let the job read"
-                " one from a file that something else keeps fresh (kafka.sasl.token.file)."
-            )
+    if given := next(filter(unknown.get, unknown), None):
+        raise ConfigError(
+            f"{where}.{given} is given, but Spark's Kafka client cannot do that when it fetches a token: let the job"
+            " read one from a file that something else keeps fresh (kafka.sasl.token.file)."
+        )
     assert oauth.client_secret is not None, "without a certificate there is a secret"
-    words = [f"clientId={_quoted(oauth.client_id)}", f"clientSecret={_quoted(oauth.client_secret.get_secret_value())}"]
+    words = {"clientId": oauth.client_id, "clientSecret": oauth.client_secret.get_secret_value()}
     if oauth.scope:
-        words.append(f"scope={_quoted(oauth.scope)}")
+        words["scope"] = oauth.scope
     if oauth.tls.ca_file is not None:
         certificates = _read_pem(oauth.tls.ca_file, f"{where}.tls.ca_file")
-        words += ['ssl.truststore.type="PEM"', f"ssl.truststore.certificates={_quoted(certificates)}"]
+        words |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": certificates}
     return words
 
 

@@ -157,7 +157,7 @@ def auditor(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made = audit._Auditor(
         spark, settings, JobContext(lambda _: None), prepare_checkpoint(spark, settings.stream, "audit")
     )
-    monkeypatch.setattr(made, "_extents", lambda _batch: [("t", 0, 0, 100, 100), ("u", 0, 0, 0, 0)])
+    monkeypatch.setattr(made, "_extents", lambda *_: [("t", 0, 0, 100, 100), ("u", 0, 0, 0, 0)])
     read_at = BEGIN - timedelta(minutes=3)
     ledger = [entry("g1", 0, {0, 1}), entry("g1", 1, {2})]
     made._seen.append(spark.createDataFrame([("t", 0, "g1", None, BEGIN, 0, 2, read_at)], SEEN), query="test", batch=0)
@@ -184,7 +184,7 @@ def test_what_was_missing_of_a_topic_that_is_gone_stays_so(
 ) -> None:
     assert states_after(auditor, spark, 30) == ["balanced", "missing"]
     for left in ([("u", 0, 0, 0, 0)], []):
-        monkeypatch.setattr(auditor, "_extents", lambda _batch, left=left: left)
+        monkeypatch.setattr(auditor, "_extents", lambda *_, left=left: left)
         assert states_after(auditor, spark, 31) == ["balanced", "missing"]
 
 
