@@ -29,53 +29,26 @@ from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
 from streaming.report.page import Figure, Finding, Report, Table, length, moment, write_page
-from streaming.report.plots import MOST_LABELS, Bars, Histogram, Lines, Mark, Plot, Point, Signal
+from streaming.report.plots import MOST_LABELS, Bars, Histogram, Lines, Plot, Point, Signal
 from streaming.runtime.checkpoint_log import read_progress
 
 MOST_SIGNALS: Final = 12
-_MOST_MARKS: Final = 50
-"""On one signal's plot."""
-_MOST_POINTS: Final = 400
-"""Of a line, whatever time it is over: a page is no wider."""
+_MOST_MARKS: Final = 50  # on one signal's plot
+_MOST_POINTS: Final = 400  # of a line, whatever time it is over: a page is no wider
 _MOST_ROWS: Final = 25
+_MOST_KINDS: Final = 200
+_STRETCHES: Final = 200
 LATENESS: Final = {
-    "in the future": 0.0,
-    "under 1 s": 1.0,
-    "1 s to 10 s": 10.0,
-    "10 s to 1 min": 60.0,
-    "1 min to 10 min": 600.0,
-    "10 min to 1 h": 3600.0,
-    "1 h to 1 day": 86_400.0,
-    "over 1 day": inf,
-}
+    "in the future": 0.0, "under 1 s": 1.0, "1 s to 10 s": 10.0, "10 s to 1 min": 60.0, "1 min to 10 min": 600.0,
+    "10 min to 1 h": 3600.0, "1 h to 1 day": 86_400.0, "over 1 day": inf,
+}  # fmt: skip
 """Ranges of the time between a device's clock and the gateway's, and where each ends in seconds."""
 _LATE_S: Final = 300.0
-_STRETCHES: Final = 200
 _LATEST_S: Final = 220_000_000_000
 """In the year 8941: a drawing has to end before the year 10,000, with its last bar and a margin. A producer may say any
 time."""
-_MOST_KINDS: Final = 200
-_NICE_S: Final = (
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    10_800,
-    21_600,
-    43_200,
-    86_400,
-    604_800,
-)
+_NICE_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+                  604_800)  # fmt: skip
 _EVENT: Final = "(kind = 'silence' OR kind = 'stuck' OR run = 1)"
 """Of the alerts, those that begin something: earlier versions wrote each outlier of a run, numbered by ``run``."""
 _JOBS: Final = {"silver_quarantine": "silver", "device_events": "devices"}
@@ -308,18 +281,16 @@ def _readings(lake: _Lake, silver: DataFrame) -> str | None:
 def _devices(lake: _Lake) -> None:
     devices = lake.table("devices", "devices", None)
     happened = lake.table("device_events", "devices", "at")
-    states = {}
+    states: dict[str, int] = {}
     if devices is not None:
-        states = {row[0]: row[1] for row in devices.groupBy("state").count().orderBy(F.desc("count")).collect()}
+        states = dict(devices.groupBy("state").count().orderBy(F.desc("count")).collect())
+    if states:
         told = ", ".join(f"{count:,} {state}" for state, count in states.items())
-        if states:
-            lake.report.parts["devices.states"] = f"{sum(states.values()):,} devices: {told}."
+        lake.report.parts["devices.states"] = f"{sum(states.values()):,} devices: {told}."
     if happened is not None:
         events = _bars(happened, "event", "at", "events")
-        look_for = (
-            "Many offline at one moment point to a gateway or a site; the same device again and again to its own link."
-        )
-        lake.show("devices.events", "Events of devices over time", look_for, events)
+        look_for = "Many offline at one moment point to a gateway or a site; the same device again and again to its own"
+        lake.show("devices.events", "Events of devices over time", f"{look_for} link.", events)
         if events is None:
             lake.empty("device_events", "devices")
     if devices is None:
@@ -405,14 +376,14 @@ def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, labe
         at = F.floor((_seconds("event_time") - span[0]) / width_s).alias("at")
         value = F.col(signal).cast("double")
         means = mine.groupBy(at).agg(F.min(_seconds("event_time")), F.min(value), F.avg(value), F.max(value))
-        points = [(row[1], row[2], row[3], row[4]) for row in means.orderBy("at").collect()]
+        points = [tuple(row)[1:] for row in means.orderBy("at").collect()]
     marks = (
         alerts.where((F.col("device") == device) & (F.col("signal") == signal))
         .orderBy(F.desc("score"))
         .select(_seconds("event_time"), "value", "kind")
         .limit(_MOST_MARKS)
     )
-    return Signal(label, points, [Mark(*row) for row in marks.collect()])
+    return Signal(label, points, [tuple(row) for row in marks.collect()])
 
 
 def _quarantine(lake: _Lake) -> None:

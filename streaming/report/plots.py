@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -18,8 +18,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-MOST_LABELS: Final = 8
-"""Lines or stacks of one plot that have a colour of their own."""
+MOST_LABELS: Final = 8  # lines or stacks of one plot that have a colour of their own
 _ROLES: Final = {"ink": "#0a0b0c", "faint": "#0a0b0d", "alarm": "#0a0b0e", "band": "#0a0b0f"} | {
     f"c{number}": f"#0b0c{number:02x}" for number in range(MOST_LABELS)
 }
@@ -141,14 +140,6 @@ class Histogram(Plot):
         axes.tick_params(axis="y", length=0)
 
 
-class Mark(NamedTuple):
-    """An anomalous reading of a signal."""
-
-    time_s: float
-    value: float
-    kind: str
-
-
 @dataclass(frozen=True, slots=True)
 class Signal(Plot):
     """A signal over time: its mean, a band from the least to the greatest value, and what does not fit it."""
@@ -157,16 +148,17 @@ class Signal(Plot):
     label: str
     points: Sequence[tuple[float, float, float, float]]
     """time, least, mean, greatest"""
-    marks: Sequence[Mark]
+    marks: Sequence[tuple[float, float, str]]
+    """time, value, kind: readings that are anomalous"""
 
     def draw(self, axes: Axes) -> None:
         times = _times(self.points)
         least, mean, greatest = (_drawable(point[at] for point in self.points) for at in (1, 2, 3))
         axes.fill_between(times, least, greatest, color=_ROLES["band"], linewidth=0)
         axes.plot(times, mean, color=_ROLES["c0"], linewidth=1.2)
-        for kind in sorted({mark.kind for mark in self.marks}):
-            marks = [mark for mark in self.marks if mark.kind == kind]
-            values = _drawable(mark.value for mark in marks)
+        for kind in sorted({kind for _, _, kind in self.marks}):
+            marks = [mark for mark in self.marks if mark[2] == kind]
+            values = _drawable(value for _, value, _ in marks)
             axes.plot(_times(marks), values, _MARKERS.get(kind, "o"), label=kind, **_MARK)
         _time_axis(axes)
         axes.set_ylabel(self.label)
@@ -174,13 +166,11 @@ class Signal(Plot):
         axes.grid(axis="y")
 
 
-def _label(name: str) -> str:
-    """A name that a legend shows; matplotlib leaves one out that begins with ``_``."""
+def _label(name: str) -> str:  # matplotlib leaves a name out of the legend that begins with "_"
     return f"\u200b{name}" if name.startswith("_") else name
 
 
-def _drawable(values: Iterable[float]) -> list[float]:
-    """At most so large that the length of an axis is a number."""
+def _drawable(values: Iterable[float]) -> list[float]:  # at most so large that the length of an axis is a number
     return [min(max(value, -1e300), 1e300) for value in values]
 
 
@@ -203,8 +193,7 @@ def _value_axis(axes: Axes, unit: str, *, whole: bool = False) -> None:
     axes.grid(axis="y")
 
 
-def _short(value: float, _position: int = 0) -> str:  # called by matplotlib
-    """12,000 as ``12k``; a fraction as it is."""
+def _short(value: float, _position: int) -> str:  # 12,000 as 12k; a fraction as it is
     for size, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= size:
             return f"{value / unit:g}{letter}"

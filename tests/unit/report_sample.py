@@ -5,7 +5,7 @@ from random import Random
 
 from streaming.report.lake import LATENESS
 from streaming.report.page import Figure, Finding, Report, Table
-from streaming.report.plots import Bars, Histogram, Lines, Mark, Signal
+from streaming.report.plots import Bars, Histogram, Lines, Signal
 
 BEGIN_S = 1_763_683_200.0  # 2025-11-21 00:00 UTC
 HOUR_S = 3600.0
@@ -86,6 +86,6 @@ def _signal(random: Random, label: str) -> Signal:
     for step in range(400):
         mean = 20 + 3 * math.sin(step / 50) + random.gauss(0, 0.1)
         points.append((BEGIN_S + step * 216, mean - 0.4, mean, mean + 0.4))
-    marks = [Mark(points[at][0], points[at][2] + 8, "outlier") for at in (60, 200, 201, 202)]
-    marks.append(Mark(points[300][0], points[300][2], "stuck"))
+    marks = [(points[at][0], points[at][2] + 8, "outlier") for at in (60, 200, 201, 202)]
+    marks.append((points[300][0], points[300][2], "stuck"))
     return Signal(label, points, marks)
