@@ -62,18 +62,15 @@ def slim(records: DataFrame, ledger_topic: str) -> DataFrame:
 
 
 def seen(slim_records: DataFrame, ledger_topic: str) -> DataFrame:
-    """The runs of offsets that were read, as :data:`SEEN`, but for ``read_at``.
-
-    Most of a batch is unbroken: what one gateway wrote to a partition in a minute. Least, greatest and number of its
-    offsets say so without a sort. Only the rest is sorted.
-    """
+    """The runs of offsets that were read, as :data:`SEEN`, but for ``read_at``. Most of a batch is unbroken: what one
+    gateway wrote to a partition in a minute. Least, greatest and number of its offsets say so without a sort. Only the
+    rest is sorted."""
     of_one = ("topic", "partition", "gateway", "route", "minute")
     minute = F.date_trunc("minute", "timestamp")
     records = slim_records.where(F.col("topic") != ledger_topic).withColumn("minute", minute)
     offsets = F.min("offset").alias("first"), F.count(F.lit(1)).alias("count")
-    groups = records.groupBy(*of_one).agg(
-        *offsets, F.expr("max(offset) - min(offset) + 1 = count(1)").alias("unbroken")
-    )
+    unbroken = F.expr("max(offset) - min(offset) + 1 = count(1) AS unbroken")
+    groups = records.groupBy(*of_one).agg(*offsets, unbroken)
     broken = F.broadcast(groups.where("NOT unbroken").select(*of_one).alias("broken"))
     same = [F.col(f"record.{name}").eqNullSafe(F.col(f"broken.{name}")) for name in of_one]
     # Within an unbroken run an offset rises as its row's number does.

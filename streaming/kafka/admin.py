@@ -1,7 +1,7 @@
 """Kafka asked and changed by the JVM's own admin client: what it holds of a topic, new topics, a group's offsets."""
 
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from config.settings import KafkaSettings, Settings
 from config.tables.kafka import TopicsSettings
 from streaming import jvm
 from streaming.errors import KafkaRefusedError, KafkaUnavailableError
-from streaming.kafka.failures import cause
+from streaming.kafka.failures import cause, explain
 from streaming.kafka.options import source_options
 from streaming.progress import Offsets
 
@@ -103,6 +103,16 @@ class KafkaAdmin:
             for number, offset in partitions.items()
         }
         self._connected().alterConsumerGroupOffsets(group, wanted).all().get()
+
+
+@contextmanager
+def asked(spark: SparkSession, settings: Settings, query: str) -> Iterator[KafkaAdmin]:
+    """A client for a few questions. Raises a StreamError, which names the query, if Kafka does not answer."""
+    try:
+        with closing(KafkaAdmin(spark, settings.kafka)) as admin:
+            yield admin
+    except Py4JJavaError as error:
+        raise explain(query, error, settings) from error
 
 
 def ensure_topic(spark: SparkSession, settings: Settings, topic: str, setting: str) -> None:

@@ -48,10 +48,8 @@ def topics(settings: Settings) -> tuple[str, ...]:
 
 
 def source_options(kafka: KafkaSettings) -> dict[str, str]:
-    """How to reach Kafka, as options of Spark's Kafka source; holds secrets. Reads the certificate files.
-
-    Raises ConfigError for what the Java client cannot do, or for a file it could not use.
-    """
+    """How to reach Kafka, as options of Spark's Kafka source; holds secrets. Reads the certificate files. Raises
+    ConfigError for what the Java client cannot do, or for a file it could not use."""
     options = {
         "kafka.bootstrap.servers": ",".join(kafka.bootstrap_servers),
         "kafka.security.protocol": kafka.security,

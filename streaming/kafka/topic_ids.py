@@ -4,15 +4,12 @@ notices that only while it is shorter than the old one was."""
 import json
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from config.settings import Settings
 from streaming.errors import DataLossError
-from streaming.kafka.admin import KafkaAdmin
-from streaming.kafka.failures import explain
+from streaming.kafka.admin import asked
 from streaming.lake.storage import Folder, location
 
 
@@ -42,11 +39,8 @@ class TopicIds:
 
 def present_ids(spark: SparkSession, settings: Settings, query: str, topics: Iterable[str]) -> dict[str, str]:
     """Kafka's ids of those of the topics that it has now. Raises a StreamError if it does not tell."""
-    try:
-        with closing(KafkaAdmin(spark, settings.kafka)) as admin:
-            return admin.topic_ids(admin.present(topics))
-    except Py4JJavaError as error:
-        raise explain(query, error, settings) from error
+    with asked(spark, settings, query) as admin:
+        return admin.topic_ids(admin.present(topics))
 
 
 def require_same_topics(

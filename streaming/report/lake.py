@@ -237,6 +237,7 @@ def _second(column: str, head: str) -> str:
 def _readings(lake: _Lake, silver: DataFrame) -> str | None:
     """Everything that one pass over silver can tell, and the throughput. Returns of what time they are, in words."""
     delay = _seconds("received_at") - _seconds("device_time")
+    ranges = pairwise([("", -inf), *LATENESS.items()])
     facts = _only(
         silver.agg(
             F.count(F.lit(1)).alias("readings"),
@@ -244,10 +245,7 @@ def _readings(lake: _Lake, silver: DataFrame) -> str | None:
             F.min(_seconds("received_at")).alias("begin_s"),
             F.max(_seconds("received_at")).alias("end_s"),
             F.count_if(delay > _LATE_S).alias("late"),
-            *(
-                F.count_if((delay >= begin) & (delay < end)).alias(label)
-                for (_, begin), (label, end) in pairwise([("", -inf), *LATENESS.items()])
-            ),
+            *(F.count_if((delay >= begin) & (delay < end)).alias(label) for (_, begin), (label, end) in ranges),
         )
     )
     if not facts.readings:
@@ -315,15 +313,9 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
     if alerts is None:
         return
     events = alerts.where(_EVENT)
-    groups = (
-        events.groupBy("device", "signal", "kind")
-        .agg(
-            F.count(F.lit(1)).alias("times"),
-            F.max("score").alias("highest score"),
-            F.date_format(F.max("event_time"), "yyyy-MM-dd HH:mm:ss").alias("last (UTC)"),
-        )
-        .orderBy(F.desc("times"), "device", "signal")
-    )
+    counted = "count(1) AS times", "max(score) AS `highest score`", _second("max(event_time)", "last")
+    groups = events.groupBy("device", "signal", "kind").agg(*map(F.expr, counted))
+    groups = groups.orderBy(F.desc("times"), "device", "signal")
     top = groups.limit(10 * _MOST_ROWS).collect()
     lake.found("anomalies", events.count() if top else 0, lake.left_of_silver("anomalies"), "signals.left")
     if not top:
@@ -410,9 +402,8 @@ def _deleted(lake: _Lake) -> None:
         return
     rows = lake.table("bronze_gaps", "lost", "seen_at")  # it is made with the first gap
     # Of a range without an end nobody knows how much it was: one, as in the metric.
-    size = F.coalesce(F.expr("last_offset - first_offset + 1"), F.lit(1))
-    sums = F.sum(size), F.count_if(F.col("last_offset").isNull())
-    records, unknown = (None, 0) if rows is None else _only(rows.agg(*sums))
+    sums = "sum(coalesce(last_offset - first_offset + 1, 1))", "count_if(last_offset IS NULL)"
+    records, unknown = (None, 0) if rows is None else _only(rows.selectExpr(*sums))
     if rows is None or records is None:
         absent["lost.bronze_gaps"] = "bronze has met no record, in this time, that Kafka deleted before it was read."
         return
@@ -435,8 +426,8 @@ def _lost(lake: _Lake) -> None:
     devices = lake.table("devices", "lost", None)
     if devices is None:
         return
-    sums = F.count(F.lit(1)), F.count("seq_last"), F.sum(F.col("missing").cast("decimal(38)"))
-    total, numbered, missing = _only(devices.agg(*sums))
+    sums = devices.selectExpr("count(1)", "count(seq_last)", "sum(CAST(missing AS decimal(38)))")
+    total, numbered, missing = _only(sums)
     left = lake.left_of_silver("devices")
     if left is None and not numbered:
         left = f"Not judged: of {total:,} devices none numbers its messages."
@@ -477,7 +468,7 @@ def _audit(lake: _Lake, silver: DataFrame | None) -> None:
 
 def _left_by_audit(rows: DataFrame, silver: DataFrame | None) -> str | None:
     """What the audit has not judged of the time that its rows are of; None if it has judged all."""
-    judged, unread, expired = _only(rows.agg(F.count(F.lit(1)), F.sum("open"), F.sum("expired")))
+    judged, unread, expired = _only(rows.selectExpr("count(1)", "sum(open)", "sum(expired)"))
     if not judged:
         return "Not judged: the table audit has no minute of this time."
     said = []

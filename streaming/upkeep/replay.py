@@ -27,11 +27,8 @@ _MOST_DAYS: Final = 400
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
-    """Replays, and prints how many records of each reason are good now. Blocks.
-
-    Returns OK, or NOT_FOUND if quarantine has nothing of what was asked for. Raises ConfigError if there is no
-    quarantine.
-    """
+    """Replays, and prints how many records of each reason are good now. Blocks. Returns OK, or NOT_FOUND if quarantine
+    has nothing of what was asked for. Raises ConfigError if there is no quarantine."""
     stream = settings.stream
     if not arguments.dry_run:
         job_lock.hold(location(stream.checkpoint), "forget", shared=True)
