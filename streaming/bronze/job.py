@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.errors import ConfigError
+from config.numbers import some
 from config.settings import Settings
 from streaming.errors import DataLossError
 from streaming.job import JobContext
@@ -47,7 +48,6 @@ BRONZE_PARTITIONS: Final = ("ingest_date", "topic")
 GAPS: Final = columns(
     "topic string, partition integer, first_offset long, last_offset long, reason string, seen_at timestamp, batch long"
 )
-_MOST_NAMED = 20  # ranges that an error names one by one
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
@@ -155,9 +155,8 @@ class _BatchWriter:
 
     def _must_go_on(self, gaps: Sequence[Gap]) -> None:  # DataLossError if there are any, unless allowed
         if gaps and not self._context.allow_data_loss:
-            more = "" if len(gaps) <= _MOST_NAMED else f"; and {len(gaps) - _MOST_NAMED} ranges more"
             raise DataLossError(
-                f"Kafka no longer has records that were not read yet: {'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}."
+                f"Kafka no longer has records that were not read yet: {some(gaps, 20)}."
                 " Was the job away for longer than the topic's retention, or was a topic deleted, made anew or taken"
                 " out of stream.topics? Nothing was stepped over. To go on with what is there, start once with"
                 " --allow-data-loss: the ranges are then kept in the table bronze_gaps."
