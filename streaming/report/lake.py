@@ -2,12 +2,8 @@
 
     gateway stream report --output report.html --from 2026-11-20 --to 2026-11-21T06:00 --device oslo-meter-0004
 
-All aggregation is Spark's; what comes to the driver is bounded, whatever the lake.
-
-At most: 400 points for each of 12 signals, 50 marks on each; 200 stretches of time by 200 types, reasons or events;
-25 rows of each table; 8 ranges of lateness.
-
-A table without a row of loss says nothing of readings that its job has not looked at. They are "not judged".
+All aggregation is Spark's; what comes to the driver is bounded by the constants below, whatever the lake. A table
+without a row of loss says nothing of readings that its job has not looked at. They are "not judged".
 """
 
 import sys
@@ -36,8 +32,8 @@ MOST_SIGNALS: Final = 12
 _MOST_MARKS: Final = 50  # on one signal's plot
 _MOST_POINTS: Final = 400  # of a line, whatever time it is over: a page is no wider
 _MOST_ROWS: Final = 25
-_MOST_KINDS: Final = 200
-_STRETCHES: Final = 200
+_MOST_KINDS: Final = 200  # types, reasons or events
+_STRETCHES: Final = 200  # of time
 LATENESS: Final = {
     "in the future": 0.0, "under 1 s": 1.0, "1 s to 10 s": 10.0, "10 s to 1 min": 60.0, "1 min to 10 min": 600.0,
     "10 min to 1 h": 3600.0, "1 h to 1 day": 86_400.0, "over 1 day": inf,
