@@ -30,45 +30,33 @@ class Linear(NamedTuple):
 
 @cache
 def conversion(unit: str, canonical: str) -> Linear | None:
-    """What turns a number in ``unit`` into one in ``canonical``; None if it stays as it is.
-
-    Raises UnitError. pint is imported only when two units differ: reading its definitions takes a third of a second.
-    """
+    """What turns a number in ``unit`` into one in ``canonical``; None if it stays as it is. Raises UnitError."""
     if unit == canonical:
         return None
-    import pint
-
-    units = _registry()
+    units, measured = _registry(), set()
     for name in (unit, canonical):
         try:
-            units.Unit(name)
+            measured.add(units.Unit(name).dimensionality)
         except Exception as error:  # tokenizer's, pint's and arithmetic errors, for any text
             raise UnitError(f"{name!r} is no unit that pint knows (degC, °F, kPa, mV, km/h, …)") from error
+    if len(measured) > 1:
+        raise UnitError(f"{unit!r} cannot become {canonical!r}: they measure different things")
     try:
-        zero, one, far = (_converted(units, Fraction(number), unit, canonical) for number in (0, 1, 1000))
-    except pint.DimensionalityError as error:
-        raise UnitError(f"{unit!r} cannot become {canonical!r}: they measure different things") from error
-    except Exception as error:  # logarithms of zero and the like
-        raise UnitError(f"{unit!r} cannot become {canonical!r} by a factor and an offset") from error
-    factor = one - zero
-    if factor == 0 or far != zero + 1000 * factor:
+        zero, one, far = (units.Quantity(Fraction(number), unit).m_as(canonical) for number in (0, 1, 1000))
+        factor = one - zero
+        is_linear = factor != 0 and far == zero + 1000 * factor and isinstance(factor, Fraction)
+    except Exception:  # noqa: BLE001 (logarithms of zero and the like)
+        is_linear = False
+    if not is_linear:
         raise UnitError(f"{unit!r} cannot become {canonical!r} by a factor and an offset")
-    shift = zero / factor
-    times, by = factor.numerator, factor.denominator
+    times, by = factor.as_integer_ratio()
     if max(abs(times), by) > _EXACT:
-        return Linear(float(shift), float(factor), 1.0)
-    return Linear(float(shift), float(times), float(by))
-
-
-def _converted(units: Any, number: Fraction, unit: str, canonical: str) -> Fraction:
-    became = units.Quantity(number, unit).to(canonical).magnitude
-    if isinstance(became, float):
-        raise TypeError("not a rational conversion")
-    return Fraction(became)
+        times, by = factor, 1
+    return Linear(float(zero / factor), float(times), float(by))
 
 
 @cache
 def _registry() -> Any:
-    import pint
+    import pint  # only when two units differ: reading its definitions takes a third of a second
 
     return pint.UnitRegistry(non_int_type=Fraction, autoconvert_offset_to_baseunit=False)
