@@ -12,19 +12,18 @@ from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_p
 
 from config.error_words import words
 from config.errors import ConfigError
-from streaming.decoding.fields import BadPayloadError, Binary, Kind, PayloadField
-from streaming.decoding.schema_index import TypeTable
+from streaming.decoding.fields import BadPayloadError, Binary, Kind, PayloadField, no_signal
+from streaming.decoding.schema_index import TimeFormat, TypeTable
 
 _KINDS: Final[dict[str, Kind]] = {
-    "int": "long",
-    "long": "long",
-    "float": "double",
-    "double": "double",
-    "string": "string",
-    "enum": "string",
+    **dict.fromkeys(("int", "long"), "long"),
+    **dict.fromkeys(("float", "double"), "double"),
+    **dict.fromkeys(("string", "enum"), "string"),
     "boolean": "boolean",
 }
-_MOMENTS: Final = {"timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns"}
+_MOMENTS: Final[dict[str, TimeFormat]] = {
+    "timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns",
+}  # fmt: skip
 
 
 def avro_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, ...], Binary]:
@@ -32,33 +31,32 @@ def avro_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, ...],
 
     Raises ConfigError for a schema that cannot be used, older versions among them.
     """
-    versions = [(file.name, _read(file)), *((name, _read(file.parent / name)) for name in table.versions)]
-    if len(versions) > 1 and table.framing == "none":
+    if table.versions and table.framing == "none":
         raise ConfigError(
             f"{file}: the type has the versions {', '.join(table.versions)}, but framing is none: nothing in front of"
             " the bytes would tell which one wrote them, and Avro read by the wrong one is not an error but other"
             ' numbers. Have devices send framing "single_object" or "confluent", or their own type for each version.'
         )
-    ids = [(file.name, table.id), *table.versions.items()]
-    if table.framing == "confluent" and (without := [name for name, number in ids if not number]):
+    ids = {file.name: table.id, **table.versions}
+    if table.framing == "confluent" and (without := [name for name, number in ids.items() if not number]):
         raise ConfigError(
             f"{file}: with framing confluent each schema has the id of the registry: say id for {file.name} and"
             f" versions = {{FILE = ID}} for others; {', '.join(without)} has none."
         )
-    fields = tuple(_fields(file, versions[0][1], (), table))
-    texts = tuple((name, json.dumps(_plain(schema)).encode()) for name, schema in versions)
-    return fields, Binary(table.framing, texts, tuple((number, name) for name, number in ids if number))
+    schemas = {name: _read(file.parent / name) for name in ids}
+    fields = tuple(_fields(file, schemas[file.name], (), table, required=True))
+    texts = tuple((name, json.dumps(schema).encode()) for name, schema in schemas.items())
+    return fields, Binary(table.framing, texts, tuple((number, name) for name, number in ids.items() if number))
 
 
 def avro_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:  # bytes to values
-    schemas = {name: fastavro.parse_schema(json.loads(text)) for name, text in binary.versions}
+    schemas = {name: fastavro.parse_schema(json.loads(text, object_hook=_plain)) for name, text in binary.versions}
     reader = schemas[binary.versions[0][0]]
     by_id = {number.to_bytes(4, "big"): schemas[name] for number, name in binary.ids}
     by_print = {
         bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")): schema
         for schema in schemas.values()
     }
-
     known, mark, length = {
         "none": ({b"": reader}, b"", 0),
         "confluent": (by_id, b"\x00", 4),
@@ -110,43 +108,25 @@ def _read(file: Path) -> dict[str, Any]:  # a schema of a record, as JSON
     return schema
 
 
-def _fields(file: Path, record: dict[str, Any], path: tuple[str, ...], table: TypeTable) -> Iterator[PayloadField]:
+def _fields(
+    file: Path, record: dict[str, Any], path: tuple[str, ...], table: TypeTable, *, required: bool
+) -> Iterator[PayloadField]:  # ``path`` is that of ``record`` in the payload
     for told in record["fields"]:
-        here = (*path, told["name"])  # ``path`` is that of ``record`` in the payload
-        name = ".".join(here)
-        if name in table.ignore:
+        here = (*path, told["name"])
+        if ".".join(here) in table.ignore:
             continue
-        inner, nullable = _without_null(told["type"])
-        if isinstance(inner, dict) and inner.get("type") == "record":
-            for field in _fields(file, inner, here, table):
-                yield PayloadField(field.path, field.kind, field.required and not nullable)
-            continue
-        named = inner if isinstance(inner, dict) else {"type": inner}
-        kind, moment = _KINDS.get(str(named.get("type"))), _MOMENTS.get(str(named.get("logicalType")))
-        if kind is None:
-            raise ConfigError(
-                f"{file}: {name} is {json.dumps(told['type'])}, but a signal is a number, a string, an enum or a"
-                f' boolean, or null. Name the field in "ignore" of its type in schemas.toml.'
-            )
-        if name == table.time and moment not in (None, table.time_format):
-            raise ConfigError(
-                f"{file}: {name} is a {named['logicalType']}, but its type's time_format is {table.time_format}. Say"
-                f' time_format = "{moment}" in schemas.toml.'
-            )
-        yield PayloadField(here, kind, required=not nullable)
+        kinds = told["type"] if isinstance(told["type"], list) else [told["type"]]
+        needed, kinds = required and "null" not in kinds, [kind for kind in kinds if kind != "null"]
+        inner = kinds[0] if len(kinds) == 1 else None
+        inner = inner if isinstance(inner, dict) else {"type": inner}
+        if inner["type"] == "record":
+            yield from _fields(file, inner, here, table, required=needed)
+        elif (kind := _KINDS.get(str(inner["type"]))) is None:
+            raise no_signal(file, here, json.dumps(told["type"]))
+        else:
+            yield PayloadField(here, kind, needed, moment=_MOMENTS.get(str(inner.get("logicalType"))))
 
 
-def _without_null(told: Any) -> tuple[Any, bool]:
-    if not isinstance(told, list):
-        return told, False
-    kinds = [kind for kind in told if kind != "null"]
-    return (kinds[0] if len(kinds) == 1 else told), "null" in told
-
-
-def _plain(schema: Any) -> Any:
-    """The schema without logical types: a time is wanted as the number it is, not as Python's datetime."""
-    if isinstance(schema, list):
-        return [_plain(one) for one in schema]
-    if isinstance(schema, dict):
-        return {name: _plain(one) for name, one in schema.items() if name not in ("logicalType", "doc")}
-    return schema
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without its logical type: a time is wanted as the number it is, not as Python's datetime."""
+    return {name: one for name, one in schema.items() if name != "logicalType"}

@@ -65,7 +65,7 @@ def load_device_schemas(folder: Path | None) -> DeviceSchemas:
     a sentence for each thing to correct: file, type, field, what is wrong.
     """
     folder = folder or DEFAULT_FOLDER
-    index = read_index(folder)
+    at, index = folder / INDEX, read_index(folder)
     types: dict[str, DeviceType] = {}
     problems: list[str] = []
     for name, table in index.types.items():
@@ -75,73 +75,66 @@ def load_device_schemas(folder: Path | None) -> DeviceSchemas:
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    other = None if index.other_types == _NO_TYPE else types.get(index.other_types)
+    other = types.get(index.other_types)
     if other is None and index.other_types == "reading":
         other = load_device_schemas(None).other
-    elif other is None and index.other_types != _NO_TYPE:
+    elif index.other_types == _NO_TYPE:
+        other = None
+    elif other is None:
         raise ConfigError(
-            f"{folder / INDEX}: other_types is {index.other_types!r}, which is none of the types: {', '.join(types)}."
+            f"{at}: other_types is {index.other_types!r}, which is none of the types: {', '.join(types)}."
         )
     if other is not None and other.format != "json":
         raise ConfigError(
-            f"{folder / INDEX}: other_types is {other.name!r}, which is {other.format}: only a JSON record can tell a"
-            " type, so it has to be a type of JSON."
+            f"{at}: other_types is {other.name!r}, which is {other.format}: only a JSON record can tell a type, so it"
+            " has to be a type of JSON."
         )
-    _refuse_unclear_topics(folder / INDEX, types.values(), index.type_header)
-    every = [*types.values(), *([other] if other is not None and other.name not in types else [])]
-    signals = _signals(folder / INDEX, every)
-    return DeviceSchemas(types, other, index.type_field, index.type_header, signals)
+    _refuse_unclear_topics(at, types.values(), index.type_header)
+    every = types.values() if other is None else (types | {other.name: other}).values()
+    return DeviceSchemas(types, other, index.type_field, index.type_header, _signals(at, every))
 
 
 def _signals(index: Path, types: Iterable[DeviceType]) -> dict[str, Signal]:  # by name; ConfigError if two differ
     signals: dict[str, Signal] = {}
     for kind in types:
         for source in kind.sources:
-            if source.signal in RESERVED:
+            name = source.signal
+            if name in RESERVED:
                 raise ConfigError(
-                    f"{kind.file}: the field {source.field.name} of type {kind.name} would be the column"
-                    f" {source.signal}, which silver has already. Give it another name in {index}:"
-                    f' [types.{kind.name}.signals.{source.signal}_value] field = "{source.field.name}".'
+                    f"{kind.file}: the field {source.field.name} of type {kind.name} would be the column {name}, which"
+                    f" silver has already. Give it another name in {index}: [types.{kind.name}.signals.{name}_value]"
+                    f' field = "{source.field.name}".'
                 )
-            known = signals.get(source.signal)
-            if known is None:
-                signals[source.signal] = Signal(source.signal, source.kind, source.canonical, (kind.name,))
-                continue
+            known = signals.setdefault(name, Signal(name, source.kind, source.canonical, ()))
             if known.unit != source.canonical:
                 raise ConfigError(
-                    f"{index}: {source.signal} is kept in {known.unit or 'no unit'} for type {known.types[0]} and in"
+                    f"{index}: {name} is kept in {known.unit or 'no unit'} for type {known.types[0]} and in"
                     f" {source.canonical or 'no unit'} for type {kind.name}. A column has one unit: name it in [units],"
                     " or give one of the two signals another name."
                 )
-            signals[source.signal] = known._replace(
-                kind=_common(index, known, source.kind, kind), types=(*known.types, kind.name)
-            )
+            kinds: set[Kind] = {known.kind, source.kind}
+            if len(kinds) > 1 and kinds != {"double", "long"}:
+                raise ConfigError(
+                    f"{index}: {name} is a {known.kind} for type {known.types[0]} and a {source.kind} for type"
+                    f" {kind.name} ({kind.file}). A column has one type: give one of them another name,"
+                    f' [types.{kind.name}.signals.…] field = "…".'
+                )
+            wider = known.kind if len(kinds) == 1 else "double"
+            signals[name] = known._replace(kind=wider, types=(*known.types, kind.name))
     return signals
-
-
-def _common(index: Path, known: Signal, kind: Kind, of: DeviceType) -> Kind:  # one that holds both kinds
-    if known.kind == kind:
-        return kind
-    if {known.kind, kind} == {"double", "long"}:
-        return "double"
-    raise ConfigError(
-        f"{index}: {known.name} is a {known.kind} for type {known.types[0]} and a {kind} for type {of.name}"
-        f' ({of.file}). A column has one type: give one of them another name, [types.{of.name}.signals.…] field = "…".'
-    )
 
 
 def _refuse_unclear_topics(index: Path, types: Iterable[DeviceType], header: str | None) -> None:
     owners: dict[str, str] = {}
     for kind in types:
-        for topic in {*kind.kafka_topics, *(f"MQTT {filter_}" for filter_ in kind.mqtt_topics)}:
-            if topic in owners:
+        for topic in (*kind.kafka_topics, *(f"MQTT {filter_}" for filter_ in kind.mqtt_topics)):
+            if (owner := owners.setdefault(topic, kind.name)) != kind.name:
                 raise ConfigError(
-                    f"{index}: the topic {topic} is type {owners[topic]}'s and type {kind.name}'s. A topic tells one"
-                    " type; leave it to one of them, or let a header (type_header) tell."
+                    f"{index}: the topic {topic} is type {owner}'s and type {kind.name}'s. A topic tells one type;"
+                    " leave it to one of them, or let a header (type_header) tell."
                 )
-            owners[topic] = kind.name
         if kind.format != "json" and not (kind.kafka_topics or kind.mqtt_topics or header):
             raise ConfigError(
                 f"{index}: nothing tells that a record is of type {kind.name}: {kind.format} cannot be looked into"
-                f" before it is known. Name its kafka_topics or mqtt_topics, or a type_header for all types."
+                " before it is known. Name its kafka_topics or mqtt_topics, or a type_header for all types."
             )

@@ -1,9 +1,11 @@
 """What is known of the devices' payloads once the schema folder is read: fields, signals, types. No pyspark here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from config.errors import GatewayError
+from config.errors import ConfigError, GatewayError
 from streaming.decoding.schema_index import Framing, HeaderTable, KeyTable, LevelTable, ReceivedTable, TimeFormat
 from streaming.decoding.units import Linear
 
@@ -25,18 +27,27 @@ class PayloadField:
     """One field of a payload, as its schema file has it. ``path``: the objects it is in, then its own name.
 
     ``limits``: what its values have to keep to, as JSON Schema's keywords have it, in the unit the device sends. Of
-    ``enum`` and ``const`` a tuple of the only values it may have.
+    ``enum`` and ``const`` a tuple of the only values it may have. ``moment``: how the schema says a time is written.
     """
 
     path: tuple[str, ...]
     kind: Kind
     required: bool = False
     limits: tuple[tuple[str, Any], ...] = ()
+    moment: TimeFormat | None = None
 
     @property
     def name(self) -> str:
         """How the index and the reasons of the quarantine name it: ``meta.id``."""
         return ".".join(self.path)
+
+
+def no_signal(file: Path, path: Sequence[str], what: str) -> ConfigError:
+    """For a field whose values a column of silver cannot hold. ``what``: of which type it is, in words."""
+    return ConfigError(
+        f"{file}: {'.'.join(path)} is {what}, but a signal is one number, string, enum or boolean. Name"
+        f' the field in "ignore" of its type in schemas.toml, or correct it.'
+    )
 
 
 Place = PayloadField | HeaderTable | LevelTable | KeyTable | ReceivedTable

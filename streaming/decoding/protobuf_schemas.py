@@ -13,7 +13,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from config.error_words import words
 from config.errors import ConfigError
-from streaming.decoding.fields import BadPayloadError, Binary, Kind, PayloadField
+from streaming.decoding.fields import BadPayloadError, Binary, Kind, PayloadField, no_signal
 from streaming.decoding.schema_index import TypeTable
 
 # The numbers of descriptor.proto's Type: double, float, …; groups, messages and bytes are no signals.
@@ -24,7 +24,6 @@ _KINDS: Final[dict[int, Kind]] = {
     **dict.fromkeys((9, 14), "string"),
 }
 _ENUM: Final = 14
-_TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 
 def protobuf_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, ...], Binary]:
@@ -35,24 +34,25 @@ def protobuf_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, .
     """
     try:
         data = file.read_bytes()
-        pool = _pool(data)
+        pool, files = _pool(data)
     except (OSError, DecodeError, TypeError) as error:
         raise ConfigError(
             f"{file}: it cannot be read as a descriptor set ({words(error)}). It is made by protoc --include_imports"
             f" --descriptor_set_out={file.name} {file.stem}.proto"
         ) from error
-    names = _messages(data)
-    message = table.message or (names[0] if len(names) == 1 else None)
-    if message is None or message not in names:
-        wrong = "the index names no message" if message is None else f"it has no message {message}"
+    own = [one for one in files if one.package != "google.protobuf"]
+    names = [f"{one.package}.{message.name}".lstrip(".") for one in own for message in one.message_type]
+    message = table.message or (names[0] if len(names) == 1 else "")
+    if message not in names:
+        wrong = f"it has no message {message}" if message else "the index names no message"
         raise ConfigError(f"{file}: {wrong}. Say message = … in schemas.toml; there are {', '.join(names)}.")
-    descriptor = pool.FindMessageTypeByName(message)
-    fields = tuple(_fields(file, descriptor, (), table, ()))
+    fields = tuple(_fields(file, pool.FindMessageTypeByName(message), (), table, ()))
     return fields, Binary("none", ((file.name, data),), message=message)
 
 
 def protobuf_reader(binary: Binary, fields: Sequence[PayloadField]) -> Callable[[bytes], list[Any]]:  # bytes to values
-    made: Any = GetMessageClass(_pool(binary.versions[0][1]).FindMessageTypeByName(binary.message))
+    pool, _ = _pool(binary.versions[0][1])
+    made: Any = GetMessageClass(pool.FindMessageTypeByName(binary.message))
 
     def read(payload: bytes) -> list[Any]:
         try:
@@ -95,24 +95,16 @@ def _value(message: Any, path: tuple[str, ...]) -> Any:  # None if it is absent
     return value.seconds * 1_000_000_000 + value.nanos if _is_moment(field) else value
 
 
-def _pool(data: bytes) -> Any:
+def _pool(data: bytes) -> tuple[Any, list[Any]]:  # and the descriptor set's files
     pool: Any = DescriptorPool()
-    for file in FileDescriptorSet.FromString(data).file:
+    files = [*FileDescriptorSet.FromString(data).file]
+    for file in files:
         pool.AddSerializedFile(file.SerializeToString())
-    return pool
-
-
-def _messages(data: bytes) -> list[str]:  # the full names of those that are in no other
-    return [
-        f"{file.package}.{message.name}".lstrip(".")
-        for file in FileDescriptorSet.FromString(data).file
-        if file.package != "google.protobuf"
-        for message in file.message_type
-    ]
+    return pool, files
 
 
 def _is_moment(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.full_name == _TIMESTAMP
+    return field.message_type is not None and field.message_type.full_name == "google.protobuf.Timestamp"
 
 
 def _fields(
@@ -120,20 +112,12 @@ def _fields(
 ) -> Iterator[PayloadField]:  # ``outer``: the full names of the fields around
     for field in message.fields:
         here = (*path, field.name)
-        name = ".".join(here)
-        if name in table.ignore:
+        if ".".join(here) in table.ignore:
             continue
-        if name == table.time and _is_moment(field) and table.time_format != "ns":
-            raise ConfigError(
-                f'{file}: {name} is a {_TIMESTAMP}, which is read as nanoseconds: say time_format = "ns".'
-            )
         kind = "long" if _is_moment(field) else _KINDS.get(field.type)
         if field.is_repeated or (kind is None and field.message_type is None) or field.full_name in outer:
-            raise ConfigError(
-                f"{file}: {name} is a list, bytes or within itself, but a signal is one number, string, enum or"
-                f' boolean. Name the field in "ignore" of its type in schemas.toml.'
-            )
+            raise no_signal(file, here, "a list, bytes or within itself")
         if kind is None:
             yield from _fields(file, field.message_type, here, table, (*outer, field.full_name))
         else:
-            yield PayloadField(here, kind, required=field.is_required)
+            yield PayloadField(here, kind, field.is_required, moment="ns" if _is_moment(field) else None)

@@ -7,12 +7,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from config.error_words import words
 from config.errors import ConfigError
 from config.values.grammar import Count
 from config.values.model import Table
+from config.values.topic_filters import check_filter
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -71,7 +72,7 @@ class TypeTable(Table):
     kafka_topics: tuple[_Name, ...] = ()
     """Records of these Kafka topics are of this type."""
 
-    mqtt_topics: tuple[_Name, ...] = ()
+    mqtt_topics: tuple[Annotated[str, AfterValidator(check_filter)], ...] = ()
     """Records whose MQTT topic matches one of these filters are of this type."""
 
     device: _Name | HeaderTable | LevelTable | KeyTable = "device"
@@ -135,4 +136,4 @@ def _sentence(file: Path, error: ErrorDetails) -> str:  # pydantic's error in wo
             known = SignalTable.model_fields
         near = get_close_matches(path[-1], known, 1)
         return f"{file}: {at} is unknown{f'; is {near[0]} meant?' if near else ', remove it.'}"
-    return f"{file}: {at}: {error['msg']}."
+    return f"{file}: {at}: {error['msg'].removeprefix('Value error, ')}."
