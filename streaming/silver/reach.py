@@ -16,11 +16,11 @@ mark of a batch that is still to be written: the batch is repeated after a crash
 import fcntl
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from streaming.lake.lake import DeltaTable
@@ -57,15 +57,15 @@ class Reach:
             yield None
             return
         with self._lock(self._folder) as note:
-            if note is None or note.checkpoint != checkpoint:
-                # While this process runs it is taken over once: two jobs would take it from each other for ever.
-                made = None if self._is_checked else self._made(checkpoint, note)
-            elif not self._is_checked and self._silver.last_batch(note.writer) >= batch:
-                made = self._made(checkpoint, note)
-            else:
-                made = note
+            is_ours = note.checkpoint == checkpoint
+            if not self._is_checked and not (is_ours and self._silver.last_batch(note.writer) < batch):
+                offsets = _raised(note.offsets, _ends(self._silver.read()))  # of all rows, but three columns
+                note = Note(checkpoint, uuid.uuid4().hex, offsets)
+                self._folder.write_text(_NOTE, json.dumps(note._asdict()))
+                is_ours = True
+            # Taken over once while this process runs: two jobs would take it from each other for ever.
             self._is_checked = True
-            yield made
+            yield note if is_ours else None
 
     def raise_note(self, rows: DataFrame) -> None:
         """Notes that these readings may be in silver from now on: called before they are inserted. Runs a Spark job."""
@@ -73,26 +73,17 @@ class Reach:
             return
         found = _ends(rows.where("message_id IS NULL"))
         with self._lock(self._folder) as note:
-            known = note or Note("", "", {})
-            changed = known._replace(offsets=_highest(known.offsets, found))
+            changed = note._replace(offsets=_raised(note.offsets, found))
             self._folder.write_text(_NOTE, json.dumps(changed._asdict()))
 
-    def _made(self, checkpoint: str, old: Note | None) -> Note:
-        """A new note, written too, from all rows of silver: reads three columns of them."""
-        assert self._folder is not None
-        offsets = _highest(old.offsets if old else {}, _ends(self._silver.read()))
-        note = Note(checkpoint, uuid.uuid4().hex, offsets)
-        self._folder.write_text(_NOTE, json.dumps(note._asdict()))
-        return note
-
     @contextmanager
-    def _lock(self, folder: LocalFolder) -> Iterator[Note | None]:  # None: there is no note
+    def _lock(self, folder: LocalFolder) -> Iterator[Note]:  # an empty one, if there is none
         with folder.path("silver.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
                 note = Note(**json.loads(folder.read_text(_NOTE) or ""))
             except ValueError:
-                note = None
+                note = Note("", "", {})
             yield note
 
 
@@ -110,19 +101,14 @@ def is_new(offsets: Mapping[str, Mapping[str, int]]) -> Column:
     return F.coalesce(new, F.lit(False))
 
 
-def _ends(rows: DataFrame) -> Offsets:
-    found: Offsets = {}
-    for it in rows.groupBy("kafka_topic", "kafka_partition").agg(F.max("kafka_offset").alias("last")).collect():
-        found.setdefault(it.kafka_topic, {})[str(it.kafka_partition)] = it.last + 1
-    return found
+def _ends(rows: DataFrame) -> list[Row]:
+    return rows.groupBy("kafka_topic", "kafka_partition").agg(F.max("kafka_offset").alias("last")).collect()
 
 
-def _highest(one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[str, int]]) -> Offsets:  # by partition
-    topics = {**one, **other}
-    return {
-        topic: {
-            partition: max(of.get(topic, {}).get(partition, 0) for of in (one, other))
-            for partition in {**one.get(topic, {}), **other.get(topic, {})}
-        }
-        for topic in topics
-    }
+def _raised(offsets: Offsets, ends: Iterable[Row]) -> Offsets:
+    """The offsets, each behind its partition's end at least."""
+    raised = {topic: dict(of) for topic, of in offsets.items()}
+    for it in ends:
+        of = raised.setdefault(it.kafka_topic, {})
+        of[str(it.kafka_partition)] = max(of.get(str(it.kafka_partition), 0), it.last + 1)
+    return raised
