@@ -10,8 +10,9 @@ a clock, whose originals can be days away.
 A reject is met again at its place in Kafka alone. No pyspark here.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import date, timedelta
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from streaming.lake.ranges import MOST_RANGES, TimeRange, moment, named, text, timestamp
@@ -34,17 +35,14 @@ class Slice(NamedTuple):
 def divided(found: Sequence[Slice]) -> tuple[list[Slice], list[Slice]]:
     """The slices of nearly all rows, and the strays: those without a clock where others have one, and the smallest
     ones, of a hundredth of the rows, if they are of other days."""
-    clocked = sorted((it for it in found if it.is_clocked), key=lambda it: it.rows, reverse=True)
+    clocked = sorted((it for it in found if it.is_clocked), key=lambda it: it.rows)
     if not clocked:
         return list(found), []
-    most, left = len(clocked), sum(it.rows for it in clocked) * _MOST_STRAYS  # rows that may be strays
-    while most > 1 and clocked[most - 1].rows <= left:
-        most -= 1
-        left -= clocked[most].rows
-    days = _days([it.times for it in clocked[:most]])
-    late = [it for it in clocked[most:] if days is not None and not {*(_days([it.times]) or ())} <= {*days}]
-    strays = [*late, *(it for it in found if not it.is_clocked)]
-    return [it for it in clocked if it not in late], strays
+    most = sum(it.rows for it in clocked) * _MOST_STRAYS  # rows that may be strays
+    few = [it for it, rows in zip(clocked, accumulate(it.rows for it in clocked), strict=True) if rows <= most]
+    days = _days(it.times for it in clocked[len(few) :])
+    late = [it for it in few if days is not None and not (_days([it.times]) or set()) <= days]
+    return [it for it in clocked if it not in late], [*late, *(it for it in found if not it.is_clocked)]
 
 
 class Places(NamedTuple):
@@ -69,7 +67,7 @@ def match_condition(times: Sequence[TimeRange], strays: Sequence[TimeRange] = ()
         found.append(f"({_within(strays)}) AND ({named('t.device', devices)})" if devices else _within(strays))
     conditions = ["t.record_id = s.record_id", f"({' OR '.join(found)})"]
     if (days := _days([*times, *strays])) is not None:
-        listed = ", ".join(f"DATE '{day.isoformat()}'" for day in days)
+        listed = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted(days))
         conditions.append(f"(t.clock_ahead OR t.event_date IN ({listed}))")
     return " AND ".join(conditions)
 
@@ -101,7 +99,7 @@ def reject_condition(places: Sequence[Places]) -> str:
     return " AND ".join(conditions)
 
 
-def _days(times: Sequence[TimeRange]) -> list[date] | None:
+def _days(times: Iterable[TimeRange]) -> set[date] | None:
     """The days of all ranges; None if they are too many to list."""
     days: set[date] = set()
     for one in times:
@@ -109,7 +107,7 @@ def _days(times: Sequence[TimeRange]) -> list[date] | None:
         if (last - first).days + len(days) > _MOST_DAYS:
             return None
         days.update(first + timedelta(days=n) for n in range((last - first).days + 1))
-    return sorted(days)
+    return days
 
 
 def _cut(at_us: int) -> int:

@@ -46,11 +46,11 @@ def test_strays_are_few_rows_of_other_days_and_those_without_a_clock() -> None:
     beside = Slice(3, True, TimeRange(20 * DAY_US + 9, 21 * DAY_US))
     late = Slice(2, True, TimeRange(3 * DAY_US, 3 * DAY_US + 1))
     clockless = Slice(500, False, TimeRange(20 * DAY_US, 20 * DAY_US + 1))
-    assert divided([late, now, clockless, beside]) == ([now, beside], [late, clockless])
+    assert divided([late, now, clockless, beside]) == ([beside, now], [late, clockless])
     assert divided([clockless]) == ([clockless], [])
     assert divided([]) == ([], [])
     backlog = late._replace(rows=500)
-    assert divided([now, backlog]) == ([now, backlog], []), "a site that was offline brings more than a few"
+    assert divided([now, backlog]) == ([backlog, now], []), "a site that was offline brings more than a few"
 
 
 def test_strays_are_looked_for_among_their_devices_alone() -> None:
