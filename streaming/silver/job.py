@@ -9,12 +9,13 @@ two leaves the batch uncommitted, and when it is run again only the quarantine i
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.streaming.query import StreamingQuery
 
-from config.settings import Settings
+from config.settings import Settings, StreamSettings
 from streaming.decoding.decode import GOOD, Decoding
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.decoding.registry import Registry
@@ -45,39 +46,34 @@ def start_from(records: DataFrame, settings: Settings, context: JobContext, read
     """Starts the query over any stream that has Kafka's columns. ``read``: the topics it comes from."""
     spark, stream = records.sparkSession, settings.stream
     schemas = load_device_schemas(stream.silver.schemas)
-    registry = None if stream.silver.registry is None else Registry(spark, stream.silver.registry)
-    if registry is not None:
+    if (registry := _registry(spark, stream)) is not None:
         registry.devices()  # raises if it cannot be read
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=read)
     if read:
         require_same_topics(spark, settings, QUERY, read, allow_data_loss=context.allow_data_loss)
     tables = prepare_tables(spark, stream, schemas.columns)
-    writer = _BatchWriter(settings, context, tables, schemas, registry, checkpoint)
+    writer = _BatchWriter(settings, context, tables, schemas, registry, checkpoint, Decoding(schemas))
     return checkpoint.start(records, stream, writer.write)
 
 
-def silver_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
-    """Kafka's records decoded and judged: what ``rows.judged`` says."""
-    return _judged(Decoding(schemas).decoded(records), settings, schemas)
-
-
-def _judged(decoded: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
-    return judged(
-        decoded,
-        signals=schemas.columns.names,
-        max_ahead=settings.stream.max_ahead,
-        clocked=_clocked(schemas),
-    )
-
-
 def registered_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
-    """As :func:`silver_rows`, with the registry's types and sites, and without forgotten devices' readings: for tools,
-    which have all records at once."""
-    spark, stream = records.sparkSession, settings.stream
-    rows = silver_rows(records, settings, schemas)
-    if stream.silver.registry is not None:
-        rows = rows.transform(enriched, Registry(spark, stream.silver.registry).devices())
-    return Forgotten(spark, stream).without(rows)
+    """Kafka's records as silver's rows, for tools, which have all records at once."""
+    decoded = Decoding(schemas).decoded(records)
+    return _rows(decoded, settings, schemas, _registry(records.sparkSession, settings.stream))
+
+
+def _registry(spark: SparkSession, stream: StreamSettings) -> Registry | None:
+    return None if stream.silver.registry is None else Registry(spark, stream.silver.registry)
+
+
+def _rows(decoded: DataFrame, settings: Settings, schemas: DeviceSchemas, registry: Registry | None) -> DataFrame:
+    """What ``rows.judged`` says of decoded records, with the registry's types and sites, and without forgotten devices'
+    readings."""
+    ahead = settings.stream.max_ahead
+    rows = judged(decoded, signals=schemas.columns.names, max_ahead=ahead, clocked=_clocked(schemas))
+    if registry is not None:
+        rows = rows.transform(enriched, registry.devices())
+    return Forgotten(rows.sparkSession, settings.stream).without(rows)
 
 
 def _clocked(schemas: DeviceSchemas) -> Column:
@@ -88,47 +84,38 @@ def _clocked(schemas: DeviceSchemas) -> Column:
     return ~F.col("type").isin([name for name, has in timed.items() if not has])
 
 
+@dataclass
 class _BatchWriter:
-    """Writes batches. Called by the query's thread alone."""
+    """Writes batches. Called by the query's thread alone.
 
-    def __init__(
-        self,
-        settings: Settings,
-        context: JobContext,
-        tables: SilverTables,
-        schemas: DeviceSchemas,
-        registry: Registry | None,
-        checkpoint: Checkpoint,
-    ) -> None:
-        self._settings, self._context = settings, context
-        self._tables, self._registry, self._checkpoint = tables, registry, checkpoint
-        self._schemas, self._decoding = schemas, Decoding(schemas)
-        self._is_plain = True
-        """Whether the next batch is tried in one pass: of the batch before, at most half needed the second look; none
-        at all, if it was not tried itself."""
+    ``is_plain``: whether the next batch is tried in one pass: of the batch before, at most half needed the second look;
+    none at all, if it was not tried itself.
+    """
+
+    settings: Settings
+    context: JobContext
+    tables: SilverTables
+    schemas: DeviceSchemas
+    registry: Registry | None
+    checkpoint: Checkpoint
+    decoding: Decoding
+    is_plain: bool = True
 
     def write(self, records: DataFrame, batch: int) -> None:  # called for each batch
-        counts = self._in_one_pass(records, batch) if self._is_plain else None
+        counts = self._in_one_pass(records, batch) if self.is_plain else None
         if counts is None:
             counts, others = self._write_rows(records, batch)
-            self._is_plain = not others
-        self._context.counts[QUERY, batch] = counts
-
-    def _rows(self, decoded: DataFrame) -> DataFrame:
-        """Decoded records as silver's rows."""
-        rows = _judged(decoded, self._settings, self._schemas)
-        if self._registry is not None:
-            rows = rows.transform(enriched, self._registry.devices())
-        return Forgotten(rows.sparkSession, self._settings.stream).without(rows)
+            self.is_plain = not others
+        self.context.counts[QUERY, batch] = counts
 
     def _in_one_pass(self, records: DataFrame, batch: int) -> BatchCounts | None:
         """Appends what silver cannot have while it is decoded, as far as it is good at first look. Decodes the stretch
         with all other records once more, which are none or few. None if nothing may be appended now; then nothing was
         done."""
-        with self._tables.reach.held(self._checkpoint.id, batch) as note:
+        with self.tables.reach.held(self.checkpoint.id, batch) as note:
             if note is None:
                 return None
-            rows = self._rows(self._decoding.first_look(records))
+            rows = _rows(self.decoding.first_look(records), self.settings, self.schemas, self.registry)
             rows, seen = rows.withColumn(_APPENDED, F.col(GOOD) & is_new(note.offsets)), Observation()
             watched = rows.observe(
                 seen,
@@ -139,7 +126,7 @@ class _BatchWriter:
                     for end, of in (("first", F.min), ("last", F.max))
                 ),
             )
-            self._tables.append(watched.where(_APPENDED), note.writer, batch)
+            self.tables.append(watched.where(_APPENDED), note.writer, batch)
         found = seen.get
         counts = BatchCounts(found["rows"])
         if found["first_offset"] is None:
@@ -148,28 +135,29 @@ class _BatchWriter:
             F.col(name).between(found[f"first_{name}"], found[f"last_{name}"]) for name in ("partition", "offset")
         ]
         again, _ = self._write_rows(records.where(stretch[0] & stretch[1]), batch, is_appended=True)
-        self._is_plain = 2 * again.rows <= counts.rows
+        self.is_plain = 2 * again.rows <= counts.rows
         return counts._replace(quarantined=again.quarantined)
 
     def _write_rows(self, records: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
         """Decodes the records once and reads them several times. Returns also how many :meth:`_in_one_pass` would have
         left. ``is_appended``: the others are there already."""
-        with held(self._rows(self._decoding.decoded(records))) as kept:
-            with self._tables.reach.held(self._checkpoint.id, batch) as note:
+        decoded = self.decoding.decoded(records)
+        with held(_rows(decoded, self.settings, self.schemas, self.registry)) as kept:
+            with self.tables.reach.held(self.checkpoint.id, batch) as note:
                 new = None if note is None else is_new(note.offsets)
                 if new is not None and is_appended:
                     new = new & F.col(GOOD)
-                within = self._settings.stream.silver.clockless_within
+                within = self.settings.stream.silver.clockless_within
                 brought = arrivals(kept, clockless_within=within, new=new)
                 if note is not None and new is not None and brought.new and not is_appended:
-                    self._tables.append(readings(kept.where(new)), note.writer, batch)
+                    self.tables.append(readings(kept.where(new)), note.writer, batch)
             if brought.readings > brought.new:
                 rest = kept if new is None else kept.where(~new)
                 if new is None or is_appended:  # where a first look found fault, readings are new to the note
-                    self._tables.insert(rest, brought)
+                    self.tables.insert(rest, brought)
                 else:
-                    self._tables.merge(rest, brought)
+                    self.tables.merge(rest, brought)
             if brought.bad:
-                self._tables.reject(kept, brought)
+                self.tables.reject(kept, brought)
         counts = BatchCounts(brought.readings + brought.bad, brought.bad)
         return counts, counts.rows - brought.plain

@@ -22,10 +22,6 @@ REJECT: Final = "_reject"
 CLOCKED: Final = "_clocked"
 WAS: Final = "_was"
 """The reason a record is in quarantine for, where it comes from there."""
-SLICE: Final = timedelta(minutes=10)
-"""Length of the slices of device time that a batch is described by."""
-ALL_TIME: Final = timedelta(days=4_000_000)
-"""Length of a slice that has all times from 1970 to the year 9999."""
 
 _PLACE = ("received_at", "kafka_topic", "kafka_partition", "kafka_offset")
 """A record's. With its time, because a topic that is deleted and made again has the same offsets again."""
@@ -99,38 +95,6 @@ def enriched(rows: DataFrame, registry: DataFrame) -> DataFrame:
     known = registry.select(*(F.col(name).alias(f"_{name}") for name in ("device", "type", "site")))
     joined = rows.join(known, F.col("device") == F.col("_device"), "left")
     return joined.withColumns({"type": F.coalesce("_type", "type"), "site": F.col("_site")}).select(*rows.columns)
-
-
-def slices(rows: DataFrame, new: Column, length: timedelta = SLICE) -> DataFrame:
-    """What a batch has: the good rows by slices of device time, those that are ``new`` in one, the bad ones by Kafka's
-    partition.
-
-    ``bad``, ``new`` and ``clocked`` (booleans), ``topic`` and ``partition`` (of bad rows), ``rows``, ``plain``
-    (rows that are good at first look), ``ids`` (rows with a device's message id), ``first_us`` and ``last_us`` (device
-    times), ``first_received_us`` and ``last_received_us`` (all four microseconds since 1970), ``first_offset`` and
-    ``last_offset``.
-    """
-    at, received = F.unix_micros("device_time"), F.unix_micros("received_at")
-    bad = F.col(REJECT).isNotNull()
-    width = F.lit(length // _MICROSECOND)
-    return rows.groupBy(
-        bad.alias("bad"),
-        F.when(~bad, new).alias("new"),
-        F.when(~bad & ~new, F.col(CLOCKED)).alias("clocked"),
-        F.when(~bad & ~new, at - F.pmod(at, width)).alias("slice"),
-        F.when(bad, F.col("kafka_topic")).alias("topic"),
-        F.when(bad, F.col("kafka_partition")).alias("partition"),
-    ).agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.count("message_id").alias("ids"),
-        F.count_if(GOOD).alias("plain"),
-        F.min(at).alias("first_us"),
-        F.max(at).alias("last_us"),
-        F.min(received).alias("first_received_us"),
-        F.max(received).alias("last_received_us"),
-        F.min("kafka_offset").alias("first_offset"),
-        F.max("kafka_offset").alias("last_offset"),
-    )
 
 
 def repeated_ids(rows: DataFrame) -> DataFrame:

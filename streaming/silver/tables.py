@@ -7,24 +7,24 @@ by its ``record_id``, a reject by its place in Kafka and its time. Readings that
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
-from pyspark.sql.types import DoubleType, LongType, StructField, StructType
+from pyspark.sql.types import DoubleType, LongType, StructType
 
 from config.errors import ConfigError
 from config.settings import StreamSettings
+from streaming.decoding.decode import GOOD
 from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import MOST_RANGES, TimeRange, joined
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 from streaming.silver.reach import Reach
-from streaming.silver.rows import ALL_TIME, CLOCKED, REJECT, firsts, readings, rejects, repeated_ids, slices
+from streaming.silver.rows import CLOCKED, REJECT, firsts, readings, rejects, repeated_ids
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 
 _PROPERTIES: Final = {
@@ -42,12 +42,14 @@ _QUARANTINE_PROPERTIES: Final = {
     "delta_dataSkippingStatsColumns": "reason,kafka_topic,kafka_partition,kafka_offset,kafka_time",
     "delta_checkpointInterval": "50",
 }
+_SLICE_US: Final = 600_000_000
+_ALL_TIME_US: Final = 4_000_000 * 86_400_000_000
+"""All device times, from 1970 to the year 9999, are in one slice of this length."""
 _MOST_SLICES: Final = 100_000
 _MOST_DEVICES: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(NamedTuple):
     """What a batch brings, counted before it is written.
 
     ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``plain``: those of
@@ -74,9 +76,9 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
     looked for this far around.
     """
     new = F.lit(False) if new is None else new
-    found = slices(rows, new).limit(_MOST_SLICES + 1).collect()
+    found = _slices(rows, new, _SLICE_US).limit(_MOST_SLICES + 1).collect()
     if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
-        found = slices(rows, new, ALL_TIME).collect()
+        found = _slices(rows, new, _ALL_TIME_US).collect()
     good, bad = [it for it in found if not it.bad], [it for it in found if it.bad]
     return Arrivals(
         sum(it.rows for it in good),
@@ -90,6 +92,31 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
             for it in bad
         ],
         clockless_within,
+    )
+
+
+def _slices(rows: DataFrame, new: Column, length_us: int) -> DataFrame:
+    """The good rows by slices of device time, those that are ``new`` in one, the bad ones by Kafka's partition. Times
+    are microseconds since 1970, ``first_us`` and ``last_us`` devices'."""
+    at, received = F.unix_micros("device_time"), F.unix_micros("received_at")
+    bad = F.col(REJECT).isNotNull()
+    return rows.groupBy(
+        bad.alias("bad"),
+        F.when(~bad, new).alias("new"),
+        F.when(~bad & ~new, F.col(CLOCKED)).alias("clocked"),
+        F.when(~bad & ~new, at - F.pmod(at, F.lit(length_us))).alias("slice"),
+        F.when(bad, F.col("kafka_topic")).alias("topic"),
+        F.when(bad, F.col("kafka_partition")).alias("partition"),
+    ).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count("message_id").alias("ids"),
+        F.count_if(GOOD).alias("plain"),
+        F.min(at).alias("first_us"),
+        F.max(at).alias("last_us"),
+        F.min(received).alias("first_received_us"),
+        F.max(received).alias("last_received_us"),
+        F.min("kafka_offset").alias("first_offset"),
+        F.max("kafka_offset").alias("last_offset"),
     )
 
 
@@ -174,49 +201,36 @@ def prepare_tables(spark: SparkSession, stream: StreamSettings, signals: StructT
     Raises ConfigError, with the way out, if a signal's type has become another one.
     """
     silver, quarantine = DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "silver_quarantine")
-    wanted = silver_schema(signals)
     if silver.exists():
-        _evolve(spark, silver, wanted)
+        _evolve(spark, silver, signals)
     else:
-        silver.create(wanted, PARTITIONS, **_PROPERTIES)
+        silver.create(silver_schema(signals), PARTITIONS, **_PROPERTIES)
     quarantine.create(QUARANTINE, QUARANTINE_PARTITIONS, **_QUARANTINE_PROPERTIES)
     return SilverTables(silver, quarantine)
 
 
-def _evolve(spark: SparkSession, silver: DeltaTable, wanted: StructType) -> None:  # adds and widens columns
+def _evolve(spark: SparkSession, silver: DeltaTable, signals: StructType) -> None:  # adds and widens columns
     rows = silver.read()
     known = {field.name.lower(): field for field in rows.schema}
-    added: list[StructField] = []
-    widened: list[str] = []
-    problems: list[str] = []
-    for field in wanted:
-        have = known.get(field.name.lower())
+    added, widened, problems = [], {}, []
+    for field in silver_schema(signals):
+        have, kind = known.get(field.name.lower()), field.dataType
         if have is None:
-            added.append(field)
-        elif have.dataType == LongType() and field.dataType == DoubleType():
-            widened.append(have.name)
-        elif have.dataType != field.dataType and not (
-            have.dataType == DoubleType() and field.dataType == LongType()  # whole numbers fit a column of numbers
-        ):
+            added.append(f"`{field.name}` {kind.simpleString()}")
+        elif have.dataType == LongType() and kind == DoubleType():
+            widened[have.name] = F.col(have.name).cast("double")
+        elif (have.dataType, kind) != (DoubleType(), LongType()) and have.dataType != kind:  # longs fit doubles
             problems.append(
-                f"The signal {field.name} is {field.dataType.simpleString()} in the device schemas, but the column of"
-                f" that name in {silver.url} is {have.dataType.simpleString()}, and values of one are none of the"
-                f" other. Give the signal another name in the schema folder ([types.TYPE.signals.NEW_NAME] field ="
+                f"The signal {field.name} is {kind.simpleString()} in the device schemas, but the column of that name"
+                f" in {silver.url} is {have.dataType.simpleString()}, and values of one are none of the other. Give the"
+                f" signal another name in the schema folder ([types.TYPE.signals.NEW_NAME] field ="
                 f' "{field.name}"), which becomes a column of its own; or begin a new table: another'
                 " stream.lake.path and stream.checkpoint."
             )
     if problems:
         raise ConfigError(*problems)
-    if widened:
-        _rewrite_as_doubles(rows, silver, widened)
+    if widened:  # in one commit; Delta's type widening refuses long to double, which beyond 2^53 is not exact
+        writer = rows.withColumns(widened).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        retried(lambda: silver.save(writer.partitionBy(*PARTITIONS)))
     if added:
-        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in added)
-        spark.sql(f"ALTER TABLE {silver.sql_name} ADD COLUMNS ({columns})")
-
-
-def _rewrite_as_doubles(rows: DataFrame, silver: DeltaTable, names: list[str]) -> None:
-    """Gives columns of whole numbers fractions, in one commit. Delta's type widening refuses long to double, which
-    beyond 2^53 is not exact, so the files are written again."""
-    wide = rows.withColumns({name: F.col(name).cast("double") for name in names})
-    writer = wide.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy(*PARTITIONS)
-    retried(lambda: silver.save(writer))
+        spark.sql(f"ALTER TABLE {silver.sql_name} ADD COLUMNS ({', '.join(added)})")

@@ -11,7 +11,7 @@ from streaming.job import JobContext
 from streaming.kafka.source import read_records, trigger
 from streaming.lake.lake import DeltaTable
 from streaming.runtime.checkpoint import prepare_checkpoint
-from streaming.silver.job import silver_rows
+from streaming.silver.job import registered_rows
 from streaming.silver.rows import CLOCKED, REJECT
 from streaming.silver.schema import PARTITIONS
 
@@ -20,7 +20,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     """Starts the query and returns it."""
     records = read_records(spark, settings, allow_data_loss=context.allow_data_loss)
     schemas = load_device_schemas(settings.stream.silver.schemas)
-    rows = silver_rows(records, settings, schemas).drop(REJECT, CLOCKED, GOOD)
+    rows = registered_rows(records, settings, schemas).drop(REJECT, CLOCKED, GOOD)
     table = DeltaTable(spark, settings.stream, "plain")
     table.create(rows.schema, PARTITIONS)
     query: StreamingQuery = (

@@ -27,7 +27,7 @@ from streaming.decoding.decode import GOOD, Decoding
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.decoding.fields import BadPayloadError, Binary, PayloadField
 from streaming.decoding.protobuf_schemas import protobuf_reader
-from streaming.silver.job import silver_rows
+from streaming.silver.job import registered_rows
 from tests.chaos.harness import FULL
 
 RECEIVED = datetime(2026, 11, 21, 6, tzinfo=UTC)
@@ -391,7 +391,7 @@ def test_json_alone_needs_no_python(spark: SparkSession, schemas: DeviceSchemas)
 
 
 def test_what_silver_makes_of_a_record_parses_it_once(spark: SparkSession) -> None:
-    made: Any = silver_rows(as_records(spark, CASES), Settings(), load_device_schemas(None))
+    made: Any = registered_rows(as_records(spark, CASES), Settings(), load_device_schemas(None))
     assert str(made._jdf.queryExecution().executedPlan().toString()).count("from_json") == 1
 
 

@@ -242,7 +242,7 @@ def test_what_a_tool_has_inserted_before_the_job_reads_it_is_looked_up(spark: Sp
 
     schemas = load_device_schemas(chosen.stream.silver.schemas)
     early = spark.createDataFrame([plain(3).record(), plain(4).record()], KAFKA)
-    rows = silver.silver_rows(early, chosen, schemas).localCheckpoint()
+    rows = silver.registered_rows(early, chosen, schemas).localCheckpoint()
     tables = prepare_tables(spark, chosen.stream, schemas.columns)
     brought = arrivals(rows, clockless_within=chosen.stream.silver.clockless_within)
     assert (tables.insert(rows, brought), tables.insert(rows, brought)) == (2, 0)
@@ -550,7 +550,7 @@ def test_every_record_is_a_reading_once_or_a_reject(
     folder = tmp_path_factory.mktemp("schemas")
     schemas = load_device_schemas(schema_folder(folder, temperature="number"))
     records = spark.createDataFrame([it.record() for it in sent], KAFKA)
-    rows = silver.silver_rows(records, Settings(), schemas).localCheckpoint()
+    rows = silver.registered_rows(records, Settings(), schemas).localCheckpoint()
     new = readings(rows)
     found = firsts(new, repeated_ids(new))
 
@@ -567,7 +567,7 @@ def test_a_signal_that_is_written_in_another_case_stays_the_same_column(spark: S
     schemas = load_device_schemas(tmp_path / "schemas")
     tables = prepare_tables(spark, chosen.stream, schemas.columns)
     records = spark.createDataFrame([plain(0).record()], KAFKA)
-    tables.append(silver.silver_rows(records, chosen, schemas), "test", 0)
+    tables.append(silver.registered_rows(records, chosen, schemas), "test", 0)
     assert [it.Temperature for it in tables.silver.read().collect()] == [21.5]
 
 
@@ -577,7 +577,7 @@ def test_a_copy_takes_no_reading_of_a_topic_made_anew_along(spark: SparkSession,
             enumerate([(0, "id-1"), (2, "id-1"), (2, "id-2")])]  # fmt: skip
     schemas = load_device_schemas(schema_folder(tmp_path, temperature="number"))
     records = spark.createDataFrame([it.record() for it in sent], KAFKA)
-    new = readings(silver.silver_rows(records, Settings(), schemas).localCheckpoint())
+    new = readings(silver.registered_rows(records, Settings(), schemas).localCheckpoint())
     assert silver_lines(firsts(new, repeated_ids(new))) == expected_rows(sent)
 
 
