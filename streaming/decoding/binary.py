@@ -17,19 +17,17 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
     from pyspark.sql import Column
 
-_LONGS = (-(2**63), 2**63 - 1)
-_WRONG: dict[str, Kind] = {"reason": "string", "detail": "string"}
-
 
 def binary_payloads(all_shapes: Sequence[Shape], route: Column, value: Column) -> Column:
     """A struct: every field of every binary shape (``slot`` names it), then ``reason`` and ``detail`` for bytes that
     cannot be decoded. All null for records whose ``route`` is no binary type; their bytes do not travel to Python."""
     mine = [shape for shape in all_shapes if shape.group is None]
-    kinds = {slot(shape, field): field.kind for shape in mine for field in shape.type.fields} | _WRONG
+    kinds: dict[str, Kind] = {slot(shape, field): field.kind for shape in mine for field in shape.type.fields}
+    kinds |= {"reason": "string", "detail": "string"}
     result = columns(", ".join(f"{name} {kind}" for name, kind in kinds.items()))
-    names = [name for shape in mine for name in shape.names]
+    is_mine = route.isin(*(name for shape in mine for name in shape.names))
     function: Any = F.arrow_udf(_decoder(mine, kinds), result)  # type: ignore[attr-defined]
-    binary: Column = function(F.when(route.isin(*names), route), F.when(route.isin(*names), value))
+    binary: Column = function(F.when(is_mine, route), F.when(is_mine, value))
     return binary
 
 
@@ -69,7 +67,7 @@ def _read(read: Callable[[bytes], list[Any]], payload: bytes | None) -> list[Any
         raise BadPayloadError("empty", None)
     found = read(payload)
     for value in found:
-        if type(value) is int and not _LONGS[0] <= value <= _LONGS[1]:
+        if type(value) is int and not -(2**63) <= value < 2**63:
             raise BadPayloadError("out_of_range", f"{value} is too large")
     return found
 

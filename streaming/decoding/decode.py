@@ -13,13 +13,14 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.types import StructType
 
 from bridge.wire import MQTT_TOPIC
 from config.values.topic_filters import split_filter
 from streaming.decoding.binary import binary_payloads
 from streaming.decoding.device_schemas import DeviceSchemas
 from streaming.decoding.faults import good, judged
-from streaming.decoding.shapes import BINARY, Shape, header, read_schemas, shapes
+from streaming.decoding.shapes import BINARY, Shape, header, shapes
 from streaming.lake.columns import columns
 
 GOOD: Final = "_good"
@@ -45,9 +46,9 @@ class Decoding:
     """
 
     def __init__(self, schemas: DeviceSchemas) -> None:
-        self._schemas, self._shapes = schemas, shapes(schemas)
+        self._schemas, (self._shapes, groups) = schemas, shapes(schemas)
         self._text = F.col("value").cast("string")
-        self._steps = [*_parsing(schemas, self._shapes, self._text), {GOOD: _good(self._shapes, self._text)}]
+        self._steps = [*_parsing(schemas, self._shapes, groups, self._text), {GOOD: _good(self._shapes, self._text)}]
         nothing = F.lit(None)
         self._own = [
             _by_shape(self._shapes, lambda shape: shape.device, nothing).cast("string").alias("device"),
@@ -106,7 +107,9 @@ def _regex(topic_filter: str) -> str:
     return rf"(?s)\A{begin}{body}{'(/.*)?' if open_ended else ''}\z"
 
 
-def _parsing(schemas: DeviceSchemas, all_shapes: Sequence[Shape], text: Column) -> list[dict[str, Column]]:
+def _parsing(
+    schemas: DeviceSchemas, all_shapes: Sequence[Shape], groups: Sequence[StructType], text: Column
+) -> list[dict[str, Column]]:
     """Columns to be added, one step after the other: ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a
     number), ``_corrupt`` and ``_whole`` (of the shape's own parsing).
 
@@ -117,7 +120,7 @@ def _parsing(schemas: DeviceSchemas, all_shapes: Sequence[Shape], text: Column) 
     if any(shape.group is None for shape in all_shapes):
         steps.append({BINARY: binary_payloads(all_shapes, F.col("_route"), F.col("value"))})
     wrapped = F.concat(F.lit('{"record":'), text, F.lit(',"whole":true}'))
-    for number, schema in read_schemas(all_shapes, schemas.type_field).items():
+    for number, schema in enumerate(groups):
         of = [shape for shape in all_shapes if shape.group == number]
         payload = columns("record payload, whole boolean, _corrupt string", payload=schema)
         parsed, mine = F.from_json(wrapped, payload, _JSON_OPTIONS), F.lit(True)

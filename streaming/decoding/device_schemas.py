@@ -1,11 +1,6 @@
-"""The schema folder: what each type of devices sends, and in which units silver keeps it. No pyspark until columns are
-asked for.
-
-    schemas.toml    the index: types, topics, where device, sequence and time are, units (``schema_index``)
-    TYPE.json       JSON Schema of a type's payload, or
-    TYPE.avsc       its Avro schema, or
-    TYPE.desc       the Protobuf descriptor set its message is in
-"""
+"""The schema folder: what each type of devices sends, and in which units silver keeps it. It has an index,
+``schemas.toml``, and for each type a JSON Schema (``.json``), an Avro schema (``.avsc``) or a Protobuf descriptor set
+(``.desc``). No pyspark until columns are asked for."""
 
 from __future__ import annotations
 
@@ -21,7 +16,6 @@ from streaming.decoding.schema_index import INDEX, read_index
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
 
 DEFAULT_FOLDER: Final = Path(__file__).with_name("schemas_default")
 _NO_TYPE: Final = "quarantine"
@@ -39,11 +33,8 @@ RESERVED: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class DeviceSchemas:
-    """A schema folder, read and checked.
-
-    ``types``: by name. ``other``: the type that a JSON record is taken for which names none of them; None if such go to
-    quarantine. ``signals``: silver's columns by name.
-    """
+    """A schema folder, read and checked. ``types`` and ``signals`` (silver's columns) are by name. ``other``: the type
+    that a JSON record is taken for which names none of them; None if such go to quarantine."""
 
     types: Mapping[str, DeviceType]
     other: DeviceType | None

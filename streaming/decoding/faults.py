@@ -19,11 +19,8 @@ from streaming.decoding.shapes import BINARY, MAX_TS_MS, MAX_WHOLE, Shape
 
 _LONGEST = 1000
 _FOUND: dict[str, tuple[str, ...]] = {
-    "object": ("OBJECT",),
-    "string": ("STRING",),
-    "boolean": ("BOOLEAN",),
-    "long": ("BIGINT", "DECIMAL", "DOUBLE"),
-    "double": ("BIGINT", "DECIMAL", "DOUBLE"),
+    **{kind: (kind.upper(),) for kind in ("object", "string", "boolean")},
+    **dict.fromkeys(("long", "double"), ("BIGINT", "DECIMAL", "DOUBLE")),
 }
 """What Spark calls the kinds of JSON's values. A number may be any of three, whatever it is read as."""
 
@@ -143,48 +140,44 @@ def judged(text: Column, schemas: DeviceSchemas, made: Sequence[Shape]) -> Colum
 
     ``text``: the payload. Columns used: ``value``, ``_type``, ``_shape``, those of the payloads and their ``_whole``.
     """
-    looked = F.transform(F.array(F.try_parse_json(text)), lambda whole: _verdict(text, whole, schemas, made))
+
+    def verdict(whole: Column) -> Column:  # whole: the payload as a variant
+        by_shape = {shape: F.when(F.col("_shape") == shape.number, _of_shape(shape, whole)) for shape in made}
+        return F.coalesce(
+            F.when(F.col("value").isNull() | (F.length("value") == 0), _bad(BadRecord.EMPTY)),
+            *(found for shape, found in by_shape.items() if shape.group is None),
+            F.when(~F.is_valid_utf8(text), _bad(BadRecord.NOT_UTF8)),
+            F.when(whole.isNull(), _bad(BadRecord.NOT_JSON)),
+            F.when(~F.schema_of_variant(whole).startswith("OBJECT"), _bad(BadRecord.NOT_AN_OBJECT)),
+            F.when(~F.col("_whole"), _bad(BadRecord.NOT_JSON)),  # an object, and something behind it
+            *(found for shape, found in by_shape.items() if shape.group is not None),
+            _without_shape(whole, schemas),
+        )
+
+    looked = F.transform(F.array(F.try_parse_json(text)), verdict)
     return F.get(looked, F.lit(0))  # an array of one, so that the payload is parsed once
 
 
-def _verdict(text: Column, whole: Column, schemas: DeviceSchemas, made: Sequence[Shape]) -> Column:  # whole: a variant
-    binary = [shape for shape in made if shape.group is None]
-    return F.coalesce(
-        F.when(F.col("value").isNull() | (F.length("value") == 0), _bad(BadRecord.EMPTY)),
-        *(F.when(F.col("_shape") == shape.number, _of_shape(shape, None)) for shape in binary),
-        F.when(~F.is_valid_utf8(text), _bad(BadRecord.NOT_UTF8)),
-        F.when(whole.isNull(), _bad(BadRecord.NOT_JSON)),
-        F.when(~F.schema_of_variant(whole).startswith("OBJECT"), _bad(BadRecord.NOT_AN_OBJECT)),
-        F.when(~F.col("_whole"), _bad(BadRecord.NOT_JSON)),  # an object, and something behind it
-        *(F.when(F.col("_shape") == one.number, _of_shape(one, whole)) for one in made if one.group is not None),
-        _without_shape(whole, schemas),
-    )
-
-
 def _without_shape(whole: Column, schemas: DeviceSchemas) -> Column:  # why a record of JSON has none
-    field = schemas.type_field
-    found = F.try_variant_get(whole, _place((field,)), "variant")
+    kind_check = _kind_check(whole, (schemas.type_field,), "string", F.lit(False))
     binary = [name for name, kind in schemas.types.items() if kind.format != "json"]
     a_type = F.concat(F.lit("type "), F.col("_type"))
+    not_json = F.concat(a_type, F.lit(" is not JSON, and the record came by no topic of it"))
     return (
-        F.when(found.isNull() | F.is_variant_null(found), _bad(BadRecord.MISSING_FIELD, F.lit(field)))
-        .when(F.schema_of_variant(found) != "STRING", _bad(BadRecord.WRONG_TYPE, _no(field, "string", found)))
-        .when(
-            F.col("_type").isin(*binary) if binary else F.lit(False),
-            _bad(BadRecord.SCHEMA, F.concat(a_type, F.lit(" is not JSON, and the record came by no topic of it"))),
-        )
+        F.when(kind_check.wrong, _bad(BadRecord.WRONG_TYPE, kind_check.detail))
+        .when(F.col("_type").isNull(), _bad(BadRecord.MISSING_FIELD, F.lit(schemas.type_field)))
+        .when(F.col("_type").isin(*binary) if binary else F.lit(False), _bad(BadRecord.SCHEMA, not_json))
         .otherwise(_bad(BadRecord.UNKNOWN_TYPE, F.concat(a_type, F.lit(" has no schema"))))
     )
 
 
-def _of_shape(shape: Shape, whole: Column | None) -> Column:
-    """What is wrong with a record of a known type; ``whole`` is its payload as a variant, None for a binary one."""
+def _of_shape(shape: Shape, whole: Column) -> Column:  # what is wrong with a record of a known type
     texts: dict[BadRecord, list[Column]] = {}
-    for check in (*(() if whole is None else _kind_checks(shape, whole)), *_checks(shape)):
+    for check in (*(() if shape.group is None else _kind_checks(shape, whole)), *_checks(shape)):
         texts.setdefault(check.reason, []).append(F.when(check.wrong, check.detail))
     told = F.col(BINARY)
     return F.coalesce(
-        *([F.when(told["reason"].isNotNull(), _bad(told["reason"], told["detail"]))] if whole is None else ()),
+        *([F.when(told["reason"].isNotNull(), _bad(told["reason"], told["detail"]))] if shape.group is None else ()),
         *(
             F.when(_any_of(text.isNotNull() for text in said), _bad(reason, F.concat_ws(", ", *said)))
             for reason, said in texts.items()
@@ -196,26 +189,20 @@ def _of_shape(shape: Shape, whole: Column | None) -> Column:
 def _kind_checks(shape: Shape, whole: Column) -> Iterator[Check]:  # whether fields are of their kinds
     fields = shape.type.fields
     for path in sorted({field.path[:depth] for field in fields for depth in range(1, len(field.path))}):
-        yield _kind_check(whole, path, "object")
+        yield _kind_check(whole, path, "object", F.lit(False))
     for field in fields:
         value, misfit = shape.field(field), F.lit(False)
-        if field.kind == "long":
+        if field.kind == "long":  # a number, but not one of this kind
             misfit = value != F.rint(value) if shape.read_as(field) == "double" else value.isNull()
         yield _kind_check(whole, field.path, field.kind, misfit)
 
 
-def _kind_check(whole: Column, path: tuple[str, ...], kind: str, misfit: Column | None = None) -> Check:
+def _kind_check(whole: Column, path: tuple[str, ...], kind: str, misfit: Column) -> Check:
     found = F.try_variant_get(whole, _place(path), "variant")
     named = F.schema_of_variant(found)
-    wrong = ~_any_of(named.startswith(known) for known in _FOUND[kind])
-    if misfit is not None:  # a number, but not one of this kind
-        wrong = wrong | misfit
-    present = found.isNotNull() & ~F.is_variant_null(found)
-    return Check(BadRecord.WRONG_TYPE, present & wrong, _no(".".join(path), kind, found))
-
-
-def _no(name: str, kind: str, found: Column) -> Column:
-    return F.concat(F.lit(f"{name} is no {kind} but "), F.lower(F.schema_of_variant(found)))
+    wrong = ~_any_of(named.startswith(known) for known in _FOUND[kind]) | misfit
+    said = F.concat(F.lit(f"{'.'.join(path)} is no {kind} but "), F.lower(named))
+    return Check(BadRecord.WRONG_TYPE, found.isNotNull() & ~F.is_variant_null(found) & wrong, said)
 
 
 def _said(name: str, value: Column, then: str = "") -> Column:

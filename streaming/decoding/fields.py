@@ -18,16 +18,15 @@ class BadPayloadError(GatewayError):
 
     def __init__(self, reason: str, detail: str | None) -> None:
         super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
+        self.reason, self.detail = reason, detail
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadField:
     """One field of a payload, as its schema file has it. ``path``: the objects it is in, then its own name.
 
-    ``limits``: what its values have to keep to, as JSON Schema's keywords have it, in the unit the device sends. Of
-    ``enum`` and ``const`` a tuple of the only values it may have. ``moment``: how the schema says a time is written.
+    ``limits``: what its values have to keep to, by JSON Schema's keywords, in the unit the device sends; of ``enum``
+    and ``const`` a tuple of the only values. ``moment``: how a time is written, if the schema tells.
     """
 
     path: tuple[str, ...]
@@ -65,8 +64,7 @@ class Source(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """A column of silver: ``kind`` is its type, ``unit`` what its numbers are in ("" if they have none), ``types`` the
-    device types that send it."""
+    """A column of silver: its type, its unit ("" without one), and the device types that send it."""
 
     name: str
     kind: Kind
@@ -77,8 +75,8 @@ class Signal(NamedTuple):
 class Binary(NamedTuple):
     """What Avro and Protobuf need to be decoded: the files' texts, so that Spark's Python workers need no folder.
 
-    ``versions``: Avro's schemas by name, the reader's first; for Protobuf the one descriptor set. ``framing``: what is
-    in front of the bytes. ``ids``: Confluent's schema ids → name of a version. ``message``: Protobuf's, with package.
+    ``versions``: Avro's schemas by name, the reader's first; for Protobuf the one descriptor set. ``ids``: Confluent's
+    schema ids → name of a version. ``message``: Protobuf's, with package.
     """
 
     framing: Framing

@@ -9,23 +9,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError
-from streaming.lake.columns import columns
 from streaming.lake.lake import has_commit
 from streaming.lake.storage import Folder, location
 
-REGISTRY = columns("device string, type string, site string")
-"""What silver takes from the registry. It may have more columns; ``type`` or ``site`` may be absent."""
-
 
 class Registry:
-    """A table of devices: a Delta table's folder, or a folder or file of Parquet or CSV (with a header line).
-
-    Used by one query's thread. Read again only when it has changed; between changes it stays in memory.
-    """
+    """A table of devices: a Delta table's folder, or a folder or file of Parquet or CSV (with a header line). ``type``
+    and ``site`` may be absent. Used by one query's thread. Between changes the table stays in memory."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self._spark = spark
         self._url = location(path)
+        self._folder = Folder(spark, self._url)
         self._state: Any = None
         self._devices: DataFrame | None = None
 
@@ -46,23 +41,21 @@ class Registry:
 
     def _changed_at(self) -> Any:
         """A value to compare: it is another one whenever the table has changed."""
-        folder = Folder(self._spark, self._url)
-        if not folder.exists():
+        if not self._folder.exists():
             raise ConfigError(
                 f"There is no device registry at {self._url}, which stream.silver.registry names. Is the path right,"
                 " and may this user read it? Without the setting, readings have no site."
             )
-        if has_commit(folder):
-            return max(name for name in folder.names("_delta_log") if name.endswith(".json"))
-        return folder.versions()
+        if has_commit(self._folder):
+            return max(name for name in self._folder.names("_delta_log") if name.endswith(".json"))
+        return self._folder.versions()
 
     def _read(self) -> DataFrame:  # what devices() says, without its cache
-        folder = Folder(self._spark, self._url)
-        reader = self._spark.read
+        reader, names = self._spark.read, [self._url, *self._folder.names()]
         try:
-            if has_commit(folder):
+            if has_commit(self._folder):
                 table = reader.format("delta").load(self._url)
-            elif self._url.lower().endswith(".csv") or any(name.lower().endswith(".csv") for name in folder.names()):
+            elif any(name.lower().endswith(".csv") for name in names):
                 table = reader.option("header", "true").csv(self._url)
             else:
                 table = reader.parquet(self._url)
@@ -79,7 +72,7 @@ class Registry:
             )
         given = [
             (F.col(name) if name in table.columns else F.lit(None)).cast("string").alias(name)
-            for name in REGISTRY.names
+            for name in ("device", "type", "site")
         ]
         devices = table.select(*given).where(F.col("device").isNotNull())
         one = F.min(F.struct(F.col("site").isNull().alias("placeless"), "site", "type")).alias("one")

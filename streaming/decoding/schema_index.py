@@ -26,23 +26,19 @@ _SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
 
 class HeaderTable(Table):
-    header: _Name
-    """The Kafka record's header of this name."""
+    header: _Name  # of the Kafka record
 
 
 class LevelTable(Table):
-    mqtt_topic: Annotated[Count, Field(ge=-64, le=64)]
-    """A level of the MQTT topic (the header ``mqtt.topic``), from 0; -1 is the last."""
+    mqtt_topic: Annotated[Count, Field(ge=-64, le=64)]  # a level of the header mqtt.topic, from 0; -1 is the last
 
 
 class KeyTable(Table):
-    key: Literal[True]
-    """The Kafka record's key."""
+    key: Literal[True]  # the Kafka record's
 
 
 class ReceivedTable(Table):
-    received: Literal[True]
-    """The Kafka record's timestamp: when the gateway received the message."""
+    received: Literal[True]  # the Kafka record's timestamp: when the gateway received the message
 
 
 class SignalTable(Table):
@@ -127,13 +123,11 @@ def read_index(folder: Path) -> IndexTable:
 
 
 def _sentence(file: Path, error: ErrorDetails) -> str:  # pydantic's error in words
-    branches = {"HeaderTable", "LevelTable", "KeyTable", "ReceivedTable", "str", "constrained-str", "[key]"}
+    branches = {"HeaderTable", "LevelTable", "KeyTable", "ReceivedTable", "str", "constrained-str"}
     path = [str(part) for part in error["loc"] if str(part) not in branches and "[" not in str(part)]
     at = ".".join(path)
     if error["type"] == "extra_forbidden":
-        known = TypeTable.model_fields if path[:1] == ["types"] and len(path) == 3 else IndexTable.model_fields
-        if len(path) == 5:
-            known = SignalTable.model_fields
-        near = get_close_matches(path[-1], known, 1)
+        tables: dict[int, type[Table]] = {3: TypeTable, 5: SignalTable}
+        near = get_close_matches(path[-1], tables.get(len(path), IndexTable).model_fields, 1)
         return f"{file}: {at} is unknown{f'; is {near[0]} meant?' if near else ', remove it.'}"
     return f"{file}: {at}: {error['msg'].removeprefix('Value error, ')}."

@@ -7,7 +7,6 @@ JSON shapes that can be read by one schema are one *group*: a record is parsed w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
@@ -107,32 +106,21 @@ class Shape:
                 return F.try_validate_utf8(F.col("key").cast("string"))
 
 
-def shapes(schemas: DeviceSchemas) -> tuple[Shape, ...]:
-    """The distinct shapes of a folder's types. That of the other types comes first, if there is one."""
+def shapes(schemas: DeviceSchemas) -> tuple[list[Shape], list[StructType]]:
+    """The distinct shapes of a folder's types, and by group the schema that reads their payloads. The shape of the
+    other types comes first, if there is one. Group 0 also reads the field that tells the type."""
     names: dict[DeviceType, list[str]] = {}
     first = [schemas.other] if schemas.other is not None else []
     for kind in (*first, *schemas.types.values()):
-        same = replace(kind, name="", file="", kafka_topics=(), mqtt_topics=())
-        names.setdefault(same, [])
-        if kind.name in schemas.types and kind.name not in names[same]:
-            names[same].append(kind.name)
+        of = names.setdefault(replace(kind, name="", file="", kafka_topics=(), mqtt_topics=()), [])
+        if kind.name in schemas.types and kind.name not in of:
+            of.append(kind.name)
     made: list[Shape] = []
-    groups = [_first_node(schemas.type_field)]
+    groups: list[_Nodes] = [{(schemas.type_field.lower(),): ((schemas.type_field,), "string")}]
     for number, (kind, of) in enumerate(names.items()):
         shape = Shape(number, tuple(of), kind, None)
-        if kind.format == "json":
-            shape = replace(shape, group=_group(_nodes(shape), groups))
-        made.append(shape)
-    return tuple(made)
-
-
-def read_schemas(made: Sequence[Shape], type_field: str) -> dict[int, StructType]:
-    """By group, the schema that reads its shapes' payloads. Group 0 also reads the field that tells the type."""
-    groups = {0: _first_node(type_field)}
-    for shape in made:
-        if shape.group is not None:
-            groups.setdefault(shape.group, {}).update(_nodes(shape))
-    return {number: _struct(nodes) for number, nodes in groups.items()}
+        made.append(shape if kind.format != "json" else replace(shape, group=_group(_nodes(shape), groups)))
+    return made, [_struct(nodes) for nodes in groups]
 
 
 def slot(shape: Shape, field: PayloadField) -> str:
@@ -147,10 +135,6 @@ def header(name: str) -> Column:
     """
     at = F.array_position(F.col("headers.key"), name)
     return F.try_validate_utf8(F.when(at > 0, F.get(F.col("headers.value"), (at - 1).cast("int"))).cast("string"))
-
-
-def _first_node(type_field: str) -> _Nodes:
-    return {(type_field.lower(),): ((type_field,), "string")}
 
 
 def _nodes(shape: Shape) -> _Nodes:  # by path in lower case: path and kind

@@ -25,7 +25,7 @@ _LAST_US: Final = 253_402_300_799_999_999
 
 
 class Slice(NamedTuple):
-    """Rows of a batch whose device times are in ``times``; without a clock, their receive times."""
+    """Rows of a batch, whose originals' device times are in ``times``."""
 
     rows: int
     is_clocked: bool

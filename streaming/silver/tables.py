@@ -53,9 +53,8 @@ class Arrivals(NamedTuple):
     """What a batch brings, counted before it is written.
 
     ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``plain``: those of
-    them that are good at first look; ``ids``: readings with a device's message id. ``found``: slices of the readings
-    that are not new. ``rejected``: where the bad ones are in Kafka. ``around``: how far the receive times of copies
-    without a clock can be apart.
+    them that are good at first look; ``ids``: readings with a device's message id. ``found``: where originals of the
+    readings that are not new can be. ``rejected``: where the bad ones are in Kafka.
     """
 
     readings: int
@@ -65,7 +64,6 @@ class Arrivals(NamedTuple):
     ids: int
     found: list[Slice]
     rejected: list[Places]
-    around: timedelta
 
 
 def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None = None) -> Arrivals:
@@ -80,18 +78,23 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
     if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
         found = _slices(rows, new, _ALL_TIME_US).collect()
     good, bad = [it for it in found if not it.bad], [it for it in found if it.bad]
+    around = clockless_within // timedelta(microseconds=1)
     return Arrivals(
         sum(it.rows for it in good),
         sum(it.rows for it in bad),
         sum(it.rows for it in good if it.new),
         sum(it.plain for it in good if it.new),
         sum(it.ids for it in good),
-        [Slice(it.rows, it.clocked, TimeRange(it.first_us, it.last_us + 1)) for it in good if not it.new],
+        [
+            Slice(it.rows, it.clocked, TimeRange(it.first_us - wide, it.last_us + 1 + wide))
+            for it in good
+            if not it.new
+            for wide in [0 if it.clocked else around]
+        ],
         [
             Places(it.topic, it.partition, it.first_offset, it.last_offset, it.first_received_us, it.last_received_us)
             for it in bad
         ],
-        clockless_within,
     )
 
 
@@ -150,7 +153,7 @@ class SilverTables:
         new = rows.where(F.col(REJECT).isNull())
         main, strays = divided(brought.found)
         devices = _devices(new, strays) if strays else []
-        times, others = (_times(of, brought.around) for of in (main, strays))
+        times, others = (joined((it.times for it in of), MOST_RANGES) for of in (main, strays))
         same = match_condition(times, others, devices)
         if not brought.ids:
             return _insert(self.silver, readings(new), same)
@@ -161,13 +164,6 @@ class SilverTables:
     def reject(self, rows: DataFrame, brought: Arrivals) -> int:
         """Adds the rejects that the quarantine does not have yet, and returns how many those were."""
         return _insert(self.quarantine, rejects(rows), reject_condition(brought.rejected))
-
-
-def _times(found: Sequence[Slice], around: timedelta) -> list[TimeRange]:
-    """Where the originals of the slices' rows can be."""
-    us = around // timedelta(microseconds=1)
-    wide = (it.times if it.is_clocked else TimeRange(it.times.first - us, it.times.end + us) for it in found)
-    return joined(wide, MOST_RANGES)
 
 
 def _devices(rows: DataFrame, strays: Sequence[Slice]) -> list[str]:
