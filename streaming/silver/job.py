@@ -2,10 +2,10 @@
 
     gateway stream silver
 
-Exactly once in effect: both tables are written by a MERGE that inserts what they do not have, so a batch that is run
-again adds nothing, nor does a checkpoint that begins anew. Readings that are good at first look and that silver cannot
-have yet (see ``reach``) are appended instead, in the pass that decodes them. Silver comes first. A crash between the
-two leaves the batch uncommitted, and when it is run again only the quarantine is written.
+Exactly once in effect: both tables are written by a MERGE that inserts what they do not have. Readings that are good
+at first look and that silver cannot have yet (see ``reach``) are appended instead, in the pass that decodes them.
+Silver comes first. A crash between the two leaves the batch uncommitted, and when it is run again only the quarantine
+is written.
 """
 
 from collections.abc import Sequence

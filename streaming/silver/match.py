@@ -1,13 +1,10 @@
 """Which rows of a table a batch can meet again: the condition of the MERGE, so narrow that old files are not opened.
 
 A copy has its original's record id, and with it the device's time. So an original lies in a file whose range of device
-times holds a time of the batch, and, unless a clock ran ahead, on the day of that time. A site that was offline for
-three days therefore costs the files of those three days, for the batches that bring it, and nobody else. Originals
-with a clock that ran ahead lie on the day they were received; all such rows are in partitions of their own.
-
-Of the days that only a few readings of a batch open, their devices' files are enough: late readings, and those without
-a clock, whose originals can be days away.
-A reject is met again at its place in Kafka alone. No pyspark here.
+times holds a time of the batch, and, unless a clock ran ahead, on the day of that time. Originals with a clock that ran
+ahead lie on the day they were received; all such rows are in partitions of their own. Of the days that only a few
+readings of a batch open (late ones, and those without a clock) their devices' files are enough. A reject is met again
+at its place in Kafka alone. No pyspark here.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -1,8 +1,8 @@
 """Which readings silver cannot have yet, so that the job appends them without a look.
 
-A reading without a device's message id is a copy only of itself: read again after a reset, or brought by a ``backfill``
-or a ``replay``. Its place in Kafka tells. The note ``silver.reach.json`` in the lake's folder has for each partition
-the offset from which on silver's rows are this checkpoint's, of earlier batches. Readings from there on are new.
+A reading without a device's message id is a copy only of itself, read again. Its place in Kafka tells. The note
+``silver.reach.json`` in the lake's folder has for each partition the offset from which on silver's rows are this
+checkpoint's, of earlier batches. Readings from there on are new.
 
 The job reads the note and appends while it holds the lock ``silver.lock`` beside it. Whoever else inserts raises the
 note first, under the same lock. So the job has appended before, and the other's MERGE finds the rows; or it reads the
@@ -34,12 +34,9 @@ Offsets = dict[str, dict[str, int]]
 
 
 class Note(NamedTuple):
-    """``checkpoint``: Spark's id of the one it holds for, empty for none; ``writer``: whose transaction marks the
-    appended batches carry; ``offsets``: from where on rows are new."""
-
-    checkpoint: str
-    writer: str
-    offsets: Offsets
+    checkpoint: str  # Spark's id of the one it holds for, empty for none
+    writer: str  # whose transaction marks the appended batches carry
+    offsets: Offsets  # from where on rows are new
 
 
 class Reach:

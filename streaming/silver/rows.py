@@ -22,37 +22,26 @@ REJECT: Final = "_reject"
 CLOCKED: Final = "_clocked"
 WAS: Final = "_was"
 """The reason a record is in quarantine for, where it comes from there."""
-
 _PLACE = ("received_at", "kafka_topic", "kafka_partition", "kafka_offset")
 """A record's. With its time, because a topic that is deleted and made again has the same offsets again."""
 _ID_HASH = "_id_hash"
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, clocked: Column) -> DataFrame:
-    """Silver's columns but ``ingested_at``, and ``_reject``: quarantine's columns but ``ingested_at``, null if good.
-
-    One DataFrame for both, so that a record is decoded once; payload and headers are carried along for bad ones only.
-    Of a first look (``Decoding.first_look``) there is no ``_reject``.
-    ``event_time`` is the device's time, but at most ``max_ahead`` after the Kafka record's own timestamp, which is when
-    the gateway received the message. ``site`` is null as yet. ``clocked``, kept as ``_clocked``: whether a row's
-    type is one whose readings carry a time of their own. ``_good`` and a column ``_was`` are carried along.
-    """
+    """Silver's columns but ``ingested_at``, and ``_reject``: quarantine's but ``ingested_at``, null if good. One
+    DataFrame for both, so that a record is decoded once. Of a first look (``Decoding.first_look``) there is no
+    ``_reject``. ``site`` is null as yet. ``clocked``, kept as ``_clocked``: whether a row's type is one whose readings
+    carry a time of their own. ``_good`` and a column ``_was`` are carried along."""
     # Also of a bad record this is computed, and of a time beyond the years Spark knows it would raise.
     device_time = F.timestamp_millis(F.when(F.col("ts_ms").between(0, MAX_TS_MS), F.col("ts_ms")))
-    latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(max_ahead // _MICROSECOND))
+    latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(max_ahead // timedelta(microseconds=1)))
     message_id = F.when(
         header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value),
         F.nullif(header(GATEWAY_MESSAGE_ID), F.lit("")),  # an empty one names nothing
     )
     place = {"kafka_topic": F.col("topic"), "kafka_partition": F.col("partition"), "kafka_offset": F.col("offset")}
-    aside = {
-        **place,
-        "kafka_time": F.col("timestamp"),
-        "ingest_date": F.to_date("timestamp"),
-        **{name: F.col(name) for name in ("reason", "detail", "key", "value", "headers")},
-    }
-    reject = F.struct(*(aside[name].alias(name) for name in QUARANTINE.names if name != "ingested_at"))
+    aside = {**place, "kafka_time": F.col("timestamp"), "ingest_date": F.to_date("timestamp")}
+    reject = F.struct(*(aside.get(name, F.col(name)).alias(name) for name in QUARANTINE.names if name != "ingested_at"))
     reject_column = {REJECT: F.when(F.col("reason").isNotNull(), reject)} if "reason" in decoded.columns else {}
     kept = [CLOCKED, *reject_column, GOOD, *([WAS] if WAS in decoded.columns else [])]
     return (
@@ -82,15 +71,12 @@ def readings(rows: DataFrame) -> DataFrame:
 
 
 def rejects(rows: DataFrame) -> DataFrame:
-    """The bad records as they came, with reason and the fields that are to blame, all columns but ``ingested_at``."""
+    """The bad records as quarantine's rows, all columns but ``ingested_at``."""
     return rows.where(F.col(REJECT).isNotNull()).select(f"{REJECT}.*")
 
 
 def enriched(rows: DataFrame, registry: DataFrame) -> DataFrame:
-    """The rows with the registry's site and type; what a device says of its type counts where the registry has none.
-
-    ``registry`` has ``device`` (each once), ``type`` and ``site``. A device it does not know keeps a null site.
-    """
+    """The rows with the registry's site and type; what a device says of its type counts where the registry has none."""
     # Spark sends a registry below spark.sql.autoBroadcastJoinThreshold (10 MB in memory) to all executors.
     known = registry.select(*(F.col(name).alias(f"_{name}") for name in ("device", "type", "site")))
     joined = rows.join(known, F.col("device") == F.col("_device"), "left")
@@ -98,27 +84,16 @@ def enriched(rows: DataFrame, registry: DataFrame) -> DataFrame:
 
 
 def repeated_ids(rows: DataFrame) -> DataFrame:
-    """Hashes of the record ids that occur more than once, ``_id_hash``; very rarely also two ids with one hash.
-
-    Only rows with a device's message id can repeat. Hashes, because grouping by numbers costs a fraction of grouping by
-    texts, and nearly always the answer is that nothing repeats.
-    """
-    return (
-        rows.where(F.col("message_id").isNotNull())
-        .groupBy(F.xxhash64("record_id").alias(_ID_HASH))
-        .count()
-        .where("count > 1")
-        .select(_ID_HASH)
-    )
+    """Hashes of the record ids that occur more than once, ``_id_hash``; very rarely also two ids with one hash. To
+    group by numbers costs a fraction of grouping by texts, and nearly always nothing repeats."""
+    own = rows.where(F.col("message_id").isNotNull())  # others cannot repeat
+    return own.groupBy(F.xxhash64("record_id").alias(_ID_HASH)).count().where("count > 1").select(_ID_HASH)
 
 
 def firsts(rows: DataFrame, repeated: DataFrame) -> DataFrame:
     """The rows without those that repeat another one. Of a Kafka partition the lowest offset stays; receive times need
     not grow with offsets, and the row that stays must not depend on where a batch ends. Of several partitions' lowest
-    ones the earliest received stays.
-
-    ``repeated`` is what :func:`repeated_ids` said of the rows. Rows it does not name are neither sorted nor moved.
-    """
+    ones the earliest received stays. ``repeated``: :func:`repeated_ids` of the rows; others are not sorted or moved."""
     here = Window.partitionBy("record_id", "kafka_topic", "kafka_partition").orderBy("kafka_offset")
     order = Window.partitionBy("record_id").orderBy(F.col("_here") > 1, *_PLACE)
     suspects = (
@@ -134,9 +109,8 @@ def firsts(rows: DataFrame, repeated: DataFrame) -> DataFrame:
 def _record_id() -> Column:
     """``m:LENGTH:DEVICE:TIME:ID`` where there is a device's message id, ``k:TOPIC:PARTITION:OFFSET:TIME`` where not.
 
-    The length keeps device ``a`` with id ``b:c`` apart from device ``a:b`` with id ``c``. The device's time is part of
-    it because counters start again, after a reset or a new battery: the same id at another time is another reading. A
-    device without a clock has only the id. The receive time is part of a place.
+    The length keeps device ``a`` with id ``b:c`` apart from device ``a:b`` with id ``c``. The device's time, empty
+    without a clock, is part of it because counters start again: the same id at another time is another reading.
     """
     device = F.coalesce(F.col("device"), F.lit(""))
     at = F.when(F.col(CLOCKED) & F.col("ts_ms").isNotNull(), F.col("ts_ms").cast("string")).otherwise(F.lit(""))

@@ -1,9 +1,8 @@
 """The tables ``silver`` and ``silver_quarantine``: made, widened when the device schemas grew, and written.
 
-Both are written by a MERGE that only inserts, so the same rows again change nothing, whoever brings them and whenever:
-a batch that is repeated after a crash, a checkpoint that begins anew, a ``replay``, a ``backfill``. A reading is known
-by its ``record_id``, a reject by its place in Kafka and its time. Readings that silver cannot have yet are appended
-(``reach``).
+Both are written by a MERGE that only inserts, so the same rows again change nothing, whoever brings them and whenever.
+A reading is known by its ``record_id``, a reject by its place in Kafka and its time. Readings that silver cannot have
+yet are appended (``reach``).
 """
 
 from collections.abc import Sequence
@@ -28,8 +27,7 @@ from streaming.silver.rows import CLOCKED, REJECT, firsts, readings, rejects, re
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 
 _PROPERTIES: Final = {
-    # A small file per task and batch: put together on the way (session.py says when), so that readers and the log stay
-    # quick.
+    # A small file per task and batch: put together on the way (session.py says when).
     "delta_autoOptimize_autoCompact": "true",
     # Ranges of values are kept per file for times, by which the MERGE and other jobs pass files over, and for the
     # device, by which ``maintain`` sorts a day's files. Not for type and site, of which every file has nearly all. By
@@ -43,8 +41,7 @@ _QUARANTINE_PROPERTIES: Final = {
     "delta_checkpointInterval": "50",
 }
 _SLICE_US: Final = 600_000_000
-_ALL_TIME_US: Final = 4_000_000 * 86_400_000_000
-"""All device times, from 1970 to the year 9999, are in one slice of this length."""
+_ALL_TIME_US: Final = 4_000_000 * 86_400_000_000  # one slice of this length has all times until the year 9999
 _MOST_SLICES: Final = 100_000
 _MOST_DEVICES: Final = 1_000
 
@@ -68,11 +65,8 @@ class Arrivals(NamedTuple):
 
 def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None = None) -> Arrivals:
     """Counts the rows of a batch, as ``rows.judged`` made them. Runs a Spark job. ``new``: which readings silver
-    cannot have yet; none, if it is not said.
-
-    Readings without a time of their own have that of their receipt, which a copy does not share: originals of those are
-    looked for this far around.
-    """
+    cannot have yet; none, if it is not said. ``clockless_within``: how far around their receipt originals of readings
+    without a time of their own are looked for."""
     new = F.lit(False) if new is None else new
     found = _slices(rows, new, _SLICE_US).limit(_MOST_SLICES + 1).collect()
     if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
@@ -99,8 +93,7 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
 
 
 def _slices(rows: DataFrame, new: Column, length_us: int) -> DataFrame:
-    """The good rows by slices of device time, those that are ``new`` in one, the bad ones by Kafka's partition. Times
-    are microseconds since 1970, ``first_us`` and ``last_us`` devices'."""
+    """Counts of the good rows by slices of device time, of the ``new`` ones in one, of the bad by Kafka's partition."""
     at, received = F.unix_micros("device_time"), F.unix_micros("received_at")
     bad = F.col(REJECT).isNotNull()
     return rows.groupBy(
@@ -140,11 +133,8 @@ class SilverTables:
         retried(lambda: self.silver.append(rows, query=writer, batch=batch))
 
     def insert(self, rows: DataFrame, brought: Arrivals) -> int:
-        """Adds the readings that silver does not have yet, each once, and returns how many those were.
-
-        ``rows`` as ``rows.judged`` made them, which are read several times: hold them. The note of
-        ``reach`` has them first: a job that reads it looks such rows up from now on.
-        """
+        """Adds the readings that silver does not have yet, each once, and returns how many those were. ``rows`` as
+        ``rows.judged`` made them, which are read several times: hold them. The note of ``reach`` has them first."""
         self.reach.raise_note(readings(rows))
         return self.merge(rows, brought)
 
@@ -175,8 +165,8 @@ def _devices(rows: DataFrame, strays: Sequence[Slice]) -> list[str]:
 
 
 def _now() -> Column:
-    """This moment, kept out of the code that Spark makes of a plan. It writes a plain timestamp into that code, which
-    would then be compiled anew for each batch, and run slowly until the JVM has compiled it too."""
+    """This moment, kept out of the code that Spark makes of a plan: with a plain timestamp in it that code would be
+    compiled anew for each batch, and run slowly until the JVM has compiled it too."""
     return F.get(F.array(F.lit(datetime.now(UTC))), F.coalesce(F.col("kafka_partition") * 0, F.lit(0)))
 
 
@@ -193,9 +183,7 @@ def _insert(table: DeltaTable, rows: DataFrame, same: str) -> int:
 
 def prepare_tables(spark: SparkSession, stream: StreamSettings, signals: StructType) -> SilverTables:
     """Makes the tables if they are not there, and gives silver the columns that the device schemas have more or wider.
-
-    Raises ConfigError, with the way out, if a signal's type has become another one.
-    """
+    Raises ConfigError, with the way out, if a signal's type has become another one."""
     silver, quarantine = DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "silver_quarantine")
     if silver.exists():
         _evolve(spark, silver, signals)
@@ -218,10 +206,9 @@ def _evolve(spark: SparkSession, silver: DeltaTable, signals: StructType) -> Non
         elif (have.dataType, kind) != (DoubleType(), LongType()) and have.dataType != kind:  # longs fit doubles
             problems.append(
                 f"The signal {field.name} is {kind.simpleString()} in the device schemas, but the column of that name"
-                f" in {silver.url} is {have.dataType.simpleString()}, and values of one are none of the other. Give the"
-                f" signal another name in the schema folder ([types.TYPE.signals.NEW_NAME] field ="
-                f' "{field.name}"), which becomes a column of its own; or begin a new table: another'
-                " stream.lake.path and stream.checkpoint."
+                f" in {silver.url} is {have.dataType.simpleString()}. Give the signal another name in the schema folder"
+                f' ([types.TYPE.signals.NEW_NAME] field = "{field.name}"), a column of its own; or begin a'
+                " new table: another stream.lake.path and stream.checkpoint."
             )
     if problems:
         raise ConfigError(*problems)
