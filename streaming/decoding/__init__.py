@@ -4,7 +4,6 @@ avro_schemas.py       Avro payloads: the fields of a schema, and the decoding of
 binary.py             Avro and Protobuf payloads become columns: a Python function over Arrow's arrays
 decode.py             finds each Kafka record's type in the schema folder; its reading, or what is wrong with it
 device_schemas.py     the schema folder: what each type of devices sends, and in which units silver keeps it
-device_types.py       one device type, put together from its entry in the index and its schema file
 faults.py             what can be wrong with a record, and what is wrong with a bad one, in words
 fields.py             what is known of the devices' payloads once the schema folder is read: fields, signals, types
 json_schemas.py       fields of a JSON payload, from a file of JSON Schema

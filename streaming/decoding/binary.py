@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from streaming.decoding.fields import BadPayloadError, DeviceType, Kind
@@ -15,7 +16,6 @@ from streaming.lake.columns import columns
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-    from pyspark.sql import Column
 
 
 def binary_payloads(all_shapes: Sequence[Shape], route: Column, value: Column) -> Column:

@@ -38,11 +38,9 @@ class Decoding:
     """A schema folder's expressions, made once: there are thousands, and each is a call to the JVM.
 
     ``first_look`` and ``decoded`` give Kafka's columns, then ``device``, ``type``, ``seq``, ``ts_ms``, the signals
-    (``schemas.columns``, in their canonical units). A bad record's mean nothing. ``ts_ms`` is the device's clock, as it
-    had it, from 1970 to 9999. ``seq`` is null for types without a sequence number.
-
-    A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each field it needs:
-    hold the rows first (``streaming.lake.lake.held``), or observe them.
+    (``schemas.columns``, in their canonical units). A bad record's mean nothing. ``ts_ms`` is the device's clock, from
+    1970 to 9999. A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each
+    field it needs: hold the rows first (``streaming.lake.lake.held``), or observe them.
     """
 
     def __init__(self, schemas: DeviceSchemas) -> None:

@@ -1,7 +1,7 @@
 """What can be wrong with a record, and what is wrong with a bad one, in words: the columns ``reason`` and ``detail``.
 
-Most records are :func:`good`, and their way stays short: :func:`judged` is the body of a higher-order function. Spark
-compiles such a body not into the code for every row, but walks through it where it is called, for a bad record.
+Most records are :func:`good`. :func:`judged` is the body of a higher-order function, which Spark does not compile into
+the code for every row, but walks through for a bad record.
 """
 
 import operator
@@ -121,12 +121,9 @@ def good(shape: Shape, text: Column) -> Column:
 
 def _may_be_no_string(value: Column, text: Column, name: str) -> Column:
     """Whether ``value``, read from the field ``name`` of the payload ``text``, may have been a number, a truth value, a
-    list or an object there: Spark's reader turns all of them into text where text is expected.
-
-    Such a text begins like one of them. Then the payload is searched for the field's name with such a beginning behind
-    it; names can be written with escapes, so a payload with a backslash takes the closer look. So does one with a
-    question mark in the text, as which the reader gives the escape of half a surrogate pair, which is no character.
-    """
+    list or an object there: Spark's reader turns all of them into text where text is expected. Such a text begins like
+    one of them. Then the payload is searched for the field's name with such a beginning behind it. With a backslash,
+    names may be escaped, and a ``?`` may be half a surrogate pair's escape: those take the closer look."""
     first = F.ascii(value)
     begins = first.between(48, 57) | first.isin(45, 91, 123) | value.isin("true", "false")
     quoted = "".join(f"\\{char}" if not char.isalnum() and char.isascii() else char for char in name)

@@ -1,22 +1,18 @@
 """``schemas.toml``, the index of a schema folder: the types, where their records come from, the signals' units."""
 
-from __future__ import annotations
-
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from config.error_words import words
 from config.errors import ConfigError
 from config.values.grammar import Count
 from config.values.model import Table
 from config.values.topic_filters import check_filter
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 INDEX: Final = "schemas.toml"
 Framing = Literal["none", "confluent", "single_object"]
@@ -44,7 +40,6 @@ class ReceivedTable(Table):
 class SignalTable(Table):
     field: _Name | None = None
     """The payload's field. Default: the one that has the signal's name."""
-
     unit: str | None = None
     """What the device sends. Default: what silver has, which is as in ``[units]``, or else this unit."""
 
@@ -52,36 +47,26 @@ class SignalTable(Table):
 class TypeTable(Table):
     file: _Name | None = None
     """The schema. Default: the type's name with ``.json``, ``.avsc`` or ``.desc``, whichever is there."""
-
     message: _Name | None = None
     """Protobuf's message in the descriptor set, with its package. Default: the only one there is."""
-
     framing: Framing = "none"
     """What is in front of Avro's bytes: nothing; 0 and a schema id of 4 bytes (Confluent); C3 01 and a fingerprint."""
-
     versions: dict[_Name, Count | None] = Field(default_factory=dict)
     """Avro: older schemas' files, with the id they have in Confluent's registry (``{}`` entries without one: 0)."""
-
     id: Count | None = None
     """Avro with Confluent's framing: the id of ``file`` itself."""
-
     kafka_topics: tuple[_Name, ...] = ()
     """Records of these Kafka topics are of this type."""
-
     mqtt_topics: tuple[Annotated[str, AfterValidator(check_filter)], ...] = ()
     """Records whose MQTT topic matches one of these filters are of this type."""
-
     device: _Name | HeaderTable | LevelTable | KeyTable = "device"
     sequence: _Name | HeaderTable | None = None
     """Default: the field ``seq`` where there is one."""
-
     time: _Name | ReceivedTable = "ts"
     time_format: TimeFormat = "ms"
     """How the time is written: a number since 1970 in this unit, or text such as 2026-11-21T06:00:00.5+01:00."""
-
     ignore: tuple[_Name, ...] = ()
     """Fields that become no signal."""
-
     signals: dict[_SignalName, SignalTable] = Field(default_factory=dict)
     """Signals whose name is not the field's, or whose unit is not the canonical one."""
 
@@ -89,16 +74,12 @@ class TypeTable(Table):
 class IndexTable(Table):
     other_types: _Name = "reading"
     """The type that JSON records are taken for whose own type is not among the types; ``quarantine``: none."""
-
     type_field: _Name = "type"
     """The field of a JSON payload that tells the type."""
-
     type_header: _Name | None = None
     """The header that tells the type of any record."""
-
     units: dict[_SignalName, str] = Field(default_factory=dict)
     """Canonical units, by signal."""
-
     types: Annotated[
         dict[Annotated[str, Field(pattern=r"^[^\s/\\'\"]+$", max_length=200)], TypeTable], Field(min_length=1)
     ]

@@ -1,27 +1,21 @@
-"""Where the types of a schema folder have what is asked of a payload, as Spark expressions. None may raise for any
-payload.
+"""Where the types of a schema folder have what is asked of a payload, as Spark expressions, none of which may raise.
 
 Types that ask for the same are one *shape*, so that a folder of fifty types that differ in name costs what one costs.
 JSON shapes that can be read by one schema are one *group*: a record is parsed with its group's schema.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import StructType
 
 from bridge.wire import MQTT_TOPIC
-from streaming.decoding.fields import PayloadField
+from streaming.decoding.device_schemas import DeviceSchemas
+from streaming.decoding.fields import DeviceType, PayloadField, Place, Source
 from streaming.decoding.schema_index import HeaderTable, LevelTable, ReceivedTable
-
-if TYPE_CHECKING:
-    from streaming.decoding.device_schemas import DeviceSchemas
-    from streaming.decoding.fields import DeviceType, Place, Source
 
 BINARY: Final = "_binary"
 MAX_TS_MS: Final = 253_402_300_799_999
