@@ -1,12 +1,11 @@
 """Avro and Protobuf payloads become columns: a Python function over Arrow's arrays, since Spark's own modules for them
-are not published for this Spark. It is in the plan only if the folder has such types."""
-
-from __future__ import annotations
+are not published for this Spark. Imported, and in the plan, only if the folder has such types."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
@@ -14,8 +13,7 @@ from streaming.decoding.fields import BadPayloadError, DeviceType, Kind
 from streaming.decoding.shapes import Shape, slot
 from streaming.lake.columns import columns
 
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+_ARROW = {"double": pa.float64(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 
 
 def binary_payloads(all_shapes: Sequence[Shape], route: Column, value: Column) -> Column:
@@ -32,10 +30,6 @@ def binary_payloads(all_shapes: Sequence[Shape], route: Column, value: Column) -
 
 
 def _decoder(shapes: Sequence[Shape], kinds: Mapping[str, Kind]) -> Callable[[pa.Array, pa.Array], pa.Array]:
-    import pyarrow as pa
-
-    arrow = {"double": pa.float64(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
-
     def decode(routes: pa.Array, values: pa.Array) -> pa.Array:  # a struct of the columns in ``kinds``
         columns: dict[str, list[Any]] = {name: [None] * len(routes) for name in kinds}
         readers = {
@@ -54,11 +48,9 @@ def _decoder(shapes: Sequence[Shape], kinds: Mapping[str, Kind]) -> Callable[[pa
                 continue
             for column, value in zip(into, found, strict=True):
                 column[row] = value
-        arrays = [pa.array(column, arrow[kinds[name]]) for name, column in columns.items()]
+        arrays = [pa.array(column, _ARROW[kinds[name]]) for name, column in columns.items()]
         return pa.StructArray.from_arrays(arrays, names=list(columns))
 
-    # Spark tells the function's kind by these, and the names above exist for the type checker alone.
-    decode.__annotations__ = {"routes": pa.Array, "values": pa.Array, "return": pa.Array}
     return decode
 
 

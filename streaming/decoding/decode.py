@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from bridge.wire import MQTT_TOPIC
 from config.values.topic_filters import split_filter
-from streaming.decoding.binary import binary_payloads
 from streaming.decoding.device_schemas import DeviceSchemas
 from streaming.decoding.faults import good, judged
 from streaming.decoding.shapes import BINARY, Shape, header, shapes
@@ -116,6 +115,8 @@ def _parsing(
     """
     steps = [{"_route": _route(schemas)}]
     if any(shape.group is None for shape in all_shapes):
+        from streaming.decoding.binary import binary_payloads
+
         steps.append({BINARY: binary_payloads(all_shapes, F.col("_route"), F.col("value"))})
     wrapped = F.concat(F.lit('{"record":'), text, F.lit(',"whole":true}'))
     for number, schema in enumerate(groups):

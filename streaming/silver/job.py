@@ -8,8 +8,9 @@ Silver comes first. A crash between the two leaves the batch uncommitted, and wh
 is written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -52,7 +53,8 @@ def start_from(records: DataFrame, settings: Settings, context: JobContext, read
     if read:
         require_same_topics(spark, settings, QUERY, read, allow_data_loss=context.allow_data_loss)
     tables = prepare_tables(spark, stream, schemas.columns)
-    writer = _BatchWriter(settings, context, tables, schemas, registry, checkpoint, Decoding(schemas))
+    rows = partial(_rows, settings=settings, schemas=schemas, registry=registry)
+    writer = _BatchWriter(settings, context, tables, checkpoint, Decoding(schemas), rows)
     return checkpoint.start(records, stream, writer.write)
 
 
@@ -86,19 +88,16 @@ def _clocked(schemas: DeviceSchemas) -> Column:
 
 @dataclass
 class _BatchWriter:
-    """Writes batches. Called by the query's thread alone.
-
-    ``is_plain``: whether the next batch is tried in one pass: of the batch before, at most half needed the second look;
-    none at all, if it was not tried itself.
-    """
+    """Writes batches. Called by the query's thread alone. ``rows``: decoded records as silver's rows. ``is_plain``:
+    whether the next batch is tried in one pass: of the batch before, at most half needed the second look; none at all,
+    if it was not tried itself."""
 
     settings: Settings
     context: JobContext
     tables: SilverTables
-    schemas: DeviceSchemas
-    registry: Registry | None
     checkpoint: Checkpoint
     decoding: Decoding
+    rows: Callable[[DataFrame], DataFrame]
     is_plain: bool = True
 
     def write(self, records: DataFrame, batch: int) -> None:  # called for each batch
@@ -115,9 +114,8 @@ class _BatchWriter:
         with self.tables.reach.held(self.checkpoint.id, batch) as note:
             if note is None:
                 return None
-            rows = _rows(self.decoding.first_look(records), self.settings, self.schemas, self.registry)
-            rows, seen = rows.withColumn(_APPENDED, F.col(GOOD) & is_new(note.offsets)), Observation()
-            watched = rows.observe(
+            rows, seen = self.rows(self.decoding.first_look(records)), Observation()
+            watched = rows.withColumn(_APPENDED, F.col(GOOD) & is_new(note.offsets)).observe(
                 seen,
                 F.count(F.lit(1)).alias("rows"),
                 *(
@@ -141,14 +139,12 @@ class _BatchWriter:
     def _write_rows(self, records: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
         """Decodes the records once and reads them several times. Returns also how many :meth:`_in_one_pass` would have
         left. ``is_appended``: the others are there already."""
-        decoded = self.decoding.decoded(records)
-        with held(_rows(decoded, self.settings, self.schemas, self.registry)) as kept:
+        with held(self.rows(self.decoding.decoded(records))) as kept:
             with self.tables.reach.held(self.checkpoint.id, batch) as note:
                 new = None if note is None else is_new(note.offsets)
                 if new is not None and is_appended:
                     new = new & F.col(GOOD)
-                within = self.settings.stream.silver.clockless_within
-                brought = arrivals(kept, clockless_within=within, new=new)
+                brought = arrivals(kept, clockless_within=self.settings.stream.silver.clockless_within, new=new)
                 if note is not None and new is not None and brought.new and not is_appended:
                     self.tables.append(readings(kept.where(new)), note.writer, batch)
             if brought.readings > brought.new:

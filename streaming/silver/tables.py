@@ -35,10 +35,8 @@ _PROPERTIES: Final = {
     "delta_dataSkippingStatsColumns": "device_time,event_time,received_at,ingested_at,device",
     "delta_checkpointInterval": "50",
 }
-_QUARANTINE_PROPERTIES: Final = {
-    "delta_autoOptimize_autoCompact": "true",
+_QUARANTINE_PROPERTIES: Final = _PROPERTIES | {
     "delta_dataSkippingStatsColumns": "reason,kafka_topic,kafka_partition,kafka_offset,kafka_time",
-    "delta_checkpointInterval": "50",
 }
 _SLICE_US: Final = 600_000_000
 _ALL_TIME_US: Final = 4_000_000 * 86_400_000_000  # one slice of this length has all times until the year 9999
@@ -142,9 +140,8 @@ class SilverTables:
         """As :meth:`insert`, for rows that the note of ``reach`` has already."""
         new = rows.where(F.col(REJECT).isNull())
         main, strays = divided(brought.found)
-        devices = _devices(new, strays) if strays else []
         times, others = (joined((it.times for it in of), MOST_RANGES) for of in (main, strays))
-        same = match_condition(times, others, devices)
+        same = match_condition(times, others, _devices(new, strays) if strays else [])
         if not brought.ids:
             return _insert(self.silver, readings(new), same)
         with held(repeated_ids(new)) as repeated:
