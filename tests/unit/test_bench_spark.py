@@ -1,9 +1,12 @@
 """The Spark rows of the benchmark: what they write to Kafka, and how delays are counted."""
 
 import json
+import sys
 
 import pytest
 
+from streaming.devices import job as devices
+from tests.bench import spark_fleet, spark_subject
 from tests.bench.payloads import PAYLOAD_BYTES
 from tests.bench.records import PARTITIONS
 from tests.bench.spark_load import Paced, RecordSource
@@ -30,3 +33,13 @@ def test_a_delay_counts_to_the_first_report_that_has_the_record() -> None:
     ends = [(12.0, {0: 2}), (15.0, {0: 2, 3: 1}), (16.0, {0: 3, 3: 1})]
     assert sorted(delays(Paced(tuple(sent)), ends, 0.0)) == pytest.approx([1.0, 2.0, 3.5, 4.0])
     assert sorted(delays(Paced(tuple(sent)), ends, 11.5)) == pytest.approx([3.5, 4.0]), "what came before is warming up"
+
+
+def test_the_fleet_starts_the_job_and_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "start", devices.start)  # to be put back
+    monkeypatch.setattr(sys, "argv", ["spark_subject", "fleet", "--config", "gateway.toml"])
+    ran: list[object] = []
+    monkeypatch.setattr(spark_subject.run, "main", lambda argv: ran.append((argv, devices.start)))
+    spark_subject.main()
+    assert ran == [(["devices", "--config", "gateway.toml"], spark_fleet.start)]
+    assert spark_fleet.STARTS["devices"] is not spark_fleet.start
