@@ -45,7 +45,7 @@ anomalies = _written_by("anomalies", "anomalies")
 gold = _written_by("gold", "gold")
 """Aggregates over windows of event time. Columns: ``streaming.gold.transforms.GOLD``."""
 devices = _written_by("devices", "devices")
-"""One row per device: what is known of it now. Columns: ``streaming.devices.job.DEVICES``."""
+"""One row per device: what is known of it now. Columns: ``streaming.devices.processor.DEVICES``."""
 device_events = _written_by("devices", "device_events")
 """What happened to devices and gateways. Columns: ``streaming.devices.job.DEVICE_EVENTS``."""
 

@@ -29,15 +29,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import ArrayType, BooleanType, DoubleType, MapType, NumericType, StringType, TimestampType
+from pyspark.sql.types import BooleanType, NumericType
 
 from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, LEDGER_VERSION, LEDGER_WORKER, MQTT_TOPIC, ledger_schema
 from config.errors import ConfigError
 from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.shapes import MAX_TS_MS, header
-from streaming.devices.processor import INPUT, OUTPUT, STATE_VERSION, ShardProcessor, with_clocks
+from streaming.devices.processor import DEVICES, INPUT, OUTPUT, ShardProcessor, with_clocks
 from streaming.devices.records import Rules
+from streaming.devices.store import STATE_VERSION
 from streaming.job import JobContext
 from streaming.kafka.source import read_records
 from streaming.kafka.topic_ids import require_same_topics
@@ -55,17 +56,6 @@ _BATCH: Final = {"maxFilesPerTrigger": "200", "maxBytesPerTrigger": "64m"}
 are about a million readings. After ``maintain`` 200 files are 25 GB."""
 _MOST_NAMES: Final = 10_000
 """Changed devices by which files of ``devices`` are passed over; beyond, nearly all files have one."""
-
-DEVICES: Final = columns(
-    "device string required, type string, site string, gateway string, state string, reason string,"
-    " since timestamp, last_seen timestamp, last_event_time timestamp, values numbers, value_times moments,"
-    " seq_last long, gaps integer, missing long, missing_ranges ranges, too_late long, duplicates long,"
-    " resets long, transitions long, flapping boolean, batch long",
-    numbers=MapType(StringType(), DoubleType()),
-    moments=MapType(StringType(), TimestampType()),
-    ranges=ArrayType(columns("low long, high long")),
-)
-"""One row per device."""
 
 DEVICE_EVENTS: Final = columns("at timestamp, event string, device string, gateway string, detail string, batch long")
 """What happened. ``device`` is null where it happened to a gateway."""

@@ -1,32 +1,29 @@
 """A share of the devices with the clocks of all gateways: takes what came in order of time, and judges as it goes.
 
-Plain Python over a :class:`Store`. Everything a shard does depends on its store and its input alone, and it takes the
-input one by one in the order of :func:`order`, gateways' clocks included. So the same input in other batches, or with a
-restart between, gives the same devices and events wherever it is cut, as long as each batch ends at one
-moment for all sources. Only what concerns silence of everything needs processing time, and that counts only while the
-job ran (:meth:`Shard.run`).
+Plain Python. Everything a shard does depends on its store and its input alone, and it takes the input one by one in
+the order of :func:`order`, gateways' clocks included. So the same input gives the same devices and events wherever it
+is cut into batches, as long as each batch ends at one moment for all sources. Only silence of everything needs
+processing time, which counts while the job runs (:meth:`Shard.run`).
 
-Sources that are not at the same moment, the ledger or births and deaths ahead of silver or behind it, change nothing
-of what readings say: values, times, sequence numbers, the gateway. They do make a difference for ``state``, ``since``,
-``reason``, ``transitions``, flapping and the events: a birth or a death that is read ahead hides the silence before it,
-and one that is read behind comes after the verdict, or counts for nothing if a reading was received since; an outage
-is a hole between the signs of life in the order in which they are read; and progress follows the ledger, by which
-silences and gaps are told, as far as it has been read.
+Where the ledger, or births and deaths, are read ahead of silver or behind it, what readings say stays the same: values,
+times, sequence numbers, the gateway. States and events do not: a birth that is read ahead hides the silence before it,
+and one that is read behind comes after the verdict.
 
-A device is looked at by the progress of its own gateway, in slots that are kept for each gateway, and once in
-``Rules.forget_after_ms`` by everybody's: so it is forgotten even if nothing is heard of its gateway any more.
+A device is looked at by the progress of its own gateway, and once in ``Rules.forget_after_ms`` by everybody's: so it is
+forgotten even if nothing is heard of its gateway any more.
 
 A key per device with Spark's own timers costs more: 91 µs of CPU a reading in a prototype, where this took 42.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from streaming.devices.gateways import Beat, Gateway
 from streaming.devices.records import Event, Presence, Reading, Rules, moment
 from streaming.devices.state import Device
+from streaming.devices.store import Store
 
 _COARSE_MS: Final = 3_600_000
 """Far dues are kept by the hour: a month of them is 720 slots."""
@@ -43,48 +40,7 @@ class Clock(NamedTuple):
     ms: int
 
 
-class Slot(NamedTuple):
-    """A step in which devices are looked at, by the progress of a gateway's readings, or of everybody's (None)."""
-
-    gateway: str | None
-    ms: int
-
-
 Input = Clock | Beat | Presence | Reading
-
-
-@dataclass(slots=True)
-class Meta:
-    """What a shard keeps beside devices and gateways."""
-
-    ran_ms: int | None = None  # processing time of the last call
-    watched_ms: int = 0  # processing time since when there were no breaks
-    due_ms: int | None = None  # the earliest slot by everybody's progress
-    timer_ms: int = 0  # when the caller's timer is set to
-
-
-class Store(Protocol):
-    """Where a shard keeps things."""
-
-    meta: Meta
-    gateways: dict[str, Gateway]
-
-    def load(self, name: str) -> Device | None: ...
-    def save(self, device: Device) -> None: ...
-    def remove(self, name: str) -> None: ...
-    def slots(self, gateway: str | None) -> list[int]:
-        """Those by this gateway's progress."""
-        ...
-
-    def slot(self, slot: Slot) -> list[str]:
-        """The devices that are due then, and some that were."""
-        ...
-
-    def take_slot(self, slot: Slot) -> list[str]:
-        """The devices that are due then, which are no more kept."""
-        ...
-
-    def add_to_slot(self, slot: Slot, name: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -97,29 +53,29 @@ class Output:
 
 
 class Shard:
-    """One share. ``first``: whether it is the one that reports what happens to gateways; they all see it."""
+    """One share, for one call at the processing time ``wall_ms``. ``first``: whether it is the one that reports what
+    happens to gateways; they all see it."""
 
-    def __init__(self, store: Store, rules: Rules, *, first: bool) -> None:
-        self._store, self._rules, self._first = store, rules, first
+    def __init__(self, store: Store, rules: Rules, wall_ms: int, *, first: bool) -> None:
+        self._store, self._rules, self._wall_ms, self._first = store, rules, wall_ms, first
         self._output = Output()
         self._compared: tuple[int, int] | None = None  # what was newest when all gateways were compared with it
 
-    def run(self, inputs: Iterable[Input], wall_ms: int) -> Output:
-        """Takes a batch's input, which may be none, at the processing time of the batch.
+    def run(self, inputs: Iterable[Input]) -> Output:
+        """Takes a batch's input, which may be none.
 
         Between two calls the job may have been down. Then processing time counts from this call on.
         """
         meta = self._store.meta
-        if meta.ran_ms is None or wall_ms - meta.ran_ms > 3 * self._rules.tick_ms:
-            meta.watched_ms = wall_ms
-        meta.ran_ms = max(wall_ms, meta.ran_ms or 0)
-        self._output = Output()
+        if meta.ran_ms is None or self._wall_ms - meta.ran_ms > 3 * self._rules.tick_ms:
+            meta.watched_ms = self._wall_ms
+        meta.ran_ms = max(self._wall_ms, meta.ran_ms or 0)
         for one in sorted(inputs, key=order):
             match one:
                 case Clock():
-                    self._take_clock(one, wall_ms)
+                    self._take_clock(one)
                 case Beat():
-                    self._take_beat(one, wall_ms)
+                    self._take_beat(one)
                 case Presence():
                     device = self._device(one.device)
                     self._put(device, device.hear(one, self._rules))
@@ -127,37 +83,32 @@ class Shard:
                     device = self._device(one.device)
                     self._put(device, device.read(one, self._rules))
         for gateway in self._sorted_gateways():
-            self._note_gateway(gateway, gateway.tick(wall_ms, meta.watched_ms, self._rules))
+            self._note_gateway(gateway, gateway.tick(self._wall_ms, meta.watched_ms, self._rules))
         return self._output
 
-    def _take_clock(self, clock: Clock, wall_ms: int) -> None:  # how far a gateway's readings are
+    def _take_clock(self, clock: Clock) -> None:  # how far a gateway's readings are
         ms = clock.ms // self._rules.grid_ms * self._rules.grid_ms
-        gateway = self._store.gateways.get(clock.gateway)
-        if gateway is None:
-            newest = max((one.data_ms or 0 for one in self._store.gateways.values()), default=0)
-            gateway = self._add_gateway(clock.gateway, ms, newest, wall_ms)
+        gateway = self._gateway(clock.gateway, ms, self._newest_read)
         if gateway is None or (gateway.data_ms is not None and ms <= gateway.data_ms):
             return  # each part of a step brings a clock
-        self._note_gateway(gateway, gateway.read_to(ms, wall_ms, self._rules))
+        self._note_gateway(gateway, gateway.read_to(ms, self._wall_ms, self._rules))
         self._judge_due([gateway])
 
-    def _take_beat(self, beat: Beat, wall_ms: int) -> None:  # a record of a gateway's ledger
-        if beat.gateway not in self._store.gateways:
-            newest = max((one.beat_ms or 0 for one in self._store.gateways.values()), default=0)
-            self._add_gateway(beat.gateway, beat.to_ms, newest, wall_ms)
+    def _take_beat(self, beat: Beat) -> None:  # a record of a gateway's ledger
+        self._gateway(beat.gateway, beat.to_ms, self._newest_beat)
         # Readings that do not say whose they are may be anybody's: while one gateway is alive, so is "".
         names = [name for name in dict.fromkeys((beat.gateway, "")) if name in self._store.gateways]
         heard = [self._store.gateways[name] for name in names]  # the gateway, and "" if there is one
         for gateway in heard:
-            self._note_gateway(gateway, gateway.beat(beat, wall_ms, self._rules))
+            self._note_gateway(gateway, gateway.beat(beat, self._wall_ms, self._rules))
         self._judge_due(heard)
 
-    def _add_gateway(self, name: str, ms: int, newest_ms: int, wall_ms: int) -> Gateway | None:
-        """A new gateway, kept from now on; None if ``ms`` is so far before ``newest_ms`` that it would be forgotten."""
-        if newest_ms - ms > self._rules.forget_after_ms:
-            return None
-        gateway = self._store.gateways[name] = Gateway(name, ms, heard_wall_ms=wall_ms)
-        return gateway
+    def _gateway(self, name: str, ms: int, newest: Callable[[], int]) -> Gateway | None:
+        """The gateway, from now on known; None if it is new and so far behind the newest that it would be forgotten."""
+        found = self._store.gateways.get(name)
+        if found is None and newest() - ms <= self._rules.forget_after_ms:
+            found = self._store.gateways[name] = Gateway(name, ms, heard_wall_ms=self._wall_ms)
+        return found
 
     def _note_gateway(self, gateway: Gateway, events: list[Event]) -> None:
         """Passes on what happened to a gateway, and looks at its devices if it went away."""
@@ -166,10 +117,7 @@ class Shard:
         if self._first and is_reported:
             self._output.events += events
         if events and gateway.is_away:
-            planned = {
-                name for ms in self._store.slots(gateway.name) for name in self._store.slot(Slot(gateway.name, ms))
-            }
-            for name in sorted(planned):  # a device that is online is due by its gateway's progress
+            for name in sorted(self._store.planned(gateway.name)):  # one that is online is due by its progress
                 device = self._store.load(name)
                 if device is not None and device.gateway == gateway.name:
                     self._put(device, device.judge(gateway, self._rules))
@@ -182,8 +130,7 @@ class Shard:
         """Judges gateways and devices that are due, now that these gateways' streams are further."""
         gateways = self._store.gateways
         # Like is compared with like: the ledger is read to its end at once, silver may be days behind it.
-        newest_read = max((gateway.data_ms or 0 for gateway in gateways.values()), default=0)
-        newest_beat = max((gateway.beat_ms or 0 for gateway in gateways.values()), default=0)
+        newest_read, newest_beat = self._newest_read(), self._newest_beat()
         # The others are compared when the newest moves: each gateway moves in each step, and they may be thousands.
         moved.sort(key=lambda gateway: gateway.name)
         for gateway in moved if self._compared == (newest_read, newest_beat) else self._sorted_gateways():
@@ -195,7 +142,7 @@ class Shard:
         for gateway in moved:
             if gateway.name in gateways:
                 self._judge_due_of(gateway)
-        due = self._store.meta.due_ms  # the earliest slot by everybody's progress
+        due = self._store.meta.due_ms
         # Nobody's progress is further than what was read.
         if due is not None and due <= max(newest_read, newest_beat) and due <= (now := self._furthest_progress()):
             self._judge_due_by_all(now)
@@ -205,45 +152,35 @@ class Shard:
         now = gateway.progress(self._rules)
         if gateway.due_ms is None or gateway.due_ms > now:
             return
-        for ms, device in self._take_slots(gateway.name, now):
+        for ms, device in self._store.take_due(gateway.name, now):
             if device.dues.get(gateway.name) != ms:
                 continue  # it has another slot by now
             del device.dues[gateway.name]
             before = (device.state, device.flapping)
             events = device.judge(gateway, self._rules) if device.gateway == gateway.name else []
             self._put(device, events, changed=bool(events) or (device.state, device.flapping) != before)
-        gateway.due_ms = min(self._store.slots(gateway.name), default=None)
+        gateway.due_ms = self._store.next_slot(gateway.name)
 
     def _judge_due_by_all(self, now: int) -> None:
         """Forgets devices, and ends the flapping of those without a gateway. ``now``: the furthest progress."""
-        for ms, device in self._take_slots(None, now):
+        for ms, device in self._store.take_due(None, now):
             if device.due_ms != ms:
                 continue  # it has another slot by now
             device.due_ms = None
             if now - device.contact_ms >= self._rules.forget_after_ms:
-                self._forget(device, now)
+                detail = f"nothing was heard of it since {moment(device.contact_ms)}"
+                self._output.events.append(Event(now, "forgotten", device.name, device.gateway or None, detail))
+                self._output.changed[device.name] = None
+                self._store.remove(device.name)
             else:
                 events = [] if self._gateway_of(device) else device.calm(now, self._rules)
                 self._put(device, events, changed=bool(events))
-        self._store.meta.due_ms = min(self._store.slots(None), default=None)
-
-    def _take_slots(self, gateway: str | None, until: float) -> Iterator[tuple[int, Device]]:
-        """Each slot up to a moment with each of its devices, in order; removes the slots. Gateway None: everybody's."""
-        for ms in sorted(self._store.slots(gateway)):
-            for name in self._store.take_slot(Slot(gateway, ms)) if ms <= until else ():
-                if (device := self._store.load(name)) is not None:
-                    yield ms, device
-
-    def _forget(self, device: Device, now: int) -> None:
-        detail = f"nothing was heard of it since {moment(device.contact_ms)}"
-        self._output.events.append(Event(now, "forgotten", device.name, device.gateway or None, detail))
-        self._output.changed[device.name] = None
-        self._store.remove(device.name)
+        self._store.meta.due_ms = self._store.next_slot(None)
 
     def _forget_gateway(self, name: str) -> None:
         """Its devices go by everybody's progress, until it returns or they come through another."""
         del self._store.gateways[name]
-        for _, device in self._take_slots(name, inf):
+        for _, device in self._store.take_due(name, inf):
             device.dues.pop(name, None)
             self._put(device, [], changed=False)
 
@@ -263,12 +200,16 @@ class Shard:
         one look, and moving it with each reading would cost one write a reading."""
         if kept is not None and kept <= due:
             return kept
-        ms = self._slot_of(due, self._furthest_progress() if gateway is None else gateway.progress(self._rules))
+        now = self._furthest_progress() if gateway is None else gateway.progress(self._rules)
+        step = self._rules.grid_ms
+        ms = -(-max(due, now + 1) // step) * step  # by which it is due, and which is not over
+        if due - now > 2 * _COARSE_MS:
+            ms = due // _COARSE_MS * _COARSE_MS  # the hour before, to look at it anew
         if kept is not None and kept <= ms:
             return kept
         clock = gateway or self._store.meta
         clock.due_ms = ms if clock.due_ms is None else min(clock.due_ms, ms)
-        self._store.add_to_slot(Slot(None if gateway is None else gateway.name, ms), device.name)
+        self._store.plan(None if gateway is None else gateway.name, ms, device.name)
         return ms
 
     def _due_by_all(self, device: Device, gateway: Gateway | None) -> int:  # when it is due by all
@@ -281,15 +222,14 @@ class Shard:
             due = min(due, self._furthest_progress() + _COARSE_MS)  # its gateway may be back by then
         return due
 
-    def _slot_of(self, due: int, now: int) -> int:
-        """The step by which it is due, and which is not over; if that is far, the hour before, to look at it anew."""
-        if due - now > 2 * _COARSE_MS:
-            return due // _COARSE_MS * _COARSE_MS
-        step = self._rules.grid_ms
-        return -(-max(due, now + 1) // step) * step
-
     def _device(self, name: str) -> Device:
         return self._store.load(name) or Device(name)
+
+    def _newest_read(self) -> int:
+        return max((gateway.data_ms or 0 for gateway in self._store.gateways.values()), default=0)
+
+    def _newest_beat(self) -> int:
+        return max((gateway.beat_ms or 0 for gateway in self._store.gateways.values()), default=0)
 
     def _furthest_progress(self) -> int:
         """Everybody's: how far the furthest gateway is."""

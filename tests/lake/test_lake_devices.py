@@ -16,7 +16,7 @@ from config.errors import ConfigError
 from config.settings import Settings
 from streaming import lake_tables
 from streaming.devices import job as devices
-from streaming.devices.job import DEVICES
+from streaming.devices.processor import DEVICES
 from streaming.job import JobContext
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable

@@ -1,14 +1,18 @@
-"""A shard of devices over a store in memory, and what goes into it."""
+"""A shard of devices over Spark's state in memory, and what goes into it."""
 
 import copy
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
 from streaming.devices.gateways import Beat, Gateway
 from streaming.devices.records import Event, Presence, Reading, Rules
-from streaming.devices.shard import Clock, Input, Meta, Output, Shard, Slot, order
+from streaming.devices.shard import Clock, Input, Output, Shard, order
 from streaming.devices.state import Device
+from streaming.devices.store import Store, variables
 
 RULES = Rules(offline_after_ms=600_000, gateway_after_ms=180_000, gap_after_ms=60_000, forget_after_ms=86_400_000)
 SHORT = replace(RULES, forget_after_ms=1_200_000, flap_transitions=2, flap_window_ms=900_000)
@@ -16,45 +20,82 @@ T0 = 1_700_000_000_000 // RULES.grid_ms * RULES.grid_ms
 MINUTE = 60_000
 
 
-@dataclass
-class MemoryStore:
-    """A shard's store, which gives copies away, as a real one does."""
+class FakeState:
+    """A map of Spark's state, in an order of its own, or a value, which is a map of one."""
 
-    meta: Meta = field(default_factory=Meta)
-    gateways: dict[str, Gateway] = field(default_factory=dict)
-    devices: dict[str, Device] = field(default_factory=dict)
-    due: dict[Slot, list[str]] = field(default_factory=dict)
-    loaded: list[str] = field(default_factory=list, compare=False)
+    def __init__(self, key: str, value: str) -> None:
+        self._lengths = width(key), width(value)
+        self.kept: dict[Any, tuple[Any, ...]] = {}
+        self.read: list[tuple[Any, ...]] = []
 
-    def load(self, name: str) -> Device | None:
-        self.loaded.append(name)
-        return copy.deepcopy(self.devices.get(name))
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802 (Spark's name)
+        self.read.append(key)
+        return copy.deepcopy(self.kept.get(key))
 
-    def save(self, device: Device) -> None:
-        self.devices[device.name] = copy.deepcopy(device)
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:  # noqa: N802 (Spark's name)
+        assert (len(key), len(value)) == self._lengths
+        self.kept[key] = copy.deepcopy(value)
 
-    def remove(self, name: str) -> None:
-        del self.devices[name]
+    def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802 (Spark's name)
+        del self.kept[key]
 
-    def slots(self, gateway: str | None) -> list[int]:
-        return [slot.ms for slot in self.due if slot.gateway == gateway]
+    def containsKey(self, key: tuple[Any, ...]) -> bool:  # noqa: N802 (Spark's name)
+        return key in self.kept
 
-    def slot(self, slot: Slot) -> list[str]:
-        return list(self.due.get(slot, ()))
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        return reversed(list(self.kept))
 
-    def take_slot(self, slot: Slot) -> list[str]:
-        return self.due.pop(slot, [])
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        return reversed(copy.deepcopy(list(self.kept.items())))
 
-    def add_to_slot(self, slot: Slot, name: str) -> None:
-        self.due.setdefault(slot, []).append(name)
+    def get(self) -> tuple[Any, ...] | None:
+        return self.getValue(())
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        self.updateValue((), value)
 
 
-class Rig:
+def width(columns: str) -> int:
+    """How many columns a schema has, those within others not counted."""
+    while (flat := re.sub(r"<[^<>]*>", "", columns)) != columns:
+        columns = flat
+    return len([name for name in columns.split(",") if name])
+
+
+class Kept:
+    """The state of a shard, as Spark's handle gives it, and what it holds between two calls."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, FakeState] = {}
+        self.variables = variables(self)
+
+    def getMapState(self, name: str, key: str, value: str) -> FakeState:  # noqa: N802 (Spark's name)
+        return self.state.setdefault(name, FakeState(key, value))
+
+    def getValueState(self, name: str, value: str) -> FakeState:  # noqa: N802 (Spark's name)
+        return self.state.setdefault(name, FakeState("", value))
+
+    @property
+    def devices(self) -> dict[str, Device]:
+        store = Store(*copy.deepcopy(self.variables))  # this look is none of the shard's
+        names = [name for (name,) in self.state["devices"].kept]
+        return {name: device for name in names if (device := store.load(name)) is not None}
+
+    @property
+    def gateways(self) -> dict[str, Gateway]:
+        return Store(*self.variables).gateways
+
+    @property
+    def due(self) -> dict[tuple[str | None, int], list[str]]:
+        return {slot: names for slot, (names,) in self.state["due"].kept.items()}
+
+
+class Rig(Kept):
     """One shard; each call is a batch. Readings bring their gateway's clock along, as the job adds it."""
 
     def __init__(self, rules: Rules = RULES, partitions: int = 1) -> None:
+        super().__init__()
         self.rules, self.partitions = rules, partitions
-        self.store = MemoryStore()
         self.events: list[Event] = []
         self.wall = T0 + 10**9  # far from the stream's times, which must not matter
 
@@ -62,7 +103,9 @@ class Rig:
         self.wall += later
         readings = [one for one in inputs if isinstance(one, Reading)]
         clocks = [clock for part in range(self.partitions) for clock in clocks_of(readings[part :: self.partitions])]
-        output = Shard(self.store, self.rules, first=True).run([*inputs, *clocks], self.wall)
+        store = Store(*self.variables)
+        output = Shard(store, self.rules, self.wall, first=True).run([*inputs, *clocks])
+        store.flush()
         self.events += output.events
         return output
 
@@ -73,8 +116,8 @@ class Rig:
     def told(self, *, without: tuple[str, ...] = ("first_seen",)) -> list[tuple[str, str | None]]:
         return [(event.event, event.device or event.gateway) for event in self.events if event.event not in without]
 
-    def state(self, device: str) -> str:
-        return self.store.devices[device].state
+    def state_of(self, device: str) -> str:
+        return self.devices[device].state
 
 
 def clocks_of(readings: list[Reading]) -> list[Clock]:

@@ -34,7 +34,7 @@ def test_batches_and_restarts_make_no_difference(log: Log, cuts: set[int], stopp
     within = sorted(cut for cut in cuts if 0 < cut < len(inputs))
     for begin, end in pairwise([0, *within, len(inputs)]):
         parts(*inputs[begin:end], later=stopped)
-    assert (parts.events, parts.store.devices, parts.store.due) == (whole.events, whole.store.devices, whole.store.due)
+    assert (parts.events, parts.devices, parts.due) == (whole.events, whole.devices, whole.due)
 
 
 @EXAMPLES
@@ -58,7 +58,7 @@ def told_by_readings(rig: Rig) -> dict[str, list[object]]:
             numbers(device.sequence),
             device.birth_ms, device.death_ms,
         ]
-        for name, device in rig.store.devices.items()
+        for name, device in rig.devices.items()
     }  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_a_restart_before_a_second_gateway_makes_no_difference(first: str, secon
     whole(*log)
     parts(*log[:2], later=3_600_000)
     parts(*log[2:], later=3_600_000)
-    assert parts.store.devices == whole.store.devices
+    assert parts.devices == whole.devices
 
 
 def test_a_stop_in_the_moment_of_a_beat_is_the_end_of_its_life() -> None:
@@ -85,7 +85,7 @@ def test_a_stop_in_the_moment_of_a_beat_is_the_end_of_its_life() -> None:
     for batch in ((beat, stop), (stop, beat)):
         rig = Rig()
         rig(*batch)
-        assert rig.store.gateways["edge"].stopped
+        assert rig.gateways["edge"].stopped
 
 
 @EXAMPLES
@@ -97,5 +97,7 @@ def test_readings_of_a_batch_come_in_any_order(log: Log, data: st.DataObject) ->
     in_order, shuffled = Rig(rules), Rig(rules, partitions=data.draw(st.integers(1, 3)))
     in_order(*inputs)
     shuffled(*data.draw(st.permutations(inputs)))
-    assert shuffled.store == in_order.store
+    assert {name: it.kept for name, it in shuffled.state.items()} == {
+        name: it.kept for name, it in in_order.state.items()
+    }
     assert shuffled.events == in_order.events

@@ -19,7 +19,7 @@ def test_a_device_is_offline_when_others_of_its_gateway_go_on_without_it() -> No
     assert rig.events[-1].at_ms == T0 + 10 * MINUTE, "the moment is the end of the silence, not of the batch"
     rig(reading("a", 11 * MINUTE))
     assert rig.told()[-1] == ("online", "a")
-    assert rig.store.devices["a"].transitions == 2
+    assert rig.devices["a"].transitions == 2
 
 
 def test_one_gateway_that_is_down_is_one_event_and_its_devices_are_unknown() -> None:
@@ -28,28 +28,28 @@ def test_one_gateway_that_is_down_is_one_event_and_its_devices_are_unknown() -> 
     for minute in range(1, 15):
         rig(reading("c", minute * MINUTE, gateway="other"), beat(minute, 9 + minute, gateway="other"))
     assert rig.told() == [("gateway_lost", "edge")]
-    assert [rig.state(name) for name in "abc"] == ["unknown", "unknown", "online"]
+    assert [rig.state_of(name) for name in "abc"] == ["unknown", "unknown", "online"]
     rig(reading("a", 15 * MINUTE), beat(15, 1, life="b"))
     assert rig.told() == [("gateway_lost", "edge"), ("gateway_back", "edge")]
-    assert [rig.state(name) for name in "ab"] == ["online", "unknown"]
+    assert [rig.state_of(name) for name in "ab"] == ["online", "unknown"]
     for minute in range(16, 26):
         rig(reading("a", minute * MINUTE), beat(minute, 1 + minute, life="b"), beat(minute, 9, gateway="other"))
         rig(reading("c", minute * MINUTE, gateway="other"))
     assert rig.told()[2:] == [("offline", "b")], "it had as long as any device, from the gateway's return"
-    assert rig.store.devices["a"].transitions == 0
+    assert rig.devices["a"].transitions == 0
 
 
 def test_a_gateway_that_goes_and_comes_loads_its_own_devices_alone() -> None:
     rig = Rig()
     rig(*(reading(f"edge-{number}", number) for number in range(5)), beat(0, 9))
     rig(*(reading(f"other-{number}", number, gateway="other") for number in range(50)))
-    rig.store.loaded.clear()
+    rig.state["devices"].read.clear()
     for minute in range(1, 9):
         rig(beat(minute, 9 + minute, gateway="other"))
-    assert [rig.state(f"edge-{number}") for number in range(5)] == ["unknown"] * 5
+    assert [rig.state_of(f"edge-{number}") for number in range(5)] == ["unknown"] * 5
     rig(beat(9, 9))
     assert rig.told() == [("gateway_lost", "edge"), ("gateway_back", "edge")]
-    assert set(rig.store.loaded) == {f"edge-{number}" for number in range(5)}
+    assert set(rig.state["devices"].read) == {(f"edge-{number}",) for number in range(5)}
 
 
 def test_a_step_of_many_gateways_compares_each_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_silver_that_is_behind_makes_nobody_offline() -> None:
     assert rig.told() == []
     rig(*(reading("a", minute * MINUTE) for minute in range(1, 60)))
     assert rig.told() == []
-    assert rig.state("a") == "online"
+    assert rig.state_of("a") == "online"
 
 
 def test_a_silver_that_stands_still_is_told_and_makes_devices_unknown() -> None:
@@ -94,10 +94,10 @@ def test_a_silver_that_stands_still_is_told_and_makes_devices_unknown() -> None:
         rig(beat(minute, 5 + minute), later=5_000)
         rig.wait(MINUTE - 5_000)
     assert rig.told() == [("gateway_stalled", "edge")]
-    assert rig.state("a") == "unknown"
+    assert rig.state_of("a") == "unknown"
     rig(*(reading("a", minute * MINUTE) for minute in range(1, 14)))
     assert rig.told()[1:] == [("gateway_back", "edge")]
-    assert rig.state("a") == "online"
+    assert rig.state_of("a") == "online"
 
 
 def test_when_nothing_comes_at_all_time_counts_but_for_that_in_which_the_job_was_down() -> None:
@@ -109,7 +109,7 @@ def test_when_nothing_comes_at_all_time_counts_but_for_that_in_which_the_job_was
     assert rig.told() == []
     rig.wait(30_000)
     assert rig.told() == [("gateway_lost", "edge")]
-    assert rig.state("a") == "unknown"
+    assert rig.state_of("a") == "unknown"
 
 
 def test_a_backlog_is_taken_in_order_of_time_before_anybody_is_judged() -> None:
@@ -121,7 +121,7 @@ def test_a_backlog_is_taken_in_order_of_time_before_anybody_is_judged() -> None:
     backlog = [reading(name, minute * MINUTE) for name in "ab" for minute in minutes]
     rig(*backlog, *(beat(minute, 2 * minute) for minute in minutes), later=3 * 3_600_000)
     assert rig.told() == [("gateway_lost", "edge"), ("gateway_back", "edge")]
-    assert [rig.state(name) for name in "ab"] == ["online", "online"]
+    assert [rig.state_of(name) for name in "ab"] == ["online", "online"]
 
 
 def test_readings_without_a_gateway_are_judged_by_all_ledgers_together() -> None:
@@ -132,7 +132,7 @@ def test_readings_without_a_gateway_are_judged_by_all_ledgers_together() -> None
     assert rig.told() == []
     rig.wait(RULES.gateway_after_ms + 20_000)
     assert sorted(rig.told()) == [("gateway_lost", "edge"), ("gateway_lost", "other")]
-    assert rig.state("a") == "unknown"
+    assert rig.state_of("a") == "unknown"
 
 
 def test_a_death_is_offline_at_once_and_what_was_on_its_way_does_not_bring_it_back() -> None:
@@ -148,9 +148,9 @@ def test_births_and_deaths_of_an_older_connection_change_nothing() -> None:
     rig = Rig()
     rig(birth("a", 0, session=100), birth("a", 2000, session=200))
     rig(birth("a", 3000, online=False, session=100))  # the end of the connection that was taken over
-    assert rig.state("a") == "online"
+    assert rig.state_of("a") == "online"
     rig(birth("a", 4000, online=False, session=200))
-    assert rig.state("a") == "offline"
+    assert rig.state_of("a") == "offline"
 
 
 @pytest.mark.parametrize("session", [None, 100])
@@ -164,7 +164,7 @@ def test_a_birth_and_a_death_of_one_moment_give_the_same_in_any_order(
     both = [birth("a", 5000, online=online, session=session) for online in (not death_first, death_first)]
     for batch in [both] if together else [[one] for one in both]:
         rig(*batch)
-    assert rig.state("a") == ("online" if session is None else "offline")
+    assert rig.state_of("a") == ("online" if session is None else "offline")
 
 
 @pytest.mark.parametrize("cut", [["edge", "other"], ["other", "edge"]])
@@ -174,7 +174,7 @@ def test_of_two_gateways_at_one_moment_the_same_counts_in_any_order(cut: list[st
         rig(reading("a", 0, gateway=gateway))
     rig(reading("b", 1000, gateway="edge"))
     rig(reading("b", 11 * MINUTE, gateway="edge"))
-    device = rig.store.devices["a"]
+    device = rig.devices["a"]
     assert (device.gateway, device.state, device.since_ms) == ("other", "unknown", T0)
 
 
@@ -190,7 +190,7 @@ def test_a_birth_after_a_death_brings_back_also_if_a_reading_was_on_its_way() ->
     rig = Rig()
     rig(birth("a", 0, online=False), reading("a", 2000))
     rig(birth("a", 1000))
-    assert rig.state("a") == "online"
+    assert rig.state_of("a") == "online"
 
 
 def test_births_and_deaths_that_are_read_after_newer_readings_change_nothing() -> None:
@@ -201,7 +201,7 @@ def test_births_and_deaths_that_are_read_after_newer_readings_change_nothing() -
     assert sorted(rig.told()) == [("gateway_lost", "other"), ("offline", "a")]
     rig(birth("a", 4 * MINUTE), birth("b", 4 * MINUTE, online=False), reading("c", 17 * MINUTE))
     assert len(rig.told()) == 2
-    assert [rig.state(name) for name in "ab"] == ["offline", "unknown"]
+    assert [rig.state_of(name) for name in "ab"] == ["offline", "unknown"]
     rig(birth("a", 18 * MINUTE))
     assert rig.told()[-1] == ("online", "a")
 
@@ -209,9 +209,9 @@ def test_births_and_deaths_that_are_read_after_newer_readings_change_nothing() -
 def test_flapping_of_a_device_that_sends_no_readings_ends_by_the_progress_of_others() -> None:
     rig = Rig(SHORT)
     rig(*(birth("a", turn * 1000, online=turn % 2 == 1) for turn in range(5)), reading("b", 0, gateway="other"))
-    assert rig.store.devices["a"].flapping
+    assert rig.devices["a"].flapping
     rig(*(reading("b", minute * MINUTE, gateway="other") for minute in range(17)))
-    assert not rig.store.devices["a"].flapping
+    assert not rig.devices["a"].flapping
     assert rig.told()[-1] == ("flapping_ended", "a")
 
 
@@ -222,9 +222,8 @@ def test_flapping_begins_and_ends() -> None:
         rig(birth("a", turn * MINUTE, online=turn % 2 == 1), birth("b", 0))
     assert ("flapping", "a") not in rig.told()
     rig(birth("a", 10 * MINUTE, online=True))
-    assert rig.store.devices["a"].flapping
+    assert rig.devices["a"].flapping
     assert rig.told().count(("flapping", "a")) == 1
-    rig.store.devices["a"].gateway = "edge"
     rig(*(reading("other", minute * MINUTE) for minute in range(1, 90)))
     assert rig.told().count(("flapping_ended", "a")) == 1
 
@@ -247,16 +246,16 @@ def test_a_device_that_is_gone_is_forgotten() -> None:
     rig = Rig()
     rig(reading("a", 0), reading("b", 0))
     assert rig(*(reading("b", nine * 9 * MINUTE) for nine in range(1, 170))).changed["a"] is None
-    assert "a" not in rig.store.devices
+    assert "a" not in rig.devices
     assert rig.told()[-1] == ("forgotten", "a")
-    assert sum(names.count("a") for names in rig.store.due.values()) == 0
+    assert sum(names.count("a") for names in rig.due.values()) == 0
 
 
 def test_the_last_value_is_the_newest_by_event_time() -> None:
     rig = Rig()
     rig(reading("a", 1000, t=1.0, h=5.0), reading("a", 2000, t=2.0))
     rig(reading("a", 3000, t=9.0)._replace(event_ms=T0 + 500))
-    assert rig.store.devices["a"].values == {"t": (2.0, T0 + 2000), "h": (5.0, T0 + 1000)}
+    assert rig.devices["a"].values == {"t": (2.0, T0 + 2000), "h": (5.0, T0 + 1000)}
 
 
 @pytest.mark.parametrize(("own", "ahead"), [("edge", "other"), ("other", "edge")])
@@ -277,7 +276,7 @@ def test_a_device_that_moves_between_gateways_is_judged_by_its_newest() -> None:
     rig = Rig()
     for second in range(600):
         rig(reading("a", second * 1000, gateway="other" if second % 2 else "edge"))
-    assert sum(len(names) for names in rig.store.due.values()) == 3, "one look by each gateway, one by everybody"
+    assert sum(len(names) for names in rig.due.values()) == 3, "one look by each gateway, one by everybody"
     for minute in range(10, 20):
         rig(reading("b", minute * MINUTE, gateway="edge"), reading("c", (minute - 3) * MINUTE, gateway="other"))
     assert rig.told() == [], "edge is ten minutes further, but its newest reading came through the other"
@@ -290,13 +289,13 @@ def test_devices_of_a_gateway_that_is_forgotten_are_forgotten_in_time_or_wait_fo
     rig(reading("a", 0), reading("b", 0), birth("c", 0), reading("d", 0, gateway="other"))
     for minute in range(1, 60):
         rig(reading("d", minute * MINUTE, gateway="other"), birth("b", minute * MINUTE))
-        assert ("a" in rig.store.devices) == (minute < 20), minute
-    assert set(rig.store.gateways) == {"other"}
-    assert [name for names in rig.store.due.values() for name in names if name not in "bd"] == []
+        assert ("a" in rig.devices) == (minute < 20), minute
+    assert set(rig.gateways) == {"other"}
+    assert [name for names in rig.due.values() for name in names if name not in "bd"] == []
     assert sorted(device for event, device in rig.told() if event == "forgotten") == ["a", "c"]
     for minute in range(60, 145):
         rig(reading("d", minute * MINUTE, gateway="other"), reading("e", minute * MINUTE), birth("b", 60 * MINUTE))
-        if (left := rig.store.devices.get("b")) is None:
+        if (left := rig.devices.get("b")) is None:
             break
     assert left is None
     assert rig.told(without=("first_seen", "forgotten"))[-1] == ("offline", "b")
@@ -313,7 +312,7 @@ def test_a_reading_in_a_later_batch_gives_the_same_state(count: int, data: st.Da
         in_order(one)
     for one in order:
         late(one)
-    kept = [rig.store.devices["a"] for rig in (in_order, late)]
+    kept = [rig.devices["a"] for rig in (in_order, late)]
     assert kept[0].values == kept[1].values
     assert [(one.sequence.missing_count, one.sequence.missing) for one in kept] == [(0, []), (0, [])]
     assert [(one.sequence.last, one.sequence.resets, one.sequence.duplicates) for one in kept] == [

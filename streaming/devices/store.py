@@ -1,0 +1,163 @@
+"""What Spark keeps of a shard between two batches: its devices, when each is due, the gateways, and its own clocks."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+from operator import attrgetter
+from typing import Any, Final
+
+from streaming.devices.gateways import Gateway, Worker
+from streaming.devices.sequence import Missing, Sequence
+from streaming.devices.state import Device
+
+STATE_VERSION: Final = 3
+"""Raised with each change of the state's columns or of what they mean: a checkpoint of another version is refused."""
+
+_DEVICE: Final = (
+    "type string, site string, gateway string, state string, reason string, since_ms bigint, seen_ms bigint,"
+    " event_ms bigint, values map<string, struct<value: double, at_ms: bigint>>,"
+    " session_ms bigint, birth_ms bigint, death_ms bigint,"
+    " transitions bigint, flips array<bigint>, flapping boolean,"
+    " due_ms bigint, dues map<string, bigint>,"
+    " life int, first bigint, first_ms bigint, last bigint, last_ms bigint, before_last bigint, before_ms bigint,"
+    " missing array<struct<life: int, low: bigint, high: bigint, opened_ms: bigint, told: boolean>>, holes binary,"
+    " given_up bigint, given_up_to bigint, too_late bigint, duplicates bigint, resets bigint"
+)
+_GATEWAY: Final = (
+    "alive_ms bigint, data_ms bigint, beat_ms bigint,"
+    " workers map<string, struct<life: string, acknowledged: bigint, quiet_ms: bigint, to_ms: bigint>>,"
+    " outages array<struct<begin_ms: bigint, end_ms: bigint>>,"
+    " lost boolean, stalled boolean, stopped boolean, heard_wall_ms bigint, data_wall_ms bigint, due_ms bigint"
+)
+# The columns of both are the fields of the classes in their order, but for the name; a device's sequence is the last.
+_OWN, _NUMBERS = [it.name for it in fields(Device)][1:-1], [it.name for it in fields(Sequence)]
+_MISSING, _HOLES = _NUMBERS.index("missing"), _NUMBERS.index("holes")
+_own_of, _numbers_of = attrgetter(*_OWN), attrgetter(*_NUMBERS)
+_from_gateway = attrgetter(*(it.name for it in fields(Gateway)[1:]))
+
+
+@dataclass(slots=True)
+class Meta:
+    """What a shard keeps beside devices and gateways."""
+
+    ran_ms: int | None = None  # processing time of the last call
+    watched_ms: int = 0  # processing time since when there were no breaks
+    due_ms: int | None = None  # the earliest slot by everybody's progress
+    timer_ms: int = 0  # when the caller's timer is set to
+
+
+def variables(handle: Any) -> tuple[Any, Any, Any, Any]:
+    """The state variables of Spark's handle that a :class:`Store` is made of."""
+    return (
+        handle.getMapState("devices", "device string", _DEVICE),
+        handle.getMapState("due", "gateway string, at_ms bigint", "devices array<string>"),
+        handle.getMapState("gateways", "gateway string", _GATEWAY),
+        handle.getValueState("meta", "version int, ran_ms bigint, watched_ms bigint, due_ms bigint, timer_ms bigint"),
+    )
+
+
+class Store:
+    """For one call of a shard: what is read is kept here, and all of it is written by :meth:`flush`.
+
+    Devices are due in slots: at a moment ``ms`` of the progress of a gateway, or of everybody's (None).
+    """
+
+    def __init__(self, devices: Any, due: Any, gateways: Any, meta: Any) -> None:
+        self._devices, self._due, self._gateways, self._meta = devices, due, gateways, meta
+        found = meta.get()
+        self.meta = Meta(*found[1:]) if found else Meta()
+        self._kept = {key[0]: value for key, value in gateways.iterator()}  # as Spark has them
+        self.gateways = {name: _to_gateway(name, value) for name, value in self._kept.items()}
+        self._loaded: dict[str, Device | None] = {}  # None: there is none, or none any more
+        self._added: dict[tuple[str | None, int], list[str]] = {}  # devices that this call has put into a slot
+        self._all_slots: defaultdict[str | None, set[int]] | None = None
+
+    def load(self, name: str) -> Device | None:
+        if name not in self._loaded:
+            found = self._devices.getValue((name,))
+            self._loaded[name] = None if found is None else _to_device(name, found)
+        return self._loaded[name]
+
+    def save(self, device: Device) -> None:
+        self._loaded[device.name] = device
+
+    def remove(self, name: str) -> None:
+        self._loaded[name] = None
+
+    def plan(self, gateway: str | None, ms: int, name: str) -> None:
+        """Puts a device into a slot."""
+        self._added.setdefault((gateway, ms), []).append(name)
+        if self._all_slots is not None:
+            self._all_slots[gateway].add(ms)
+
+    def planned(self, gateway: str | None) -> set[str]:
+        """The devices in all slots of a gateway, and some that were."""
+        return {name for ms in self._slots(gateway) for name in self._slot(gateway, ms)}
+
+    def next_slot(self, gateway: str | None) -> int | None:
+        return min(self._slots(gateway), default=None)
+
+    def take_due(self, gateway: str | None, until: float) -> Iterator[tuple[int, Device]]:
+        """Each slot up to a moment with each of its devices, in order; removes the slots."""
+        for ms in sorted(it for it in self._slots(gateway) if it <= until):
+            names = self._slot(gateway, ms)
+            self._added.pop((gateway, ms), None)
+            if self._due.containsKey((gateway, ms)):
+                self._due.removeKey((gateway, ms))
+            self._slots(gateway).discard(ms)
+            for name in names:
+                if (device := self.load(name)) is not None:
+                    yield ms, device
+
+    def _slots(self, gateway: str | None) -> set[int]:
+        # All are read when one has come to a slot, which it has not in each batch.
+        if self._all_slots is None:
+            self._all_slots = defaultdict(set)
+            for of, ms in (*self._due.keys(), *self._added):
+                self._all_slots[of].add(ms)
+        return self._all_slots[gateway]
+
+    def _slot(self, gateway: str | None, ms: int) -> list[str]:
+        found = self._due.getValue((gateway, ms))
+        return [*(found[0] if found else ()), *self._added.get((gateway, ms), ())]
+
+    def flush(self) -> None:
+        """Writes all into Spark's state. The store is not used after that."""
+        for name, device in self._loaded.items():
+            if device is not None:
+                self._devices.updateValue((name,), _from_device(device))
+            elif self._devices.containsKey((name,)):
+                self._devices.removeKey((name,))
+        for slot in self._added:
+            self._due.updateValue(slot, (self._slot(*slot),))
+        for name, gateway in self.gateways.items():
+            if (changed := _from_gateway(gateway)) != self._kept.get(name):
+                self._gateways.updateValue((name,), changed)
+        for name in self._kept.keys() - self.gateways.keys():
+            self._gateways.removeKey((name,))
+        self._meta.update((STATE_VERSION, *astuple(self.meta)))
+
+
+def _from_device(device: Device) -> tuple[Any, ...]:
+    numbers = list(_numbers_of(device.sequence))
+    holes = device.sequence.holes
+    numbers[_HOLES] = holes.to_bytes(-(-holes.bit_length() // 8), "little")
+    return (*_own_of(device), *numbers)
+
+
+def _to_device(name: str, kept: Any) -> Device:  # kept: a row of _DEVICE
+    own, numbers = kept[: len(_OWN)], list(kept[len(_OWN) :])
+    numbers[_MISSING] = [Missing(*gap) for gap in numbers[_MISSING]]
+    numbers[_HOLES] = int.from_bytes(numbers[_HOLES], "little")
+    device = Device(name, *own)
+    device.sequence = Sequence(*numbers)
+    device.values = {signal: (value, at_ms) for signal, (value, at_ms) in device.values.items()}
+    device.flips, device.dues = list(device.flips), dict(device.dues)
+    return device
+
+
+def _to_gateway(name: str, kept: Any) -> Gateway:
+    gateway = Gateway(name, *kept)
+    gateway.workers = {key: Worker(*worker) for key, worker in gateway.workers.items()}
+    gateway.outages = [(begin, end) for begin, end in gateway.outages]
+    return gateway
