@@ -21,12 +21,11 @@ rows; ``device_events`` ignores a batch it has, and ``devices`` is a MERGE that 
 those of an older batch over those of a newer one. A new checkpoint begins with silver's first row and both tables anew.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BooleanType, NumericType
@@ -54,6 +53,7 @@ QUERY: Final = "devices"
 _BATCH: Final = {"maxFilesPerTrigger": "200", "maxBytesPerTrigger": "64m"}
 """What a batch reads of silver, whichever comes first, and at least a file: a shard has its part of it in memory. 64 MB
 are about a million readings. After ``maintain`` 200 files are 25 GB."""
+_BATCHES_WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _MOST_NAMES: Final = 10_000
 """Changed devices by which files of ``devices`` are passed over; beyond, nearly all files have one."""
 
@@ -83,24 +83,23 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     devices.create(DEVICES, delta_enableDeletionVectors="true")
     events.create(DEVICE_EVENTS)
     rules, shards = rules_of(settings), stream.devices.shards
-    readings = silver_readings(silver.read_stream(**_BATCH), shards)
-    inputs = readings.mapInArrow(with_clocks(rules, shards), INPUT)
+    inputs = silver_readings(silver.read_stream(**_BATCH), shards).mapInArrow(with_clocks(rules, shards), INPUT)
     if topics:
         require_same_topics(spark, settings, QUERY, topics, allow_data_loss=context.allow_data_loss)
         # The ledger is read to its end: how far the gateways are is known before silence is judged.
         records = read_records(spark, settings, topics, allow_data_loss=context.allow_data_loss, is_bounded=False)
-        inputs = inputs.unionByName(beats(records, settings.ledger.topic, shards))
-        inputs = inputs.unionByName(presence(records, settings.ledger.topic, shards))
+        ledger = settings.ledger.topic
+        inputs = inputs.unionByName(beats(records, ledger, shards)).unionByName(presence(records, ledger, shards))
     changes = inputs.groupBy("shard").transformWithState(ShardProcessor(rules), OUTPUT, "Update", "ProcessingTime")
-    sink = _Sink(devices, events, checkpoint, Forgotten(spark, stream))
-    extra = {
-        # Timers fire in batches without data too; one that reads what there is and ends would never end with them.
-        "spark.sql.streaming.noDataMicroBatches.enabled": str(not stream.available_now).lower(),
-        # A batch adds a file per task to both tables, a MERGE opens all of them, and maintain leaves them to this job.
-        "spark.databricks.delta.autoCompact.enabled": "true",
-    }
-    with _conf(spark, extra):
-        return checkpoint.start(changes, stream, sink.write, mode="update")
+    forgotten = Forgotten(spark, stream)
+    write = partial(_write, devices=devices, events=events, checkpoint=checkpoint, forgotten=forgotten)
+    others = str(spark.conf.get(_BATCHES_WITHOUT_DATA))
+    # Timers fire in batches without data too; a query that reads what there is and ends would never end with them.
+    spark.conf.set(_BATCHES_WITHOUT_DATA, str(not stream.available_now).lower())
+    try:
+        return checkpoint.start(changes, stream, write, mode="update")
+    finally:
+        spark.conf.set(_BATCHES_WITHOUT_DATA, others)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -123,17 +122,13 @@ def silver_readings(silver: DataFrame, shards: int) -> DataFrame:
     signals = signals_of(silver.schema, NumericType, BooleanType)
     pairs = [part for name in signals for part in (F.lit(name), F.col(f"`{name}`").cast("double"))]
     measured = F.create_map(*pairs) if pairs else F.create_map().cast("map<string, double>")
-    gateway = F.coalesce(F.col("gateway"), F.lit("")) if "gateway" in silver.columns else F.lit("")
     return _input(
         silver.where(F.col("device").isNotNull() & F.col("received_at").isNotNull()),
-        shard=_shard(F.col("device"), shards),
+        *("device", "type", "site", "seq"),
+        shard=_shard(shards),
         kind=F.lit("reading"),
         ms=F.unix_millis("received_at"),
-        device=F.col("device"),
-        type=F.col("type"),
-        site=F.col("site"),
-        gateway=gateway,
-        seq=F.col("seq"),
+        gateway=F.coalesce("gateway", F.lit("")) if "gateway" in silver.columns else F.lit(""),
         device_ms=F.unix_millis(F.coalesce("device_time", "event_time", "received_at")),
         event_ms=F.unix_millis(F.coalesce("event_time", "received_at")),
         values=F.map_filter(measured, lambda _, value: value.isNotNull()),
@@ -141,23 +136,14 @@ def silver_readings(silver: DataFrame, shards: int) -> DataFrame:
 
 
 def beats(records: DataFrame, ledger: str, shards: int) -> DataFrame:
-    """The workers' entries in the ledger topic, one for each shard."""
+    """The workers' entries in the ledger topic, one for each shard. Others' records, and entries that lack a field,
+    are left out."""
     entry = F.from_json(F.col("value").cast("string"), ledger_schema())
-    entries = records.where(F.col("topic") == F.lit(ledger)).select(entry.alias("it"))
-    good = (F.col("it.v") == LEDGER_VERSION) & (F.col("it.kind") == LEDGER_WORKER) & F.col("it.to_ms").isNotNull()
-    each = F.explode(F.sequence(F.lit(0), F.lit(shards - 1)))
-    return _input(
-        entries.where(good & F.col("it.gateway").isNotNull()).select("it", each.alias("one")),
-        shard=F.col("one"),
-        kind=F.lit("beat"),
-        ms=F.col("it.to_ms"),
-        gateway=F.col("it.gateway"),
-        worker=F.coalesce("it.worker", F.lit(0)),
-        life=F.coalesce("it.life", F.lit("")),
-        acknowledged=F.coalesce("it.acknowledged", F.lit(0)),
-        from_ms=F.coalesce("it.from_ms", "it.to_ms"),
-        state=F.coalesce("it.state", F.lit("")),
-    )
+    entries = records.where(F.col("topic") == F.lit(ledger)).select(entry.alias("it")).select("it.*")
+    good = entries.where((F.col("v") == LEDGER_VERSION) & (F.col("kind") == LEDGER_WORKER))
+    same = ("gateway", "worker", "life", "acknowledged", "from_ms", "state")
+    each = good.dropna(subset=["to_ms", *same]).withColumn("shard", F.explode(F.sequence(F.lit(0), F.lit(shards - 1))))
+    return _input(each, "shard", *same, kind=F.lit("beat"), ms=F.col("to_ms"))
 
 
 def presence(records: DataFrame, ledger: str, shards: int) -> DataFrame:
@@ -171,49 +157,58 @@ def presence(records: DataFrame, ledger: str, shards: int) -> DataFrame:
     named = records.where(F.col("topic") != F.lit(ledger)).withColumn("device", device)
     return _input(
         named.where((F.length("device") > 0) & (F.unix_millis("timestamp") <= MAX_TS_MS)),
-        shard=_shard(F.col("device"), shards),
+        "device",
+        shard=_shard(shards),
         kind=F.lit("presence"),
         ms=F.unix_millis("timestamp"),
-        device=F.col("device"),
         gateway=F.coalesce(header(GATEWAY_ID), F.lit("")),
         mqtt_topic=header(MQTT_TOPIC),
         payload=F.col("value"),
     )
 
 
-class _Sink:
+def _input(rows: DataFrame, *same: str, **made: Column) -> DataFrame:
+    """``INPUT``'s columns: those that are the ``same`` in the rows, those that are ``made``, null for the others."""
+    of = {**{name: F.col(name) for name in same}, **made}
+    return rows.select(*(of.get(it.name, F.lit(None)).cast(it.dataType).alias(it.name) for it in INPUT))
+
+
+def _shard(shards: int) -> Column:  # of a row with a device
+    return F.pmod(F.xxhash64("device"), F.lit(shards))
+
+
+def _write(
+    changes: DataFrame, batch: int, *, devices: DeltaTable, events: DeltaTable, checkpoint: Checkpoint,
+    forgotten: Forgotten,
+) -> None:  # fmt: skip
     """Writes what a batch changed."""
+    # A batch adds a file per task to both tables, a MERGE opens all of them, and maintain leaves them to this job.
+    changes.sparkSession.conf.set("spark.databricks.delta.autoCompact.enabled", "true")  # the query's own session
+    with held(changes) as kept:  # or the state would be computed once for each table
+        marked = forgotten.marked(kept)
+        changes = kept if marked is None else without_forgotten(marked)
+        kinds = {row["kind"] for row in changes.select("kind").distinct().collect()}
+        if batch == 0:
+            # What another checkpoint wrote is told again by this one.
+            events.replace(_events(changes, batch))
+            devices.replace(_devices(changes, batch).where("NOT gone").drop("gone"))
+            return
+        if "event" in kinds:
+            events.append(_events(changes, batch), query=f"{QUERY}-{checkpoint.id}", batch=batch)
+        if "device" in kinds:
+            _merge(devices, _devices(changes, batch))
 
-    def __init__(self, devices: DeltaTable, events: DeltaTable, checkpoint: Checkpoint, forgotten: Forgotten) -> None:
-        self._devices, self._events, self._checkpoint, self._forgotten = devices, events, checkpoint, forgotten
 
-    def write(self, changes: DataFrame, batch: int) -> None:  # called for each batch
-        with held(changes) as kept:  # or the state would be computed once for each table
-            marked = self._forgotten.marked(kept)
-            changes = kept if marked is None else without_forgotten(marked)
-            kinds = {row["kind"] for row in changes.select("kind").distinct().collect()}
-            if batch == 0:
-                # What another checkpoint wrote is told again by this one.
-                self._events.replace(_events(changes, batch))
-                self._devices.replace(_devices(changes, batch).where("NOT gone").drop("gone"))
-                return
-            if "event" in kinds:
-                self._events.append(_events(changes, batch), query=f"{QUERY}-{self._checkpoint.id}", batch=batch)
-            if "device" in kinds:
-                self._merge(_devices(changes, batch))
-
-    def _merge(self, rows: DataFrame) -> None:  # a row that a later batch wrote stays
-        clauses = (
-            "WHEN MATCHED AND s.gone AND t.batch <= s.batch THEN DELETE",
-            "WHEN MATCHED AND t.batch <= s.batch THEN UPDATE SET *",
-            "WHEN NOT MATCHED AND NOT s.gone THEN INSERT *",
-        )
-        names = [it.device for it in rows.select("device").limit(_MOST_NAMES + 1).collect()]
-        same = "t.device = s.device"
-        if len(names) <= _MOST_NAMES:
-            same += f" AND ({named('t.device', names)})"
-        # Compaction or forget may have rewritten what it read.
-        retried(lambda: self._devices.merge(rows, same, *clauses))
+def _merge(devices: DeltaTable, rows: DataFrame) -> None:  # a row that a later batch wrote stays
+    clauses = (
+        "WHEN MATCHED AND s.gone AND t.batch <= s.batch THEN DELETE",
+        "WHEN MATCHED AND t.batch <= s.batch THEN UPDATE SET *",
+        "WHEN NOT MATCHED AND NOT s.gone THEN INSERT *",
+    )
+    names = [it.device for it in rows.select("device").limit(_MOST_NAMES + 1).collect()]
+    few = f" AND ({named('t.device', names)})" if len(names) <= _MOST_NAMES else ""
+    # Compaction or forget may have rewritten what it read.
+    retried(lambda: devices.merge(rows, f"t.device = s.device{few}", *clauses))
 
 
 def without_forgotten(marked: DataFrame) -> DataFrame:
@@ -225,22 +220,14 @@ def without_forgotten(marked: DataFrame) -> DataFrame:
     it, forgotten = F.col("snapshot"), F.col("forgotten_ms")
     told = it["reason"].isin("birth", "death") & (it["since"] > forgotten)
     heard = F.coalesce((it["last_seen"] > forgotten) | told, F.lit(False))
-    silent = (F.col("kind") == "device") & forgotten.isNotNull() & ~heard
-    newer = {
-        "values": F.map_filter(it["values"], lambda name, _: F.element_at(it["value_times"], name) > forgotten),
-        "value_times": F.map_filter(it["value_times"], lambda _, at: at > forgotten),
-    }
-    snapshot = it
-    for name, kept in newer.items():
-        snapshot = snapshot.withField(name, kept)
-    gone = marked.where(silent).select("device").distinct()
+    is_silent = (F.col("kind") == "device") & forgotten.isNotNull() & ~heard
+    newer = it.withField(
+        "values", F.map_filter(it["values"], lambda name, _: F.element_at(it["value_times"], name) > forgotten)
+    ).withField("value_times", F.map_filter(it["value_times"], lambda _, at: at > forgotten))
     return (
-        marked.join(F.broadcast(gone.withColumn("silent", F.lit(True))), "device", "left")
-        .where((F.col("kind") == "device") | F.col("silent").isNull())
-        .withColumn(
-            "snapshot",
-            F.when(F.col("silent"), F.lit(None)).when(forgotten.isNotNull(), snapshot).otherwise(it),
-        )
+        marked.withColumn("silent", F.max(is_silent).over(Window.partitionBy("device")))
+        .where("kind = 'device' OR NOT silent")
+        .withColumn("snapshot", F.when(F.expr("NOT silent"), F.when(forgotten.isNotNull(), newer).otherwise(it)))
         .drop("silent", "forgotten_ms")
     )
 
@@ -283,31 +270,6 @@ def _topics(settings: Settings) -> tuple[str, ...]:
             f" {ledger.interval} only (ledger.interval): it would be lost again and again. Give it several intervals."
         )
     return (ledger.topic, *dict.fromkeys(devices.presence_topics))
-
-
-def _input(rows: DataFrame, **columns: Column) -> DataFrame:
-    """``INPUT``'s columns: those given, null for the others."""
-    return rows.select(*(columns.get(it.name, F.lit(None)).cast(it.dataType).alias(it.name) for it in INPUT))
-
-
-def _shard(device: Column, shards: int) -> Column:
-    return F.pmod(F.xxhash64(device), F.lit(shards)).cast("int")
-
-
-@contextmanager
-def _conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Sets Spark's settings for the block: a query that starts in it keeps them."""
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in conf}
-    for name, value in conf.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, earlier)
 
 
 def _ms(length: timedelta) -> int:

@@ -18,7 +18,6 @@ from streaming import lake_tables
 from streaming.devices import job as devices
 from streaming.devices.processor import DEVICES
 from streaming.job import JobContext
-from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
 from streaming.silver.schema import silver_schema
 from tests.chaos.harness import FULL
@@ -128,16 +127,16 @@ def test_devices_over_restarts_an_outage_and_a_batch_that_is_run_again(
     lake.records(("devices.presence", "d", {"status": "online"}, 7), ("devices.presence", "d", {"state": "offline"}, 9))
 
     # The first try fails after it has written, as a kill between the write and Spark's commit would have it.
-    write = devices._Sink.write
+    write = devices._write
 
-    def write_and_fail(self: Any, changes: DataFrame, batch: int) -> None:
-        write(self, changes, batch)
+    def write_and_fail(changes: DataFrame, batch: int, **of: Any) -> None:
+        write(changes, batch, **of)
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(devices._Sink, "write", write_and_fail)
+    monkeypatch.setattr(devices, "_write", write_and_fail)
     with pytest.raises(Exception, match="killed"):
         lake.run()
-    monkeypatch.setattr(devices._Sink, "write", write)
+    monkeypatch.setattr(devices, "_write", write)
     before = lake.events()
     lake.run()
     assert lake.events() == before == [("gateway_lost", None, "edge"), ("offline", "d", None)]
@@ -170,8 +169,12 @@ def test_devices_over_restarts_an_outage_and_a_batch_that_is_run_again(
 
     # Small files are put together on the way: maintain leaves a table without days alone while its job runs.
     lake.readings(("a", 3, 22))
-    with devices._conf(spark, {"spark.databricks.delta.autoCompact.minNumFiles": "2"}):
+    fewest = spark.conf.get("spark.databricks.delta.autoCompact.minNumFiles")
+    spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "2")
+    try:
         lake.run()
+    finally:
+        spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", fewest)
     history = spark.sql(f"DESCRIBE HISTORY delta.`{lake.settings.stream.lake.path}/devices`").collect()
     assert [row.operation for row in history][:2] == ["OPTIMIZE", "MERGE"]
     assert lake.table()["a"].seq_last == 3
@@ -241,14 +244,13 @@ def test_a_batch_changes_its_devices_and_opens_no_files_of_others(
         return merge(self, rows, same, *clauses)
 
     monkeypatch.setattr(DeltaTable, "merge", seen)
-    sink = devices._Sink(table, table, None, Forgotten(spark, stream))  # type: ignore[arg-type]
     for batch, changed in ((2, names[9:11]), (3, ["${spark.app.name}"]), (4, names)):
-        sink._merge(rows([(name, batch, False) for name in [*changed, f"new {batch}"]]))
+        devices._merge(table, rows([(name, batch, False) for name in [*changed, f"new {batch}"]]))
         found = [(row.device, row.batch) for row in table.read().collect()]
         assert len(dict(found)) == len(found), "a device is there twice"
         assert {name for name, at in found if at == batch} == {*changed, f"new {batch}"}
     assert opened[0] <= 3, "of six files, two with the devices and one around the new name"
-    sink._merge(rows([("a" * 40, 5, True)]))
+    devices._merge(table, rows([("a" * 40, 5, True)]))
     assert sorted(row.device for row in table.read().collect()) == sorted(
         [*(name for name in names if name != "a" * 40), "new 2", "new 3", "new 4"]
     )
