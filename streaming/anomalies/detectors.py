@@ -11,42 +11,33 @@ way there. The usual fades back.
 Found are outliers, one reading further off than usual; levels, the mean of the last 50 readings further off, though no
 single reading may be; and stuck sensors, one exact value for far longer than this signal ever kept one, if it had been
 changing. One alert per incident: it ends after 25 readings below the threshold. What is far off to one side for a day,
-in at least ``warm_up`` readings, is the new normal level. What is not found is told in docs/streaming.md.
-
-What is learned does not depend on ``threshold``.
+in at least ``warm_up`` readings, is the new normal level. What is learned does not depend on ``threshold``.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import copysign, inf, nan, sqrt
+from math import copysign, inf, log, nan, sqrt
 from typing import Final, Literal, NamedTuple
 
-MAD_TO_DEVIATION: Final = 1.4826
-"""A normal distribution's standard deviation in units of its median absolute deviation (MAD)."""
+MAD_TO_DEVIATION: Final = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
 
-SLOTS: Final = 48
-"""Hours of a working day, then hours of a Saturday or Sunday, in UTC."""
-SIDES: Final = 4
-"""What an incident can be: a reading above, a reading below, the mean of the last readings above, the same below."""
+SLOTS: Final = 48  # hours of a working day, then hours of a Saturday or Sunday, in UTC
+SIDES: Final = 4  # of an incident: a reading above, one below, the mean of the last readings above, the same below
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
 _WEEK_US: Final = 7 * _DAY_US
-_DAY_WEIGHT: Final = 0.3
-"""Weight of a day's readings of one hour in that hour's mean: the last three days are two thirds of it."""
-_MOST_COUNTED: Final = 255
-"""Readings of an hour up to which its mean is the plain mean; one byte."""
+_DAY_WEIGHT: Final = 0.3  # of a day's readings of one hour in that hour's mean: the last three days are two thirds
+_MOST_COUNTED: Final = 255  # readings of an hour up to which its mean is the plain mean; one byte
 _MEMORY: Final = 5000
 """Readings of which the deviation is made, and after which the usual has faded by half; at least a week of them. At one
 reading in 5 minutes it is 17 days: rare faults are remembered from one week to the next."""
-_FIRST: Final = 10
-"""Readings that are learned from more freely; a deviation of fewer is chance."""
-_CLIP: Final = 5.0
-"""Deviations by which a reading counts at most when it is learned from: an outlier does not become normal."""
-_USUAL: Final = 3.0
-"""Deviations that are usual for every signal; a normal distribution goes beyond them once in 400 readings."""
-_USUAL_MEAN: Final = 2.0
-"""Deviations that are usual for the mean of the last readings: 2 in nearly all of them are no chance."""
+_FIRST: Final = 10  # readings that are learned from more freely; a deviation of fewer is chance
+_CLIP: Final = (
+    5.0  # deviations by which a reading counts at most when it is learned from: outliers do not become normal
+)
+_USUAL: Final = 3.0  # deviations, for every signal; a normal distribution goes beyond them once in 400 readings
+_USUAL_MEAN: Final = 2.0  # the same of the mean of the last readings: 2 in nearly all of them are no chance
 _LEAST: Final = (_USUAL, _USUAL, _USUAL_MEAN, _USUAL_MEAN)
 _MOST: Final = 30.0
 """Deviations beyond which no reading is further off: a broken one of any size leaves the next one to be found. Nor does
@@ -54,15 +45,11 @@ one of the first readings count for more when it is learned from."""
 _STEP: Final = 0.2
 """Of the way from the usual to an incident's peak, how far the incident moves the usual. One incident does not hide the
 next of its kind; five or more close to each other do."""
-_MEAN_WEIGHT: Final = 0.02
-"""Of a reading, in the mean of the last readings: about 50 count."""
-_RUN: Final = 20
-"""Readings in a row far off to one side that are another level and no spread: the deviation leaves them out."""
-_QUIET: Final = 25
-"""Readings that end an incident: half of those that the mean is of."""
-_RUNS: Final = 20
-"""Changes of value before a signal can be stuck."""
-_LN2: Final = 0.6931471805599453
+_MEAN_WEIGHT: Final = 0.02  # of a reading, in the mean of the last readings: about 50 count
+_RUN: Final = 20  # readings in a row far off to one side that are another level: the deviation leaves them out
+_QUIET: Final = 25  # readings that end an incident: half of those that the mean is of
+_RUNS: Final = 20  # changes of value before a signal can be stuck
+_LN2: Final = log(2)
 
 _GAPS = 32
 _FEWEST_GAPS = 8
@@ -122,36 +109,23 @@ class SignalModel:
     _limits: Limits
     min_scale: float = 0.0
     means: list[float] = field(default_factory=lambda: [0.0] * SLOTS)
-    counts: bytearray = field(default_factory=lambda: bytearray(SLOTS))
-    """Readings that each mean was made of, up to ``_MOST_COUNTED``."""
+    counts: bytearray = field(default_factory=lambda: bytearray(SLOTS))  # readings of each mean, up to _MOST_COUNTED
     variance: float = 0.0
     readings: int = 0
     newest_us: int = 0
-    slot: int = 0
-    """Of the last reading."""
-    mean_off: float = 0.0
-    """Mean distance of the last readings, in deviations."""
-    usual: list[float] = field(default_factory=lambda: list(_LEAST))
-    """Distance that is usual, in deviations."""
-    peaks: list[float] = field(default_factory=lambda: [0.0] * SIDES)
-    """Furthest distance in the incident that goes on; 0: none does."""
-    calm: bytearray = field(default_factory=lambda: bytearray(SIDES))
-    """Readings of that incident since one was far off."""
-    off_run: int = 0
-    """Readings in a row that were far above (negative: below)."""
-    off_sum: float = 0.0
-    """Their distances together, in the signal's unit."""
-    run_from_us: int = 0
-    """When the first of them was."""
-    quiet: int = _QUIET
-    """Readings since the last one at or above the threshold, up to ``_QUIET``."""
+    slot: int = 0  # of the last reading
+    mean_off: float = 0.0  # mean distance of the last readings, in deviations
+    usual: list[float] = field(default_factory=lambda: list(_LEAST))  # distances, in deviations
+    peaks: list[float] = field(default_factory=lambda: [0.0] * SIDES)  # of the incidents that go on; 0: none does
+    calm: bytearray = field(default_factory=lambda: bytearray(SIDES))  # readings of each since one was far off
+    off_run: int = 0  # readings in a row that were far above (negative: below)
+    off_sum: float = 0.0  # their distances together, in the signal's unit
+    run_from_us: int = 0  # when the first of them was
+    quiet: int = _QUIET  # readings since the last one at or above the threshold, up to _QUIET
     last: float = nan
-    repeats: int = 0
-    """How often the last value came in a row."""
-    longest: int = 0
-    """The most an earlier value did, before the current one."""
-    runs: int = 0
-    """How often the value changed."""
+    repeats: int = 0  # how often the last value came in a row
+    longest: int = 0  # the most an earlier value did
+    runs: int = 0  # how often the value changed
 
     def judge(self, when_us: int, value: float) -> Verdict | None:  # when_us: the reading's own time
         """The verdict on the next reading, which is then learned from; None for the first ``warm_up`` readings."""
@@ -225,11 +199,9 @@ class SignalModel:
     def _kind(self, single: float, together: float) -> Kind:  # the scores
         """What kind of incident begins with this reading; ``score`` where none does."""
         threshold = self._limits.threshold
-        if single < threshold and together < threshold:
-            self.quiet = min(self.quiet + 1, _QUIET)
-            return "score"
-        begins = self.quiet == _QUIET
-        self.quiet = 0
+        is_far = single >= threshold or together >= threshold
+        begins = is_far and self.quiet == _QUIET
+        self.quiet = 0 if is_far else min(self.quiet + 1, _QUIET)
         if not begins:
             return "score"
         return "outlier" if single >= threshold else "level"
@@ -256,9 +228,8 @@ class SignalModel:
         if side * self.off_run > 0:
             self.off_run += side
             self.off_sum += off
-            return
-        self.off_run, self.off_sum = side, off
-        self.run_from_us = when_us
+        else:
+            self.off_run, self.off_sum, self.run_from_us = side, off, when_us
 
     def _move(self) -> float:
         """Takes the level of the run for the normal one; returns by how much it differs. Working days and
@@ -301,21 +272,17 @@ class Habit:
     last_event_us: int = 0
     counted_to_us: int = 0  # to where the stream's clock is counted as silence or was heard
     silent_us: int = 0  # counted since the device was heard
-    look_at_us: int = 0
-    """When the next look was planned; 0: none is."""
+    look_at_us: int = 0  # when the next look was planned; 0: none is
     reported: bool = False
 
     def heard(self, received_us: int, event_us: int, clock_us: int) -> None:
         """Notes a message, and the gap since the last one. ``clock_us``: the stream's clock then."""
-        if self.last_received_us:
-            gap = received_us - self.last_received_us
-            if gap > 0:
-                self.gaps.append(gap)
+        if self.last_received_us and received_us > self.last_received_us:
+            self.gaps.append(received_us - self.last_received_us)
         self.last_received_us = max(self.last_received_us, received_us)
         self.last_event_us = max(self.last_event_us, event_us)
         self.counted_to_us = max(self.counted_to_us, clock_us)
-        self.silent_us = 0
-        self.reported = False
+        self.silent_us, self.reported = 0, False
 
     @property
     def usual_us(self) -> int | None:
@@ -327,13 +294,15 @@ class Habit:
     def _limit_us(self, usual_us: int) -> int:
         return max(round(self._limits.silence_factor * usual_us), self._limits.min_silence_us)
 
+    def _step_us(self, usual_us: int) -> int:  # how much the next look may count
+        return max(1, round((_NEXT_LOOK if self.silent_us else _FIRST_LOOK) * self._limit_us(usual_us)))
+
     def plan(self) -> int | None:
         """When to look for silence next, on the stream's clock. None: planned already, reported, or gaps too few."""
         usual_us = self.usual_us
         if self.look_at_us or self.reported or usual_us is None:
             return None
-        share = _NEXT_LOOK if self.silent_us else _FIRST_LOOK
-        self.look_at_us = self.counted_to_us + max(1, round(share * self._limit_us(usual_us)))
+        self.look_at_us = self.counted_to_us + self._step_us(usual_us)
         return self.look_at_us
 
     def look(self, now_us: int) -> Silence | None:
@@ -343,14 +312,10 @@ class Habit:
         usual_us = self.usual_us
         if usual_us is None or self.reported:
             return None
-        limit_us = self._limit_us(usual_us)
-        share = _NEXT_LOOK if self.silent_us else _FIRST_LOOK
-        step_us = max(1, round(share * limit_us))
+        step_us = self._step_us(usual_us)
         if planned < self.counted_to_us + step_us:
             return None  # it has spoken since the look was planned
         self.silent_us += step_us
         self.counted_to_us = max(planned, now_us)
-        if self.silent_us < limit_us:
-            return None
-        self.reported = True
-        return Silence(self.silent_us, usual_us)
+        self.reported = self.silent_us >= self._limit_us(usual_us)
+        return Silence(self.silent_us, usual_us) if self.reported else None

@@ -3,14 +3,12 @@
     silver (Delta) ─▶ measured ─▶ by device: transformWithState ─┬─▶ Kafka topic: alerts, and scores of note
                                                                  └─▶ table anomalies: alerts
 
-The state is RocksDB's, one value of bytes per device (``streaming.anomalies.processor``). What an anomaly is decides
-``streaming.anomalies.detectors``, reading by reading in order of event time, so the result does not depend on how
-readings were cut into batches.
+Readings are judged one by one in order of event time, so the result does not depend on how they were cut into batches.
 
 - Table ``anomalies``: exactly once in effect. The same batch from the same state makes the same alerts with the same
   ``alert_id``, and the MERGE inserts only those that are not there.
 - Kafka: **at least once**. Spark's Kafka sink has no transactions, so a batch that is repeated after a crash is sent
-  again; ``alert_id`` (also the header ``gateway.message_id``) is the same, and consumers drop copies by it.
+  again; ``alert_id`` is the same, and consumers drop copies by it.
 
 Silence is counted on silver's clock, ``ingested_at``, by event-time timers: its watermark stands still when nothing
 comes from anybody, and rows are never behind it, however late devices, gateways or spools deliver.
@@ -78,29 +76,18 @@ def measured(silver: DataFrame, signals: Sequence[str]) -> DataFrame:
     )
 
 
-def detected(rows: DataFrame, limits: Limits, signals: tuple[str, ...], score_from: float) -> DataFrame:
-    """Alerts, and scores from ``score_from`` on, of :func:`measured` rows, as :data:`ANOMALIES`. Stream with state."""
-    return (
-        rows.withWatermark("ingested_at", _CLOCK_SLACK)
-        .groupBy("device")
-        .transformWithState(Detect(limits, signals, score_from), ANOMALIES, "Append", "EventTime")
-    )
-
-
 def kafka_records(rows: DataFrame, gateway: str) -> DataFrame:
     """Alerts and scores as records: key is the device, value JSON without nulls, headers as the gateway's own records
     have them; ``alert_id`` is the message id, of kind ``device``: the same again means the same alert again."""
-    kept_back = {"received_at", "ingested_at", "event_date"}
-    fields = [F.col(name) for name in ANOMALIES.names if name not in kept_back]
+    fields = [F.col(name) for name in ANOMALIES.names[:-3]]
+    value = F.to_json(F.struct(*fields), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"})
 
     def header(name: str, value: Any) -> Any:
         return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
     return rows.select(
         F.col("device").cast("binary").alias("key"),
-        F.to_json(F.struct(*fields), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"})
-        .cast("binary")
-        .alias("value"),
+        value.cast("binary").alias("value"),
         F.array(
             header(GATEWAY_ID, F.lit(gateway)),
             header(GATEWAY_DEVICE, F.col("device")),
@@ -108,11 +95,6 @@ def kafka_records(rows: DataFrame, gateway: str) -> DataFrame:
             header(GATEWAY_MESSAGE_ID_KIND, F.lit(MessageIdKind.DEVICE.value)),
         ).alias("headers"),
     )
-
-
-def unseen(rows: DataFrame) -> DataFrame:
-    """The alerts among the rows, each once."""
-    return rows.where(F.col("kind") != "score").dropDuplicates(["alert_id"])
 
 
 def publish(rows: DataFrame, settings: Settings) -> None:
@@ -137,14 +119,11 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
         # The state still makes rows of what came before, such as a forgotten device's silence.
         kept = Forgotten(rows.sparkSession, settings.stream).without(computed)
         alerted_us = F.when(F.col("kind") != "score", F.unix_micros("event_time"))
-        days = (
-            kept.groupBy("event_date")
-            .agg(F.count(F.lit(1)).alias("rows"), F.min(alerted_us).alias("first"), F.max(alerted_us).alias("last"))
-            .collect()
-        )
+        counts = F.count(F.lit(1)).alias("rows"), F.min(alerted_us).alias("first"), F.max(alerted_us).alias("last")
+        days = kept.groupBy("event_date").agg(*counts).collect()
         total = sum(day.rows for day in days)
         if spans := [TimeRange(day.first, day.last + 1) for day in days if day.first is not None]:
-            alerts = unseen(kept)
+            alerts = kept.where("kind <> 'score'").dropDuplicates(["alert_id"])
             retried(lambda: insert(table, alerts, spans))  # compaction or forget may have rewritten what it read
         if total:
             publish(kept, settings)  # to Kafka, the scores too
@@ -169,5 +148,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     readings = silver.read_stream(maxFilesPerTrigger=_FILES_PER_BATCH, withEventTimeOrder="true")
     skipped = stream.anomalies.skip
     signals = tuple(it for it in signals_of(readings.schema, NumericType) if it not in skipped)
-    found = detected(measured(readings, signals), limits_of(stream.anomalies), signals, stream.anomalies.score_from)
+    detect = Detect(limits_of(stream.anomalies), signals, stream.anomalies.score_from)
+    by_device = measured(readings, signals).withWatermark("ingested_at", _CLOCK_SLACK).groupBy("device")
+    found = by_device.transformWithState(detect, ANOMALIES, "Append", "EventTime")
     return checkpoint.start(found, stream, partial(_write, table=table, settings=settings, context=context))

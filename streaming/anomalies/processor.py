@@ -47,9 +47,7 @@ class Detect(StatefulProcessor):
     """
 
     def __init__(self, limits: Limits, signals: tuple[str, ...], score_from: float) -> None:
-        self._limits = limits
-        self._names = signals
-        self._score_from = score_from
+        self._limits, self._names, self._score_from = limits, signals, score_from
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -77,8 +75,6 @@ class Detect(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
         kept = self._state.get()
-        if kept is None:
-            return
         device = DeviceDetector.unpack(bytes(kept[1]), self._limits)
         silence = device.habit.look(1000 * timerValues.getCurrentWatermarkInMs())  # on the stream's clock
         if silence is not None:
@@ -119,10 +115,9 @@ class DeviceDetector:
         self.signals: dict[str, SignalModel] = {}
 
     def signal(self, name: str) -> SignalModel:
-        found = self.signals.get(name)
-        if found is None:
-            found = self.signals[name] = SignalModel(self._limits, self._limits.min_scale.get(name, 0.0))
-        return found
+        if name not in self.signals:
+            self.signals[name] = SignalModel(self._limits, self._limits.min_scale.get(name, 0.0))
+        return self.signals[name]
 
     def pack(self) -> bytes:  # what Spark keeps as state
         habit = self.habit
@@ -142,17 +137,15 @@ class DeviceDetector:
         """What :meth:`pack` packed, also that of version 1. ``limits`` may have changed since."""
         made = cls(limits)
         version, signals, gaps = _HEAD.unpack_from(packed)
-        at = _HEAD.size
-        for name, value in zip(_OF_HABIT, _HABIT.unpack_from(packed, at), strict=True):
-            setattr(made.habit, name, value)
-        at += _HABIT.size
+        at = _HEAD.size + _HABIT.size
         made.habit.gaps.extend(struct.unpack_from(f"<{gaps}q", packed, at))
+        for name, value in zip(_OF_HABIT, _HABIT.unpack_from(packed, _HEAD.size), strict=True):
+            setattr(made.habit, name, value)
         at += 8 * gaps
         for _ in range(signals if version >= STATE_VERSION else 0):
             length, *numbers = _SIGNAL.unpack_from(packed, at)
-            at += _SIGNAL.size
-            model = made.signal(packed[at : at + length].decode())
-            at += length
+            at += _SIGNAL.size + length
+            model = made.signal(packed[at - length : at].decode())
             left = iter(numbers)
             for name in _OF_SIGNAL:
                 setattr(model, name, list(islice(left, _LISTS[name])) if name in _LISTS else next(left))
