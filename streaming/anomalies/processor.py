@@ -75,6 +75,7 @@ class Detect(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
         kept = self._state.get()
+        assert kept is not None, "a timer is set where the state is written"
         device = DeviceDetector.unpack(bytes(kept[1]), self._limits)
         silence = device.habit.look(1000 * timerValues.getCurrentWatermarkInMs())  # on the stream's clock
         if silence is not None:

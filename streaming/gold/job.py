@@ -6,9 +6,9 @@ Silver's new rows say which windows are touched; those are computed again from s
 of what the table has. So data that comes days late corrects the windows it belongs to, and a batch that is run again
 (after a crash before or after the write) writes the same or nothing: exactly once in effect, without batch numbers.
 
-No row is ever deleted here: silver only gains readings while this job watches. Whoever takes readings away (``forget``)
-calls :func:`forget_device`. What retention took from silver stays in gold: a reading that comes for such a day, later
-than silver is kept, is counted as late and changes nothing.
+Silver only gains readings while this job watches; who takes readings away (``forget``) calls :func:`forget_device`.
+What retention took from silver stays in gold: a reading that comes for such a day is counted as late and changes
+nothing.
 """
 
 from bisect import bisect_right
@@ -33,13 +33,11 @@ from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
 
 QUERY: Final = "gold"
-_MOST_NAMED: Final = 8
-"""Stretches of which keys are looked up too. Spark compiles the condition anew for each batch, so it is kept short."""
+_MOST_NAMED: Final = 8  # stretches with their keys: Spark compiles the condition anew for each batch
 _MOST_PANES: Final = 500_000
 """Touched panes that are handed to every task, some 100 bytes each; beyond, all panes of the touched times are computed
 again, which gives the same rows and costs less than sorting readings by key."""
-_BATCH_BYTES: Final = "1g"
-"""Of silver's files in one batch: a table that has been there for years is taken in pieces."""
+_BATCH_BYTES: Final = "1g"  # of silver's files: a table that has been there for years is taken in pieces
 _HOUR_US: Final = 3_600_000_000
 _KEY: Final = ("window_date", "window", "window_start", "level", "key", "signal")
 _VALUES: Final = tuple(name for name in gold_transforms.GOLD.names if name not in _KEY)
@@ -95,18 +93,12 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
 
 
 def create(spark: SparkSession, settings: Settings) -> DeltaTable:
-    """The table, made if it is not there.
-
-    With deletion vectors: a window that is open is replaced in every batch, and would else take all the rows it lies
-    in one file with along, all day long.
-    """
+    """The table, made if it is not there."""
     table = DeltaTable(spark, settings.stream, "gold")
-    table.create(
-        gold_transforms.GOLD,
-        gold_transforms.GOLD_PARTITIONS,
-        delta_enableDeletionVectors="true",
-        delta_autoOptimize_autoCompact="true",
-    )
+    # With deletion vectors: an open window is replaced in every batch, and would else take the other rows of its file
+    # along, all day long.
+    properties = {"delta_enableDeletionVectors": "true", "delta_autoOptimize_autoCompact": "true"}
+    table.create(gold_transforms.GOLD, gold_transforms.GOLD_PARTITIONS, **properties)
     return table
 
 
@@ -130,11 +122,8 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
 
 
 def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
-    """Brings the table up to date with a batch of silver's new rows.
-
-    A row of a day beyond silver's retention is counted as late: silver has no others of its windows any more, and they
-    stay as they are.
-    """
+    """Brings the table up to date with a batch of silver's new rows. Those of days that silver does not keep are late:
+    it has no others of their windows any more, which stay as they are."""
     since = F.lit(gold.whole_since)
 
     def replaced() -> BatchCounts:
@@ -149,9 +138,7 @@ def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
 
 def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: bool = False) -> None:
     """Computes the windows that the readings ``changed`` are in from ``silver``, and puts them into the table.
-
-    ``takes_away``: windows that no reading is left of are deleted.
-    """
+    ``takes_away``: windows that no reading is left of are deleted."""
     touched = gold_transforms.touched_panes(changed, gold.step).persist()
     parts = None
     try:
@@ -166,9 +153,7 @@ def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: 
         reach = gold.reach(stretches)  # with the longer windows
         known = gold.table.read().where(_within("window_date", "window_start", reach, "key"))
         before = gold_transforms.panes_of_gold(known, gold.step).withColumn("fresh", F.expr("false"))
-        computed = parts
-        if takes_away:
-            computed = parts.unionByName(gold_transforms.emptied(before, parts, touched))
+        computed = parts.unionByName(gold_transforms.emptied(before, parts, touched)) if takes_away else parts
         _merge(gold, _figures(gold, computed, before, [one.time for one in stretches]), reach)
     finally:
         touched.unpersist()
@@ -178,14 +163,12 @@ def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: 
 
 def _figures(gold: _Gold, parts: DataFrame, before: DataFrame, ranges: Sequence[TimeRange]) -> DataFrame:
     """Rows of the table: of ``parts``, the panes computed anew, all within ``ranges``, and of the longer windows that
-    they are in. Such a window also needs its other panes: those of ``before``, which the table has, of the same level,
-    key and signal."""
+    they are in. Such a window also needs its other panes, which are ``before``, of the same level, key and signal."""
     figures = parts.withColumn("window", F.lit(gold.step.label)).drop("fresh")
     if gold.longer:
-        series = parts.select("level", "key", "signal").distinct()
-        others = before.join(series, ["level", "key", "signal"], "left_semi").join(
-            parts.select("level", "key", "signal", "start"), ["level", "key", "signal", "start"], "left_anti"
-        )
+        series = ["level", "key", "signal"]
+        alike = before.join(parts.select(series).distinct(), series, "left_semi")
+        others = alike.join(parts.select(*series, "start"), [*series, "start"], "left_anti")
         figures = figures.unionByName(gold_transforms.rolled_up(parts.unionByName(others), gold.longer, ranges))
     return gold_transforms.gold_rows(figures, gold.shapes, gold.units)
 
@@ -193,25 +176,17 @@ def _figures(gold: _Gold, parts: DataFrame, before: DataFrame, ranges: Sequence[
 def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[_Stretch], int]:
     """When the touched panes are, and how many there are. One row per hour and level comes here."""
     length = step.length // timedelta(microseconds=1)
-    hour, key = F.floor(F.col("start") / F.lit(_HOUR_US)), F.col("key").cast("binary")
-    hours = (
-        touched.groupBy(hour.alias("hour"), "level")
-        .agg(
-            F.min("start").alias("first"),
-            F.max("start").alias("last"),
-            F.count(F.lit(1)).alias("panes"),
-            F.min(key).alias("first_key"),
-            F.max(key).alias("last_key"),
-        )
-        .collect()
-    )
-    count = sum(it["panes"] for it in hours)
+    key = F.col("key").cast("binary")
+    first, last = F.min("start").alias("first"), F.max("start").alias("last")
+    keys = F.min(key).alias("first_key"), F.max(key).alias("last_key")
+    by_hour = touched.groupBy(F.floor(F.col("start") / F.lit(_HOUR_US)), "level")
+    hours = by_hour.agg(first, last, *keys, F.count(F.lit(1)).alias("panes")).collect()
     found = [
         _Stretch(TimeRange(it["first"], it["last"] + length), {it["level"]: (it["first_key"], it["last_key"])})
         for it in hours
     ]
     times = joined((one.time for one in found), MOST_RANGES)
-    return _with_keys(times, found), count
+    return _with_keys(times, found), sum(it["panes"] for it in hours)
 
 
 def _with_keys(times: Sequence[TimeRange], parts: Iterable[_Stretch]) -> list[_Stretch]:

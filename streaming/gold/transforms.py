@@ -5,8 +5,7 @@ named for; no session, no I/O.
 
 A *pane* is the tumbling window of the greatest common length of all windows (``config.values.window_shapes.step_of``),
 per level, key and signal. Longer windows are put together from panes, not from readings: an hour of a busy type is
-sixty rows to read again when a reading comes, instead of millions. Counts, means and standard deviations of parts add
-up to those of the whole exactly, but for rounding.
+sixty rows to read again when a reading comes, instead of millions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,8 +50,7 @@ _OFFSETS: Final = 1 << 33
 def touched_panes(rows: DataFrame, step: WindowShape) -> DataFrame:
     """The panes with a reading of ``rows``: ``level``, ``key`` and ``start`` (µs since 1970)."""
     start = _floor(F.unix_micros("event_time"), step.length).alias("start")
-    of = rows.select(start, F.explode(_levels()).alias("of")).select("of.level", "of.key", "start")
-    return of.where("key IS NOT NULL").distinct()
+    return rows.select(start, F.inline(_levels())).where("key IS NOT NULL").distinct()
 
 
 def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> DataFrame:
@@ -79,23 +77,14 @@ def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> 
         + F.pmod("kafka_offset", F.lit(_OFFSETS)) * _OFFSET_FACTOR
         + F.pmod("kafka_partition", F.lit(_OFFSET_FACTOR))
     )
-    taken = (
-        rows.select(
-            start.alias("start"),
-            order.alias("order"),
-            F.explode(_levels()).alias("of"),
-            *(value.alias(name) for name, value in values.items()),
-        )
-        .select("start", "order", "of.level", "of.key", *values)
-        .where("key IS NOT NULL")
-    )
+    own = [column.alias(name) for name, column in {"start": start, "order": order, **values}.items()]
+    taken = rows.select(*own, F.inline(_levels())).where("key IS NOT NULL")
     if only is not None:
         taken = taken.join(F.broadcast(only), only.columns, "left_semi")
     return (
-        taken.select("start", "order", "level", "key", F.explode(readings).alias("of"))
-        .select("start", "order", "level", "key", "of.signal", "of.value")
+        taken.select("start", "order", "level", "key", F.inline(readings))
         .where("value IS NOT NULL")
-        .groupBy("level", "key", "signal", "start")
+        .groupBy(*_SERIES, "start")
         .agg(
             F.count("value").alias("readings"),
             F.mean("value").alias("mean"),
@@ -117,9 +106,9 @@ def rolled_up(parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Se
     there; the others need not, and do not. ``fresh_within``: when the fresh panes are, which spares adding up the other
     windows first. A pane of 0 readings makes its windows come out and adds nothing to them.
 
-    A standard deviation out of those of the parts needs how far the parts' means are from that of the whole, squared
-    and added up. Means that are far from 0 would cancel each other out beyond a double's precision, so they are
-    taken from the median of their series here, which one broken reading does not move.
+    A standard deviation out of those of the parts needs how far the parts' means are from that of the whole, squared.
+    Means far from 0 would cancel each other out beyond a double's precision, so they are taken from the median of their
+    series, which one broken reading does not move.
     """
     middle = F.median("mean").over(Window.partitionBy(*_SERIES))
     total = F.sum("readings")
@@ -131,9 +120,9 @@ def rolled_up(parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Se
     return (
         parts.withColumns({"middle": middle, "squares": within})
         .withColumn("off", F.col("mean") - F.col("middle"))
-        .withColumn("in", F.explode(_instances(F.col("start"), windows)))
+        .select("*", F.inline(_instances(F.col("start"), windows)))
         .where(_overlapping(windows, fresh_within))
-        .groupBy(*_SERIES, "in.number", F.col("in.start").alias("whole"))
+        .groupBy(*_SERIES, "shape", "whole")
         .agg(
             F.max("fresh").alias("fresh"),
             total.alias("readings"),
@@ -145,7 +134,7 @@ def rolled_up(parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Se
             F.max_by("last", filled).alias("last"),
         )
         .where("fresh")
-        .select(F.get(labels, F.col("number")).alias("window"), *_SERIES, F.col("whole").alias("start"), *_FIGURES)
+        .select(F.get(labels, F.col("shape")).alias("window"), *_SERIES, F.col("whole").alias("start"), *_FIGURES)
     )
 
 
@@ -165,15 +154,9 @@ def gold_rows(figures: DataFrame, windows: Sequence[WindowShape], units: Mapping
     ends = F.create_map(*(F.lit(it) for shape in windows for it in (shape.label, _us(shape.length))))
     known = [F.lit(it) for signal, unit in units.items() if unit for it in (signal, unit)]
     unit = F.try_element_at(F.create_map(*known), F.col("signal")) if known else F.lit(None).cast("string")
-    made = figures.withColumns(
-        {
-            "window_start": F.timestamp_micros("start"),
-            "window_end": F.timestamp_micros(F.col("start") + ends[F.col("window")]),
-            "window_date": F.to_date(F.timestamp_micros("start")),
-            "unit": unit,
-        }
-    )
-    return made.select(*GOLD.names)
+    start, end = F.timestamp_micros("start"), F.timestamp_micros(F.col("start") + ends[F.col("window")])
+    made = {"window_start": start, "window_end": end, "window_date": F.to_date(start), "unit": unit}
+    return figures.withColumns(made).select(*GOLD.names)
 
 
 def panes_of_gold(gold: DataFrame, step: WindowShape) -> DataFrame:
@@ -188,10 +171,10 @@ def _levels() -> Column:
 
 
 def _instances(at: Column, windows: Sequence[WindowShape]) -> Column:
-    """The windows a moment (µs) is in, each ``number`` of its shape and ``start`` (µs)."""
+    """The windows a moment (µs) is in, each the number of its ``shape`` and the begin of the ``whole`` (µs)."""
     return F.array(
         *(
-            F.struct(F.lit(number).alias("number"), (_floor(at, shape.every) - F.lit(back)).alias("start"))
+            F.struct(F.lit(number).alias("shape"), (_floor(at, shape.every) - F.lit(back)).alias("whole"))
             for number, shape in enumerate(windows)
             for back in range(0, _us(shape.length), _us(shape.every))
         )
@@ -199,10 +182,9 @@ def _instances(at: Column, windows: Sequence[WindowShape]) -> Column:
 
 
 def _overlapping(windows: Sequence[WindowShape], ranges: Sequence[TimeRange]) -> Column:
-    """Whether the window ``in`` has a part of the ranges."""
-    start = F.col("in.start")
-    end = start + F.get(F.array(*(F.lit(_us(shape.length)) for shape in windows)), F.col("in.number"))
-    return reduce(or_, ((start < one.end) & (end > one.first) for one in ranges))
+    """Whether the window that begins at ``whole`` has a part of the ranges."""
+    end = F.col("whole") + F.get(F.array(*(F.lit(_us(shape.length)) for shape in windows)), F.col("shape"))
+    return reduce(or_, ((F.col("whole") < one.end) & (end > one.first) for one in ranges))
 
 
 def _floor(at: Column, step: timedelta) -> Column:
