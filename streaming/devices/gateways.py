@@ -5,8 +5,7 @@ from typing import Final, NamedTuple
 
 from streaming.devices.records import Event, Rules, moment
 
-_MOST_OUTAGES: Final = 8
-"""Outages that are remembered for a gateway: devices' deadlines are put off by them. Silver is at most a few behind."""
+_MOST_OUTAGES: Final = 8  # that put off the deadlines of a gateway's devices: silver is at most a few behind
 
 
 class Beat(NamedTuple):
@@ -67,33 +66,27 @@ class Gateway:
         return rules.offline_after_ms if self.beat_ms is None else rules.gateway_after_ms
 
     def read_to(self, ms: int, wall_ms: int, rules: Rules) -> list[Event]:
-        """Notes that its readings are known up to ``ms``. Returns the events that this makes."""
-        if self.data_ms is not None and ms <= self.data_ms:
-            return []
+        """Notes that its readings are known up to ``ms``, further than before."""
         self.data_ms, self.data_wall_ms = ms, wall_ms
-        events = []
-        if self.stalled:
-            self.stalled = False
-            events.append(self._event(ms, "gateway_back", "its readings come again"))
+        events = [self._event(ms, "gateway_back", "its readings come again")] if self.stalled else []
+        self.stalled = False
         return events + self._hear(ms, wall_ms, rules)
 
     def beat(self, beat: Beat, wall_ms: int, rules: Rules) -> list[Event]:
-        """Notes a worker's record in its ledger, if newer than the last one. Returns the events that this makes."""
+        """Notes a worker's record in its ledger, if newer than the last one."""
         key = f"{beat.gateway}/{beat.worker}"
         known = self.workers.get(key)
         if known is not None and beat.to_ms <= known.to_ms:
             return []
-        if known is not None and known.life == beat.life and known.acknowledged == beat.acknowledged:
+        quiet = beat.to_ms if beat.acknowledged else beat.from_ms
+        if known is not None and (known.life, known.acknowledged) == (beat.life, beat.acknowledged):
             quiet = known.quiet_ms
-        else:
-            quiet = beat.to_ms if beat.acknowledged else beat.from_ms
         self.workers[key] = Worker(beat.life, beat.acknowledged, quiet, beat.to_ms)
         self.stopped = beat.state == "stopped"
         events = self._hear(beat.to_ms, wall_ms, rules)
-        self.beat_ms = newest = max(beat.to_ms, self.beat_ms or 0)
-        self.workers = {
-            key: worker for key, worker in self.workers.items() if worker.to_ms >= newest - rules.gateway_after_ms
-        }
+        self.beat_ms = max(beat.to_ms, self.beat_ms or 0)
+        oldest = self.beat_ms - rules.gateway_after_ms
+        self.workers = {key: worker for key, worker in self.workers.items() if worker.to_ms >= oldest}
         return events
 
     def progress(self, rules: Rules) -> int:
@@ -118,32 +111,29 @@ class Gateway:
 
     def compare(self, newest_ms: int, rules: Rules) -> list[Event]:
         """The others are at ``newest_ms``: it is away if that is too far ahead."""
-        if newest_ms - self.alive_ms > self.patience_ms(rules):
-            return self._mark_lost(rules)
-        return []
+        return self._mark_lost(rules) if newest_ms - self.alive_ms > self.patience_ms(rules) else []
 
     def tick(self, wall_ms: int, watched_ms: int, rules: Rules) -> list[Event]:
         """Marks it lost or stalled, by processing time. ``watched_ms``: since when the job runs without a break."""
         if wall_ms - max(self.heard_wall_ms, watched_ms) > self.patience_ms(rules):
             return self._mark_lost(rules)
-        delivers = any(worker.quiet_ms >= (self.data_ms or 0) for worker in self.workers.values())
-        unread = wall_ms - max(self.data_wall_ms, watched_ms) > rules.offline_after_ms
-        behind = self.data_ms is not None and self.progress(rules) == self.data_ms and self.alive_ms > self.data_ms
-        if self.lost or self.stalled or not (delivers and unread and behind):
+        data_ms = self.data_ms
+        if data_ms is None or self.is_away:
+            return []
+        delivers = any(worker.quiet_ms >= data_ms for worker in self.workers.values())
+        is_unread = wall_ms - max(self.data_wall_ms, watched_ms) > rules.offline_after_ms
+        is_behind = self.progress(rules) == data_ms < self.alive_ms
+        if not (delivers and is_unread and is_behind):
             return []
         self.stalled = True
-        assert self.data_ms is not None
-        return [
-            self._event(
-                self.data_ms + rules.offline_after_ms,
-                "gateway_stalled",
-                f"its ledger goes on and counts records, but no reading from after {moment(self.data_ms)} is in silver:"
-                " is the job silver running, and does it take these records?",
-            )
-        ]
+        detail = (
+            f"its ledger goes on and counts records, but no reading from after {moment(data_ms)} is in silver:"
+            " is the job silver running, and does it take these records?"
+        )
+        return [self._event(data_ms + rules.offline_after_ms, "gateway_stalled", detail)]
 
     def _hear(self, ms: int, wall_ms: int, rules: Rules) -> list[Event]:
-        """Notes a sign of life at ``ms``, read at ``wall_ms``. Returns the events of an outage that it ends."""
+        """Notes a sign of life; the events of an outage that it ends."""
         if ms <= self.alive_ms:
             return []
         events = []
@@ -167,9 +157,8 @@ class Gateway:
             why = "no reading came through it, and it has no ledger that would tell whether it runs"
         else:
             why = "neither a reading nor an entry in its ledger"
-        return [
-            self._event(self.alive_ms + self.patience_ms(rules), "gateway_lost", f"{why} since {moment(self.alive_ms)}")
-        ]
+        at_ms = self.alive_ms + self.patience_ms(rules)
+        return [self._event(at_ms, "gateway_lost", f"{why} since {moment(self.alive_ms)}")]
 
     def _event(self, at_ms: int, event: str, detail: str) -> Event:
         return Event(at_ms, event, None, self.name or None, detail)

@@ -23,38 +23,27 @@ def parse_presence(
     ``offline``; and EMQX's events again by their fields, where the record does not say its topic.
     """
     text = (value or b"").decode("utf-8", "replace").strip()
-    fields = _object(text)
+    try:
+        fields = json.loads(text) if text.startswith("{") else {}
+    except (ValueError, RecursionError):
+        fields = {}
     online = _by_topic(mqtt_topic or "")
     if online is None:
         online = _by_fields(fields) if fields else _word(text)
     if online is None:
         return None
-    connected = fields.get("connected_at")
+    connected, reason = fields.get("connected_at"), fields.get("reason")
     session = connected if type(connected) is int and 0 < connected <= MOST else None
-    reason = fields.get("reason")
     detail = reason[:_MOST_DETAIL] if isinstance(reason, str) else ""
     detail = detail.encode(errors="replace").decode()  # half a pair of surrogates is no text, and would end the job
     return Presence(device, gateway, online, session, received_ms, detail)
 
 
-def _object(text: str) -> dict[str, object]:  # empty for what is no JSON object
-    if not text.startswith("{"):
-        return {}
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _by_topic(topic: str) -> bool | None:  # True: a birth; False: a death; None: neither
+    levels = topic.split("/")
     if topic.startswith("$SYS/brokers/"):
-        last = topic.rpartition("/")[2]
-        return {"connected": True, "disconnected": False}.get(last)
-    if topic.startswith("spBv1.0/"):
-        levels = topic.split("/")
-        return _SPARKPLUG.get(levels[2]) if len(levels) > 2 else None
-    return None
+        return {"connected": True, "disconnected": False}.get(levels[-1])
+    return _SPARKPLUG.get(levels[2]) if levels[0] == "spBv1.0" and len(levels) > 2 else None
 
 
 def _by_fields(fields: dict[str, object]) -> bool | None:  # True: a birth; False: a death; None: neither

@@ -1,8 +1,4 @@
-"""What is known of one device, and how a reading, a birth, a death or the time changes it.
-
-Plain Python: no Spark, no I/O, no clock of its own. All times are milliseconds since 1970; ``received_ms`` is the
-gateway's clock, ``device_ms`` the device's.
-"""
+"""What is known of one device, and how a reading, a birth, a death or the time changes it. Plain Python."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -14,10 +10,9 @@ from streaming.devices.sequence import Sequence
 State = Literal["online", "offline", "unknown"]
 ONLINE: Final = "online"
 OFFLINE: Final = "offline"
-UNKNOWN: Final = "unknown"
-"""Its gateway is away, so nothing can be said of the device."""
+UNKNOWN: Final = "unknown"  # its gateway is away, so nothing can be said of the device
 
-AFTER_DEATH_MS: Final = 10_000
+_AFTER_DEATH_MS: Final = 10_000
 """A reading that was received so shortly after the device's death was on its way when the device went: it does not
 bring the device back. A birth always does."""
 
@@ -60,7 +55,7 @@ class Device:
         events = []
         if self.is_new:
             self.since_ms = reading.received_ms
-            events.append(Event(reading.received_ms, "first_seen", self.name, reading.gateway or None, "by a reading"))
+            events.append(self._event(reading.received_ms, "first_seen", "by a reading", reading.gateway))
         for name, value in reading.values.items():
             known = self.values.get(name)
             if known is None or reading.event_ms >= known[1]:
@@ -71,7 +66,7 @@ class Device:
         if self.seen_ms is None or (reading.received_ms, reading.gateway) >= (self.seen_ms, self.gateway):
             self.seen_ms = reading.received_ms
             self.type, self.site, self.gateway = reading.type, reading.site, reading.gateway
-            late = self.reason == "death" and reading.received_ms <= (self.death_ms or 0) + AFTER_DEATH_MS
+            late = self.reason == "death" and reading.received_ms <= (self.death_ms or 0) + _AFTER_DEATH_MS
             if self.state == UNKNOWN or (self.state == OFFLINE and not late):
                 events += self._change_state(ONLINE, reading.received_ms, "reading", "readings come again", rules)
         return events
@@ -79,42 +74,39 @@ class Device:
     def hear(self, presence: Presence, rules: Rules) -> list[Event]:
         """Notes a birth or a death. One that is older than the newest known changes nothing: two nodes of
         a broker may tell of the end of the old connection after the begin of the new one."""
+        at, kind, state = presence.received_ms, "birth", ONLINE
+        if not presence.online:
+            kind, state = "death", OFFLINE
         events = []
         if self.is_new:
-            self.since_ms, self.state = presence.received_ms, ONLINE if presence.online else OFFLINE
-            self.reason = "birth" if presence.online else "death"
-            detail = "by a birth" if presence.online else "by a death"
-            events.append(Event(presence.received_ms, "first_seen", self.name, presence.gateway or None, detail))
+            self.since_ms, self.state, self.reason = at, state, kind
+            events.append(self._event(at, "first_seen", f"by a {kind}", presence.gateway))
         elif self._is_outdated(presence):
             return []
         if presence.session_ms is not None:
             self.session_ms = presence.session_ms
         if self.seen_ms is None and presence.gateway:
             self.gateway = presence.gateway
-        at = presence.received_ms
         if presence.online:
             self.birth_ms = at
-            if self.reason != "death" and self.seen_ms is not None and self.seen_ms >= at:
-                return events  # its readings have said so, and what came of them since
-            return events + self._change_state(ONLINE, at, "birth", presence.detail, rules)
-        self.death_ms = at
-        if self.seen_ms is not None and self.seen_ms > at + AFTER_DEATH_MS:
-            return events  # it has sent since
-        return events + self._change_state(OFFLINE, at, "death", presence.detail, rules)
+            is_told = self.reason != "death" and self.seen_ms is not None and self.seen_ms >= at  # by its readings
+        else:
+            self.death_ms = at
+            is_told = self.seen_ms is not None and self.seen_ms > at + _AFTER_DEATH_MS  # it has sent since
+        return events if is_told else events + self._change_state(state, at, kind, presence.detail, rules)
 
     def judge(self, gateway: Gateway, rules: Rules) -> list[Event]:
         """What the progress of its gateway's stream brings: silence, gaps old enough to be told, an end of flapping."""
         now = gateway.progress(rules)
         events = [
-            Event(gap.opened_ms + rules.gap_after_ms, "gap", self.name, self.gateway or None, _range(gap.low, gap.high))
+            self._event(gap.opened_ms + rules.gap_after_ms, "gap", _range(gap.low, gap.high), self.gateway)
             for gap in self.sequence.tell(now, rules.gap_after_ms)
         ]
         if self.state != OFFLINE and self.seen_ms is not None:
             heard = max(self.seen_ms, self.birth_ms or 0)
             deadline = gateway.deadline(heard, rules.offline_after_ms)
             if now >= deadline:
-                detail = f"no reading since {moment(heard)}"
-                events += self._change_state(OFFLINE, deadline, "silence", detail, rules)
+                events += self._change_state(OFFLINE, deadline, "silence", f"no reading since {moment(heard)}", rules)
             elif gateway.is_away and self.state == ONLINE:
                 events += self._change_state(UNKNOWN, max(gateway.away_ms, self.since_ms), "gateway", "", rules)
         return events + self.calm(now, rules)
@@ -124,7 +116,7 @@ class Device:
         if not self.flapping or now < (ends := self.flips[0] + rules.flap_window_ms):
             return []
         self.flapping = False
-        return [Event(ends, "flapping_ended", self.name, self.gateway or None, "")]
+        return [self._event(ends, "flapping_ended", "", self.gateway)]
 
     def next_due(self, gateway: Gateway, rules: Rules) -> int | None:
         """The progress of its gateway at which it is to be judged again; None if it changes nothing."""
@@ -144,12 +136,11 @@ class Device:
             return []
         resets, last = self.sequence.resets, self.sequence.last
         closed = self.sequence.take(reading.seq, reading.device_ms, reading.received_ms)
-        gateway = reading.gateway or None
         if self.sequence.resets > resets:
-            return [Event(reading.received_ms, "reset", self.name, gateway, f"{reading.seq} after {last}")]
+            return [self._event(reading.received_ms, "reset", f"{reading.seq} after {last}", reading.gateway)]
         if closed:
             missing = f"{self.sequence.missing_count} still missing"
-            return [Event(reading.received_ms, "gap_closed", self.name, gateway, missing)]
+            return [self._event(reading.received_ms, "gap_closed", missing, reading.gateway)]
         return []
 
     def _is_outdated(self, presence: Presence) -> bool:  # whether one that counts more is known
@@ -169,14 +160,17 @@ class Device:
         if state == UNKNOWN or (was == UNKNOWN and state == ONLINE):
             return []  # its gateway went and came: the gateway's event says it
         self.transitions += 1
-        events = [Event(at_ms, state, self.name, self.gateway or None, f"{reason}: {detail}" if detail else reason)]
+        events = [self._event(at_ms, state, f"{reason}: {detail}" if detail else reason, self.gateway)]
         self.flips = sorted([*self.flips, at_ms])[-(rules.flap_transitions + 1) :]
         many = len(self.flips) > rules.flap_transitions
         if many and not self.flapping and self.flips[-1] - self.flips[0] < rules.flap_window_ms:
             self.flapping = True
-            detail = f"{len(self.flips)} changes since {moment(self.flips[0])}"
-            events.append(Event(at_ms, "flapping", self.name, self.gateway or None, detail))
+            changes = f"{len(self.flips)} changes since {moment(self.flips[0])}"
+            events.append(self._event(at_ms, "flapping", changes, self.gateway))
         return events
+
+    def _event(self, at_ms: int, event: str, detail: str, gateway: str) -> Event:
+        return Event(at_ms, event, self.name, gateway or None, detail)
 
 
 def _range(low: int, high: int) -> str:
