@@ -5,16 +5,13 @@
 Reads silver's new rows, the gateways' ledger topic and the topics with births and deaths, keeps a state per device
 (``transformWithState`` on RocksDB), and writes the tables ``devices`` and ``device_events``.
 
-*Who is offline is a matter of the stream's progress, not of the clock on the wall.* A device is silent when the
-readings of its gateway have come ``offline_after`` further than the device's own: after Spark or silver was down,
-everything is taken in order of time first, and nobody is offline for what nobody read. Whether a gateway is there at
-all is what its ledger says, an entry a minute of each live worker, with traffic or without: silence of devices cannot
-tell a gateway that is down from a quiet night, and the ledger is one small topic that a batch reads to its end. A
-gateway without a ledger is judged by its readings alone. Only if *nothing* comes is there no progress to go by; then
-processing time counts, from when this process began to watch.
+*Who is offline is a matter of the stream's progress, not of the clock on the wall*: after Spark or silver was down,
+everything is taken in order of time first. Whether a gateway is there at all is what its ledger says: silence of
+devices cannot tell a gateway that is down from a quiet night. Only if *nothing* comes is there no progress to go by;
+then processing time counts, from when this process began to watch.
 
 A device may come through several gateways (a shared subscription), so state is by device, in shards by a hash of its
-name: a gateway's silence is known only to who sees all of its devices, so each shard is told all gateways' clocks.
+name, and each shard is told all gateways' clocks.
 
 Exactly once in effect: a batch that is run again has the same input, state and processing time, so it makes the same
 rows; ``device_events`` ignores a batch it has, and ``devices`` is a MERGE that puts the same values again, and never
@@ -66,19 +63,13 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     stream = settings.stream
     silver = lake_tables.existing(spark, stream, "silver", job="silver")
     topics = _topics(settings)
-    checkpoint = prepare_checkpoint(
-        spark,
-        stream,
-        QUERY,
-        {
-            "state": STATE_VERSION,
-            "stream.devices.shards": stream.devices.shards,
-            "stream.shuffle_partitions": stream.shuffle_partitions,
-            "Kafka beside silver": "read" if topics else "not read",
-        },
-        topics=topics,
-        doubled="device_events",
-    )
+    fixed: dict[str, str | int] = {
+        "state": STATE_VERSION,
+        "stream.devices.shards": stream.devices.shards,
+        "stream.shuffle_partitions": stream.shuffle_partitions,
+        "Kafka beside silver": "read" if topics else "not read",
+    }
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, fixed, topics=topics, doubled="device_events")
     devices, events = DeltaTable(spark, stream, "devices"), DeltaTable(spark, stream, "device_events")
     devices.create(DEVICES, delta_enableDeletionVectors="true")
     events.create(DEVICE_EVENTS)

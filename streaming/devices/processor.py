@@ -13,7 +13,7 @@ from streaming.devices.gateways import Beat
 from streaming.devices.presence import parse_presence
 from streaming.devices.records import Reading, Rules
 from streaming.devices.sequence import MOST_RANGES
-from streaming.devices.shard import Clock, Input, Output, Shard
+from streaming.devices.shard import Clock, Input, Shard
 from streaming.devices.state import Device
 from streaming.devices.store import Store, variables
 from streaming.lake.columns import columns
@@ -67,21 +67,19 @@ class ShardProcessor(StatefulProcessor):
     def _run_shard(self, shard: int, inputs: list[Input], timer_values: TimerValues) -> Iterator[Row]:
         wall_ms = timer_values.getCurrentProcessingTimeInMs()
         store = Store(*self._variables)
-        output = Shard(store, self._rules, wall_ms, first=shard == 0).run(inputs)
+        share = Shard(store, self._rules, wall_ms, first=shard == 0)
+        share.run(inputs)
         if store.meta.timer_ms <= wall_ms:  # it has fired, or none was set
             store.meta.timer_ms = wall_ms + self._rules.tick_ms
             self._handle.registerTimer(store.meta.timer_ms)
         store.flush()
-        return _rows(output)
+        return _rows(share)
 
 
 def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for ``mapInArrow``: readings as they are, then rows "clock" for every shard: of each gateway and each
-    step of ``grid_ms`` the earliest moment among these readings.
-
-    Without them a shard, which gets the readings of its own devices alone, would take a gateway for silent whose
-    devices in other shards still send.
-    """
+    step of ``grid_ms`` the earliest moment among these readings. Without them a shard, which gets the readings of its
+    own devices alone, would take a gateway for silent whose devices in other shards still send."""
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first: dict[tuple[str, int], int] = {}
@@ -119,10 +117,10 @@ def _input(row: Any) -> Input | None:  # None: neither a birth nor a death
             return parse_presence(row.device, row.gateway, row.mqtt_topic, row.payload, row.ms)
 
 
-def _rows(output: Output) -> Iterator[Row]:  # as OUTPUT
-    for event in output.events:
+def _rows(share: Shard) -> Iterator[Row]:  # as OUTPUT
+    for event in share.events:
         yield _change("event", *event, None)
-    for name, device in output.changed.items():
+    for name, device in share.changed.items():
         gateway, snapshot = (None, None) if device is None else (device.gateway or None, _snapshot(device))
         yield _change("device", None, None, name, gateway, None, snapshot)
 

@@ -22,10 +22,8 @@ class Rules:
     flap_transitions: int = 6
     flap_window_ms: int = 3_600_000
     forget_after_ms: int = 30 * 86_400_000
-    beat_ms: int = 60_000
-    """How often a gateway writes to its ledger."""
-    tick_ms: int = 10_000
-    """How often the processing time is looked at while nothing comes."""
+    beat_ms: int = 60_000  # how often a gateway writes to its ledger
+    tick_ms: int = 10_000  # how often the processing time is looked at while nothing comes
 
     @property
     def grid_ms(self) -> int:
@@ -59,8 +57,7 @@ class Presence(NamedTuple):
 
     @property
     def is_second(self) -> bool:
-        """Whether it counts, of a birth and a death at the same moment. One connection ends after its begin; if the
-        connection is not known, the device has come back."""
+        """Whether it counts, of a birth and a death at one moment: the end of a known connection, else the return."""
         return self.online == (self.session_ms is None)
 
 

@@ -8,15 +8,12 @@ from typing import Final, NamedTuple
 from streaming.devices.records import MOST
 
 WINDOW: Final = 1024
-"""So many numbers below the highest each missing one is known. A device numbers its readings one by one, so this is
-how far a reading may be overtaken and still be told from one that came twice."""
-
+"""So many numbers below the highest each missing one is known: so far a reading may be overtaken and still be told from
+one that came twice."""
 MOST_RANGES: Final = 16
-"""Ranges of missing numbers that are kept beyond the window. With one more the oldest is only counted, and can no more
-be closed: a device that loses every other message would else have a state without bounds."""
-
-CLOCK_UNSET_MS: Final = 1_420_070_400_000
-"""A device whose clock is before 2015 has not set it yet, which it does some time after its start."""
+"""Ranges of missing numbers that are kept beyond the window. With one more the oldest is only counted: a device that
+loses every other message would else have a state without bounds."""
+_CLOCK_UNSET_MS: Final = 1_420_070_400_000  # 2015: a device that has not set its clock yet is before it
 
 
 class Missing(NamedTuple):
@@ -33,12 +30,10 @@ class Missing(NamedTuple):
 class Sequence:
     """A device's sequence numbers: what is missing, what came twice, and when it began anew.
 
-    A *life* is the numbers between two restarts of the device. Within a life, higher numbers have later device times;
-    that is how a restart, a late reading of the life before and a repetition are told apart, in whatever order they
-    come. All times are milliseconds since 1970.
-
-    Missing numbers are ranges until they are told as gaps. From then on those in the window are bits, at most 129
-    bytes; a range that the window leaves, or that is of an earlier life, is one of ``MOST_RANGES``.
+    A *life* is the numbers between two restarts of the device. Within a life, higher numbers have later device times,
+    which tells a restart, a late reading of the life before and a repetition apart. Missing numbers are ranges until
+    they are told as gaps. From then on those in the window are bits, at most 129 bytes; a range that the window leaves,
+    or that is of an earlier life, is one of ``MOST_RANGES``.
     """
 
     life: int = 0
@@ -86,7 +81,7 @@ class Sequence:
             return False
         if (closed := self._close(self.life, seq)) is not None:
             return closed
-        if device_ms > self.last_ms or device_ms < CLOCK_UNSET_MS <= self.last_ms:  # a lower number at a later time
+        if device_ms > self.last_ms or device_ms < _CLOCK_UNSET_MS <= self.last_ms:  # a lower number at a later time
             self._restart(seq, device_ms)
         elif seq < self.first and self.first - seq <= WINDOW:  # from before the first that came
             opened_to = self.first - 1
@@ -129,9 +124,7 @@ class Sequence:
     def _begins_below(self, seq: int, device_ms: int) -> bool:
         """Whether this is a number of this life from before the first that was seen of it."""
         assert self.first is not None
-        if self.before_last is None:
-            return True
-        return 0 < self.first - seq <= WINDOW and device_ms > self.before_ms
+        return self.before_last is None or (0 < self.first - seq <= WINDOW and device_ms > self.before_ms)
 
     def _earlier_life(self, seq: int, device_ms: int, received_ms: int) -> bool:  # as take
         assert self.before_last is not None

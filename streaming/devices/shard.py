@@ -16,7 +16,6 @@ A key per device with Spark's own timers costs more: 91 µs of CPU a reading in 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
 
@@ -30,11 +29,8 @@ _COARSE_MS: Final = 3_600_000
 
 
 class Clock(NamedTuple):
-    """The readings of a gateway have come to the step of ``Rules.grid_ms`` that ``ms`` is in.
-
-    ``ms`` is when the first reading in it was received. So a clock moves where that reading comes, and a batch that
-    brings the rest of the step finds it moved.
-    """
+    """The readings of a gateway have come to the step of ``Rules.grid_ms`` that ``ms`` is in, when the first reading in
+    it was received. A batch that brings the rest of the step finds the clock moved."""
 
     gateway: str
     ms: int
@@ -43,29 +39,21 @@ class Clock(NamedTuple):
 Input = Clock | Beat | Presence | Reading
 
 
-@dataclass(slots=True)
-class Output:
-    """What a call changed."""
-
-    events: list[Event] = field(default_factory=list)
-    changed: dict[str, Device | None] = field(default_factory=dict)
-    """By name; None for one that was forgotten."""
-
-
 class Shard:
     """One share, for one call at the processing time ``wall_ms``. ``first``: whether it is the one that reports what
-    happens to gateways; they all see it."""
+    happens to gateways; they all see it.
+
+    After :meth:`run`, ``events`` are what happened, and ``changed`` the devices by name, None for one that is forgotten.
+    """
 
     def __init__(self, store: Store, rules: Rules, wall_ms: int, *, first: bool) -> None:
         self._store, self._rules, self._wall_ms, self._first = store, rules, wall_ms, first
-        self._output = Output()
+        self.events: list[Event] = []
+        self.changed: dict[str, Device | None] = {}
         self._compared: tuple[int, int] | None = None  # what was newest when all gateways were compared with it
 
-    def run(self, inputs: Iterable[Input]) -> Output:
-        """Takes a batch's input, which may be none.
-
-        Between two calls the job may have been down. Then processing time counts from this call on.
-        """
+    def run(self, inputs: Iterable[Input]) -> None:
+        """Takes a batch's input, which may be none. After a break of the job processing time counts from here on."""
         meta = self._store.meta
         if meta.ran_ms is None or self._wall_ms - meta.ran_ms > 3 * self._rules.tick_ms:
             meta.watched_ms = self._wall_ms
@@ -84,7 +72,6 @@ class Shard:
                     self._put(device, device.read(one, self._rules))
         for gateway in self._sorted_gateways():
             self._note_gateway(gateway, gateway.tick(self._wall_ms, meta.watched_ms, self._rules))
-        return self._output
 
     def _take_clock(self, clock: Clock) -> None:  # how far a gateway's readings are
         ms = clock.ms // self._rules.grid_ms * self._rules.grid_ms
@@ -115,7 +102,7 @@ class Shard:
         # "" hears every gateway's ledger (``_take_beat``): once it has one, its events repeat theirs.
         is_reported = gateway.name or gateway.beat_ms is None
         if self._first and is_reported:
-            self._output.events += events
+            self.events += events
         if events and gateway.is_away:
             for name in sorted(self._store.planned(gateway.name)):  # one that is online is due by its progress
                 device = self._store.load(name)
@@ -169,8 +156,8 @@ class Shard:
             device.due_ms = None
             if now - device.contact_ms >= self._rules.forget_after_ms:
                 detail = f"nothing was heard of it since {moment(device.contact_ms)}"
-                self._output.events.append(Event(now, "forgotten", device.name, device.gateway or None, detail))
-                self._output.changed[device.name] = None
+                self.events.append(Event(now, "forgotten", device.name, device.gateway or None, detail))
+                self.changed[device.name] = None
                 self._store.remove(device.name)
             else:
                 events = [] if self._gateway_of(device) else device.calm(now, self._rules)
@@ -186,9 +173,9 @@ class Shard:
 
     def _put(self, device: Device, events: list[Event], *, changed: bool = True) -> None:
         """Keeps a device with the slots in which it is due; puts out the events, and the device if it ``changed``."""
-        self._output.events += events
+        self.events += events
         if changed:
-            self._output.changed[device.name] = device
+            self.changed[device.name] = device
         gateway = self._gateway_of(device)
         if gateway is not None and (due := device.next_due(gateway, self._rules)) is not None:
             device.dues[gateway.name] = self._slot_for(device, due, device.dues.get(gateway.name), gateway)

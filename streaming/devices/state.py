@@ -74,10 +74,8 @@ class Device:
     def hear(self, presence: Presence, rules: Rules) -> list[Event]:
         """Notes a birth or a death. One that is older than the newest known changes nothing: two nodes of
         a broker may tell of the end of the old connection after the begin of the new one."""
-        at, kind, state = presence.received_ms, "birth", ONLINE
-        if not presence.online:
-            kind, state = "death", OFFLINE
-        events = []
+        at, kind, events = presence.received_ms, "birth" if presence.online else "death", []
+        state: State = ONLINE if presence.online else OFFLINE
         if self.is_new:
             self.since_ms, self.state, self.reason = at, state, kind
             events.append(self._event(at, "first_seen", f"by a {kind}", presence.gateway))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streaming.devices.gateways import Beat, Gateway
 from streaming.devices.records import Event, Presence, Reading, Rules
-from streaming.devices.shard import Clock, Input, Output, Shard, order
+from streaming.devices.shard import Clock, Input, Shard, order
 from streaming.devices.state import Device
 from streaming.devices.store import Store, variables
 
@@ -99,15 +99,16 @@ class Rig(Kept):
         self.events: list[Event] = []
         self.wall = T0 + 10**9  # far from the stream's times, which must not matter
 
-    def __call__(self, *inputs: Input, later: int = 5_000) -> Output:
+    def __call__(self, *inputs: Input, later: int = 5_000) -> Shard:
         self.wall += later
         readings = [one for one in inputs if isinstance(one, Reading)]
         clocks = [clock for part in range(self.partitions) for clock in clocks_of(readings[part :: self.partitions])]
         store = Store(*self.variables)
-        output = Shard(store, self.rules, self.wall, first=True).run([*inputs, *clocks])
+        shard = Shard(store, self.rules, self.wall, first=True)
+        shard.run([*inputs, *clocks])
         store.flush()
-        self.events += output.events
-        return output
+        self.events += shard.events
+        return shard
 
     def wait(self, length: int) -> None:
         for _ in range(-(-length // RULES.tick_ms)):
