@@ -112,7 +112,7 @@ def silver_readings(silver: DataFrame, shards: int) -> DataFrame:
     """Silver's rows as input of the shards: numbers and booleans (1, 0) of all signals in one map."""
     signals = signals_of(silver.schema, NumericType, BooleanType)
     pairs = [part for name in signals for part in (F.lit(name), F.col(f"`{name}`").cast("double"))]
-    measured = F.create_map(*pairs) if pairs else F.create_map().cast("map<string, double>")
+    measured = F.create_map(*pairs).cast("map<string, double>")  # of no signals, too
     return _input(
         silver.where(F.col("device").isNotNull() & F.col("received_at").isNotNull()),
         *("device", "type", "site", "seq"),

@@ -82,23 +82,18 @@ def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]
     own devices alone, would take a gateway for silent whose devices in other shards still send."""
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first: dict[tuple[str, int], int] = {}
-        schema = None
+        found = []
         for batch in batches:
-            schema = batch.schema
             # Arrow makes them unique: Python gets a few rows, and not one for each reading.
             steps = pc.divide(batch.column("ms"), rules.grid_ms)
             taken = {"gateway": batch.column("gateway"), "step": steps, "ms": batch.column("ms")}
-            for row in pa.table(taken).group_by(["gateway", "step"]).aggregate([("ms", "min")]).to_pylist():
-                key = row["gateway"], row["step"]
-                first[key] = min(row["ms_min"], first.get(key, row["ms_min"]))
+            found.append(pa.table(taken).group_by(["gateway", "step"]).aggregate([("ms", "min")]))
+            schema = batch.schema
             yield batch
-        if first:
-            rows = [
-                {"shard": shard, "kind": "clock", "ms": ms, "gateway": gateway}
-                for (gateway, _), ms in sorted(first.items())
-                for shard in range(shards)
-            ]
+        if found:
+            first = pa.concat_tables(found).group_by(["gateway", "step"]).aggregate([("ms_min", "min")])
+            clocks = [(it["gateway"], it["ms_min_min"]) for it in first.to_pylist()]
+            rows = [{"shard": n, "kind": "clock", "ms": ms, "gateway": of} for of, ms in clocks for n in range(shards)]
             yield pa.RecordBatch.from_pylist(rows, schema)
 
     return add

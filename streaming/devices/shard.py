@@ -43,7 +43,7 @@ class Shard:
     """One share, for one call at the processing time ``wall_ms``. ``first``: whether it is the one that reports what
     happens to gateways; they all see it.
 
-    After :meth:`run`, ``events`` are what happened, and ``changed`` the devices by name, None for one that is forgotten.
+    After :meth:`run`, ``events`` are what happened, ``changed`` the devices by name, None for one that was forgotten.
     """
 
     def __init__(self, store: Store, rules: Rules, wall_ms: int, *, first: bool) -> None:

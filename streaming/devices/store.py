@@ -69,8 +69,9 @@ class Store:
         self._kept = {key[0]: value for key, value in gateways.iterator()}  # as Spark has them
         self.gateways = {name: _to_gateway(name, value) for name, value in self._kept.items()}
         self._loaded: dict[str, Device | None] = {}  # None: there is none, or none any more
-        self._added: dict[tuple[str | None, int], list[str]] = {}  # devices that this call has put into a slot
-        self._all_slots: defaultdict[str | None, set[int]] | None = None
+        self._slots: dict[tuple[str | None, int], list[str]] = {}  # those looked into; empty: there is none any more
+        self._moments: defaultdict[str | None, set[int]] = defaultdict(set)  # by gateway, of the slots that are known
+        self._knows_all_slots = False
 
     def load(self, name: str) -> Device | None:
         if name not in self._loaded:
@@ -86,56 +87,56 @@ class Store:
 
     def plan(self, gateway: str | None, ms: int, name: str) -> None:
         """Puts a device into a slot."""
-        self._added.setdefault((gateway, ms), []).append(name)
-        if self._all_slots is not None:
-            self._all_slots[gateway].add(ms)
+        self._slot(gateway, ms).append(name)
+        self._moments[gateway].add(ms)
 
     def planned(self, gateway: str | None) -> set[str]:
         """The devices in all slots of a gateway, and some that were."""
-        return {name for ms in self._slots(gateway) for name in self._slot(gateway, ms)}
+        return {name for ms in self._slots_of(gateway) for name in self._slot(gateway, ms)}
 
     def next_slot(self, gateway: str | None) -> int | None:
-        return min(self._slots(gateway), default=None)
+        return min(self._slots_of(gateway), default=None)
 
     def take_due(self, gateway: str | None, until: float) -> Iterator[tuple[int, Device]]:
         """Each slot up to a moment with each of its devices, in order; removes the slots."""
-        for ms in sorted(it for it in self._slots(gateway) if it <= until):
-            names = self._slot(gateway, ms)
-            self._added.pop((gateway, ms), None)
-            if self._due.containsKey((gateway, ms)):
-                self._due.removeKey((gateway, ms))
-            self._slots(gateway).discard(ms)
+        for ms in sorted(it for it in self._slots_of(gateway) if it <= until):
+            names, self._slots[gateway, ms] = self._slot(gateway, ms), []
             for name in names:
                 if (device := self.load(name)) is not None:
                     yield ms, device
 
-    def _slots(self, gateway: str | None) -> set[int]:
-        # All are read when one has come to a slot, which it has not in each batch.
-        if self._all_slots is None:
-            self._all_slots = defaultdict(set)
-            for of, ms in (*self._due.keys(), *self._added):
-                self._all_slots[of].add(ms)
-        return self._all_slots[gateway]
-
     def _slot(self, gateway: str | None, ms: int) -> list[str]:
-        found = self._due.getValue((gateway, ms))
-        return [*(found[0] if found else ()), *self._added.get((gateway, ms), ())]
+        if (gateway, ms) not in self._slots:
+            found = self._due.getValue((gateway, ms))
+            self._slots[gateway, ms] = list(found[0]) if found else []
+        return self._slots[gateway, ms]
+
+    def _slots_of(self, gateway: str | None) -> list[int]:
+        if not self._knows_all_slots:  # they are read when one is due, which none is in many batches
+            self._knows_all_slots = True
+            for of, ms in self._due.keys():  # noqa: SIM118 (no dict)
+                self._moments[of].add(ms)
+        return [ms for ms in self._moments[gateway] if self._slots.get((gateway, ms)) != []]
 
     def flush(self) -> None:
         """Writes all into Spark's state. The store is not used after that."""
         for name, device in self._loaded.items():
-            if device is not None:
-                self._devices.updateValue((name,), _from_device(device))
-            elif self._devices.containsKey((name,)):
-                self._devices.removeKey((name,))
-        for slot in self._added:
-            self._due.updateValue(slot, (self._slot(*slot),))
+            _put(self._devices, (name,), None if device is None else _from_device(device))
+        for slot, names in self._slots.items():
+            _put(self._due, slot, (names,) if names else None)
         for name, gateway in self.gateways.items():
             if (changed := _from_gateway(gateway)) != self._kept.get(name):
                 self._gateways.updateValue((name,), changed)
         for name in self._kept.keys() - self.gateways.keys():
             self._gateways.removeKey((name,))
         self._meta.update((STATE_VERSION, *astuple(self.meta)))
+
+
+def _put(state: Any, key: tuple[Any, ...], value: tuple[Any, ...] | None) -> None:  # None: removes what is there
+    if value is not None:
+        state.updateValue(key, value)
+    elif state.containsKey(key):
+        state.removeKey(key)
 
 
 def _from_device(device: Device) -> tuple[Any, ...]:
