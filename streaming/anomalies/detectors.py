@@ -3,15 +3,10 @@
 Pure Python without Spark: a :class:`SignalModel` per device and signal, a :class:`Habit` per device, both small. All
 calls are quick and do no I/O; one thread at a time may use one.
 
-A reading is compared with the mean of its hour of the day, working days and weekends apart. Its distance from that mean
-is counted in deviations. The score is this distance in units of what the signal's own incidents have made usual: at
-least 3 deviations, 2 for the mean of the last readings. An incident that goes further moves the usual a fifth of the
-way there. The usual fades back.
-
-Found are outliers, one reading further off than usual; levels, the mean of the last 50 readings further off, though no
-single reading may be; and stuck sensors, one exact value for far longer than this signal ever kept one, if it had been
-changing. One alert per incident: it ends after 25 readings below the threshold. What is far off to one side for a day,
-in at least ``warm_up`` readings, is the new normal level. What is learned does not depend on ``threshold``.
+A reading's score is its distance from the mean of its hour of the day, in units of what is usual for the signal. An
+incident that goes further moves the usual, which then fades back. Found are outliers; levels, the mean of the last
+readings off though no single one may be; and stuck sensors. One alert per incident. docs/streaming.md has the figures.
+What is learned does not depend on ``threshold``.
 """
 
 from collections import deque
@@ -51,15 +46,14 @@ _QUIET: Final = 25  # readings that end an incident: half of those that the mean
 _RUNS: Final = 20  # changes of value before a signal can be stuck
 _LN2: Final = log(2)
 
-_GAPS = 32
-_FEWEST_GAPS = 8
-_USUAL_QUANTILE = 0.9
+_GAPS: Final = 32
+_FEWEST_GAPS: Final = 8
+_USUAL_QUANTILE: Final = 0.9
 """Of the gaps between a device's messages. Devices that send in bursts have many short gaps and a few long ones, and
 the long ones are their habit; but three outages among 32 gaps are not."""
-_FIRST_LOOK = 0.5
-_NEXT_LOOK = 0.25
-"""Of the limit, how much a look at a silent device may count at once. Two outages between two messages of a device that
-is alive count for less than its limit that way."""
+_FIRST_LOOK: Final = 0.5
+_NEXT_LOOK: Final = 0.25
+"""Of the limit, how much a look at a silent device may count: so two outages between two messages count for less."""
 
 Kind = Literal["outlier", "level", "stuck", "silence", "score"]
 
@@ -78,12 +72,11 @@ class Limits:
 
 
 class Verdict(NamedTuple):
-    """What is said of one reading. ``score``: how far it, or the mean of the last readings, is off, in units of what is
-    usual; ``expected`` and ``deviation``: what it was compared with, in the signal's unit."""
+    """What is said of one reading."""
 
     kind: Kind
-    score: float
-    expected: float
+    score: float  # how far it, or the mean of the last readings, is off, in units of what is usual
+    expected: float  # what it was compared with, in the signal's unit, as is the deviation
     deviation: float
 
 
@@ -224,7 +217,7 @@ class SignalModel:
 
     def _count_run(self, off: float, distance: float, when_us: int) -> None:  # distance: off in deviations
         """Keeps for how long, and how far, readings have been off to one side."""
-        side = 1 if distance >= _USUAL else -1 if distance <= -_USUAL else 0
+        side = int(distance >= _USUAL) - int(distance <= -_USUAL)
         if side * self.off_run > 0:
             self.off_run += side
             self.off_sum += off
@@ -232,11 +225,11 @@ class SignalModel:
             self.off_run, self.off_sum, self.run_from_us = side, off, when_us
 
     def _move(self) -> float:
-        """Takes the level of the run for the normal one; returns by how much it differs. Working days and
-        weekends move apart, or the first weekend would take the working days along."""
+        """Takes the level of the run for the normal one; returns by how much it differs."""
         moved = self.off_sum / abs(self.off_run)
-        kind = slice(0, 24) if self.slot < 24 else slice(24, SLOTS)
-        self.means[kind] = [mean + moved for mean in self.means[kind]]
+        # Working days and weekends apart, or the first weekend would take the working days along.
+        days = slice(0, 24) if self.slot < 24 else slice(24, SLOTS)
+        self.means[days] = [mean + moved for mean in self.means[days]]
         self.off_run, self.mean_off = 0, 0.0
         return moved
 
@@ -260,10 +253,9 @@ class SignalModel:
 class Habit:
     """How often a device speaks, and for how long it has not.
 
-    Two clocks: gaps are measured between receive times; silence is counted on the stream's clock, which stands still
-    when nothing comes from anybody. Where that clock jumps (the first records after an outage, a backlog read at once),
-    a look counts no more than what had been planned until it, so an outage is nobody's silence. Spark's state has the
-    fields behind the first two, in this order.
+    Gaps are measured between receive times. Silence is counted on the stream's clock, which stands still when nothing
+    comes from anybody. Where that clock jumps, a look counts no more than what had been planned until it, so an outage
+    is nobody's silence. Spark's state has the fields behind the first two, in this order.
     """
 
     _limits: Limits
@@ -306,8 +298,8 @@ class Habit:
         return self.look_at_us
 
     def look(self, now_us: int) -> Silence | None:
-        """A planned look has come; the silence, once, if it has become one. Plan again afterwards. ``now_us``: the
-        stream's clock, which may be far past the look."""
+        """The silence, once, where it has become one by a planned look. Plan again afterwards. ``now_us``: the stream's
+        clock, which may be far past the look."""
         planned, self.look_at_us = self.look_at_us, 0
         usual_us = self.usual_us
         if usual_us is None or self.reported:

@@ -41,12 +41,9 @@ from streaming.runtime.checkpoint import prepare_checkpoint
 from streaming.silver.schema import signals_of
 
 QUERY: Final = "anomalies"
-_CLOCK_SLACK: Final = "10 seconds"
-"""How far silver's own clock may go back, after an NTP step or on another driver."""
-_MOST_SPANS: Final = 50
-"""Stretches that a MERGE's condition names one by one."""
-_FILES_PER_BATCH: Final = "64"
-"""Of silver's files, a batch takes at most so many: a first start beside a large table must not take it at once."""
+_CLOCK_SLACK: Final = "10 seconds"  # by which silver's own clock may go back, after an NTP step or on another driver
+_MOST_SPANS: Final = 50  # stretches that a MERGE's condition names one by one
+_FILES_PER_BATCH: Final = "64"  # of silver's: a first start beside a large table must not take it at once
 
 
 def limits_of(settings: AnomalySettings) -> Limits:
@@ -62,8 +59,7 @@ def limits_of(settings: AnomalySettings) -> Limits:
 
 
 def measured(silver: DataFrame, signals: Sequence[str]) -> DataFrame:
-    """What the detectors read of silver: device, type, three moments in microseconds, ``ingested_at``, ``record_id``,
-    and the signals as doubles in one array."""
+    """What the detectors read of silver; moments in microseconds, the signals as doubles in one array."""
     return silver.where(F.col("device").isNotNull()).select(
         "device",
         "type",
@@ -78,7 +74,7 @@ def measured(silver: DataFrame, signals: Sequence[str]) -> DataFrame:
 
 def kafka_records(rows: DataFrame, gateway: str) -> DataFrame:
     """Alerts and scores as records: key is the device, value JSON without nulls, headers as the gateway's own records
-    have them; ``alert_id`` is the message id, of kind ``device``: the same again means the same alert again."""
+    have them. The message id is ``alert_id``."""
     fields = [F.col(name) for name in ANOMALIES.names[:-3]]
     value = F.to_json(F.struct(*fields), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"})
 

@@ -1,5 +1,5 @@
-"""The detectors of a device as a stateful processor of Spark: rows in, alerts and scores out, and between batches the
-bytes that Spark keeps. Spark's Python workers load this module, and with it as little as can be."""
+"""The detectors of a device as a stateful processor of Spark, and as the bytes that Spark keeps of them. Spark's Python
+workers load this module, and with it as little as can be."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ _ROW = Row(*ANOMALIES.names)
 
 
 class Detect(StatefulProcessor):
-    """The detectors of one device after the other, each with the state that Spark kept of it.
-
-    ``score_from``: scores below are not put out, unless they are alerts.
-    """
+    """The detectors of one device after the other. Scores below ``score_from`` are put out where they are alerts."""
 
     def __init__(self, limits: Limits, signals: tuple[str, ...], score_from: float) -> None:
         self._limits, self._names, self._score_from = limits, signals, score_from

@@ -33,10 +33,9 @@ class Worker(NamedTuple):
 class Gateway:
     """A gateway as its records show it. What a method returns are the events that it makes.
 
-    It has two clocks. *Alive* is the newest sign of life, a reading or an entry in the ledger: if it stands still for
-    too long, the gateway is away. *Progress* is how far its readings are known: a device is judged by it alone, so
-    that a silver job that is behind makes nobody offline. Where the ledger says that nothing was acknowledged since
-    the newest reading, progress follows the ledger.
+    It has two clocks. *Alive* is the newest sign of life, a reading or an entry in the ledger. *Progress* is how far
+    its readings are known: a device is judged by it alone, so a silver job that is behind makes nobody offline. Where
+    the ledger says that nothing was acknowledged since the newest reading, progress follows the ledger.
     """
 
     name: str

@@ -5,9 +5,8 @@ the order of :func:`order`, gateways' clocks included. So the same input gives t
 is cut into batches, as long as each batch ends at one moment for all sources. Only silence of everything needs
 processing time, which counts while the job runs (:meth:`Shard.run`).
 
-Where the ledger, or births and deaths, are read ahead of silver or behind it, what readings say stays the same: values,
-times, sequence numbers, the gateway. States and events do not: a birth that is read ahead hides the silence before it,
-and one that is read behind comes after the verdict.
+Where the ledger, or births and deaths, are read ahead of silver or behind it, what readings say stays the same. States
+and events do not: a birth that is read ahead hides the silence before it.
 
 A device is looked at by the progress of its own gateway, and once in ``Rules.forget_after_ms`` by everybody's: so it is
 forgotten even if nothing is heard of its gateway any more.
@@ -24,8 +23,7 @@ from streaming.devices.records import Event, Presence, Reading, Rules, moment
 from streaming.devices.state import Device
 from streaming.devices.store import Store
 
-_COARSE_MS: Final = 3_600_000
-"""Far dues are kept by the hour: a month of them is 720 slots."""
+_COARSE_MS: Final = 3_600_000  # far dues are kept by the hour: a month of them is 720 slots
 
 
 class Clock(NamedTuple):
@@ -172,7 +170,7 @@ class Shard:
             self._put(device, [], changed=False)
 
     def _put(self, device: Device, events: list[Event], *, changed: bool = True) -> None:
-        """Keeps a device with the slots in which it is due; puts out the events, and the device if it ``changed``."""
+        """Keeps a device and when it is due; puts out the events, and the device if it ``changed``."""
         self.events += events
         if changed:
             self.changed[device.name] = device

@@ -35,8 +35,8 @@ from streaming.runtime.checkpoint import prepare_checkpoint
 QUERY: Final = "gold"
 _MOST_NAMED: Final = 8  # stretches with their keys: Spark compiles the condition anew for each batch
 _MOST_PANES: Final = 500_000
-"""Touched panes that are handed to every task, some 100 bytes each; beyond, all panes of the touched times are computed
-again, which gives the same rows and costs less than sorting readings by key."""
+"""Touched panes that are handed to every task, some 100 bytes each. Beyond, all panes of the touched times are
+computed: the same rows, and cheaper than to sort readings by key."""
 _BATCH_BYTES: Final = "1g"  # of silver's files: a table that has been there for years is taken in pieces
 _HOUR_US: Final = 3_600_000_000
 _KEY: Final = ("window_date", "window", "window_start", "level", "key", "signal")
@@ -77,8 +77,7 @@ class _Gold:
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
-    """Starts the query and returns it. Raises ConfigError if there is no table silver yet, or if the checkpoint was
-    begun with other windows."""
+    """Starts the query and returns it. Raises ConfigError without silver, or if the checkpoint has other windows."""
     stream = settings.stream
     lake_tables.existing(spark, stream, "silver", job="silver")
     gold = _Gold(spark, settings)
@@ -214,14 +213,13 @@ def _within(date: str, time: str, stretches: Sequence[_Stretch], key: str | None
 
 def _merge(gold: _Gold, rows: DataFrame, reach: Sequence[_Stretch]) -> None:
     """Puts the rows in the place of those of the same window, level, key and signal; deletes those without readings.
-
-    What has not changed is not written. Time and key are said once more, for the files that have to be looked into.
-    """
+    What has not changed is not written."""
     same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
     differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in _VALUES)
+    files = _within("t.window_date", "t.window_start", reach, "t.key")  # that have to be looked into
     gold.table.merge(
         rows,  # MERGE reads them twice, and keeps them for that
-        f"({_within('t.window_date', 't.window_start', reach, 't.key')}) AND {same}",
+        f"({files}) AND {same}",
         "WHEN MATCHED AND s.readings = 0 THEN DELETE",
         f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in _VALUES)}",
         "WHEN NOT MATCHED AND s.readings > 0 THEN INSERT *",
