@@ -247,19 +247,20 @@ def _devices(changes: DataFrame, batch: int) -> DataFrame:
 def _topics(settings: Settings) -> tuple[str, ...]:
     """The Kafka topics to read beside silver, the ledger first; empty if silver is all."""
     devices, ledger = settings.stream.devices, settings.ledger
-    if ledger.topic and ledger.topic in devices.presence_topics:
+    topics = tuple(dict.fromkeys(devices.presence_topics))
+    if ledger.topic and ledger.topic in topics:
         raise ConfigError(
             f"stream.devices.presence_topics names {ledger.topic!r}, which is ledger.topic: no device's birth is there."
             " Name the Kafka topic of the route that takes births and deaths."
         )
     if not devices.heartbeats or not ledger.topic:
-        return tuple(dict.fromkeys(devices.presence_topics))
+        return topics
     if devices.gateway_after < 2 * ledger.interval:
         raise ConfigError(
             f"stream.devices.gateway_after is {devices.gateway_after}, but a gateway writes to its ledger every"
             f" {ledger.interval} only (ledger.interval): it would be lost again and again. Give it several intervals."
         )
-    return (ledger.topic, *dict.fromkeys(devices.presence_topics))
+    return (ledger.topic, *topics)
 
 
 def _ms(length: timedelta) -> int:

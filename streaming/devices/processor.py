@@ -59,21 +59,17 @@ class ShardProcessor(StatefulProcessor):
         self._handle, self._variables = handle, variables(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803 (Spark's names)
-        return self._run_shard(key[0], [one for row in rows if (one := _input(row)) is not None], timerValues)
-
-    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
-        return self._run_shard(key[0], [], timerValues)
-
-    def _run_shard(self, shard: int, inputs: list[Input], timer_values: TimerValues) -> Iterator[Row]:
-        wall_ms = timer_values.getCurrentProcessingTimeInMs()
-        store = Store(*self._variables)
-        share = Shard(store, self._rules, wall_ms, first=shard == 0)
-        share.run(inputs)
+        wall_ms, store = timerValues.getCurrentProcessingTimeInMs(), Store(*self._variables)
+        share = Shard(store, self._rules, wall_ms, first=key[0] == 0)
+        share.run(one for row in rows if (one := _input(row)) is not None)
         if store.meta.timer_ms <= wall_ms:  # it has fired, or none was set
             store.meta.timer_ms = wall_ms + self._rules.tick_ms
             self._handle.registerTimer(store.meta.timer_ms)
         store.flush()
         return _rows(share)
+
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
+        return self.handleInputRows(key, iter(()), timerValues)
 
 
 def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -7,11 +7,7 @@ from streaming.devices.gateways import Gateway
 from streaming.devices.records import Event, Presence, Reading, Rules, moment
 from streaming.devices.sequence import Sequence
 
-State = Literal["online", "offline", "unknown"]
-ONLINE: Final = "online"
-OFFLINE: Final = "offline"
-UNKNOWN: Final = "unknown"  # its gateway is away, so nothing can be said of the device
-
+State = Literal["online", "offline", "unknown"]  # unknown: its gateway is away, so nothing can be said of it
 _AFTER_DEATH_MS: Final = 10_000
 """A reading that was received so shortly after the device's death was on its way when the device went: it does not
 bring the device back. A birth always does."""
@@ -25,7 +21,7 @@ class Device:
     type: str | None = None
     site: str | None = None
     gateway: str = ""
-    state: State = ONLINE
+    state: State = "online"
     reason: str = "reading"
     since_ms: int = 0
     seen_ms: int | None = None
@@ -67,15 +63,15 @@ class Device:
             self.seen_ms = reading.received_ms
             self.type, self.site, self.gateway = reading.type, reading.site, reading.gateway
             late = self.reason == "death" and reading.received_ms <= (self.death_ms or 0) + _AFTER_DEATH_MS
-            if self.state == UNKNOWN or (self.state == OFFLINE and not late):
-                events += self._change_state(ONLINE, reading.received_ms, "reading", "readings come again", rules)
+            if self.state == "unknown" or (self.state == "offline" and not late):
+                events += self._change_state("online", reading.received_ms, "reading", "readings come again", rules)
         return events
 
     def hear(self, presence: Presence, rules: Rules) -> list[Event]:
-        """Notes a birth or a death. One that is older than the newest known changes nothing: two nodes of
-        a broker may tell of the end of the old connection after the begin of the new one."""
+        """Notes a birth or a death. An older one than is known changes nothing: two nodes of a broker may tell of the
+        end of a connection after the begin of the next."""
         at, kind, events = presence.received_ms, "birth" if presence.online else "death", []
-        state: State = ONLINE if presence.online else OFFLINE
+        state: State = "online" if presence.online else "offline"
         if self.is_new:
             self.since_ms, self.state, self.reason = at, state, kind
             events.append(self._event(at, "first_seen", f"by a {kind}", presence.gateway))
@@ -96,17 +92,18 @@ class Device:
     def judge(self, gateway: Gateway, rules: Rules) -> list[Event]:
         """What the progress of its gateway's stream brings: silence, gaps old enough to be told, an end of flapping."""
         now = gateway.progress(rules)
-        events = [
-            self._event(gap.opened_ms + rules.gap_after_ms, "gap", _range(gap.low, gap.high), self.gateway)
-            for gap in self.sequence.tell(now, rules.gap_after_ms)
-        ]
-        if self.state != OFFLINE and self.seen_ms is not None:
+        events = []
+        for gap in self.sequence.tell(now, rules.gap_after_ms):
+            count = gap.high - gap.low + 1
+            detail = f"{gap.low} is missing" if count == 1 else f"{gap.low} to {gap.high} are missing ({count})"
+            events.append(self._event(gap.opened_ms + rules.gap_after_ms, "gap", detail, self.gateway))
+        if self.state != "offline" and self.seen_ms is not None:
             heard = max(self.seen_ms, self.birth_ms or 0)
             deadline = gateway.deadline(heard, rules.offline_after_ms)
             if now >= deadline:
-                events += self._change_state(OFFLINE, deadline, "silence", f"no reading since {moment(heard)}", rules)
-            elif gateway.is_away and self.state == ONLINE:
-                events += self._change_state(UNKNOWN, max(gateway.away_ms, self.since_ms), "gateway", "", rules)
+                events += self._change_state("offline", deadline, "silence", f"no reading since {moment(heard)}", rules)
+            elif gateway.is_away and self.state == "online":
+                events += self._change_state("unknown", max(gateway.away_ms, self.since_ms), "gateway", "", rules)
         return events + self.calm(now, rules)
 
     def calm(self, now: int, rules: Rules) -> list[Event]:
@@ -119,9 +116,9 @@ class Device:
     def next_due(self, gateway: Gateway, rules: Rules) -> int | None:
         """The progress of its gateway at which it is to be judged again; None if it changes nothing."""
         due = []
-        if self.state == ONLINE and self.seen_ms is not None:
+        if self.state == "online" and self.seen_ms is not None:
             due.append(gateway.deadline(max(self.seen_ms, self.birth_ms or 0), rules.offline_after_ms))
-        elif self.state == UNKNOWN:
+        elif self.state == "unknown":
             due.append(gateway.progress(rules) + rules.offline_after_ms)
         if (gap := self.sequence.due(rules.gap_after_ms)) is not None:
             due.append(gap)
@@ -155,7 +152,7 @@ class Device:
         if was == state:
             return []
         self.state, self.since_ms, self.reason = state, at_ms, reason
-        if state == UNKNOWN or (was == UNKNOWN and state == ONLINE):
+        if state == "unknown" or (was == "unknown" and state == "online"):
             return []  # its gateway went and came: the gateway's event says it
         self.transitions += 1
         events = [self._event(at_ms, state, f"{reason}: {detail}" if detail else reason, self.gateway)]
@@ -169,7 +166,3 @@ class Device:
 
     def _event(self, at_ms: int, event: str, detail: str, gateway: str) -> Event:
         return Event(at_ms, event, self.name, gateway or None, detail)
-
-
-def _range(low: int, high: int) -> str:
-    return f"{low} is missing" if low == high else f"{low} to {high} are missing ({high - low + 1})"

@@ -97,7 +97,7 @@ def create(spark: SparkSession, settings: Settings) -> DeltaTable:
     # With deletion vectors: an open window is replaced in every batch, and would else take the other rows of its file
     # along, all day long.
     properties = {"delta_enableDeletionVectors": "true", "delta_autoOptimize_autoCompact": "true"}
-    table.create(gold_transforms.GOLD, gold_transforms.GOLD_PARTITIONS, **properties)
+    table.create(gold_transforms.GOLD, ("window_date",), **properties)
     return table
 
 

@@ -34,8 +34,6 @@ GOLD: Final = columns(
 """The table: one row per window, level, key and signal that has a reading. ``stddev`` is of a sample, null for a single
 reading; ``first`` and ``last`` are by event time, of equal ones by Kafka's offset."""
 
-GOLD_PARTITIONS: Final = ("window_date",)
-
 _SERIES: Final = ("level", "key", "signal")
 _FIGURES: Final = ("readings", "mean", "min", "max", "stddev", "first", "last")
 
