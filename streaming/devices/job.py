@@ -137,7 +137,7 @@ def beats(records: DataFrame, ledger: str, shards: int) -> DataFrame:
 
 
 def presence(records: DataFrame, ledger: str, shards: int) -> DataFrame:
-    """Births and deaths, not looked at yet (``device_presence``). Whose it is says the header ``gateway.device``, else
+    """Births and deaths, not looked at yet (``parse_presence``). Whose it is says the header ``gateway.device``, else
     the record's key, else EMQX's ``clientid``; a record that does not say is left out."""
     device = F.coalesce(
         header(GATEWAY_DEVICE),
