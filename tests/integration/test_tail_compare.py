@@ -167,6 +167,21 @@ def test_two_topics_are_compared(kafka: KafkaCluster, unique: str, settings: Pat
     assert consumer_groups(kafka.bootstrap) <= before
 
 
+@pytest.mark.usefixtures("settings")
+def test_what_the_left_delayed_beyond_since_may_only_seem_to_be_missing(
+    kafka: KafkaCluster, unique: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.records.compare._GRACE_MS", -600_000)  # nothing is too recent
+    left, right = create(kafka, {f"{unique}-left": 1, f"{unique}-right": 1})
+    alter_topic(kafka.bootstrap, left, "message.timestamp.type", "LogAppendTime")
+    produce(kafka.bootstrap, left, ["delayed"])
+    produce(kafka.bootstrap, right, ["delayed"], timestamp=(int(time.time()) - 7200) * 1000)
+    words = ["compare", "--left", left, "--right", right, "--since"]
+    assert main([*words, "1h"]) == ExitStatus.MISSING_MESSAGES
+    assert "(LogAppendTime)" in capsys.readouterr().out
+    assert main([*words, "3h"]) == ExitStatus.OK
+
+
 @pytest.mark.parametrize("qos", [0, 2])
 def test_simulated_devices_publish_what_they_say(
     mqtt_broker: MqttBroker, capsys: pytest.CaptureFixture[str], settings: Path, unique: str, qos: int

@@ -18,6 +18,9 @@ from gateway.tools.migration.identity import Identity, Reader, parse_identity
 
 _SLACK_MS = 60_000  # the longest time between the stamps of two bridges for one message
 _GRACE_MS = 10_000  # the other bridge may still write younger messages
+_DELAYED = """\
+The left has the times of writing (LogAppendTime). What its bridge delayed may be on the right with a time before
+--since: compare from an earlier --since, of a time without a delay."""
 _EPILOG = """\
 examples:
   gateway compare --left emqx.telemetry --right telemetry --since 1h
@@ -92,8 +95,9 @@ async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, S
     )
     with tempfile.TemporaryDirectory(prefix="gateway-compare-") as folder, Table(Path(folder)) as table:
         # The left side first: its messages have the time of reading to reach the right side.
+        stamped: dict[Side, bool] = {}
         for side, (topic, settings, reader) in sides.items():
-            await _read(table, side, topic, settings, reader, (arguments.since, arguments.until))
+            stamped[side] = await _read(table, side, topic, settings, reader, (arguments.since, arguments.until))
         progress("matching")
         comparison = await asyncio.to_thread(table.compare, span, (arguments.left, arguments.right))
         progress("")
@@ -101,13 +105,16 @@ async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, S
         print_json({"left": arguments.left, "right": arguments.right, **dataclasses.asdict(comparison)})
     else:
         print(_text(comparison, arguments.left, arguments.right))
+        if comparison.only_left and arguments.since is not None and stamped["left"]:
+            print(_DELAYED)
     return comparison.exit_status
 
 
 async def _read(
     table: Table, side: Side, topic: str, settings: Settings, reading: Reader, bounds: tuple[int | None, int | None]
-) -> None:
-    """Read the side's topic into the table. ``bounds`` are --since and --until."""
+) -> bool:
+    """Read the side's topic into the table; whether the broker stamped a record. ``bounds``: --since and --until."""
+    stamped = False
     since_ms, until_ms = bounds
     async with (
         kafka_login(settings.kafka) as login,
@@ -120,10 +127,12 @@ async def _read(
             late = until_ms is not None and record.timestamp_ms >= until_ms + _SLACK_MS
             if late and not record.stamped_by_broker:  # what a spool delayed has the time of its writing then
                 continue  # not the end: what a spool delayed lies behind younger records
+            stamped = stamped or record.stamped_by_broker
             table.add(side, record.place.partition, record.place.offset, record.timestamp_ms, reading.read(record))
             if table.records[side] % 50_000 == 0:
                 progress(f"{side}: {table.records[side]:,} of {total:,} records of {topic}")
     table.flush(side)
+    return stamped
 
 
 def _text(found: Comparison, left: str, right: str) -> str:
