@@ -141,7 +141,13 @@ class ClusterAdmin:
             codes = {answer.error_code, *(code for _, many, _ in answer.responses for _, code, *_ in many)}
             assert codes == {0}, [for_code(code).__name__ for code in codes]
 
-        asyncio.run(self._with_client(ask))
+        def asked() -> bool:
+            with contextlib.suppress(KafkaError, ClientError, OSError, TimeoutError):  # asking again does no harm
+                asyncio.run(self._with_client(ask))
+                return True
+            return False
+
+        wait_until(asked, f"the controller has heard how {topic} is to move")
         wanted = [list(nodes) for nodes in assignment]
         wait_until(
             lambda: [list(found.replicas) for _, found in sorted(self._described(topic).items())] == wanted,
