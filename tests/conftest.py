@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, register_random, settings
 
+from bridge import backoff
 from tests.command_line import cli  # noqa: F401 - the fixture
 from tests.order import (  # noqa: F401 - hooks, too
     pytest_collection_modifyitems,
@@ -19,6 +20,7 @@ from tests.unclosed import pytest_runtest_teardown  # noqa: F401 - pytest takes 
 # How fast examples are drawn, and how long one takes, is a matter of what else the machine does.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+register_random(backoff._random)  # an example that failed fails again
 
 # Where nothing has configured logging, structlog draws each traceback in colours with all local variables: a third of a
 # second for each defect that a test provokes.

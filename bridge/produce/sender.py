@@ -148,7 +148,7 @@ class Sender:
         self._number = 0  # producers started so far
         self._state = SenderState.NEW
         self._failures: dict[PartitionQueue, BridgeError] = {}  # for which the producer is replaced
-        self._waiting: set[PartitionQueue] = set()  # without a leader, held, or over a quota
+        self._waiting: dict[PartitionQueue, None] = {}  # without a leader, held, or over a quota
         self._recovery: asyncio.Task[None] | None = None  # ``_recover``
         self._watch: asyncio.Task[None] | None = None  # ``_watch_deadlines``
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -479,14 +479,14 @@ class Sender:
     # --- waiting -----------------------------------------------------------------------------------
 
     def _wait(self, queue: PartitionQueue) -> None:
-        self._waiting.add(queue)
+        self._waiting[queue] = None
         if self._retry_timer is None and self._state is not SenderState.CLOSED:
             self._retry_timer = asyncio.get_running_loop().call_later(LEADER_INTERVAL_S, self._retry_waiting)
 
     def _retry_waiting(self) -> None:
         """The timer of ``_wait``: try every waiting queue again."""
         self._retry_timer = None
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         try:
             for queue in waiting:
                 self.resume(queue)

@@ -75,7 +75,7 @@ class Replay:
         self._spans: dict[Span, Replayed] = {}  # their rows on disk
         self._unsettled_spans: Counter[PartitionQueue] = Counter()  # number of unsettled spans by queue
         self.problem: str | None = None  # why nothing can be read at the moment
-        self._held_back: set[PartitionQueue] = set()  # queues that wait for memory
+        self._held_back: dict[PartitionQueue, None] = {}  # queues that wait for memory
         self._bytes = 0  # read back and not settled
         self._next_load_ns = 0  # the rate allows no read before
         self._loader: asyncio.Task[None] | None = None  # ``_load_all``
@@ -145,7 +145,7 @@ class Replay:
         self._bytes -= replayed.size
         self.settled.set()
         if self._held_back:
-            held_back, self._held_back = self._held_back, set()
+            held_back, self._held_back = self._held_back, {}
             for queue in held_back:
                 self.want(queue)
 
@@ -159,7 +159,7 @@ class Replay:
         if backlog is None or not backlog.behind or backlog.is_loading or not self._may_read:
             return
         if self._bytes >= AHEAD_BYTES and self._unsettled_spans[queue]:
-            self._held_back.add(queue)
+            self._held_back[queue] = None
             return
         backlog.is_loading = True
         self._wanted.append(queue)

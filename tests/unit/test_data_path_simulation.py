@@ -3,6 +3,7 @@
 ``GATEWAY_SIMULATIONS=1000`` runs more seeds than the suite does.
 """
 
+import asyncio
 import os
 from typing import Any
 from unittest.mock import patch
@@ -33,6 +34,20 @@ async def test_where_nothing_goes_wrong_every_record_is_there_exactly_once(seed:
     fates = [message.fate for message in world.messages]
     assert world.gateway.ledger.filtered == fates.count(None)
     assert world.gateway.ledger.dead_lettered == fates.count(DEAD_LETTERS)
+
+
+def test_a_seed_is_the_same_story_each_time() -> None:
+    ends: list[tuple[Any, float]] = []
+
+    @manual_time
+    async def run(seed: int) -> None:
+        world = World(seed)
+        await world.run(400)
+        ends.append((world.random.getstate(), asyncio.get_running_loop().time()))
+
+    for seed in (4, 4, 5, 5, 5):
+        run(seed)
+    assert ends == [ends[0]] * 2 + [ends[2]] * 3
 
 
 def test_states_change_as_their_tables_say_and_every_change_happens() -> None:
