@@ -112,6 +112,7 @@ def test_what_stands_too_high(rig: Rig, changes: dict[str, object], kind: str) -
 def test_little_of_each_is_nothing(rig: Rig) -> None:
     rig.pass_by(1, batches(1, 99))
     rig.metrics.mqtt_disconnects.child("taken_over").value += 1
+    rig.metrics.mqtt_disconnects.child("closed").value += 5  # three in all for each of two sessions
     rig.metrics.intercepts.child("mask", "passed").value += 999
     rig.metrics.intercepts.child("mask", "error").value += 1
     spool = SpoolView(10, 1000, 5, oldest_s=899.0)

@@ -35,14 +35,15 @@ def test_no_sample_is_lost_or_changed(accept: str, parse: Callable[[str], Iterab
     texts = {str(number): encode(worker_metrics(number * 10)).decode() for number in range(3)}
     merged = merge(list(texts.items()))
     found = {}
-    names = []
+    described = []
     for family in parse(merged):
-        names.append(family.name)
+        described.append((family.name, family.type, family.documentation))
         for sample in family.samples:
             key = sample.name, tuple(sorted(sample.labels.items()))
             assert key not in found, f"{key} is there twice"
             found[key] = sample.value
-    assert len(names) == len(set(names)), "each family stands together and is described once"
+    first = [(family.name, family.type, family.documentation) for family in parse(texts["0"])]
+    assert described == first, "each family stands together and is described once"
     expected = {
         (sample.name, tuple(sorted({**sample.labels, "worker": worker}.items()))): sample.value
         for worker, text in texts.items()
