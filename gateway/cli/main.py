@@ -126,9 +126,12 @@ def _run(words: list[str]) -> int:
         _mention(str(error))
         return int(error.exit_status)
     except OSError as error:
-        if error.errno not in _UNUSABLE or error.filename is None:
+        if error.errno == errno.ENOENT and error.filename is None and error.strerror == os.strerror(errno.ENOENT):
+            _mention("The current folder is not there any more. Change to another one.")  # of os.getcwd
+        elif error.errno in _UNUSABLE and error.filename is not None:
+            _mention(f"{error.filename}: {error.strerror}. Is the path right, and may this user use it?")
+        else:
             raise
-        _mention(f"{error.filename}: {error.strerror}. Is the path right, and may this user use it?")
         return ExitStatus.FAILED
 
 

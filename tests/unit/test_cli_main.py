@@ -198,6 +198,24 @@ def test_a_standard_stream_may_be_closed_or_full(
     assert out in ended.stdout
 
 
+def test_a_removed_current_folder_is_named(tmp_path: Path) -> None:
+    words = [
+        "sh",
+        "-c",
+        'cd "$1" && rmdir "$1" && shift && exec "$@"',
+        "sh",
+        tmp_path / "gone",
+        *GATEWAY,
+        "dev",
+        "status",
+    ]
+    (tmp_path / "gone").mkdir()
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, env=own_environment(), check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("gateway: The current folder is not there any more. Change to another one.\n")
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     "words", ["verify", "verify --commands", "dlq list", "dlq replay", "compare --left a --right b"]
 )
