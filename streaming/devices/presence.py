@@ -49,8 +49,6 @@ def _by_topic(topic: str) -> bool | None:  # True: a birth; False: a death; None
 def _by_fields(fields: dict[str, object]) -> bool | None:  # True: a birth; False: a death; None: neither
     for name in _FIELDS:
         value = fields.get(name)
-        if isinstance(value, bool):
-            return value
         if isinstance(value, str | int) and (online := _word(str(value))) is not None:
             return online
     if "clientid" in fields and ("disconnected_at" in fields or "connected_at" in fields):

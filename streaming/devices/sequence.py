@@ -83,10 +83,9 @@ class Sequence:
             return closed
         if device_ms > self.last_ms or device_ms < _CLOCK_UNSET_MS <= self.last_ms:  # a lower number at a later time
             self._restart(seq, device_ms)
-        elif seq < self.first and self.first - seq <= WINDOW:  # from before the first that came
-            opened_to = self.first - 1
+        elif 0 < self.first - seq <= WINDOW:  # from before the first that came
+            self._open(self.life, seq + 1, self.first - 1, received_ms)
             self.first, self.first_ms = seq, device_ms
-            self._open(self.life, seq + 1, opened_to, received_ms)
         elif seq < self.first or (self.given_up_to is not None and seq <= self.given_up_to):
             self.too_late += 1
         else:
