@@ -278,7 +278,7 @@ class TestFiles:
         everybody(acl, "allow", "a")
         Path("rules.json").write_text("mine")
         acl("export", "rules.json", status=ExitStatus.USAGE)
-        assert "File exists" in acl.errors
+        assert "is there already" in acl.errors
         assert Path("rules.json").read_text() == "mine"
 
 

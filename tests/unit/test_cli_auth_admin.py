@@ -219,7 +219,7 @@ class TestFiles:
         run("user", "add", "ann", "--password-file", "password")
         assert "2 users" in run("user", "export", "users.jsonl").out
         assert stat.S_IMODE((folder / "users.jsonl").stat().st_mode) == 0o600
-        assert "File exists" in run("user", "export", "users.jsonl", wanted=ExitStatus.USAGE).err
+        assert "is there already" in run("user", "export", "users.jsonl", wanted=ExitStatus.USAGE).err
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
             assert "No space" in run("user", "export", "half.jsonl", wanted=ExitStatus.USAGE).err

@@ -95,6 +95,8 @@ def new_file(name: str) -> Iterator[TextIO]:
     try:
         with durable.new_file(Path(name), 0o600) as file:
             yield file
+    except FileExistsError:
+        raise UsageError(f"{shown(name)} is there already, and is left as it is: name another file.") from None
     except OSError as error:
         raise UsageError(f"{shown(name)} cannot be written: {error.strerror}.") from error
 

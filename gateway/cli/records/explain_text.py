@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from bridge import wire
 from bridge.commands.model import StatusRecord
 from bridge.commands.ports import Outgoing
+from config.numbers import many
 from config.settings import Settings
 from config.tables.commands import CommandSettings
 from gateway.base.moments import moment, moment_ms
@@ -147,7 +148,8 @@ def _record(one: Written, told: Explanation, settings: Settings) -> Iterator[str
     value = "null (a tombstone)" if one.value is None else f"{len(one.value)} bytes"
     yield f"value: {value}{f', {shown(one.value)}' if one.value else ''}"
     when = "the time of receipt" if one.timestamp_ms == told.received_ms else moment_ms(one.timestamp_ms)
-    yield f"timestamp: {when}{'' if not one.headers else f'; {len(one.headers)} headers'}"
+    headers = f"; {many(len(one.headers), 'header')}" if one.headers else ""
+    yield f"timestamp: {when}{headers}"
     for name, content in one.headers:
         yield f"  {name} = {shown(content)}"
     yield f"compressed with {settings.kafka.compression}, acknowledged to EMQX when Kafka has it (acks=all)"
