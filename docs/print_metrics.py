@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
-from streaming.metric_names import SERIES, Series
+from streaming.metrics import SERIES, Series
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ def _describe(definition: Definition[Any] | Series) -> Iterator[str]:
 
 def _kind(definition: Definition[Any] | Series) -> Iterator[str]:
     """What neither the name nor the meaning tells: the buckets of a histogram."""
-    if definition.bounds:
+    if not isinstance(definition, Series) and definition.bounds:
         yield f"histogram, {len(definition.bounds)} buckets up to {definition.bounds[-1]:g}"
 
 

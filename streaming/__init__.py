@@ -21,8 +21,7 @@ Without pyspark, for those who start a job or read what it prints: ``options``, 
     job.py            what every job is given, and what it gives back
     jvm.py            what is done by the JVM behind a session, past pyspark's public face
     lake_tables.py    the lake's tables, a function each
-    metric_names.py   every metric of a Spark job: name, kind, unit, labels, meaning
-    metrics.py        what the running queries tell Prometheus
+    metrics.py        what the running queries tell Prometheus: every metric's name, meaning and value
     options.py        the command lines of jobs and tools
     progress.py       the lines a Spark job writes to standard output while it runs: one JSON object each
     run.py            the process of a job or a tool: signals, progress lines, exit status

@@ -14,16 +14,13 @@ from streaming.progress import Event
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    emit: Callable[[Event], None]
-    """Writes a progress line. May be called from any thread."""
+    emit: Callable[[Event], None]  # writes a progress line, from any thread
     counts: dict[tuple[str, int], BatchCounts] = field(default_factory=dict)
     """Of a query's batch that is written and not yet reported. The query's thread puts, the listener's takes."""
     allow_data_loss: bool = False
     """Step over records that vanished from Kafka before they were read, with a warning, instead of ending."""
     metrics: StreamMetrics = field(default_factory=StreamMetrics)
-    """What Prometheus is told; a job that steps over lost records calls its ``data_lost``."""
-    begun_s: float = field(default_factory=time.monotonic)
-    """When the job began, by the monotonic clock; ``started`` counts from it."""
+    begun_s: float = field(default_factory=time.monotonic)  # when the job began; ``started`` counts from it
 
 
 Job = Callable[[SparkSession, Settings, JobContext], StreamingQuery]

@@ -1,14 +1,7 @@
 """What is done by the JVM behind a session, past pyspark's public face. Nothing else in here knows that face's inside.
 
-What stops Spark Connect, whose client has neither this JVM nor Spark's context:
-
-- the functions of this module: Hadoop's file systems (notes beside checkpoints, folders of tables), Delta's log (a
-  table's files, the marks of batches, appends with a mark), Kafka's administration (offsets, topics, groups), the end
-  of a local checkpoint, the limit of a running query's batches;
-- ``runtime.session`` starts the JVM and the context; ``run`` watches the JVM's end;
-- the context: its pools (``run``), its cores (``kafka.source``, ``lake.delta_upkeep``), its master and
-  application (``runtime.queries``, ``lake.lake``);
-- ``foreachBatch`` with objects of this process: counts, metrics, Kafka's clients. Connect runs it in another process.
+Spark Connect's client has no such JVM, nor the context that ``run``, ``runtime``, ``kafka.source`` and ``lake.lake``
+ask, and would run ``foreachBatch`` in another process than that of its counts, metrics and Kafka clients.
 """
 
 from __future__ import annotations
@@ -16,17 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
     """A class of the JVM: ``java_class(spark, "java.util.UUID").randomUUID()``. Lists and dicts become Java's where
-    they are given. What the class raises is a py4j error.
-
-    By its whole name: for ``_jvm.java.util.UUID`` the JVM would look into every jar for classes ``java`` and
-    ``java.util`` first, each time."""
+    they are given. What the class raises is a py4j error."""
+    # By its whole name: for _jvm.java.util.UUID the JVM would first look into every jar for classes of half the name.
     return getattr(spark._jvm, name)  # noqa: SLF001
 
 
@@ -114,13 +104,6 @@ def limit_rows(spark: SparkSession, query: StreamingQuery, most: int) -> None:
         if limits.apply(source).getClass().equals(limited.getClass()):
             limits = limits.updated(source, limited)
     getattr(running, "uniqueSources_$eq")(limits)
-
-
-def submitted_conf(gateway: Any) -> SparkConf:
-    """What spark-submit was told, of a JVM without a session as yet."""
-    from pyspark import SparkConf
-
-    return SparkConf(_jvm=gateway.jvm)
 
 
 def forget_gateway() -> None:

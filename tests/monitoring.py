@@ -13,7 +13,7 @@ import yaml
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
-from streaming.metric_names import SERIES
+from streaming.metrics import SERIES
 from tests.programs import find
 
 ROOT = Path(__file__).parents[1]

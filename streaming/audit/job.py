@@ -151,4 +151,5 @@ class _Auditor:
         for row in newest.select(*_TOLD).collect():
             self._context.emit(ImbalanceEvent(QUERY, batch, *row))
         ((missing, unaccounted),) = wrong.agg(F.sum("missing"), F.sum("unaccounted")).collect()
-        self._context.metrics.audit(QUERY, missing=missing or 0, unaccounted=unaccounted or 0)
+        self._context.metrics.of("audit_missing_records", QUERY).set(missing or 0)
+        self._context.metrics.of("audit_unaccounted_records", QUERY).set(unaccounted or 0)

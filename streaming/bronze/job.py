@@ -171,7 +171,7 @@ class _BatchWriter:
         for gap in gaps:
             self._context.emit(GapEvent(QUERY, batch, *gap))
             # Of what is gone nobody knows how much it was; one tells the alert that there was some.
-            self._context.metrics.data_lost(QUERY, gap.topic, gap.size or 1)
+            self._context.metrics.of("data_loss_offsets_total", QUERY, gap.topic).inc(gap.size or 1)
 
     def _lost_while_reading(self, planned: Sequence[Planned], batch: int, before: Sequence[Gap]) -> list[Gap]:
         """All that is lost of the batch: what has no row, and no place in Kafka's log. ``before``: found earlier."""

@@ -32,8 +32,8 @@ class GroupCommitter:
         self._failing = False
 
     def offer(self, query: str, offsets: Offsets) -> None:
-        """Has these committed soon; returns at once. A later offer replaces one that waits."""
-        if offsets:
+        """Has these committed soon, if groups have a prefix; returns at once. A later offer replaces one that waits."""
+        if self._prefix and offsets:
             self._newest[query] = offsets
             with suppress(RuntimeError):  # Spark may report a last batch after the end
                 self._thread.submit(self._commit, query)
@@ -50,7 +50,7 @@ class GroupCommitter:
         try:
             self._admin.commit(group, offsets)
         except Exception as error:  # noqa: BLE001 (whatever it is, it must not end the job)
-            self._metrics.commit_failed(query)
+            self._metrics.of("group_commit_failures_total", query).inc()
             if not self._failing:
                 print(  # noqa: T201 (what people read)
                     f"warning: how far {query} has read could not be committed to the group {group}:"

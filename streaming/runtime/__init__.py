@@ -4,8 +4,7 @@ checkpoint.py       where a query keeps how far it is, and what is fixed once it
 checkpoint_log.py   what a checkpoint's files say, read without Spark: which batches are planned, which finished
 class_data.py       the JVM's class-data archive, also of the embedded Kafka: written by one run, mapped by later ones
 job_lock.py         one process for each checkpoint: a lock beside it, held for as long as the process lives
-listener.py         progress lines out of Spark's own reports
-queries.py          runs queries to their end: starts them, waits, and stops them in order
+queries.py          runs queries to their end: starts them, tells of their batches, waits, and stops them in order
 reach.py            whether somebody listens where a job is told to connect, asked before Spark is started
 session.py          the Spark session of a job, tuned to have its first batch soon and to leave nothing running
 """

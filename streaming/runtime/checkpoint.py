@@ -1,8 +1,7 @@
 """Where a query keeps how far it is, and what is fixed once it has begun.
 
 ``<stream.checkpoint>/<query>/`` is Spark's. Beside it ``<query>.json`` is ours: the version of the jobs that began it,
-whose it is, what its state depends on and the topics it reads. ``<query>.lock`` is held
-by the process that runs it.
+whose it is, what its state depends on and the topics it reads; ``<query>.lock`` is held by the process that runs it.
 """
 
 import json
@@ -22,19 +21,13 @@ from streaming.lake.storage import Folder, location
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint_log import read_note
 
-VERSION = 1
-"""Raised when a new version of the jobs cannot go on from an old checkpoint."""
+VERSION = 1  # raised when a new version of the jobs cannot go on from an old checkpoint
 
 
 class Checkpoint(Folder):
-    def __init__(self, spark: SparkSession, url: str, query: str) -> None:
-        super().__init__(spark, url)
-        self._query = query
-
     @cached_property
     def id(self) -> str:
-        """Spark's id of it, from the first batch on. Batches of one that begins anew are others, though their numbers
-        are the same."""
+        """Spark's id of it, from the first batch on. One that begins anew has another: its batches are others."""
         metadata = self.read_text("metadata")
         assert metadata is not None, "Spark writes a checkpoint's id before its first batch"
         return str(json.loads(metadata)["id"])
@@ -43,8 +36,11 @@ class Checkpoint(Folder):
         self, rows: DataFrame, stream: StreamSettings, write: Callable[[DataFrame, int], None], *, mode: str = "append"
     ) -> StreamingQuery:
         """Starts the query. ``write`` is called with the rows and the number of each batch, in the query's thread."""
+        name = self.url.rpartition("/")[2]
+        # Of the fair scheduler; the query's thread takes it over from the one that starts it.
+        rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         query: StreamingQuery = (
-            rows.writeStream.queryName(self._query)
+            rows.writeStream.queryName(name)
             .outputMode(mode)
             .option("checkpointLocation", self.url)
             .trigger(**trigger(stream))
@@ -72,22 +68,21 @@ def prepare_checkpoint(
         renewed: versions of state that the query begins anew where it finds an older one, which is told.
         doubled: the table whose rows a checkpoint that begins anew would write a second time.
 
-    To be called before the table of the query's name is made. Raises ConfigError if another process runs the query; if
-    the checkpoint was begun by a newer version, for another query, or with other settings: Spark would ignore the
-    change, or mix both in its state; and if checkpoint and tables do not belong together.
+    To be called before the table of the query's name is made. Raises ConfigError if another process runs the query, if
+    the checkpoint was begun by a newer version, for another query or with other settings, or if checkpoint and tables
+    do not belong together.
     """
     beside = Folder(spark, location(stream.checkpoint))
-    folder = Checkpoint(spark, f"{beside.url.rstrip('/')}/{query}", query)
-    job_lock.hold(beside.url.rstrip("/"), query)
+    folder = Checkpoint(spark, f"{beside.url}/{query}")
+    job_lock.hold(beside.url, query)
     _require_its_tables(folder, *(DeltaTable(spark, stream, name) for name in (query, doubled) if name))
-    wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {}), **(renewed or {})}
-    if topics:
-        wanted["topics"] = sorted(topics)
+    read = {"topics": sorted(topics)} if topics else {}
+    wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {}), **(renewed or {}), **read}
     try:
         begun = read_note(beside, query) if folder.exists("metadata") else {}
     except ValueError as error:
-        what = "what the checkpoint was begun with is not known."
-        raise ConfigError(f"{error}: {what}{_way_out(query, 'Bring a copy of it back')}") from error
+        way_out = _way_out(query, "Bring a copy of it back")
+        raise ConfigError(f"{error}: what the checkpoint was begun with is not known.{way_out}") from error
     if begun:
         newer = {name: version for name, version in (renewed or {}).items() if begun.get(name, version) < version}
         _require_fitting(folder.url, query, begun | newer, wanted)
@@ -137,8 +132,8 @@ def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Map
             f"The checkpoint {url} belongs to the query {begun['query']}, not to {query}: was a folder copied or"
             f" renamed? Put it back, or give this job another stream.checkpoint."
         )
-    free = {"version", "query", "topics"}  # what may differ
-    if changed := [name for name in wanted if name not in free and begun.get(name) != wanted[name]]:
+    may_differ = {"version", "query", "topics"}
+    if changed := [name for name in wanted if name not in may_differ and begun.get(name) != wanted[name]]:
         differences = ", ".join(f"{name} is now {wanted[name]}, was {begun.get(name)}" for name in changed)
         raise ConfigError(
             f"The checkpoint {url} was begun with other settings: {differences}. What it has computed so far would not"
@@ -147,7 +142,6 @@ def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Map
 
 
 def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] | None, place: str) -> None:
-    """Says what Spark does when the topics are others than before; it says nothing itself."""
     if begun is None or wanted is None:  # not noted, or it reads none
         return
     if added := sorted(set(wanted) - set(begun)):

@@ -5,7 +5,6 @@ of JSON. ``offsets/N`` has a line for each source behind that, its place at the 
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,24 +29,24 @@ class Progress:
 
 def read_progress(checkpoint: Files, query: str) -> Progress:
     """How far the query's checkpoint is. Raises OSError, and ValueError for a file that is none of Spark's."""
-    finished = _newest(checkpoint.names(f"{query}/commits"))
-    begun = _newest(checkpoint.names(f"{query}/offsets"))
+    finished, begun = _newest(checkpoint, f"{query}/commits"), _newest(checkpoint, f"{query}/offsets")
     if finished is None:
         return Progress(None, begun, None, None, {}, {})
-    lines = _lines(checkpoint, f"{query}/offsets/{finished}")
+    # Spark keeps the last hundred files, and this is one of them but for a checkpoint that was cut by hand.
+    _version, *lines = (checkpoint.read_text(f"{query}/offsets/{finished}") or "v1\n{}").splitlines()
+    head, *places = [None if line == "-" else json.loads(line) for line in lines if line]
     tables: dict[str, int] = {}
-    for place in lines[1:]:
+    for place in places:
         # It is before a file of its version, so the version before is read. While ``isStartingVersion`` what the table
         # had at the beginning is still being read: no version is complete.
         if isinstance(place, dict) and "reservoirVersion" in place and not place.get("isStartingVersion"):
             tables[str(place["reservoirId"])] = int(place["reservoirVersion"]) - 1
-    watermark = lines[0].get("batchWatermarkMs") if lines and isinstance(lines[0], dict) else None
     return Progress(
         batch=finished,
         unfinished_batch=begun if begun is not None and begun > finished else None,
         finished_at_s=checkpoint.modified_s(f"{query}/commits/{finished}"),
-        watermark_ms=watermark or None,  # 0 is Spark's for none
-        offsets=kafka_offsets(*lines[1:]),
+        watermark_ms=(head or {}).get("batchWatermarkMs") or None,  # 0 is Spark's for none
+        offsets=kafka_offsets(*places),
         tables_read=tables,
     )
 
@@ -61,16 +60,8 @@ def read_note(beside: Files, query: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{beside.url.rstrip('/')}/{query}.json is damaged") from error
+        raise ValueError(f"{beside.url}/{query}.json is damaged") from error
 
 
-def _newest(names: Iterable[str]) -> int | None:
-    return max((int(name) for name in names if name.isdecimal()), default=None)
-
-
-def _lines(checkpoint: Files, name: str) -> list[Any]:  # as JSON; None: a source without a place
-    text = checkpoint.read_text(name)
-    if text is None:
-        return []  # Spark keeps the last hundred, and this is one of them but for a checkpoint that was cut by hand
-    _version, *lines = text.splitlines()
-    return [None if line == "-" else json.loads(line) for line in lines if line]
+def _newest(checkpoint: Files, name: str) -> int | None:
+    return max((int(name) for name in checkpoint.names(name) if name.isdecimal()), default=None)

@@ -1,4 +1,4 @@
-"""Runs queries to their end: starts them, waits, and stops them in order.
+"""Runs queries to their end: starts them, tells of their batches, waits, and stops them in order.
 
 Order of a stop: each query finishes the batch it is in (written and committed), then ends. A second signal, or the
 deadline (``shutdown_timeout``), ends queries inside their batch; it is repeated at the next start and nothing is lost
@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import listener as spark_events
 from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings
@@ -25,8 +27,14 @@ from streaming.errors import StreamError, UnfinishedBatchError
 from streaming.job import Job, JobContext
 from streaming.kafka.failures import explain
 from streaming.kafka.group import GroupCommitter
+from streaming.metrics import BatchCounts, kafka_offsets
 from streaming.progress import BatchEvent, StartedEvent
-from streaming.runtime.listener import ProgressListener, Terminated
+
+
+class Terminated(NamedTuple):
+    """A query has ended, and all its progress has been reported. ``query_id`` is Spark's id of it."""
+
+    query_id: str
 
 
 class SparkEnded(NamedTuple):
@@ -40,26 +48,15 @@ Mailbox = queue.SimpleQueue[Message]
 """What is waited on while queries run: queries that ended, and signals, any of which means stop."""
 
 _BETWEEN_LOOKS_S = 0.05
-
-
-class _Passing(NamedTuple):
-    """A failure that passes, by a part of its text, and how often in a row it is taken for that."""
-
-    named: str
-    most: int
-    why: str
-
-
-_PASSING = (
-    _Passing("DELTA_SCHEMA_CHANGED", 1, "the table it reads has new columns"),
-    # Spark waits 10 s for a Python process that it has started, and has no setting for it.
-    _Passing("Python worker failed to connect back", 5, "Python took more than 10 s to start, so the machine is busy"),
-)
 _LAST_REPORTS_S = 10.0
-_LEAST_LONGEST_S = 20.0
-"""Batches that are kept shorter than this cost much more for each row."""
-_LEAST_ROWS: Final = 100_000
-"""What a batch costs beside its rows would else be most of what it costs."""
+_PASSING = (
+    ("DELTA_SCHEMA_CHANGED", 1, "the table it reads has new columns"),
+    # Spark waits 10 s for a Python process that it has started, and has no setting for it.
+    ("Python worker failed to connect back", 5, "Python took more than 10 s to start, so the machine is busy"),
+)
+"""Failures that pass: a part of the text, how often in a row it is taken for that, and what is said of it."""
+_LEAST_LONGEST_S = 20.0  # batches that are kept shorter than this cost much more for each row
+_LEAST_ROWS: Final = 100_000  # of fewer, most of a batch's cost would be beside its rows
 _MOST_GROWTH: Final = 2
 _ENDING_SHARE = 0.2
 """Of ``shutdown_timeout``, what is kept for ending queries, Spark and the JVM after the last batch; 5 s at the most."""
@@ -73,13 +70,13 @@ def run_queries(
     Blocks. Raises ConfigError if one cannot start, a StreamError if one fails (the others are then ended too), and
     UnfinishedBatchError if the stop did not wait for a batch.
     """
-    prefix = settings.stream.group
-    group = GroupCommitter(session, settings.kafka, prefix, context.metrics) if prefix else None
+    group = GroupCommitter(session, settings.kafka, settings.stream.group, context.metrics)
     running: dict[str, _Running] = {}
+    # A stop waits for a batch for shutdown_timeout, less what ending takes; so long may a batch be.
+    longest_s = max(_LEAST_LONGEST_S, settings.shutdown_timeout.total_seconds() * (1 - _ENDING_SHARE))
 
     def finished(batch: BatchEvent) -> None:  # called after each batch
-        if group is not None:
-            group.offer(batch.query, batch.end_offsets)
+        group.offer(batch.query, batch.end_offsets)
         for one in [*running.values()]:
             if one.query.name == batch.query and one.pace.after(batch.rows, batch.duration_ms / 1000):
                 jvm.limit_rows(session, one.query, one.pace.limit)
@@ -90,47 +87,89 @@ def run_queries(
         for job in jobs:
             start = partial(job, session, settings, context)
             query = start()
-            running[str(query.id)] = _Running(query, start, _pace(settings))
-        context.emit(
-            StartedEvent(
-                queries=tuple(str(one.query.name) for one in running.values()),
-                master=str(session.sparkContext.master),
-                application=str(session.sparkContext.applicationId),
-                startup_s=round(time.monotonic() - context.begun_s, 2),
-                metrics=context.metrics.url,
-            )
-        )
+            running[str(query.id)] = _Running(query, start, Pace(settings.stream.max_offsets_per_trigger, longest_s))
+        names = tuple(str(one.query.name) for one in running.values())
+        spark, startup_s = session.sparkContext, round(time.monotonic() - context.begun_s, 2)
+        context.emit(StartedEvent(names, str(spark.master), str(spark.applicationId), startup_s, context.metrics.url))
         _wait(running, mailbox, settings)
     finally:
         with suppress(Exception):  # a JVM that is gone refuses both, and what ended us is more worth telling
             for one in running.values():
                 one.query.stop()
             session.streams.removeListener(listener)
-        if group is not None:
-            group.close()
+        group.close()
 
 
-@dataclass(slots=True)
 class Pace:
     """How many of Kafka's records a batch of a query reads: at most ``most``, and about as many as take ``longest_s``,
     but not less than 100,000."""
 
-    most: int
-    longest_s: float
-    limit: int = 0
-
-    def __post_init__(self) -> None:
-        self.limit = self.limit or self.most
+    def __init__(self, most: int, longest_s: float) -> None:
+        self.most, self._longest_s, self.limit = most, longest_s, most
 
     def after(self, rows: int, seconds: float) -> bool:
         """Takes a batch into account; whether the limit is another now. A batch that was not nearly full says nothing:
         it was short of records, or the first of a cold process."""
         if 2 * rows < self.limit or seconds <= 0:
             return False
-        wanted = int(rows * self.longest_s / seconds)
+        wanted = int(rows * self._longest_s / seconds)
         before = self.limit
         self.limit = max(min(self.most, _LEAST_ROWS), min(wanted, self.most, _MOST_GROWTH * before))
         return self.limit != before
+
+
+class ProgressListener(spark_events.StreamingQueryListener):
+    """Emits a line for each completed batch, keeps the metrics, and tells ``on_terminated`` of each query that ended.
+    ``on_batch`` is told of each batch too, after it is in the checkpoint. Spark calls this from one thread of its own,
+    in order, a moment after the fact."""
+
+    def __init__(
+        self, context: JobContext, on_terminated: Callable[[Terminated], None], on_batch: Callable[[BatchEvent], None]
+    ) -> None:
+        self._context, self._on_terminated, self._on_batch = context, on_terminated, on_batch
+        self._names: dict[str, str] = {}  # query by Spark's id of it: some events carry no name
+
+    def onQueryStarted(self, event: spark_events.QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
+        self._names[str(event.id)] = query = event.name or str(event.id)
+        self._context.metrics.start(query)
+
+    def onQueryIdle(self, event: spark_events.QueryIdleEvent) -> None:  # noqa: N802 (Spark's name)
+        if (query := self._names.get(str(event.id))) is not None:
+            self._context.metrics.idle(query)
+
+    def onQueryProgress(self, event: spark_events.QueryProgressEvent) -> None:  # noqa: N802 (Spark's name)
+        batch = self._batch(event.progress)
+        self._context.metrics.batch(batch, event.progress)
+        self._context.emit(batch)
+        self._on_batch(batch)
+
+    def onQueryTerminated(self, event: spark_events.QueryTerminatedEvent) -> None:  # noqa: N802 (Spark's name)
+        if (query := self._names.get(str(event.id))) is not None:
+            self._context.metrics.of("up", query).set(0)
+        self._on_terminated(Terminated(str(event.id)))
+
+    def _batch(self, progress: spark_events.StreamingQueryProgress) -> BatchEvent:
+        query = progress.name or str(progress.id)
+        # Spark counts a record again each time a batch is read, so what the query counted itself goes first.
+        counts = self._context.counts.pop((query, progress.batchId), BatchCounts(progress.numInputRows))
+        duration_ms = progress.durationMs.get("triggerExecution", 0)
+        watermark = progress.eventTime.get("watermark")
+        return BatchEvent(
+            query=query,
+            batch=progress.batchId,
+            rows=counts.rows,
+            quarantined=counts.quarantined,
+            late=counts.late + sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
+            rows_per_s=round(counts.rows * 1000 / duration_ms, 1) if duration_ms else 0.0,
+            duration_ms=duration_ms,
+            end_offsets=kafka_offsets(*(source.endOffset for source in progress.sources)),
+            watermark_ms=None if watermark is None else _milliseconds(watermark),
+            at_ms=_milliseconds(progress.timestamp),
+        )
+
+
+def _milliseconds(moment: str) -> int:  # as Spark writes it: 2026-11-21T08:15:30.123Z
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
 @dataclass(slots=True)
@@ -142,23 +181,19 @@ class _Running:
     pace: Pace
     last_batch: int | None = None
     times: int = 0
-    batch_before: int | None = None
-    """The last one when a stop began."""
+    batch_before: int | None = None  # the last one when a stop began
     stopped_s: float = inf
 
     def begins_anew(self, failure: BaseException) -> bool:
         """Starts it anew after a failure that passes. False: another failure, or too many without a batch between."""
-        text = str(failure)
-        passing = next((known for known in _PASSING if known.named in text), None)
-        if passing is None:
-            return False
         last_batch = _last_batch(self.query)
         if last_batch not in (None, self.last_batch):
             self.times, self.last_batch = 0, last_batch
-        if self.times >= passing.most:
+        why = next((why for named, most, why in _PASSING if named in str(failure) and self.times < most), None)
+        if why is None:
             return False
         self.times += 1
-        note = f"note: {self.query.name} begins anew where it was: {passing.why}."
+        note = f"note: {self.query.name} begins anew where it was: {why}."
         print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
         self.query, self.pace.limit = self.start(), self.pace.most
         return True
@@ -175,18 +210,12 @@ class _Running:
         return forced and not finished
 
 
-def _pace(settings: Settings) -> Pace:
-    """A stop waits for a batch for ``shutdown_timeout``, less what ending takes; so long may a batch be."""
-    longest_s = max(_LEAST_LONGEST_S, settings.shutdown_timeout.total_seconds() * (1 - _ENDING_SHARE))
-    return Pace(settings.stream.max_offsets_per_trigger, longest_s)
-
-
 def _wait(running: dict[str, _Running], mailbox: Mailbox, settings: Settings) -> None:
-    """Takes out of ``running`` what ends, until nothing is left or there is something to raise.
+    """Takes out of ``running`` what ends, until nothing is left or there is something to raise: UnfinishedBatchError if
+    a batch was not awaited.
 
     From the first signal on, each query is ended as soon as the batch it is in is committed, or at once when told again
     or when the time is over. Spark has no "stop after this batch", and nothing to wait on for it: hence the looking.
-    Raises UnfinishedBatchError if a batch was not awaited.
     """
     deadline_s = inf
     cut_off: list[str] = []
@@ -202,11 +231,16 @@ def _wait(running: dict[str, _Running], mailbox: Mailbox, settings: Settings) ->
         except queue.Empty:
             continue
         match message:
-            case Terminated():
-                _take_out(running, message, settings, may_begin_anew=deadline_s == inf)
-            case SparkEnded():
+            case Terminated(query_id):
+                one = running.pop(query_id, None)
+                failure = None if one is None else one.query.exception()
+                if one is not None and failure is not None:
+                    if deadline_s < inf or not one.begins_anew(failure):
+                        raise explain(str(one.query.name), failure, settings)
+                    running[query_id] = one
+            case SparkEnded(status):
                 raise StreamError(
-                    f"Spark's JVM ended by itself with status {message.status}; what it said last is on standard error."
+                    f"Spark's JVM ended by itself with status {status}; what it said last is on standard error."
                     " -9 is a kill: was the machine short of memory? 52 is its own heap: give it more with --conf"
                     " spark.driver.memory=3g."
                 )
@@ -222,16 +256,6 @@ def _wait(running: dict[str, _Running], mailbox: Mailbox, settings: Settings) ->
             f"The stop did not wait until the last batch of {' and '.join(cut_off)} was written: a second signal came,"
             " or shutdown_timeout was over. Nothing is lost: it is read and written again at the next start."
         )
-
-
-def _take_out(running: dict[str, _Running], message: Terminated, settings: Settings, *, may_begin_anew: bool) -> None:
-    """Takes out a query that has ended. Raises what it failed with, unless it begins anew."""
-    one = running.pop(message.query_id, None)
-    if one is None or (failure := one.query.exception()) is None:
-        return
-    if not may_begin_anew or not one.begins_anew(failure):
-        raise explain(str(one.query.name), failure, settings)
-    running[message.query_id] = one
 
 
 def _last_batch(query: StreamingQuery) -> int | None:

@@ -1,7 +1,4 @@
-"""Whether somebody listens where a job is told to connect, asked before Spark is started.
-
-Spark itself would start a JVM first, try for a minute and then end with a page of Java.
-"""
+"""Whether somebody listens where a job is told to connect: Spark would try for a minute and end with a page of Java."""
 
 import contextlib
 import socket
@@ -11,14 +8,10 @@ from config.errors import ConfigError
 from config.values.addresses import parse_kafka_address
 from streaming.errors import KafkaUnavailableError, MasterUnavailableError
 
-_SPARK = "spark://"
-
 
 def require_kafka(bootstrap_servers: tuple[str, ...], timeout_s: float) -> None:
-    """Returns once one of the brokers accepts a connection; raises KafkaUnavailableError if none does.
-
-    Blocks up to ``timeout_s`` for each address.
-    """
+    """Returns once one of the brokers accepts a connection; raises KafkaUnavailableError if none does. Blocks up to
+    ``timeout_s`` for each address."""
     if failures := _failures(bootstrap_servers, timeout_s):
         raise KafkaUnavailableError(
             f"Kafka cannot be reached at {', '.join(failures)}. Is it running, and is kafka.bootstrap_servers right?"
@@ -26,15 +19,13 @@ def require_kafka(bootstrap_servers: tuple[str, ...], timeout_s: float) -> None:
 
 
 def require_master(master: str, timeout_s: float) -> None:
-    """Returns once one of the masters of a standalone cluster (``spark://host:port,host:port``) accepts a connection.
-
-    Raises MasterUnavailableError if none does, ConfigError for an invalid address. Another kind of master is not
-    checked. Blocks up to ``timeout_s`` for each address.
-    """
-    if not master.startswith(_SPARK):
+    """Returns once one of the masters of a standalone cluster (``spark://host:port,host:port``) accepts a connection;
+    raises MasterUnavailableError if none does, ConfigError for an invalid address. Another kind of master is not
+    checked. Blocks up to ``timeout_s`` for each address."""
+    if not master.startswith("spark://"):
         return
     try:
-        failures = _failures(master.removeprefix(_SPARK).split(","), timeout_s)
+        failures = _failures(master.removeprefix("spark://").split(","), timeout_s)
     except ValueError as error:
         raise ConfigError(f"stream.master is {master!r}: {error}.") from error
     if failures:

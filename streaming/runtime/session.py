@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,8 +33,16 @@ if TYPE_CHECKING:
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _END_TIMEOUT_S = 10.0
 _RECORDED_END_TIMEOUT_S = 300.0
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_PYTHON = "spark.pyspark.python"
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+_CLASS_PATH = "spark.driver.extraClassPath"
+_JVM_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
-_QUICK_START = {
+_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
@@ -44,121 +51,98 @@ _QUICK_START = {
     # putting silver's decoding together took 10 CPU seconds instead of 3.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
-}
-_STREAMING = {
     # Plans here have one stage or two; re-planning them while they run costs more than it gains.
     "spark.sql.adaptive.enabled": "false",
     # A second batch after each, only to drop old windows: the next batch with data does that as well.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stopTimeout": "5s",
     # Plans that are kept compiled. Silver has some 80, and eight more are other ones in each batch: of 100, Spark's own
-    # number, all were lost in turn, and up to 38 of a batch were compiled anew.
+    # number, all were lost in turn.
     "spark.sql.codegen.cache.maxEntries": "400",
-}
-_FILES = {
     "spark.sql.parquet.compression.codec": "zstd",
     # Readers other than Spark do not know its old 96-bit timestamps.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # One file per task and date without sorting the rows by date first; a batch has one date, around midnight two.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
-}
-_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_LAKE = {
-    "spark.sql.extensions": _DELTA_EXTENSION,
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
-    "spark.databricks.delta.snapshotPartitions": "2",
-    # Small files, two a batch, are put together by the batch that finds this many, and what is smaller than a megabyte
-    # is taken up again. With Delta's own numbers, 50 and 64 MB, each time all of the day so far was written anew while
-    # the stream waited: 2.8, 4.3 and 5.7 MB in the first 75 batches of 10,000 rows, where it is 0.9 to 1.8 MB now.
-    "spark.databricks.delta.autoCompact.minNumFiles": "16",
-    "spark.databricks.delta.autoCompact.minFileSize": str(1 << 20),
-    "spark.databricks.delta.autoCompact.maxFileSize": str(32 << 20),
-}
-_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
-_STATE = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    # One cache and one set of write buffers for all state stores of a process. Without this bound each of them, one for
-    # each shuffle partition and operator, has its own outside the heap.
+    "spark.sql.streaming.stateStore.providerClass": f"{_STATE}.RocksDBStateStoreProvider",
+    # One cache and one set of write buffers for all state stores of a process, or each has its own outside the heap.
     f"{_ROCKSDB}boundedMemoryUsage": "true",
     f"{_ROCKSDB}maxMemoryUsageMB": "512",
     # A batch then writes what it changed, not all that has gathered in the write buffers.
     f"{_ROCKSDB}changelogCheckpointing.enabled": "true",
     "spark.executorEnv.MALLOC_ARENA_MAX": "2",
 }
-_MEMORY = {
-    # Together with RocksDB's 0.5 GB, the JVM's own 0.5 GB and a few hundred MB for each Python worker below 4 GB. The
-    # heap grows to it only where a job needs it.
-    "spark.driver.memory": "2g",
+_LAKE = {
+    "spark.sql.extensions": _DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Small files, two a batch, are put together by the batch that finds this many, and what is smaller than a megabyte
+    # is taken up again. With Delta's own 50 and 64 MB all of the day so far was written anew while the stream waited.
+    "spark.databricks.delta.autoCompact.minNumFiles": "16",
+    "spark.databricks.delta.autoCompact.minFileSize": str(1 << 20),
+    "spark.databricks.delta.autoCompact.maxFileSize": str(32 << 20),
+    # Of a file that is sorted anew, parts are passed over like files.
+    "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
+    # VACUUM goes by stream.lake.vacuum_after, which has bounds of its own; its log tells how many files it removed.
+    # Spark's own number makes ten thousand tasks to list a table of ten files.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.logging.enabled": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
 }
-_PYTHON = "spark.pyspark.python"
-"""What Python functions run on. Spark would take any python3 of the path, without our packages."""
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-_JVM_OPTIONS = "spark.driver.extraJavaOptions"
-RECORD_CLASSES = "spark.gateway.recordClasses"
-"""Whether the JVM writes its class data at its end, where there are none. It takes 20 CPU seconds, and each start that
-finds them takes 7 less."""
-_JVM_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
-_CLASS_PATH = "spark.driver.extraClassPath"
-_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-_JIT = (
-    # Starting Spark runs a great deal of code a few thousand times. The thorough compiler (tier 4) takes it all for hot
-    # and works for longer than the code it made will run: a third of all CPU time until the first batch. Forty times
-    # its thresholds leave it to what really is hot. Silver's first batch comes after 27 CPU seconds. With ten times it
-    # came after 31. 2 million records cost no more either.
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=40000"
-    " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=2400000"
-)
+_FIXED = {"spark.sql.session.timeZone": "UTC"}  # not for a user to change: dates and times in the tables are UTC
+# Java leaves a method of more than 8,000 bytes to its interpreter for ever. Spark makes one method of all that is done
+# with a row, and of silver's decoding it can be longer.
 _HUGE = "-XX:-DontCompileHugeMethods"
-"""Java leaves a method of more than 8,000 bytes to its interpreter for ever. Spark makes one method of all that is done
-with a row, and of silver's decoding it can be longer."""
+# Batches have no use for short pauses. G1, the JVM's own choice, took 37 CPU seconds for 2 million records of bronze
+# instead of 32. Java takes one collector alone, so a user's replaces this one.
 _COLLECTOR = "-XX:+UseParallelGC"
-"""Batches have no use for short pauses. G1, the JVM's own choice, notes every write of a reference: bronze took 37 CPU
-seconds for 2 million records with it, 32 without. Java takes one collector alone, so a user's replaces this one."""
-_STACK = "-Xss16m"
-"""Stopped within a batch, a query matches what Python said against a pattern that goes a few calls deeper with each
-character (Spark's ``StreamExecution``, PROXY_ERROR). With Java's 1 MB, and with 4, the stack overflowed: a thousand
-lines in the log, and Spark never said that the query had ended. Threads take of it what they use."""
-_FIXED = {"spark.sql.session.timeZone": "UTC"}
-"""Not for a user to change: dates and times in the tables are UTC."""
+_DRIVER_FLAGS = (
+    # Starting Spark runs much code a few thousand times. The thorough compiler (tier 4) took it all for hot: a third of
+    # the CPU time until the first batch. Forty times its thresholds leave it to what really is.
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=40000",
+    "-XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=2400000",
+    _HUGE,
+    # Stopped within a batch, a query matches what Python said against a pattern that goes a few calls deeper with each
+    # character (Spark's StreamExecution, PROXY_ERROR). With 4 MB the stack overflowed, and Spark never said that the
+    # query had ended. Threads take of it what they use.
+    "-Xss16m",
+)
 
 
 def session_conf(
     settings: Settings, jars: Sequence[Path], extra: Mapping[str, str], *, submitted: bool
 ) -> dict[str, str]:
     """Spark's configuration for a job. ``extra`` is the user's and wins, but for what the tables' meaning depends on.
-
-    ``submitted``: spark-submit started this process, so master and jars are its business.
-    """
-    stream = settings.stream
+    ``submitted``: spark-submit started this process, so master and jars are its business."""
+    master, extra = settings.stream.master, dict(extra)
     conf = {
-        **_QUICK_START,
-        **_STREAMING,
-        **_FILES,
-        **_STATE,
+        **_DEFAULTS,
         **(_LAKE if jars else {}),
+        # What Python functions run on. Spark would take any python3 of the path, without our packages.
         _PYTHON: os.environ.get("PYSPARK_PYTHON", sys.executable),
         "spark.app.name": f"{settings.instance}-stream",
-        "spark.sql.shuffle.partitions": str(stream.shuffle_partitions),
+        "spark.sql.shuffle.partitions": str(settings.stream.shuffle_partitions),
     }
-    extra = dict(extra)
     if not submitted:
-        conf |= _MEMORY | {"spark.master": stream.master}
         level = "info" if settings.log.level == "debug" else "warn"
         logging = f'"-Dlog4j2.configurationFile={_LOGGING.as_uri()}" -Dgateway.spark.log={level}'
         # The user's come on top of ours, the last of two that contradict each other counts.
-        tokens = jvm_options(settings.kafka)
-        theirs = extra.pop(_JVM_OPTIONS, "")
+        tokens, theirs = jvm_options(settings.kafka), extra.pop(_JVM_OPTIONS, "")
         collector = "" if re.search(r"-XX:\+Use\w+GC\b", theirs) else _COLLECTOR
-        conf[_JVM_OPTIONS] = " ".join(filter(None, [logging, _JIT, _HUGE, _STACK, collector, tokens, theirs]))
-        if not stream.master.startswith("local"):
-            conf[_EXECUTOR_OPTIONS] = " ".join(filter(None, [_HUGE, tokens, extra.pop(_EXECUTOR_OPTIONS, "")]))
-        if stream.master.startswith("local"):
+        conf |= {
+            "spark.master": master,
+            # Together with RocksDB's 0.5 GB, the JVM's own 0.5 GB and a few hundred MB for each Python worker below
+            # 4 GB. The heap grows to it only where a job needs it.
+            "spark.driver.memory": "2g",
+            _JVM_OPTIONS: " ".join(filter(None, [logging, *_DRIVER_FLAGS, collector, tokens, theirs])),
+        }
+        if master.startswith("local"):
             # On the class path they need not be copied, as spark.jars would have it.
             conf |= _LOCAL | {_CLASS_PATH: _class_path(jars)}
-        elif jars:
+        else:
+            conf[_EXECUTOR_OPTIONS] = " ".join(filter(None, [_HUGE, tokens, extra.pop(_EXECUTOR_OPTIONS, "")]))
             conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
     return conf | extra | _FIXED
 
@@ -174,7 +158,7 @@ class Spark:
     @property
     def archive(self) -> Path | None:
         """The class data that the next start like this one maps."""
-        return None if self._classes is None else self._classes.archive
+        return self._classes.archive if self._classes else None
 
     def tell_when_ended(self, told: Callable[[int], None]) -> None:
         """Calls ``told`` with the JVM's status, from another thread, once the JVM is gone, whoever ended it."""
@@ -193,9 +177,9 @@ class Spark:
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()  # what Spark's JVM takes as its parent's end
-        recording = self._classes is not None and self._classes.recording
+        records = self._classes is not None and self._classes.recording
         try:
-            self._process.wait(_RECORDED_END_TIMEOUT_S if recording else _END_TIMEOUT_S)
+            self._process.wait(_RECORDED_END_TIMEOUT_S if records else _END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -203,21 +187,23 @@ class Spark:
             self._classes.end()
 
 
-def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, str]) -> Spark:
+def start_spark(
+    settings: Settings, jars: Sequence[Path], extra: Mapping[str, str], *, records_classes: bool = False
+) -> Spark:
     """Starts the JVM and a session in it. Blocks for seconds; main thread only. Raises StreamError if that fails.
+    ``records_classes``: it writes its class data at its end, where there are none.
 
-    The JVM is in a process session of its own: Ctrl-C and whatever else is sent to the terminal's or the supervisor's
-    process group ends the batch in order by way of this process, not the JVM in its middle. It ends with this process,
-    however that ends. Its output goes to standard error, standard output is for progress lines.
+    The JVM is in a process session of its own: Ctrl-C, or what a supervisor sends, ends the batch in order by way of
+    this process, not the JVM in its middle. It ends with this process, however that ends.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     conf = session_conf(settings, jars, extra, submitted=submitted)
     classes = None if submitted else class_data(conf, jars)
     if classes is not None:
-        conf |= class_data_conf(conf, classes)
-    if not submitted and conf["spark.master"].startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf |= class_data_conf(conf, classes, records=records_classes)
     if not submitted:
+        if conf["spark.master"].startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # The one for functions in DataFrames is read from here, the one for stateful processors from the property.
         os.environ["PYSPARK_PYTHON"] = conf[_PYTHON]
         # glibc has up to eight arenas for each core, and each keeps what RocksDB's threads gave back to it.
@@ -225,7 +211,7 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     launch: Any = launch_gateway  # which has no types
     held: list[int] = []
     try:
-        with _signals_held(held):
+        with _signals_held(held):  # standard output is for progress lines
             gateway = launch(_spark_conf(conf), {"stdout": sys.stderr.fileno(), "start_new_session": True})
     except (PySparkRuntimeError, OSError) as error:
         java = os.environ.get("JAVA_HOME", "the java on the path")
@@ -236,8 +222,8 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     try:
         for number in held[:1]:
             signal.raise_signal(number)
-        if submitted:  # what spark-submit was told is stronger than our defaults
-            told = jvm.submitted_conf(gateway)
+        if submitted:
+            told = SparkConf(_jvm=gateway.jvm)  # by spark-submit, which is stronger than our defaults
             if gateway.jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA_EXTENSION):
                 conf = _LAKE | conf
             conf = {name: it for name, it in conf.items() if name in {**extra, **_FIXED} or not told.contains(name)}
@@ -256,22 +242,21 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
 
 
 def class_data(conf: Mapping[str, str], jars: Sequence[Path]) -> ClassData | None:
-    """The archive of Spark's and these jars' classes, beside the jars. None if the class path is another one, or the
-    user's JVM options name an archive."""
+    """The archive of Spark's and these jars' classes, beside the jars. None if the class path is another one, if the
+    user's JVM options name an archive, or without JAVA_HOME, which ``gateway stream`` sets."""
     said = " ".join([conf.get(_JVM_OPTIONS, ""), *(os.environ.get(name, "") for name in _JVM_VARIABLES)])
     theirs = re.search("-Xshare|SharedArchiveFile|ArchiveClassesAtExit", said)
-    if not jars or conf.get(_CLASS_PATH) != _class_path(jars) or theirs:
+    java = os.environ.get("JAVA_HOME")
+    if not jars or conf.get(_CLASS_PATH) != _class_path(jars) or theirs or not java:
         return None
-    if not (java := os.environ.get("JAVA_HOME") or shutil.which("java")):
-        return None
-    home = Path(java) if os.environ.get("JAVA_HOME") else Path(java).resolve().parents[1]
     spark = Path(os.environ.get("SPARK_HOME", pyspark.__path__[0])).resolve()
-    return ClassData(jars[0].parent, home, [*jars, spark / "jars"])
+    return ClassData(jars[0].parent, Path(java), [*jars, spark / "jars"])
 
 
-def class_data_conf(conf: Mapping[str, str], classes: ClassData) -> dict[str, str]:
-    """What maps the archive, or writes it."""
-    flags = classes.flags() if conf.get(RECORD_CLASSES) == "true" else classes.use_flags()
+def class_data_conf(conf: Mapping[str, str], classes: ClassData, *, records: bool) -> dict[str, str]:
+    """What maps the archive; if there is none and it ``records``, what writes it. To write takes 20 CPU seconds, and
+    each start that finds the archive takes 7 less."""
+    flags = classes.flags() if records else classes.use_flags()
     return {_JVM_OPTIONS: " ".join([*(f'"{flag}"' for flag in flags), conf[_JVM_OPTIONS]])}
 
 
@@ -287,7 +272,7 @@ def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
 def _signals_held(received: list[int]) -> Iterator[None]:
     """Collects signals in the block instead of acting on them. A handler's exception inside pyspark's
     ``launch_gateway`` would leave a JVM that nobody knows and that stays for ever."""
-    numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [it for it in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(it) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, lambda got, _: received.append(got)) for number in numbers}
     try:
         yield

@@ -12,10 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from config.errors import ConfigError
 from config.tables.stream import StreamMetricsSettings
 from streaming.job import JobContext
-from streaming.metric_names import PHASES, SERIES
-from streaming.metrics import BatchCounts, StreamMetrics, kafka_offsets, serve
+from streaming.metrics import PHASES, SERIES, BatchCounts, StreamMetrics, kafka_offsets, serve
 from streaming.progress import Event
-from streaming.runtime.listener import ProgressListener, Terminated
+from streaming.runtime.queries import ProgressListener, Terminated
 from tests.batch_reports import batch_operator, batch_report, batch_source
 
 DELTA = {"sourceVersion": 1, "reservoirId": "4f1", "reservoirVersion": 7, "index": -1, "isStartingVersion": False}
@@ -125,7 +124,7 @@ def test_ages_grow_until_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_prometheus_can_read_it() -> None:
     _, context, _ = heard(batch_report())
-    context.metrics.data_lost("silver", 't"\n', 12)
+    context.metrics.of("data_loss_offsets_total", "silver", 't"\n').inc(12)
     served = serve(context.metrics, StreamMetricsSettings(port=0))
     try:
         with urlopen(context.metrics.url, timeout=60) as answer:

@@ -18,8 +18,7 @@ from streaming import jvm
 from streaming.errors import KafkaUnavailableError, StreamError, UnfinishedBatchError
 from streaming.job import JobContext
 from streaming.progress import Event
-from streaming.runtime.listener import Terminated
-from streaming.runtime.queries import Mailbox, Pace, SparkEnded, run_queries
+from streaming.runtime.queries import Mailbox, Pace, SparkEnded, Terminated, run_queries
 from streaming.runtime.session import session_conf
 from tests.batch_reports import batch_report
 from tests.kinds import is_a
