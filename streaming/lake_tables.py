@@ -1,10 +1,8 @@
 """The lake's tables: ``NAME(spark, stream)`` is a DataFrame of all rows written so far.
 
-    from streaming import lake_tables
     lake_tables.silver(spark, stream).where("event_date = current_date()")
 
-``stream`` is a ``config.settings.StreamSettings``. A table that no job has written yet raises ConfigError, which says
-which job does.
+A table that no job has written yet raises ConfigError, which says which job does.
 """
 
 from collections.abc import Callable
@@ -32,26 +30,17 @@ def _written_by(job: str, name: str) -> Callable[[SparkSession, StreamSettings],
     return lambda spark, stream: existing(spark, stream, name, job=job).read()
 
 
-audit = _written_by("audit", "audit")
-"""What is in Kafka against the gateways' ledger. Columns: ``streaming.audit.transforms.AUDIT``."""
-bronze = _written_by("bronze", "bronze")
-"""Every record of Kafka as it came. Columns: ``streaming.bronze.job.BRONZE``, which are Kafka's for Spark."""
-silver = _written_by("silver", "silver")
-"""Every reading once, typed. Columns: ``streaming.silver.schema.silver_schema``."""
-silver_quarantine = _written_by("silver", "silver_quarantine")
-"""Records that could not be decoded, with reason and bytes. Columns: ``streaming.silver.schema.QUARANTINE``."""
-anomalies = _written_by("anomalies", "anomalies")
-"""One row per alert: readings that do not fit, and silences. Columns: ``streaming.anomalies.processor.ANOMALIES``."""
-gold = _written_by("gold", "gold")
-"""Aggregates over windows of event time. Columns: ``streaming.gold.transforms.GOLD``."""
-devices = _written_by("devices", "devices")
-"""One row per device: what is known of it now. Columns: ``streaming.devices.processor.DEVICES``."""
-device_events = _written_by("devices", "device_events")
-"""What happened to devices and gateways. Columns: ``streaming.devices.job.DEVICE_EVENTS``."""
+audit = _written_by("audit", "audit")  # columns: streaming.audit.transforms.AUDIT
+bronze = _written_by("bronze", "bronze")  # columns: streaming.bronze.job.BRONZE
+silver = _written_by("silver", "silver")  # columns: streaming.silver.schema.silver_schema
+silver_quarantine = _written_by("silver", "silver_quarantine")  # columns: streaming.silver.schema.QUARANTINE
+anomalies = _written_by("anomalies", "anomalies")  # columns: streaming.anomalies.processor.ANOMALIES
+gold = _written_by("gold", "gold")  # columns: streaming.gold.transforms.GOLD
+devices = _written_by("devices", "devices")  # columns: streaming.devices.processor.DEVICES
+device_events = _written_by("devices", "device_events")  # columns: streaming.devices.job.DEVICE_EVENTS
 
 
 def bronze_gaps(spark: SparkSession, stream: StreamSettings) -> DataFrame:
-    """Offsets that Kafka lost before they were read. Empty while there are none; columns:
-    ``streaming.bronze.job.GAPS``."""
+    """Offsets that Kafka lost before they were read, with the columns ``streaming.bronze.job.GAPS``. Empty if none."""
     table = DeltaTable(spark, stream, "bronze_gaps")
     return table.read() if table.exists() else spark.createDataFrame([], GAPS)

@@ -7,22 +7,17 @@ from typing import Any
 from config.error_words import words
 from streaming.lake.storage import Files
 
-_VECTORS = "deletionVectors"
-
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """``rows`` is None where the log does not say (a Parquet folder has no log); ``version`` too. ``written_at_s`` is
-    the last commit's time, in Unix time. ``problem``: why nothing is known."""
-
     table: str
     kind: str
-    rows: int | None
+    rows: int | None  # None where the log does not say, as of a Parquet folder, which has none; ``version`` too
     files: int
     bytes: int
     version: int | None
-    written_at_s: float | None
-    problem: str | None = None
+    written_at_s: float | None  # the last commit, in Unix time
+    problem: str | None = None  # why nothing is known
 
 
 def read_table(folder: Files, name: str) -> TableFacts | None:
@@ -47,12 +42,11 @@ def _facts(name: str, table: Any) -> TableFacts:
     files = pa.table(table.get_add_actions())
     counts = files["num_records"]
     rows = None if counts.null_count else pc.sum(counts, min_count=0).as_py()
-    if rows is not None and _VECTORS in (table.protocol().reader_features or ()):
+    if rows is not None and "deletionVectors" in (table.protocol().reader_features or ()):
         for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):  # deleted rows, still in files
             kept = pc.list_flatten(batch["selection_vector"])
             rows -= len(kept) - kept.true_count
-    commits: list[dict[str, Any]] = table.history(1)
-    last = commits[0].get("timestamp") if commits else None
+    last = next((commit.get("timestamp") for commit in table.history(1)), None)
     return TableFacts(
         table=name,
         kind="delta",

@@ -20,25 +20,25 @@ from streaming import jvm
 from streaming.lake.lake import DEFAULT_RETENTION, RETENTION, DeltaTable, retention_property
 
 T = TypeVar("T")
-_KEPT: Final = 32
-"""Characters of a text that Delta keeps of a file's first and last value."""
-_ATTEMPTS: Final = 6
+_KEPT: Final = 32  # characters of a text that Delta keeps of a file's first and last value
 _FIRST_WAIT_S: Final = 0.5
 _CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
                      "ConcurrentWrite", "MetadataChangedException", "DELTA_METADATA_CHANGED")  # fmt: skip
 
 
-def retried(action: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
+def retried(action: Callable[[], T], attempts: int = 6) -> T:
     """What ``action`` returns, done again while others' commits come first. Blocks, up to 16 s in all in pauses; raises
     what the last attempt does, and at once what is no conflict."""
-    for attempt in range(1, attempts + 1):
+    wait_s = _FIRST_WAIT_S
+    while True:
+        attempts -= 1
         try:
             return action()
         except Exception as error:
-            if attempt == attempts or not any(name in str(error) for name in _CONFLICTS):
+            if not (attempts and any(name in str(error) for name in _CONFLICTS)):
                 raise
-        time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
-    raise AssertionError("attempts is at least 1")
+        time.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+        wait_s *= 2
 
 
 class Day(NamedTuple):
@@ -54,25 +54,21 @@ class Day(NamedTuple):
 
 
 class FileRange(NamedTuple):
-    """A file's bytes, and its first and last value of a column."""
-
     size: int
-    first: str
+    first: str  # value of a column
     last: str
 
 
 def loose(files: Sequence[FileRange]) -> int:
     """Bytes of the files whose values reach into files of more than a quarter of all bytes. A few late rows in a file
     of their own are loose, and make none of the others so; nor do values that are equal as far as Delta keeps them."""
-    total = sum(it.size for it in files)
+    total, found = sum(it.size for it in files), 0
     ends = sorted((it.last[:_KEPT], it.size) for it in files)
     begins = sorted((it.first[:_KEPT], it.size) for it in files)
     until, since = (list(accumulate((size for _, size in it), initial=0)) for it in (ends, begins))
-    found = 0
     for it in files:
-        first, last = it.first[:_KEPT], it.last[:_KEPT]
-        before = until[bisect_right(ends, first, key=itemgetter(0))]
-        after = total - since[bisect_left(begins, last, key=itemgetter(0))]
+        before = until[bisect_right(ends, it.first[:_KEPT], key=itemgetter(0))]
+        after = total - since[bisect_left(begins, it.last[:_KEPT], key=itemgetter(0))]
         if 4 * (total - before - after - it.size) > total:
             found += it.size
     return found
@@ -91,10 +87,8 @@ class DeltaUpkeep:
     @property
     def day_column(self) -> str | None:
         """The date that the table is partitioned by; None if there is none."""
-        schema = self._table.read().schema
-        return next(
-            (it for it in self._detail()["partitionColumns"] if isinstance(schema[it].dataType, DateType)), None
-        )
+        schema, columns = self._table.read().schema, self._detail()["partitionColumns"]
+        return next((it for it in columns if isinstance(schema[it].dataType, DateType)), None)
 
     @property
     def age_column(self) -> str:
@@ -102,16 +96,13 @@ class DeltaUpkeep:
         moments = (it.name for it in self._table.read().schema if isinstance(it.dataType, TimestampType))
         return self.day_column or next(moments)
 
-    def _files(self) -> DataFrame:
-        return jvm.delta_files(self._spark, self._table.url)
-
     def days(self, file_size: int, sort_by: str | None = None) -> list[Day]:
         """Its days, the oldest first. A file of three quarters of the size is as good as one of the whole. Whether a
         day is ``unsorted`` by a column of text is asked of days larger than two files; a file without that column's
         range has all values."""
         by_day = self.day_column
         named = F.lit(None) if by_day is None else F.col("partitionValues")[by_day]
-        of = self._files().select(
+        of = jvm.delta_files(self._spark, self._table.url).select(
             F.when(named.isNotNull(), F.least(named.cast("date"), F.lit(date.max))),  # Python has none behind it
             F.to_json("partitionValues"),
             "size",
@@ -125,13 +116,8 @@ class DeltaUpkeep:
             size, small = sum(it.size for it in files), sum(4 * it.size < 3 * file_size for it in files)
             unsorted = sort_by is not None and size > 2 * file_size and 10 * loose(files) > size
             known = found.get(day, Day(day, 0, 0, 0, unsorted=False))
-            found[day] = Day(
-                day,
-                known.files + len(files),
-                known.small + (small if small > 1 else 0),
-                known.size + size,
-                known.unsorted or unsorted,
-            )
+            count, small = known.files + len(files), known.small + (small if small > 1 else 0)
+            found[day] = Day(day, count, small, known.size + size, known.unsorted or unsorted)
         return sorted(found.values(), key=lambda it: it.day or date.min)
 
     def _sql(self, statement: str) -> list[Row]:
@@ -146,8 +132,6 @@ class DeltaUpkeep:
         where = "" if day is None or column is None else f" WHERE `{column}` = DATE'{day.isoformat()}'"
         for name in ("minFileSize", "maxFileSize"):
             self._spark.conf.set(f"spark.databricks.delta.optimize.{name}", str(file_size))
-        # Parts of a file are passed over like files.
-        self._spark.conf.set("spark.databricks.io.skipping.mdc.sortWithinFiles", "true")
         (row,) = self._sql(f"OPTIMIZE {self._table.sql_name}{where}{order}")
         return int(row["metrics"]["numFilesRemoved"]), int(row["metrics"]["numFilesAdded"])
 
@@ -164,36 +148,19 @@ class DeltaUpkeep:
 
     def purge(self) -> None:
         """Writes the files anew in which rows are only marked as deleted, so that VACUUM can remove them."""
-        if not self._files().where("deletionVector is not null").isEmpty():
+        files = jvm.delta_files(self._spark, self._table.url)
+        if not files.where("deletionVector is not null").isEmpty():
             self._sql(f"REORG TABLE {self._table.sql_name} APPLY (PURGE)")
 
     def vacuum(self, keep: timedelta) -> int:
         """Removes files that no version of the last ``keep`` needs; returns how many. Concurrent readers and writers
         lose files if ``keep`` is shorter than their queries and transactions."""
-        if keep:
-            self._keep_files_for(keep)
-        conf = {
-            "spark.databricks.delta.retentionDurationCheck.enabled": "false",  # our own setting has bounds of its own
-            "spark.databricks.delta.vacuum.logging.enabled": "true",
-            # Spark's own number makes ten thousand tasks to list a table of ten files.
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(
-                4 * self._spark.sparkContext.defaultParallelism
-            ),
-        }
-        for name, value in conf.items():
-            self._spark.conf.set(name, value)
-        before = self._history()[0]["version"]
-        self._spark.sql(f"VACUUM {self._table.sql_name}{'' if keep else ' RETAIN 0 HOURS'}").collect()
-        ended = [it for it in self._history() if it["operation"] == "VACUUM END" and it["version"] > before]
-        return int(ended[-1]["operationMetrics"].get("numDeletedFiles", 0)) if ended else 0
-
-    def _history(self) -> list[Row]:
-        """The last commits, the newest first."""
-        return self._spark.sql(f"DESCRIBE HISTORY {self._table.sql_name} LIMIT 20").collect()
-
-    def _keep_files_for(self, keep: timedelta) -> None:
-        """VACUUM goes by the table's property alone. Changed only where it differs: to a job that commits just then, it
-        is a change of the table itself."""
-        wanted = retention_property(keep)
-        if self._detail()["properties"].get(RETENTION, retention_property(DEFAULT_RETENTION)) != wanted:
+        default, wanted = (retention_property(it) for it in (DEFAULT_RETENTION, keep))
+        # VACUUM goes by the table's property alone. Changed only where it differs: to a job that commits just then, it
+        # is a change of the table itself.
+        if keep and self._detail()["properties"].get(RETENTION, default) != wanted:
             self._sql(f"ALTER TABLE {self._table.sql_name} SET TBLPROPERTIES ('{RETENTION}' = '{wanted}')")
+        self._spark.sql(f"VACUUM {self._table.sql_name}{'' if keep else ' RETAIN 0 HOURS'}").collect()
+        ended = self._spark.sql(f"DESCRIBE HISTORY {self._table.sql_name} LIMIT 20").where("operation = 'VACUUM END'")
+        newest = ended.orderBy(F.desc("version")).first()
+        return 0 if newest is None else int(newest["operationMetrics"].get("numDeletedFiles", 0))

@@ -6,7 +6,6 @@ what was to be forgotten.
 """
 
 import hashlib
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,46 +21,36 @@ class Forgotten:
     """All of a lake's. Calls block for the file system."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings) -> None:
-        self._spark = spark
-        self._folder = Folder(spark, tables_folder(stream, "forgotten"))
+        self._spark, self._folder = spark, Folder(spark, tables_folder(stream, "forgotten"))
 
     def add(self, device: str, at: datetime | None = None) -> None:
         """Notes that a device is forgotten, now unless ``at`` says when."""
-        moment = datetime.now(UTC) if at is None else at
         self._folder.make()
-        self._folder.write_text(f"{hashlib.sha256(device.encode()).hexdigest()}-{millis(moment)}", "")
+        self._folder.write_text(f"{hashlib.sha256(device.encode()).hexdigest()}-{millis(at or datetime.now(UTC))}", "")
 
     def moments(self) -> dict[str, int]:
         """When each was forgotten last, in milliseconds since 1970, by the SHA-256 of its name."""
-        return {digest: ms for ms, digest, _ in sorted(self._notes())}
-
-    def _notes(self) -> Iterator[tuple[int, str, str]]:
-        """Moment, hash and file of each note."""
-        for name in self._folder.names():
-            digest, _, ms = name.partition("-")
-            if ms.isdigit():
-                yield int(ms), digest, name
+        notes = (name.partition("-") for name in self._folder.names())
+        return {digest: ms for ms, digest in sorted((int(ms), digest) for digest, _, ms in notes if ms.isdigit())}
 
     def let_go(self, before: datetime) -> None:
         """Removes the notes of devices that were forgotten before a moment."""
-        for ms, _, name in [*self._notes()]:
-            if ms < millis(before):
+        for name in self._folder.names():
+            ms = name.partition("-")[2]
+            if ms.isdigit() and int(ms) < millis(before):
                 self._folder.delete(name)
 
     def marked(self, rows: DataFrame) -> DataFrame | None:
         """The rows of a table with a column ``device``, and when their devices were forgotten: ``forgotten_ms``, null
-        for those that never were. None if there is no such device at all, which is the usual case and costs a look
-        into a folder."""
-        moments = self.moments()
-        if not moments:
+        for those that never were. None if there is no such device at all, which costs a look into a folder."""
+        if not (moments := self.moments()):
             return None
         known = self._spark.createDataFrame(list(moments.items()), "forgotten_hash string, forgotten_ms bigint")
         hashed = F.sha2(F.col("device").cast("binary"), 256)
         return rows.join(F.broadcast(known), hashed == F.col("forgotten_hash"), "left").drop("forgotten_hash")
 
     def without(self, rows: DataFrame) -> DataFrame:
-        """The rows, which have ``device`` and ``received_at``, without those received before their device was
-        forgotten."""
+        """The rows, with ``device`` and ``received_at``, without those received before their device was forgotten."""
         if (marked := self.marked(rows)) is None:
             return rows
         forgotten = F.timestamp_millis("forgotten_ms")

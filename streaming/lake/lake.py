@@ -27,37 +27,27 @@ LAYERS: Final = ("bronze", "silver", "silver_quarantine", "gold", "devices", "de
 
 def tables_folder(stream: StreamSettings, name: str) -> str:
     """URL of the folder that holds a table's files."""
-    return f"{location(stream.lake.path).rstrip('/')}/{name}"
+    return f"{location(stream.lake.path)}/{name}"
 
 
 _LOG: Final = "_delta_log"
 RETENTION: Final = "delta.deletedFileRetentionDuration"
 """The property that says how long VACUUM leaves files that the newest version does not need."""
-DEFAULT_RETENTION: Final = timedelta(days=7)
-"""Delta's own."""
+DEFAULT_RETENTION: Final = timedelta(days=7)  # Delta's own
 
 
-def retention_property(kept: timedelta) -> str:
-    """A length of time as Delta's properties have it."""
+def retention_property(kept: timedelta) -> str:  # as Delta's properties have it
     return f"interval {kept // timedelta(seconds=1)} seconds"
 
 
 def has_commit(folder: Folder) -> bool:
-    """Whether a Delta table is in the folder. Its log's folder is made before the first commit, and a program killed
-    between the two leaves it without one. Looks at the files, not at what Delta remembers of them: the table may be
-    another program's. The first commit goes only when a checkpoint stands for it."""
-    return (
-        folder.exists(f"{_LOG}/{0:020}.json")
-        or folder.exists(f"{_LOG}/_last_checkpoint")
-        or any(re.fullmatch(r"\d{20}\.json", name) for name in folder.names(_LOG))
-    )
+    """Whether a Delta table is in the folder. Its log's folder is made before the first commit, and a killed program
+    leaves it without one. Looks at the files, not at what Delta remembers: the table may be another program's."""
+    return any(re.fullmatch(r"\d{20}\.json|_last_checkpoint", name) for name in folder.names(_LOG))
 
 
 class DeltaTable:
-    """One Delta table of the lake. Blocks where it touches files; what Spark raises comes through.
-
-    ``sql_name`` is how SQL names it: ``delta.`/data/lake/silver` `` or ``main.iot.silver``.
-    """
+    """One Delta table of the lake, ``sql_name`` in SQL. Blocks for its files; what Spark raises comes through."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings, name: str) -> None:
         self._spark = spark
@@ -87,13 +77,10 @@ class DeltaTable:
 
     def read(self) -> DataFrame:
         """All rows. Raises AnalysisException if there is no table."""
-        if self._catalog_name:
-            return self._spark.read.table(self._catalog_name)
-        return self._spark.read.format("delta").load(self.url)
+        return self._spark.read.table(self.sql_name)
 
     def read_stream(self, **options: str) -> DataFrame:
-        """Rows as they are added. Rows that a ``forget`` or a retention deletes are no news and do not end the stream
-        (``skipChangeCommits``)."""
+        """Rows as they are added. Those that a ``forget`` or a retention deletes are no news and do not end it."""
         reader = self._spark.readStream.option("skipChangeCommits", "true").options(**options)
         if self._catalog_name:
             return reader.table(self._catalog_name)
@@ -119,7 +106,6 @@ class DeltaTable:
         return jvm.delta_mark(self._spark, self.url, query)
 
     def save(self, writer: DataFrameWriter) -> None:
-        """Lets a prepared writer write to this table."""
         if self._catalog_name:
             writer.saveAsTable(self._catalog_name)
         else:
@@ -128,14 +114,10 @@ class DeltaTable:
     def merge(self, rows: DataFrame, same: str, *clauses: str) -> Row:
         """Changes the rows ``t`` of the table by ``rows``, ``s`` in the SQL of ``same`` (whether two belong together)
         and of the clauses (``WHEN …``). Returns Delta's counts of what it did."""
-        session, view = rows.sparkSession, f"_{self.name}_changes"
-        rows.createOrReplaceTempView(view)
-        try:
-            (counts,) = session.sql(
-                f"MERGE INTO {self.sql_name} t USING {view} s ON {same} {' '.join(clauses)}"
-            ).collect()
-        finally:
-            session.catalog.dropTempView(view)
+        into, then = (
+            text.replace("{", "{{").replace("}", "}}") for text in (self.sql_name, " ".join([same, *clauses]))
+        )
+        (counts,) = rows.sparkSession.sql(f"MERGE INTO {into} t USING {{rows}} s ON {then}", rows=rows).collect()
         return counts
 
     def replace(self, rows: DataFrame) -> None:
@@ -150,13 +132,9 @@ def layers(spark: SparkSession, stream: StreamSettings) -> list[DeltaTable]:
 
 @contextmanager
 def held(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, kept from their first use to the end of the block: in memory, and on disk what does not fit.
-
-    Spark's cache of tables sorts rows into compressed columns, which took longer than to decode them. Where the driver
-    is the only process, a local checkpoint keeps the rows as they are: they are lost with the driver, and the batch
-    with them. On a cluster an executor can die alone, so there it is the cache: what was in that executor is read and
-    decoded again, from the same offsets.
-    """
+    """The rows, kept from their first use to the end of the block: in memory, and on disk what does not fit."""
+    # Spark's cache sorts rows into compressed columns, which took longer than to decode them: a local checkpoint keeps
+    # them as they are. On a cluster an executor can die alone, and only what the cache had in it is made again.
     is_local = str(rows.sparkSession.sparkContext.master).startswith("local")
     kept = rows.localCheckpoint(eager=False) if is_local else rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:

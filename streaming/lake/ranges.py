@@ -9,19 +9,15 @@ from typing import Final, NamedTuple
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_RANGES: Final = 64
 """Stretches, of names or of time, that a query names; more are joined to so many, with what is between."""
-_NO_TEXT: Final = "\ufffd"
-"""What Spark makes of bytes that are no UTF-8 when it hands them to Python."""
+_NO_TEXT: Final = "\ufffd"  # what Spark makes of bytes that are no UTF-8 when it hands them to Python
 
 
 class TimeRange(NamedTuple):
-    """``first`` ≤ time < ``end``."""
-
     first: int
-    end: int
+    end: int  # not included
 
 
 def moment(at_us: int) -> datetime:
-    """A time in UTC."""
     return EPOCH + timedelta(microseconds=at_us)
 
 
@@ -30,7 +26,7 @@ def millis(at: datetime) -> int:
 
 
 def timestamp(at_us: int) -> str:
-    """The same as SQL."""
+    """A time as SQL."""
     return f"TIMESTAMP '{moment(at_us):%Y-%m-%d %H:%M:%S.%f}'"
 
 
@@ -52,13 +48,11 @@ def joined(ranges: Iterable[TimeRange], most: int) -> list[TimeRange]:
 def aligned(ranges: Sequence[TimeRange], length: int, every: int) -> list[TimeRange]:
     """From the begin of the first to the end of the last window that each range has a part in: of ``length``, one
     beginning ``every`` so often, aligned to 0."""
-    return joined(
-        (
-            TimeRange(one.first - one.first % every - (length - every), (last := one.end - 1) - last % every + length)
-            for one in ranges
-        ),
-        max(1, len(ranges)),
+    wide = (
+        TimeRange(first - first % every - (length - every), end - 1 - (end - 1) % every + length)
+        for first, end in ranges
     )
+    return joined(wide, max(1, len(ranges)))
 
 
 def text(name: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from streaming import jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _SCHEME = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+):/")
 
 
@@ -64,17 +64,13 @@ class LocalFolder:
 
     def usage(self, name: str = "") -> tuple[int, int]:
         """Bytes and files below a folder, but for Hadoop's checksums; 0 and 0 if it is not there."""
-        size = count = 0
+        sizes = []
         for folder, _, files in os.walk(self._root / name):
             for file in files:
-                if file.startswith(".") and file.endswith(".crc"):
-                    continue  # what Hadoop checks a file by, and does not count either
-                try:
-                    size += os.lstat(os.path.join(folder, file)).st_size  # noqa: PTH118 (a million of them may be there)
-                    count += 1
-                except FileNotFoundError:
-                    continue  # a batch has just replaced it
-        return size, count
+                if not (file.startswith(".") and file.endswith(".crc")):
+                    with suppress(FileNotFoundError):  # a batch has just replaced it
+                        sizes.append(os.lstat(os.path.join(folder, file)).st_size)  # noqa: PTH118 (there may be millions)
+        return sum(sizes), len(sizes)
 
     def rename(self, name: str, to: str) -> None:
         if (self._root / to).exists():
@@ -89,8 +85,8 @@ class LocalFolder:
 
 
 def location(path: Path) -> str:
-    """How Spark is told of a folder: a URL as it was written, a local path made absolute (executors have other working
-    directories). ``Path`` turns ``s3a://bucket/x`` into ``s3a:/bucket/x``; that is undone here."""
+    """How Spark is told of a folder: a URL as it was written (``Path`` makes ``s3a:/bucket`` of ``s3a://bucket``), a
+    local path made absolute: executors have other working directories."""
     text = str(path)
     if match := _SCHEME.match(text):
         slashes = "///" if match["scheme"].lower() == "file" else "//"
@@ -130,7 +126,6 @@ class Folder:
         return sorted(found)
 
     def modified_s(self, name: str) -> float:
-        """When a file was last written, in Unix time."""
         return float(self._files.getFileStatus(self._path(name)).getModificationTime()) / 1000
 
     def usage(self, name: str = "") -> tuple[int, int]:
@@ -164,9 +159,9 @@ class Folder:
         if is_local(self.url):  # where Hadoop deletes the old one first
             LocalFolder(self.url).write_text(name, text)
             return
-        managers = jvm.java_class(self._spark, f"{_CHECKPOINTING}.CheckpointFileManager")
-        files = managers.create(self._root, self._files.getConf())
-        stream = files.createAtomic(self._path(name), True)
+        name_of_class = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
+        manager = jvm.java_class(self._spark, name_of_class).create(self._root, self._files.getConf())
+        stream = manager.createAtomic(self._path(name), True)
         try:
             stream.write(bytearray(text.encode()))
         except BaseException:
