@@ -1,8 +1,7 @@
-"""The command lines of jobs and tools, the same for ``gateway stream NAME`` and for the process that it becomes. No
-pyspark.
+"""The command lines of jobs and tools, the same for ``gateway stream NAME`` and for the process that it becomes.
 
 Tool NAME is the module ``streaming.upkeep.NAME``, or ``streaming.report.lake``, with ``run(spark, settings, arguments)
--> int``, an exit status. Its product goes to standard output.
+-> int``, an exit status. Its product goes to standard output. No pyspark here.
 """
 
 from __future__ import annotations
@@ -30,21 +29,22 @@ JOBS: Final[Mapping[str, str]] = {
     "all": "several of these jobs in one process",
 }
 """Name -> what it does, for ``--help``. Job NAME is the module ``streaming.NAME.job``."""
-
 LAKE_JOBS: Final = ("silver", "bronze", "audit", "gold", "devices", "anomalies")
 """What ``all`` runs unless told, in the order in which they are started: silver's table is there before its readers,
 and its first batch, which takes longest, has begun before bronze's."""
-
 Options = Mapping[str, Mapping[str, Any]]
 """What ``ArgumentParser.add_argument`` is given, by the option's name."""
 
 
-def _flag(text: str, **more: Any) -> Mapping[str, Any]:
-    return {"action": "store_true", "help": text, **more}
+def _flag(text: str) -> Mapping[str, Any]:
+    return {"action": "store_true", "help": text}
 
 
-def _page(text: str) -> Path:
-    """Where a page is to be written; refused now where that cannot be, for it is written when all else is done."""
+def _setting(name: str, text: str, **more: Any) -> Mapping[str, Any]:  # its dest tells ``overrides``
+    return {"dest": name, "help": f"{name}: {text}", **more}
+
+
+def _page(text: str) -> Path:  # refused now where it cannot be written, for that is done when all else is
     path = Path(text).absolute()
     folder = next((one for one in path.parents if one.exists()), path)
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -52,8 +52,7 @@ def _page(text: str) -> Path:
     return path
 
 
-def _moment_ms(text: str) -> int:
-    """Milliseconds since 1970 of a day or a moment in ISO 8601."""
+def _moment_ms(text: str) -> int:  # since 1970
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -100,44 +99,38 @@ def _lake_jobs(text: str) -> tuple[str, ...]:  # in the order of LAKE_JOBS, each
 _COMMON: Final[Options] = {
     "--config": {"type": Path, "metavar": "FILE",
                  "help": "TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"},
-    "--master": {"metavar": "URL", "help": "stream.master: local[2], spark://host:7077, …"},
-    "--checkpoint": {"metavar": "FOLDER", "help": "stream.checkpoint: how far the jobs have read"},
-    "--lake": {"metavar": "FOLDER", "dest": "lake__path", "help": "stream.lake.path: the tables' folder"},
+    "--master": _setting("stream.master", "local[2], spark://host:7077, …", metavar="URL"),
+    "--checkpoint": _setting("stream.checkpoint", "how far the jobs have read", metavar="FOLDER"),
+    "--lake": _setting("stream.lake.path", "the tables' folder", metavar="FOLDER"),
     "--conf": {"action": "append", "type": _property, "default": [], "metavar": "NAME=VALUE",
                "help": "a property of Spark itself, such as spark.driver.memory=3g; may be repeated"},
 }  # fmt: skip
-_JOBS_OF_ALL: Final[Options] = {
-    "--jobs": {"type": _lake_jobs, "default": LAKE_JOBS, "metavar": "NAMES",
-               "help": f"which, separated by commas (default: {','.join(LAKE_JOBS)})"},
-}  # fmt: skip
 _OF_JOBS: Final[Options] = {
-    "--topic": {"action": "append", "metavar": "NAME", "dest": "topics",
-                "help": "stream.topics: a Kafka topic to read; may be repeated"},
-    "--metrics-port": {"type": int, "metavar": "PORT", "dest": "metrics__port",
-                       "help": "stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port"},
-    "--available-now": _flag("stream.available_now: read what there is, then end", default=None),
+    "--topic": _setting("stream.topics", "a Kafka topic to read; may be repeated", metavar="NAME", action="append"),
+    "--metrics-port": _setting("stream.metrics.port", "where Prometheus finds the job's metrics; 0 for any free port",
+                               metavar="PORT", type=int),
+    "--available-now": _setting("stream.available_now", "read what there is, then end", action="store_true",
+                                default=None),
     "--report": {"type": _page, "metavar": "FILE",
                  "help": "write the HTML page of `gateway stream report` when the job has ended in order"},
-    "--allow-data-loss": _flag(
-        "step over records that Kafka deleted before they were read (a warning names them) instead of ending"
-    ),
+    "--allow-data-loss":
+        _flag("step over records that Kafka deleted before they were read (a warning names them) instead of ending"),
 }  # fmt: skip
-_DRY_RUN: Final[Options] = {"--dry-run": _flag("say what would be done, and end")}
+_DRY_RUN: Final = _flag("say what would be done, and end")
 TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
     "status": ("show how far each query is, and what the tables hold", {
         "--offline": _flag("do not ask Kafka how far its topics go"),
         "--json": _flag("print one JSON object instead of text"),
     }),
     "maintain": ("put small files together, delete what is past its retention", {
-        **_DRY_RUN,
+        "--dry-run": _DRY_RUN,
         "--table": {"action": "append", "metavar": "NAME", "help": "this table alone; may be repeated"},
     }),
     "forget": ("delete a device's rows from all tables", {
         "device": {"type": _name, "metavar": "DEVICE", "help": "the device's own name, as in the column device"},
         "--dry-run": _flag("say how many rows would go, and end"),
-        "--now": _flag(
-            "remove the files as well, at once instead of after stream.lake.vacuum_after: stop all jobs first"
-        ),
+        "--now":
+            _flag("remove the files as well, at once instead of after stream.lake.vacuum_after: stop all jobs first"),
     }),
     "backfill": ("read a stretch of time again from bronze or Kafka, and fill what silver lacks", {
         **_stretch(required=True),
@@ -156,7 +149,7 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
     "reset": ("begin a job anew: put its checkpoint aside", {
         "job_name": {"metavar": "JOB", "choices": LAKE_JOBS, "help": f"one of {', '.join(LAKE_JOBS)}"},
         "--yes": _flag("do it without asking"),
-        **_DRY_RUN,
+        "--dry-run": _DRY_RUN,
     }),
     "prepare": ("write Spark's class data, by which its later starts are quicker: once, into an image", {}),
     "report": ("write an HTML page with plots about devices, anomalies, late and lost data", {
@@ -172,10 +165,12 @@ TOOLS: Final[Mapping[str, tuple[str, Options]]] = {
 def add_arguments(parser: ArgumentParser, name: str) -> None:
     """Adds what every job and tool takes, then what this one does. An option that stands for a setting overrides file
     and environment."""
-    own = TOOLS[name][1] if name in TOOLS else {**(_JOBS_OF_ALL if name == "all" else {}), **_OF_JOBS}
-    for option, told in {**_COMMON, **own}.items():
+    for option, told in {**_COMMON, **(TOOLS[name][1] if name in TOOLS else _OF_JOBS)}.items():
         parser.add_argument(option, **told)
-    if name in LAKE_JOBS:
+    if name == "all":
+        which = f"which, separated by commas (default: {','.join(LAKE_JOBS)})"
+        parser.add_argument("--jobs", type=_lake_jobs, default=LAKE_JOBS, metavar="NAMES", help=which)
+    elif name in LAKE_JOBS:
         parser.set_defaults(jobs=(name,))
 
 
@@ -193,17 +188,9 @@ def process_arguments(name: str, words: Sequence[str]) -> Namespace:
     return parser.parse_args(words)
 
 
-_SETTINGS = ("master", "lake__path", "checkpoint", "topics", "metrics__port", "available_now")
-"""The options that stand for settings of ``[stream]``; ``__`` is a dot."""
-
-
 def overrides(arguments: Namespace) -> dict[str, Any]:
     """The settings that the command line has, by their dotted names."""
-    return {
-        f"stream.{name.replace('__', '.')}": value
-        for name in _SETTINGS
-        if (value := getattr(arguments, name, None)) is not None
-    }
+    return {name: it for name, it in vars(arguments).items() if name.startswith("stream.") and it is not None}
 
 
 def load_settings(arguments: Namespace) -> Settings:

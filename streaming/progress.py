@@ -1,9 +1,8 @@
 """The lines a Spark job writes to standard output while it runs: one JSON object each, its kind in ``event``. The last
 is ``stopped`` or ``failed``.
 
-Whoever starts a job reads them with :func:`parse`; the job writes them with :func:`format_line`. No pyspark here, so
-that a reader (the demo's view, a wrapper, a test) stays light. Times are milliseconds since 1970 (UTC), rows are Kafka
-records.
+Whoever starts a job reads them with :func:`parse`. No pyspark here, so that a reader (the demo's view, a wrapper, a
+test) stays light. Times are milliseconds since 1970 (UTC), rows are Kafka records.
 """
 
 import json
@@ -20,12 +19,9 @@ class StartedEvent:
     event: ClassVar[str] = "started"
     queries: tuple[str, ...]
     master: str
-    application: str
-    """Spark's application id, to find it on a cluster."""
-    startup_s: float
-    """Seconds from the start of the job's process to here."""
-    metrics: str | None = None
-    """Where Prometheus finds the metrics; None if they are not served."""
+    application: str  # Spark's id of it, to find it on a cluster
+    startup_s: float  # from the start of the job's process to here
+    metrics: str | None = None  # where Prometheus finds the metrics; None if they are not served
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +30,15 @@ class BatchEvent:
 
     event: ClassVar[str] = "batch"
     query: str
-    batch: int
-    """Number of the micro-batch; it goes on across restarts."""
+    batch: int  # goes on across restarts
     rows: int
-    quarantined: int
-    """Of ``rows``, those written to quarantine instead of the table. 0 for a query that does not write the table."""
-    late: int
-    """Rows that came too late for their window and are in no aggregate. 0 for a query without windows."""
+    quarantined: int  # of ``rows``, those written to quarantine instead of the table
+    late: int  # rows that came too late for their window and are in no aggregate
     rows_per_s: float
     duration_ms: int
     end_offsets: Offsets
     watermark_ms: int | None
-    at_ms: int
-    """When the batch began, by the driver's clock."""
+    at_ms: int  # when the batch began, by the driver's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +51,8 @@ class GapEvent:
     topic: str
     partition: int
     first_offset: int
-    last_offset: int | None
-    """None: the partition is not there any more, and how far it went is not known."""
-    reason: str
-    """``deleted``, ``recreated``, ``truncated`` or ``gone``, as in the table ``bronze_gaps``."""
+    last_offset: int | None  # None: the partition is not there any more, and how far it went is not known
+    reason: str  # deleted, recreated, truncated or gone, as in the table ``bronze_gaps``
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +69,15 @@ class ImbalanceEvent:
     minute_ms: int
     acknowledged: int
     present: int
-    missing: int
-    """Acknowledged and not in Kafka, although nothing has expired: lost."""
-    unaccounted: int
-    """In Kafka with the gateway's name, and in none of its accounts: as after a crash."""
+    missing: int  # acknowledged and not in Kafka, although nothing has expired: lost
+    unaccounted: int  # in Kafka with the gateway's name, and in none of its accounts: as after a crash
 
 
 @dataclass(frozen=True, slots=True)
 class StoppedEvent:
     event: ClassVar[str] = "stopped"
     reason: str
-    batches: Mapping[str, int]
-    """Micro-batches completed in this run, by query."""
+    batches: Mapping[str, int]  # completed in this run, by query
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +93,8 @@ _KINDS: Mapping[str, type[Event]] = {kind.event: kind for kind in get_args(Event
 
 
 def format_line(event: Event) -> str:
-    return json.dumps(
-        {"event": event.event, **asdict(event)}, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    fields = {"event": event.event, **asdict(event)}
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def parse(line: str) -> Event | None:

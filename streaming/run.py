@@ -1,16 +1,11 @@
 """The process of a job or a tool: ``python -m streaming.run NAME``, which ``gateway stream NAME`` becomes.
 
     spark-submit --master … --packages … streaming/run.py silver --config gateway.toml
-    gateway stream all                                 all of the lake's jobs
-    gateway stream all --jobs bronze,silver,gold
 
-The job ``all`` runs several jobs in one process, a query and a checkpoint each. A Spark takes a gigabyte before it has
-read anything: six of them do not fit on a laptop, one does. The queries share its cores by turns (Spark's fair
-scheduler, a pool each), so that a long batch of one does not hold up the others. When one fails, all end, and the error
-names it: a table that silently stands still while others go on is worse.
-
-With ``--available-now`` the jobs that read silver begin when silver has read everything, and so see all of it. With
-``--report FILE`` the page of the tool ``report`` is written at the end, by the Spark that is there already.
+The job ``all`` runs several jobs in one process, a query and a checkpoint each: six Sparks do not fit on a laptop. The
+queries share its cores by turns (Spark's fair scheduler, a pool each), so that a long batch of one does not hold up the
+others. When one fails, all end, and the error names it: a table that silently stands still while others go on is worse.
+With ``--available-now`` the jobs that read silver begin when silver has read everything, and so see all of it.
 """
 
 import argparse
@@ -21,26 +16,24 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from config.errors import ExitStatus, GatewayError
 from config.prose import fitted
-from config.settings import Settings
 from streaming import options
 from streaming.errors import StreamError
-from streaming.job import Job, JobContext
+from streaming.job import JobContext
 from streaming.kafka.admin import ensure_topic
 from streaming.metrics import serve
 from streaming.progress import BatchEvent, Event, FailedEvent, StoppedEvent, format_line
 from streaming.runtime import reach
 from streaming.runtime.queries import Mailbox, SparkEnded, run_queries
-from streaming.runtime.session import RECORD_CLASSES, start_spark
+from streaming.runtime.session import start_spark
 
 _READ_SILVER: Final = frozenset({"gold", "devices", "anomalies"})
 _PROCESS_START_S = time.monotonic()
@@ -57,20 +50,16 @@ class _Printer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open = True
         self.batches: dict[str, int] = {}
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, BatchEvent):
                 self.batches[event.query] = self.batches.get(event.query, 0) + 1
-            if self._open:
-                try:
-                    print(format_line(event), flush=True)  # noqa: T201 (standard output is this module's product)
-                except BrokenPipeError:
-                    self._open = False
-                    # Or Python would complain when it flushes at exit.
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            try:
+                print(format_line(event), flush=True)  # noqa: T201 (standard output is this module's product)
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer, too
 
 
 class _Signals:
@@ -78,19 +67,15 @@ class _Signals:
 
     def __init__(self) -> None:
         self.mailbox: Mailbox = queue.SimpleQueue()
-        self.let_finish = False
-        """Whether something must be finished: batches, or Spark's end."""
+        self.let_finish = False  # whether something must be finished: batches, or Spark's end
         # What was ignored when the process began (a shell does that to SIGINT for background jobs) stays ignored.
-        self._numbers = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is not signal.SIG_IGN]
-        self._ignored = {signal.SIGTERM, signal.SIGINT}.difference(self._numbers)
+        self._ignored = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is signal.SIG_IGN]
         self.first: signal.Signals | None = None
 
     def install(self) -> None:
         """Sets the handlers; to be done again after a SparkContext is made, which takes SIGINT for itself."""
-        for number in self._numbers:
-            signal.signal(number, self._handle)
-        for number in self._ignored:
-            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN if number in self._ignored else self._handle)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         received = signal.Signals(number)
@@ -108,22 +93,10 @@ class _Signals:
             signal.raise_signal(self.first)
 
 
-def stages(arguments: argparse.Namespace, settings: Settings) -> list[list[Job]]:
-    """The chosen jobs: those of a list run together, a list after the other. Imports their modules."""
-    first = [one for one in arguments.jobs if not (settings.stream.available_now and one in _READ_SILVER)]
-    parts = first, [one for one in arguments.jobs if one not in first]
-    return [[_in_its_pool(name) for name in part] for part in parts if part]
-
-
-def _in_its_pool(name: str) -> Job:  # the job's start, for Spark's scheduler pool of that name
-    start: Job = importlib.import_module(f"streaming.{name}.job").start
-
-    def start_in_pool(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
-        # The query's thread takes it over from the one that starts it.
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
-        return start(spark, settings, context)
-
-    return start_in_pool
+def stages(jobs: Sequence[str], *, available_now: bool) -> list[list[str]]:
+    """The chosen jobs: those of a list run together, a list after the other."""
+    first = [one for one in jobs if not (available_now and one in _READ_SILVER)]
+    return [part for part in (first, [one for one in jobs if one not in first]) if part]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -134,7 +107,13 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {name!r} is no job; jobs and tools are {', '.join(known)}.", file=sys.stderr)  # noqa: T201 (the user's)
         return ExitStatus.USAGE
     arguments = options.process_arguments(name, words)
-    return _run_tool(name, arguments) if name in options.TOOLS else _run_jobs(name, arguments)
+    try:
+        return _run_tool(name, arguments) if name in options.TOOLS else _run_jobs(name, arguments)
+    except GatewayError as error:
+        # All jobs have ended for one of many.
+        who = f"{error.query}: " if name == "all" and isinstance(error, StreamError) and error.query else ""
+        print(fitted(f"error: {who}{error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
+        return error.exit_status
 
 
 def _run_jobs(name: str, arguments: argparse.Namespace) -> int:
@@ -145,7 +124,10 @@ def _run_jobs(name: str, arguments: argparse.Namespace) -> int:
     try:
         settings = options.load_settings(arguments)
         conf = dict(arguments.conf)
-        chosen = stages(arguments, settings)
+        chosen = [
+            [importlib.import_module(f"streaming.{job}.job").start for job in part]
+            for part in stages(arguments.jobs, available_now=settings.stream.available_now)
+        ]
         if name == "all":
             conf = {"spark.scheduler.mode": "FAIR", **conf}  # or the first job's batch takes all cores until it ends
         reach.require_kafka(settings.kafka.bootstrap_servers, _REACH_TIMEOUT_S)
@@ -176,14 +158,10 @@ def _run_jobs(name: str, arguments: argparse.Namespace) -> int:
             spark.end()
     except _StopAtOnce:
         pass
-    except GatewayError as error:
-        query = error.query if isinstance(error, StreamError) else None
-        emit(FailedEvent(query=query, error=str(error)))
-        who = f"{query}: " if query is not None and name == "all" else ""  # all have ended, for one of many
-        print(fitted(f"error: {who}{error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
-        return error.exit_status
     except Exception as error:
-        emit(FailedEvent(query=None, error="\n".join([repr(error), *getattr(error, "__notes__", ())])))
+        said = str(error) if isinstance(error, GatewayError) else repr(error)
+        query = error.query if isinstance(error, StreamError) else None
+        emit(FailedEvent(query, "\n".join([said, *getattr(error, "__notes__", ())])))
         raise
     else:
         reason = f"signal {signals.first.name}" if signals.first else "everything there was is read"
@@ -193,25 +171,20 @@ def _run_jobs(name: str, arguments: argparse.Namespace) -> int:
 
 
 def _run_tool(name: str, arguments: argparse.Namespace) -> int:  # the exit status
+    settings = options.load_settings(arguments)
+    interrupted = signal.getsignal(signal.SIGINT)  # before Spark replaces it
+    spark = start_spark(settings, arguments.jars, dict(arguments.conf), records_classes=name == "prepare")
     try:
-        settings = options.load_settings(arguments)
-        conf = dict(arguments.conf) | ({RECORD_CLASSES: "true"} if name == "prepare" else {})
-        interrupted = signal.getsignal(signal.SIGINT)  # before Spark replaces it
-        spark = start_spark(settings, arguments.jars, conf)
-        try:
-            if interrupted is not signal.SIG_IGN:
-                # As SIGTERM does: this process ends, and the JVM with it. pyspark's own handler raises in the middle
-                # of py4j, which then prints pages about it.
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-            module = "report.lake" if name == "report" else f"upkeep.{name}"
-            status = int(importlib.import_module(f"streaming.{module}").run(spark.session, settings, arguments))
-        finally:
-            spark.end()
-        if name == "prepare":
-            print(_prepared(spark.archive))  # noqa: T201 (what the user reads)
-    except GatewayError as error:
-        print(fitted(f"error: {error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
-        return error.exit_status
+        if interrupted is not signal.SIG_IGN:
+            # As SIGTERM does: this process ends, and the JVM with it. pyspark's own handler raises in the middle of
+            # py4j, which then prints pages about it.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        module = "report.lake" if name == "report" else f"upkeep.{name}"
+        status = int(importlib.import_module(f"streaming.{module}").run(spark.session, settings, arguments))
+    finally:
+        spark.end()
+    if name == "prepare":
+        print(_prepared(spark.archive))  # noqa: T201 (what the user reads)
     return status
 
 

@@ -106,7 +106,7 @@ def test_a_stream_tool_that_is_interrupted_ends_without_a_traceback(tmp_path: Pa
     code = (
         "import signal, sys, time, types, streaming.run as tool\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests' parent ignores\n"
-        "def start(*_):\n"
+        "def start(*_, **_more):\n"
         "    signal.signal(signal.SIGINT, lambda *_: 1 / 0)\n"
         "    return types.SimpleNamespace(session=None, end=lambda: None)\n"
         "tool.start_spark = start\n"

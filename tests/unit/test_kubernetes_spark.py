@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from config.loading.load import load
-from streaming.options import JOBS, process_arguments
+from streaming.options import JOBS, overrides, process_arguments
 from tests.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_kubernetes_takes_it(kind: str, version: str) -> None:
 def test_the_gateway_takes_the_drivers_words_and_settings(tmp_path: Path) -> None:
     stream_word, job, *words = container(DRIVER)["args"]
     assert (stream_word, job in JOBS) == ("stream", True)
-    assert process_arguments(job, words).master == "k8s://https://kubernetes.default.svc"
+    assert overrides(process_arguments(job, words))["stream.master"] == "k8s://https://kubernetes.default.svc"
     file = tmp_path / "gateway.toml"
     file.write_text(SETTINGS["gateway.toml"])
     stream = load(file, environ={}).settings.stream

@@ -47,7 +47,7 @@ def end_of_jvm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ):
         monkeypatch.setattr(place, name, played)
     monkeypatch.setattr(run, "ensure_topic", lambda *_: None)
-    monkeypatch.setattr(run, "stages", lambda *_: [["silver"], ["anomalies"]])
+    monkeypatch.setattr(run, "stages", lambda *_, **_more: [["silver"], ["anomalies"]])
     monkeypatch.setattr(run._Signals, "install", lambda _: None)
     return ended
 

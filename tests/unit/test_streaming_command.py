@@ -1,6 +1,5 @@
 """The command line of a job: settings on top, the job's process instead of this one, Spark's configuration."""
 
-import argparse
 import dataclasses
 import os
 import re
@@ -21,7 +20,7 @@ from streaming.kafka.failures import cause, explain
 from streaming.progress import Event
 from streaming.run import stages
 from streaming.runtime.class_data import ClassData
-from streaming.runtime.session import RECORD_CLASSES, class_data, class_data_conf, session_conf
+from streaming.runtime.session import class_data, class_data_conf, session_conf
 from streaming.silver.schema import FIXED, QUARANTINE
 from tests.command_line import Cli
 
@@ -34,13 +33,11 @@ def test_several_jobs_are_chosen_by_name_and_started_in_order(capsys: pytest.Cap
     assert "no such job: golden" in capsys.readouterr().err
 
 
-def test_what_reads_silver_begins_when_silver_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.run._in_its_pool", str)
-    told = argparse.Namespace(jobs=("bronze", "silver", "gold"))
-    now = Settings(stream=StreamSettings(available_now=True))
-    assert stages(told, Settings()) == [["bronze", "silver", "gold"]]
-    assert stages(told, now) == [["bronze", "silver"], ["gold"]]
-    assert stages(argparse.Namespace(jobs=("gold",)), now) == [["gold"]]
+def test_what_reads_silver_begins_when_silver_has_ended() -> None:
+    jobs = ["bronze", "silver", "gold"]
+    assert stages(jobs, available_now=False) == [jobs]
+    assert stages(jobs, available_now=True) == [["bronze", "silver"], ["gold"]]
+    assert stages(["gold"], available_now=True) == [["gold"]]
 
 
 def test_the_command_line_is_stronger_than_the_file(tmp_path: Path) -> None:
@@ -173,13 +170,15 @@ def test_class_data_are_for_our_own_class_path_and_leave_a_users_alone(monkeypat
 def test_class_data_are_written_when_told_and_mapped_when_there(tmp_path: Path) -> None:
     options = "spark.driver.extraJavaOptions"
     writer, reader = (ClassData(tmp_path / "a b", tmp_path / "java", [tmp_path / "a.jar"]) for _ in range(2))
-    assert class_data_conf(conf(), reader) == {options: conf()[options]}, "nobody waits for it unasked"
-    told = class_data_conf(conf(extra={RECORD_CLASSES: "true"}), writer)[options]
+    assert class_data_conf(conf(), reader, records=False) == {options: conf()[options]}, "nobody waits for it unasked"
+    told = class_data_conf(conf(), writer, records=True)[options]
     (draft,) = re.findall('"-XX:ArchiveClassesAtExit=(.*?)"', told)
     Path(draft).write_text("what a JVM writes")
     writer.end()
     (archive,) = (tmp_path / "a b").glob("*.jsa")
-    assert class_data_conf(conf(), reader) == {options: f'"-XX:SharedArchiveFile={archive}" {conf()[options]}'}
+    assert class_data_conf(conf(), reader, records=True) == {
+        options: f'"-XX:SharedArchiveFile={archive}" {conf()[options]}'
+    }
 
 
 def test_python_functions_run_on_this_python_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
