@@ -29,19 +29,17 @@ _MOMENTS: Final[dict[str, TimeFormat]] = {
 def avro_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, ...], Binary]:
     """The fields of a type's schema, those of nested records as ``record.field``, and what decodes its payloads.
 
-    Raises ConfigError for a schema that cannot be used, older versions among them.
-    """
+    Raises ConfigError for a schema that cannot be used, older versions among them."""
     if table.versions and table.framing == "none":
         raise ConfigError(
-            f"{file}: the type has the versions {', '.join(table.versions)}, but framing is none: nothing in front of"
-            " the bytes would tell which one wrote them, and Avro read by the wrong one is not an error but other"
-            ' numbers. Have devices send framing "single_object" or "confluent", or their own type for each version.'
+            f"{file}: the type has the versions {', '.join(table.versions)}, but framing is none: nothing would tell"
+            ' which one wrote the bytes. Have devices send framing "single_object" or "confluent", or a type for each.'
         )
     ids = {file.name: table.id, **table.versions}
     if table.framing == "confluent" and (without := [name for name, number in ids.items() if not number]):
         raise ConfigError(
-            f"{file}: with framing confluent each schema has the id of the registry: say id for {file.name} and"
-            f" versions = {{FILE = ID}} for others; {', '.join(without)} has none."
+            f"{file}: with framing confluent each schema has the id of the registry; {', '.join(without)} has none."
+            f" Say id for {file.name} and versions = {{FILE = ID}} for others."
         )
     schemas = {name: _read(file.parent / name) for name in ids}
     fields = tuple(_fields(file, schemas[file.name], (), table, required=True))

@@ -4,8 +4,7 @@
                                         └▶ Avro, Protobuf: a Python function, in the plan only if there are such types
 
 No expression here may raise, because one poisoned record would then stop the stream for ever; Spark's ANSI casts and
-indexes do raise.
-"""
+indexes do raise."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, reduce
@@ -39,8 +38,7 @@ class Decoding:
     ``first_look`` and ``decoded`` give Kafka's columns, then ``device``, ``type``, ``seq``, ``ts_ms``, the signals
     (``schemas.columns``, in their canonical units). A bad record's mean nothing. ``ts_ms`` is the device's clock, from
     1970 to 9999. A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each
-    field it needs: hold the rows first (``streaming.lake.lake.held``), or observe them.
-    """
+    field it needs: hold the rows first (``streaming.lake.lake.held``), or observe them."""
 
     def __init__(self, schemas: DeviceSchemas) -> None:
         self._schemas, (self._shapes, groups) = schemas, shapes(schemas)
@@ -111,8 +109,7 @@ def _parsing(
     number), ``_corrupt`` and ``_whole`` (of the shape's own parsing).
 
     The payload is parsed inside an object of its own, ``{"record": …, "whole": true}``: Spark's reader stops after the
-    first JSON value and would drop what follows it, such as the other lines of several readings sent as lines.
-    """
+    first JSON value and would drop what follows it, such as the other lines of several readings sent as lines."""
     steps = [{"_route": _route(schemas)}]
     if any(shape.group is None for shape in all_shapes):
         from streaming.decoding.binary import binary_payloads

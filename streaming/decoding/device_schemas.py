@@ -25,7 +25,6 @@ DEFAULT_FOLDER: Final = Path(__file__).with_name("schemas_default")
 _NO_TYPE: Final = "quarantine"
 READERS: Final = frozenset({"silver", "gold", "backfill", "replay", "report"})
 """The jobs and tools that read the folder."""
-
 RESERVED: Final = frozenset({
     "device", "gateway", "type", "site", "seq", "device_time", "event_time", "clock_ahead", "received_at",
     "message_id", "record_id", "mqtt_topic", "kafka_topic", "kafka_partition", "kafka_offset", "event_date",
@@ -33,8 +32,6 @@ RESERVED: Final = frozenset({
     "timestamptype", "headers",
 })  # fmt: skip
 """What no signal may be called: silver's own columns, Kafka's, and those of ``streaming.decoding.decode``."""
-
-
 _SUFFIXES: dict[str, Format] = {".json": "json", ".avsc": "avro", ".desc": "protobuf"}
 _KINDS_OF_TIMES: dict[TimeFormat, tuple[Kind, ...]] = {"iso8601": ("string",), "s": ("long", "double")}
 
@@ -58,11 +55,9 @@ class DeviceSchemas:
 
 
 def load_device_schemas(folder: Path | None) -> DeviceSchemas:
-    """The schemas of a folder; those that come with the gateway if it is None. Reads files, blocks.
-
-    A folder that does not say what other types are gets the gateway's own ``reading`` for them. Raises ConfigError with
-    a sentence for each thing to correct: file, type, field, what is wrong.
-    """
+    """The schemas of a folder; those that come with the gateway if it is None. Reads files, blocks. A folder that does
+    not say what other types are gets the gateway's own ``reading`` for them. Raises ConfigError with a sentence for
+    each thing to correct: file, type, field, what is wrong."""
     folder = folder or DEFAULT_FOLDER
     at, index = folder / INDEX, read_index(folder)
     types: dict[str, DeviceType] = {}
@@ -84,10 +79,7 @@ def load_device_schemas(folder: Path | None) -> DeviceSchemas:
             f"{at}: other_types is {index.other_types!r}, which is none of the types: {', '.join(types)}."
         )
     if other is not None and other.format != "json":
-        raise ConfigError(
-            f"{at}: other_types is {other.name!r}, which is {other.format}: only a JSON record can tell a type, so it"
-            " has to be a type of JSON."
-        )
+        raise ConfigError(f"{at}: other_types is {other.name!r}, which is {other.format}. It has to be a type of JSON.")
     _refuse_unclear_topics(at, types.values(), index.type_header)
     every = types.values() if other is None else (types | {other.name: other}).values()
     return DeviceSchemas(types, other, index.type_field, index.type_header, _signals(at, every))
@@ -100,25 +92,21 @@ def _signals(index: Path, types: Iterable[DeviceType]) -> dict[str, Signal]:  # 
             name = source.signal
             if name in RESERVED:
                 raise ConfigError(
-                    f"{kind.file}: the field {source.field.name} of type {kind.name} would be the column {name}, which"
-                    f" silver has already. Give it another name in {index}: [types.{kind.name}.signals.{name}_value]"
-                    f' field = "{source.field.name}".'
+                    f"{index}: {source.field.name} of type {kind.name} would be the column {name}, which silver has"
+                    f' already. Rename it: [types.{kind.name}.signals.{name}_value] field = "{source.field.name}".'
                 )
             known = signals.setdefault(name, Signal(name, source.kind, source.canonical, ()))
             if known.unit != source.canonical:
                 raise ConfigError(
                     f"{index}: {name} is kept in {known.unit or 'no unit'} for type {known.types[0]} and in"
-                    f" {source.canonical or 'no unit'} for type {kind.name}. A column has one unit: name it in [units],"
-                    " or give one of the two signals another name."
+                    f" {source.canonical or 'no unit'} for type {kind.name}. Name the unit in [units], or rename one."
                 )
-            kinds: set[Kind] = {known.kind, source.kind}
-            if len(kinds) > 1 and kinds != {"double", "long"}:
+            if {known.kind, source.kind} not in ({known.kind}, {"double", "long"}):
                 raise ConfigError(
                     f"{index}: {name} is a {known.kind} for type {known.types[0]} and a {source.kind} for type"
-                    f" {kind.name} ({kind.file}). A column has one type: give one of them another name,"
-                    f' [types.{kind.name}.signals.…] field = "…".'
+                    f' {kind.name} ({kind.file}). Rename one of them: [types.{kind.name}.signals.…] field = "…".'
                 )
-            wider = known.kind if len(kinds) == 1 else "double"
+            wider = known.kind if known.kind == source.kind else "double"
             signals[name] = known._replace(kind=wider, types=(*known.types, kind.name))
     return signals
 
@@ -128,14 +116,12 @@ def _refuse_unclear_topics(index: Path, types: Iterable[DeviceType], header: str
     for kind in types:
         for topic in (*kind.kafka_topics, *(f"MQTT {filter_}" for filter_ in kind.mqtt_topics)):
             if (owner := owners.setdefault(topic, kind.name)) != kind.name:
-                raise ConfigError(
-                    f"{index}: the topic {topic} is type {owner}'s and type {kind.name}'s. A topic tells one type;"
-                    " leave it to one of them, or let a header (type_header) tell."
-                )
+                told = f"{index}: the topic {topic} is type {owner}'s and type {kind.name}'s"
+                raise ConfigError(f"{told}. Leave it to one of them, or let a header (type_header) tell.")
         if kind.format != "json" and not (kind.kafka_topics or kind.mqtt_topics or header):
             raise ConfigError(
-                f"{index}: nothing tells that a record is of type {kind.name}: {kind.format} cannot be looked into"
-                " before it is known. Name its kafka_topics or mqtt_topics, or a type_header for all types."
+                f"{index}: nothing tells that a record is of type {kind.name}, which is {kind.format}. Name its"
+                " kafka_topics or mqtt_topics, or a type_header for all types."
             )
 
 
@@ -167,7 +153,7 @@ def _device_type(folder: Path, name: str, table: TypeTable, units: Mapping[str, 
         )
     used = {place.name for place in (device, sequence, time) if isinstance(place, PayloadField)}
     measured = {name: it for name, it in by_name.items() if name not in {*used, type_field, *table.ignore}}
-    sources = tuple(_sources(entry, file, measured, table.signals, units))
+    sources = tuple(_sources(entry, file, measured, table, units))
     by_topic = table.kafka_topics, table.mqtt_topics
     return DeviceType(
         name, form, file.name, fields, sources, device, sequence, time, table.time_format, *by_topic, binary
@@ -202,21 +188,16 @@ def _read(file: Path, form: Format, table: TypeTable) -> tuple[tuple[PayloadFiel
         else:
             from streaming.decoding.protobuf_schemas import protobuf_fields as binary_fields
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{file}: reading {form} needs the package {error.name}. To install it: {how_to_install('streaming')}"
-        ) from error
+        hint = f"To install it: {how_to_install('streaming')}"
+        raise ConfigError(f"{file}: reading {form} needs the package {error.name}. {hint}") from error
     return binary_fields(file, table)
 
 
 def _sources(
-    entry: str,
-    file: Path,
-    fields: Mapping[str, PayloadField],
-    signals: Mapping[str, SignalTable],
-    units: Mapping[str, str],
+    entry: str, file: Path, fields: Mapping[str, PayloadField], table: TypeTable, units: Mapping[str, str]
 ) -> Iterable[Source]:  # the signals that the fields give
     renamed: dict[str, str] = {}
-    for signal, told in signals.items():
+    for signal, told in table.signals.items():
         at, wanted = f"{entry}.signals.{signal}", told.field or signal
         if wanted not in fields:
             raise ConfigError(f"{at}: {file.name} has no field {wanted} for a signal.{_meant(wanted, fields)}")
@@ -225,7 +206,8 @@ def _sources(
     sources: dict[str, Source] = {}
     for name, field in fields.items():
         signal = renamed.get(name) or _snake_case(field.path[-1])
-        source = _source(f"{entry}.signals.{signal}", field, signal, signals.get(signal, SignalTable()), units)
+        told = table.signals.get(signal, SignalTable())
+        source = _source(f"{entry}.signals.{signal}", field, signal, told, units)
         if (known := sources.setdefault(signal, source)) is not source:
             raise ConfigError(
                 f"{file}: {known.field.name} and {name} would both be the signal {signal}. Name one of them in"

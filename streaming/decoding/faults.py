@@ -1,8 +1,7 @@
 """What can be wrong with a record, and what is wrong with a bad one, in words: the columns ``reason`` and ``detail``.
 
 Most records are :func:`good`. :func:`judged` is the body of a higher-order function, which Spark does not compile into
-the code for every row, but walks through for a bad record.
-"""
+the code for every row, but walks through for a bad record."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence

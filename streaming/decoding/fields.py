@@ -26,8 +26,7 @@ class PayloadField:
     """One field of a payload, as its schema file has it. ``path``: the objects it is in, then its own name.
 
     ``limits``: what its values have to keep to, by JSON Schema's keywords, in the unit the device sends; of ``enum``
-    and ``const`` a tuple of the only values. ``moment``: how a time is written, if the schema tells.
-    """
+    and ``const`` a tuple of the only values. ``moment``: how a time is written, if the schema tells."""
 
     path: tuple[str, ...]
     kind: Kind
@@ -76,8 +75,7 @@ class Binary(NamedTuple):
     """What Avro and Protobuf need to be decoded: the files' texts, so that Spark's Python workers need no folder.
 
     ``versions``: Avro's schemas by name, the reader's first; for Protobuf the one descriptor set. ``ids``: Confluent's
-    schema ids → name of a version. ``message``: Protobuf's, with package.
-    """
+    schema ids → name of a version. ``message``: Protobuf's, with package."""
 
     framing: Framing
     versions: tuple[tuple[str, bytes], ...]

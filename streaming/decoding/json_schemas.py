@@ -1,8 +1,7 @@
 """Fields of a JSON payload, from a file of JSON Schema (draft 2020-12, as far as one Spark expression can check it).
 
 What would not be checked is refused, with the keyword's name: a schema that is believed to be enforced and is not, is
-worse than none.
-"""
+worse than none."""
 
 import json
 import math
@@ -43,8 +42,7 @@ _LIMITS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 def json_fields(file: Path, ignored: Collection[str] = ()) -> tuple[PayloadField, ...]:
     """The fields a schema file describes, those of nested objects as ``object.field``; but for the ``ignored``.
 
-    Raises ConfigError: the file cannot be read, or describes what cannot be checked.
-    """
+    Raises ConfigError: the file cannot be read, or describes what cannot be checked."""
     try:
         schema = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -60,10 +58,7 @@ def _object(
     at = f"{file}: {'.'.join(path) or 'the schema'}"
     _refuse_unknown(at, schema, _OF_OBJECTS)
     if schema.get("additionalProperties", True) is not True:
-        raise ConfigError(
-            f'{at} has "additionalProperties", but unknown fields are always ignored: a newer device may send more than'
-            " this schema knows. Remove it."
-        )
+        raise ConfigError(f'{at} has "additionalProperties", but unknown fields are always ignored. Remove it.')
     properties, wanted = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(wanted, list):
         raise ConfigError(f'{at}: "properties" is an object and "required" a list of names.')

@@ -30,8 +30,7 @@ def protobuf_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, .
     """The fields of a type's message, those of nested messages as ``message.field``, and what decodes its payloads.
 
     A ``google.protobuf.Timestamp`` is one whole number, the nanoseconds since 1970. Raises ConfigError for a descriptor
-    set or a message that cannot be used.
-    """
+    set or a message that cannot be used."""
     try:
         data = file.read_bytes()
         pool, files = _pool(data)

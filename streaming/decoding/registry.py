@@ -25,11 +25,9 @@ class Registry:
         self._devices: DataFrame | None = None
 
     def devices(self) -> DataFrame:
-        """Each device once: ``device``, ``type``, ``site``. Read again when the table has changed. Blocks.
-
-        Raises ConfigError if the table is not there or has no column ``device``. Of a device in two rows the one counts
-        that comes first in the order of site and type.
-        """
+        """Each device once: ``device``, ``type``, ``site``. Read again when the table has changed. Blocks. Raises
+        ConfigError if the table is not there or has no column ``device``. Of a device in two rows the one counts that
+        comes first in the order of site and type."""
         state = self._changed_at()
         if self._devices is None or state != self._state:
             read = self._read().persist(StorageLevel.MEMORY_AND_DISK)
@@ -42,10 +40,8 @@ class Registry:
     def _changed_at(self) -> Any:
         """A value to compare: it is another one whenever the table has changed."""
         if not self._folder.exists():
-            raise ConfigError(
-                f"There is no device registry at {self._url}, which stream.silver.registry names. Is the path right,"
-                " and may this user read it? Without the setting, readings have no site."
-            )
+            told = f"There is no device registry at {self._url}, which stream.silver.registry names."
+            raise ConfigError(f"{told} Is the path right, and may this user read it?")
         if has_commit(self._folder):
             return max(name for name in self._folder.names("_delta_log") if name.endswith(".json"))
         return self._folder.versions()
@@ -67,8 +63,7 @@ class Registry:
         if "device" not in table.columns:
             raise ConfigError(
                 f"The device registry at {self._url} (stream.silver.registry) has no column device, but"
-                f" {', '.join(table.columns)}. Name the column of the devices' names device; type and site are the"
-                " others that are used."
+                f" {', '.join(table.columns)}. Name the column of the devices' names device."
             )
         given = [
             (F.col(name) if name in table.columns else F.lit(None)).cast("string").alias(name)

@@ -91,10 +91,8 @@ def read_index(folder: Path) -> IndexTable:
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"{file} is not there. A schema folder has an index of that name; docs/streaming.md shows one. Is"
-            " stream.silver.schemas the right folder?"
-        ) from error
+        told = f"{file} is not there; docs/streaming.md shows one. Is stream.silver.schemas the right folder?"
+        raise ConfigError(told) from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: it cannot be read as TOML ({words(error)}).") from error
     try:

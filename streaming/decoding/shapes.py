@@ -1,8 +1,7 @@
 """Where the types of a schema folder have what is asked of a payload, as Spark expressions, none of which may raise.
 
 Types that ask for the same are one *shape*, so that a folder of fifty types that differ in name costs what one costs.
-JSON shapes that can be read by one schema are one *group*: a record is parsed with its group's schema.
-"""
+JSON shapes that can be read by one schema are one *group*: a record is parsed with its group's schema."""
 
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -123,22 +122,18 @@ def slot(shape: Shape, field: PayloadField) -> str:
 
 
 def header(name: str) -> Column:
-    """The value of the record's first header of that name, as text; null if it has none or it is no UTF-8.
-
-    By position, not with ``filter``: Spark interprets functions that take a function, and compiles the others.
-    """
+    """The value of the record's first header of that name, as text; null if it has none or it is no UTF-8. By position,
+    not with ``filter``: Spark interprets functions that take a function, and compiles the others."""
     at = F.array_position(F.col("headers.key"), name)
     return F.try_validate_utf8(F.when(at > 0, F.get(F.col("headers.value"), (at - 1).cast("int"))).cast("string"))
 
 
 def _nodes(shape: Shape) -> _Nodes:  # by path in lower case: path and kind
-    nodes: _Nodes = {}
-    for field in shape.type.fields:
-        for depth in range(1, len(field.path) + 1):
-            path = field.path[:depth]
-            kind = shape.read_as(field) if path == field.path else "object"
-            nodes[tuple(name.lower() for name in path)] = path, kind
-    return nodes
+    return {
+        tuple(name.lower() for name in path): (path, shape.read_as(field) if path == field.path else "object")
+        for field in shape.type.fields
+        for path in (field.path[:depth] for depth in range(1, len(field.path) + 1))
+    }
 
 
 def _group(nodes: _Nodes, groups: list[_Nodes]) -> int:

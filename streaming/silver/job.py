@@ -5,8 +5,7 @@
 Exactly once in effect: both tables are written by a MERGE that inserts what they do not have. Readings that are good
 at first look and that silver cannot have yet (see ``reach``) are appended instead, in the pass that decodes them.
 Silver comes first. A crash between the two leaves the batch uncommitted, and when it is run again only the quarantine
-is written.
-"""
+is written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

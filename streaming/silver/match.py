@@ -4,8 +4,7 @@ A copy has its original's record id, and with it the device's time. So an origin
 times holds a time of the batch, and, unless a clock ran ahead, on the day of that time. Originals with a clock that ran
 ahead lie on the day they were received; all such rows are in partitions of their own. Of the days that only a few
 readings of a batch open (late ones, and those without a clock) their devices' files are enough. A reject is met again
-at its place in Kafka alone. No pyspark here.
-"""
+at its place in Kafka alone. No pyspark here."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date, timedelta

@@ -3,8 +3,7 @@
     decoded ─▶ judged ─▶ enriched ─┬─▶ readings ─▶ firsts ─▶ (MERGE into silver)
                                    └─▶ rejects ─▶ (silver_quarantine)
 
-No expression here may raise: one poisoned record would then stop the stream for ever.
-"""
+No expression here may raise: one poisoned record would then stop the stream for ever."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -110,8 +109,7 @@ def _record_id() -> Column:
     """``m:LENGTH:DEVICE:TIME:ID`` where there is a device's message id, ``k:TOPIC:PARTITION:OFFSET:TIME`` where not.
 
     The length keeps device ``a`` with id ``b:c`` apart from device ``a:b`` with id ``c``. The device's time, empty
-    without a clock, is part of it because counters start again: the same id at another time is another reading.
-    """
+    without a clock, is part of it because counters start again: the same id at another time is another reading."""
     device = F.coalesce(F.col("device"), F.lit(""))
     at = F.when(F.col(CLOCKED) & F.col("ts_ms").isNotNull(), F.col("ts_ms").cast("string")).otherwise(F.lit(""))
     own = F.concat(F.lit("m:"), F.length(device), F.lit(":"), device, F.lit(":"), at, F.lit(":"), "message_id")

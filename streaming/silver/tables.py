@@ -2,8 +2,7 @@
 
 Both are written by a MERGE that only inserts, so the same rows again change nothing, whoever brings them and whenever.
 A reading is known by its ``record_id``, a reject by its place in Kafka and its time. Readings that silver cannot have
-yet are appended (``reach``).
-"""
+yet are appended (``reach``)."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -49,8 +48,7 @@ class Arrivals(NamedTuple):
 
     ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``plain``: those of
     them that are good at first look; ``ids``: readings with a device's message id. ``found``: where originals of the
-    readings that are not new can be. ``rejected``: where the bad ones are in Kafka.
-    """
+    readings that are not new can be. ``rejected``: where the bad ones are in Kafka."""
 
     readings: int
     bad: int
