@@ -171,15 +171,14 @@ def _of_shape(shape: Shape, whole: Column) -> Column:  # what is wrong with a re
     texts: dict[BadRecord, list[Column]] = {}
     for check in (*(() if shape.group is None else _kind_checks(shape, whole)), *_checks(shape)):
         texts.setdefault(check.reason, []).append(F.when(check.wrong, check.detail))
-    told = F.col(BINARY)
-    return F.coalesce(
-        *([F.when(told["reason"].isNotNull(), _bad(told["reason"], told["detail"]))] if shape.group is None else ()),
-        *(
-            F.when(_any_of(text.isNotNull() for text in said), _bad(reason, F.concat_ws(", ", *said)))
-            for reason, said in texts.items()
-        ),
-        _bad(F.lit(None).cast("string")),
-    )
+    faults = [
+        F.when(_any_of(text.isNotNull() for text in said), _bad(reason, F.concat_ws(", ", *said)))
+        for reason, said in texts.items()
+    ]
+    if shape.group is None:
+        told = F.col(BINARY)
+        faults.insert(0, F.when(told["reason"].isNotNull(), _bad(told["reason"], told["detail"])))
+    return F.coalesce(*faults, _bad(F.lit(None).cast("string")))
 
 
 def _kind_checks(shape: Shape, whole: Column) -> Iterator[Check]:  # whether fields are of their kinds

@@ -68,7 +68,7 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
     if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
         found = _slices(rows, new, _ALL_TIME_US).collect()
     good, bad = [it for it in found if not it.bad], [it for it in found if it.bad]
-    around = clockless_within // timedelta(microseconds=1)
+    around_us = clockless_within // timedelta(microseconds=1)
     return Arrivals(
         sum(it.rows for it in good),
         sum(it.rows for it in bad),
@@ -76,10 +76,10 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None
         sum(it.plain for it in good if it.new),
         sum(it.ids for it in good),
         [
-            Slice(it.rows, it.clocked, TimeRange(it.first_us - wide, it.last_us + 1 + wide))
+            Slice(it.rows, it.clocked, TimeRange(it.first_us - wide_us, it.last_us + 1 + wide_us))
             for it in good
             if not it.new
-            for wide in [0 if it.clocked else around]
+            for wide_us in [0 if it.clocked else around_us]
         ],
         [
             Places(it.topic, it.partition, it.first_offset, it.last_offset, it.first_received_us, it.last_received_us)
