@@ -13,24 +13,23 @@ while the jobs do.
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError, ExitStatus
+from config.numbers import some
 from config.settings import Settings
 from streaming import lake_tables
 from streaming.bronze.job import QUERY as BRONZE
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
 from streaming.gold import job as gold
-from streaming.kafka.admin import KafkaAdmin, Place
-from streaming.kafka.failures import explain
+from streaming.kafka.admin import Place, asked
 from streaming.kafka.options import source_options, topics
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import millis, moment
@@ -67,9 +66,8 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             told = _fill(records, settings, schemas, tables)
             print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)
     if cut:
-        gone = f"{', '.join(cut[:5])}{', …' if cut[5:] else ''}. Records of this stretch may have been among them"
-        note = f"note: Kafka has deleted {gone}: what was not in bronze could not be filled."
-        print(note, file=sys.stderr, flush=True)
+        note = f"note: Kafka has deleted {some(cut)}. Records of this stretch may have been among them: what was not in"
+        print(f"{note} bronze could not be filled.", file=sys.stderr, flush=True)
     if DeltaTable(spark, settings.stream, "gold").exists():
         received = lake_tables.silver(spark, settings.stream).where(_between("received_at", first, end))
         count = gold.recompute(spark, settings, received)
@@ -115,13 +113,10 @@ def _unread(
 ) -> tuple[list[dict[Place, int]], list[str]]:
     """The offsets from which on Kafka may have records since each of these moments that were not ``read``, and its
     ends; and in words what it may have deleted of them."""
-    try:
-        with closing(KafkaAdmin(spark, settings.kafka)) as admin:
-            places = admin.partitions(topics(settings))
-            begins, ends = admin.earliest(places), admin.latest(places)
-            firsts = [admin.since(places, millis(moment)) for moment in moments]
-    except Py4JJavaError as error:
-        raise explain("backfill", error, settings) from error
+    with asked(spark, settings, "backfill") as admin:
+        places = admin.partitions(topics(settings))
+        begins, ends = admin.earliest(places), admin.latest(places)
+        firsts = [admin.since(places, millis(moment)) for moment in moments]
     bounds: list[dict[Place, int]] = [{} for _ in firsts]
     cut = []
     for (topic, partition), end in ends.items():
@@ -136,11 +131,9 @@ def _unread(
 
 
 def _kafka(spark: SparkSession, settings: Settings, ranges: Mapping[Place, tuple[int, int]]) -> DataFrame:
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
+    starts, ends = defaultdict[str, dict[str, int]](dict), defaultdict[str, dict[str, int]](dict)
     for (topic, partition), (start, end) in ranges.items():  # from start to before end
-        starts.setdefault(topic, {})[str(partition)] = start
-        ends.setdefault(topic, {})[str(partition)] = end
+        starts[topic][str(partition)], ends[topic][str(partition)] = start, end
     options = {
         **source_options(settings.kafka),
         "assign": json.dumps({topic: [int(partition) for partition in of] for topic, of in starts.items()}),

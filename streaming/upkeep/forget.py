@@ -38,8 +38,8 @@ _PLACE: Final = ("topic", "partition", "offset", "timestamp")
 """Where bronze has a record. A topic that was made anew has its offsets again, at other times."""
 
 
-def of_device(columns: list[str], device: str) -> str | None:
-    """SQL that is true for a row of the device, by the columns a table has; None if none of them names a device."""
+def of_device(columns: list[str], device: str) -> str:
+    """SQL that is true for a row of the device, by the columns a table has; "" if none of them names a device."""
     name = text(device)
     raw = f"encode({name}, 'UTF-8')"
     tests = {
@@ -51,8 +51,7 @@ def of_device(columns: list[str], device: str) -> str | None:
         tests["key"] = f"key = {raw}"
     if {"level", "key"} <= set(columns):
         tests["level"] = f"level = 'device' AND key = {name}"
-    found = [f"coalesce({test}, false)" for column, test in tests.items() if column in columns]
-    return " OR ".join(found) or None
+    return " OR ".join(f"coalesce({test}, false)" for column, test in tests.items() if column in columns)
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
@@ -104,7 +103,7 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
     status, found, failed = ExitStatus.OK, 0, False
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
     # What names no device is counts of gateways. Silver is the last: the others are found by it.
-    tables = [it for it in layers(spark, settings.stream) if of_device(it.read().columns, "") is not None]
+    tables = [it for it in layers(spark, settings.stream) if of_device(it.read().columns, "")]
     for table in sorted(tables, key=lambda it: it.name == "silver"):
         if failed and table.name == "silver":
             _line(table.name, "KEPT", "?")  # or the next run could not find what is left in the others
@@ -137,7 +136,7 @@ class _Forgetting(NamedTuple):
 
     def count(self, table: DeltaTable) -> int:  # rows of the device: those that name it, and those at its places
         rows = table.read()
-        condition = of_device(rows.columns, self.device) or "false"
+        condition = of_device(rows.columns, self.device)
         found = rows.where(condition)
         if self.places is not None and "offset" in rows.columns:
             others = rows.where(f"NOT ({condition})")
@@ -152,8 +151,7 @@ class _Forgetting(NamedTuple):
             gold.forget_device(self.spark, self.settings, self.device)
         if before:
             columns = table.read().columns
-            if condition := of_device(columns, self.device):
-                upkeep.delete(condition)
+            upkeep.delete(of_device(columns, self.device))
             if self.places is not None and "offset" in columns:
                 upkeep.delete_at(self.places)
         if before or now:
