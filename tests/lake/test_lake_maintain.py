@@ -229,9 +229,12 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
 
 
 def test_a_day_after_the_year_9999_leaves_the_others_their_upkeep(spark: SparkSession, tmp_path: Path) -> None:
-    table = DeltaTable(spark, settings(tmp_path).stream, "bronze")
+    chosen = settings(tmp_path)
+    table = DeltaTable(spark, chosen.stream, "bronze")
     days = spark.range(2).select("id", F.to_date(F.timestamp_millis(F.col("id") * (1 << 50))).alias("ingest_date"))
-    days.write.format("delta").partitionBy("ingest_date").save(table.url)
+    for _ in range(2):
+        days.write.format("delta").mode("append").partitionBy("ingest_date").save(table.url)
+    assert maintain.run(spark, chosen, told()) == ExitStatus.OK
     assert [it.day for it in DeltaUpkeep(spark, table).days(1 << 20)] == [date(1970, 1, 1), date.max]
 
 
