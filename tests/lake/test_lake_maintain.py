@@ -73,10 +73,18 @@ def told(*, device: str | None = None, **more: Any) -> argparse.Namespace:
 
 
 def test_small_files_of_past_days_become_one_and_old_days_go(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = settings(tmp_path, compact_after=timedelta(0), retention=RetentionSettings(bronze=timedelta(days=5)))
-    today = datetime.now(UTC).date()  # midnight may have passed since the module was imported
+    now = datetime.now(UTC)
+    today = now.date()  # midnight may have passed since the module was imported
+
+    class Still(datetime):  # and may pass during the test
+        @classmethod
+        def now(cls, _tz: object = None) -> datetime:  # type: ignore[override]
+            return now
+
+    monkeypatch.setattr(maintain, "datetime", Still)
     lots = [[record(10 * at, YESTERDAY), record(10 * at + 1, today), record(10 * at + 2, OLD)] for at in range(3)]
     write_bronze(spark, chosen, lots)
     day = tmp_path / "lake" / "bronze" / f"ingest_date={YESTERDAY}"
