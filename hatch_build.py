@@ -13,12 +13,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# What runs for each message or each read: the modules that a profile shows, and no others. Each one more is code that
-# behaves a little differently (see CONTRIBUTING.md).
+# What runs for each message, read or new topic: the modules that a profile shows, and no others. Each one more is code
+# that behaves a little differently (see CONTRIBUTING.md).
 MODULES = (
     "bridge/kafka/record_writer.py",
     "bridge/produce/accumulator.py",
     "bridge/produce/batch.py",
+    "bridge/produce/partitioner.py",
     "gateway/mqtt/ingest.py",
 )
 # Only what is compiled is checked here; `make check` has the strict settings, and packages that this build may lack.

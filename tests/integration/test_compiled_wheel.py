@@ -20,6 +20,7 @@ TESTS = (
     "tests/unit/test_accumulator.py",
     "tests/unit/test_mqtt_connection.py",
     "tests/unit/test_mqtt_ingest.py",
+    "tests/unit/test_partitioner.py",
     "tests/unit/test_record_writer.py",
     "tests/unit/test_fake_kafka.py::test_a_batch_that_raises_for_a_wrong_type_has_taken_nothing",
     *(
