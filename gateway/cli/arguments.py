@@ -93,7 +93,7 @@ def read_input(name: str) -> bytes:
             return read_stream_at_most(sys.stdin.buffer, _LARGEST_INPUT)
         return read_at_most(Path(name), _LARGEST_INPUT)
     except OSError as error:
-        raise ValueError(sentence(error.strerror or str(error))) from None
+        raise ValueError(sentence(error.strerror or "the reason is not known")) from None
 
 
 def agreed(question: str) -> bool:

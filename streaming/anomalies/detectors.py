@@ -28,9 +28,7 @@ _MEMORY: Final = 5000
 """Readings of which the deviation is made, and after which the usual has faded by half; at least a week of them. At one
 reading in 5 minutes it is 17 days: rare faults are remembered from one week to the next."""
 _FIRST: Final = 10  # readings that are learned from more freely; a deviation of fewer is chance
-_CLIP: Final = (
-    5.0  # deviations by which a reading counts at most when it is learned from: outliers do not become normal
-)
+_CLIP: Final = 5.0  # deviations by which a reading counts at most when it is learned from: no outlier becomes normal
 _USUAL: Final = 3.0  # deviations, for every signal; a normal distribution goes beyond them once in 400 readings
 _USUAL_MEAN: Final = 2.0  # the same of the mean of the last readings: 2 in nearly all of them are no chance
 _LEAST: Final = (_USUAL, _USUAL, _USUAL_MEAN, _USUAL_MEAN)

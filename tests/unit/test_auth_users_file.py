@@ -96,7 +96,7 @@ async def test_a_file_that_cannot_be_read_is_tried_again(
     await users.start()
     write(path, "user_id,password\nbob,secret\n")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+        patch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
         for _ in range(2):
             assert not await users.look(settled=True)
     assert (users.problem, users.reloads["failure"]) == (f"{path} cannot be read: Permission denied.", 2)
