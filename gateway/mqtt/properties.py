@@ -41,12 +41,10 @@ def parse_properties(raw: bytes) -> Properties:
                 message_expiry = int.from_bytes(_bytes(raw, position, 4))
                 position += 4
             elif identifier == _PAYLOAD_FORMAT:
-                payload_format = raw[position]
+                # Only 0 and 1 exist. EMQX passes on what a device sends, so another value says nothing: as with a text
+                # that is no UTF-8, a refusal would end the connection at each redelivery.
+                payload_format = int(raw[position] == 1)
                 position += 1
-                if payload_format > 1:
-                    raise MalformedPacketError(
-                        f"The broker sent payload format {payload_format}; only 0 and 1 exist.", 0x82
-                    )
             elif identifier == _RESPONSE_TOPIC:
                 response_topic, position = _text(raw, position)
             elif identifier == _CORRELATION_DATA:

@@ -85,6 +85,10 @@ def test_several_subscription_identifiers_are_one_message_matched_by_several_fil
     assert parse_properties(b"\x0b\x01\x0b\xff\x7f") == Properties()
 
 
+def test_a_payload_format_that_does_not_exist_says_nothing_of_the_payload() -> None:
+    assert [parse_properties(bytes([1, one])).payload_format for one in range(4)] == [0, 1, 0, 0]
+
+
 FORBIDDEN = {
     "an unknown property": (b"\x7f\0", 0x81, "0x7f"),
     "identifier 0": (b"\x00", 0x81, "0x00"),
@@ -92,7 +96,6 @@ FORBIDDEN = {
     "expiry twice": (b"\x02\0\0\0\1\x02\0\0\0\1", 0x82, "twice"),
     "response topic twice": (b"\x08\0\1a\x08\0\1a", 0x82, "twice"),
     "correlation data twice": (b"\x09\0\1a\x09\0\1a", 0x82, "twice"),
-    "payload format 2": (b"\x01\x02", 0x82, "payload format 2"),
     "half a number": (b"\x02\0\0", 0x81, "middle"),
     "half a length": (b"\x03\0", 0x81, "middle"),
     "half a text": (b"\x03\0\5abc", 0x81, "middle"),
