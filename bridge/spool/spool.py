@@ -172,12 +172,20 @@ class Spool:
         if found is None:
             return ReadResult([])
         self._submit_removals()
-        result = await self._thread.run(self._store.read, topic, partition, after_id, max_bytes)
-        self._count(found, -result.lost_batches, -result.lost_messages, -result.lost_bytes)
-        batches = [stored for stored in result.batches if stored.id not in found.removing]
+        lost_batches = lost_messages = lost_bytes = 0
+        while True:
+            result = await self._thread.run(self._store.read, topic, partition, after_id, max_bytes)
+            self._count(found, -result.lost_batches, -result.lost_messages, -result.lost_bytes)
+            lost_batches += result.lost_batches
+            lost_messages += result.lost_messages
+            lost_bytes += result.lost_bytes
+            batches = [stored for stored in result.batches if stored.id not in found.removing]
+            if batches or not result.batches:
+                break
+            after_id = result.batches[-1].id  # all are removed, and the disk has refused that so far
         for stored in batches:
             found.known[stored.id] = (stored.batch.messages, stored.size)
-        return ReadResult(batches, result.lost_batches, result.lost_messages, result.lost_bytes)
+        return ReadResult(batches, lost_batches, lost_messages, lost_bytes)
 
     def remove(self, topic: str, partition: int, ids: Sequence[int]) -> None:
         """Remove delivered batches. Totals change at once, the disk within ``REMOVE_EVERY_S``. A crash before that

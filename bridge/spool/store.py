@@ -402,6 +402,8 @@ class Store:
         state = self._state
         try:
             self.index_appended()
+            for partition in state.partitions.values():
+                state.tally.write(partition.slot)  # the disk may have refused it before
             state.tally.sync()
             state.index.note("clean", "yes")
             state.index.close()

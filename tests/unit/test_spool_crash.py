@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from bridge.spool.index import Index
 from bridge.spool.record import SpoolBatch
 from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool
+from bridge.spool.tally import Tally
 from tests.unit.spool_path import opened_spool, read_batches, reopened
 
 ROOT = Path(__file__).parents[2]
@@ -291,6 +293,38 @@ async def test_a_removal_that_the_disk_refuses_is_done_later(tmp_path: Path, mon
     failing = False
     await spool.close()
     assert (await reopened(tmp_path / "s"))[0] == 1
+
+
+async def test_rows_whose_removal_the_disk_refuses_do_not_hide_those_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that found only removed rows would look like one of a damaged disk: the rest would count as lost."""
+
+    def delete(*_: object) -> None:
+        raise full()
+
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
+    ids = await spool.append([batch(n) for n in range(4)])
+    monkeypatch.setattr(Index, "delete", delete)
+    spool.remove("telemetry", 0, ids[:3])
+    found = await spool.read("telemetry", 0, 0, 1500)
+    assert [(stored.id, stored.batch) for stored in found.batches] == [(ids[3], batch(3))]
+    monkeypatch.undo()
+    await spool.close()
+
+
+async def test_counts_that_the_disk_refused_are_no_damage_after_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
+    await spool.append([batch(1)])
+    assert await read_batches(spool) == [batch(1)]
+    monkeypatch.setattr(Tally, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    await spool.append([batch(2)])
+    assert await read_batches(spool) == [batch(1), batch(2)]
+    monkeypatch.undo()
+    await spool.close()
+    assert await reopened(tmp_path / "s") == (2, SpoolReport())
 
 
 async def test_a_cancelled_append_is_stored_and_counted(tmp_path: Path) -> None:
