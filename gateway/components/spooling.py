@@ -59,6 +59,7 @@ class Spooling:
         self._used: dict[str, int] = {}  # of these, topics with waiting batches
         self._remembering: set[asyncio.Task[None]] = set()
         self._open = False
+        self._was_opened = False  # in this life
 
     def adopt(self, settings: Settings) -> None:
         """Use other limits from now on. A spool beyond them keeps its records and takes no more."""
@@ -69,7 +70,7 @@ class Spooling:
     async def start(self) -> None:
         """Open the spool. Raises SpoolError when the folder cannot be used. Damage is logged and counted as lost."""
         report = await self.store.open()
-        self._open = True
+        self._open = self._was_opened = True
         self._ledger.recovered += report.lost_messages
         self._ledger.lost += report.lost_messages
         waiting = {topic for topic, _ in self.store.partitions()}
@@ -102,6 +103,10 @@ class Spooling:
         self._open = False
         if self.store.batches:
             log.info("spool_left", messages=self.store.messages, bytes=self.store.bytes)
+
+    def may_hold_messages(self) -> bool:
+        """Whether messages are on disk; also where a stop came before it was looked at."""
+        return self.store.batches > 0 if self._was_opened else self.store.path.exists()
 
     def watch_metrics(self, metrics: Metrics, max_bytes: int) -> None:
         """Show the spool's contents as metrics."""

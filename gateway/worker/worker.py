@@ -343,7 +343,7 @@ class Worker:
         """How this life ends; the identity asks, as it stops last."""
         if self._stop.forced or self._stop.error is not None or not self.service.stops_cleanly:
             return Ending.UNCLEAN
-        left = self.spooling is not None and self.spooling.store.batches
+        left = self.spooling is not None and self.spooling.may_hold_messages()
         return Ending.RETIRED if self._stop.verb is StopVerb.RETIRE and not left else Ending.CLEAN
 
     def fail(self, error: BaseException) -> None:

@@ -1,5 +1,6 @@
 """The Kafka side of a worker, without a Kafka."""
 
+import asyncio
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -10,8 +11,9 @@ from bridge.produce.dead_letter import DeadLetters
 from bridge.routing.router import Router
 from bridge.spool.record import SpoolBatch
 from config.settings import Settings
-from gateway.base.lifecycle import StopRequest
+from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.components.kafka_side import KafkaSide
+from gateway.data_dir.directory import slots
 from gateway.worker.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
 
@@ -77,3 +79,24 @@ async def test_the_keys_of_an_earlier_life_s_spool_may_be_of_other_settings(
         assert doubt.call_count == lives
         await spooling.store.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1_700_000_000_000, b"x")])
         await spooling.stop(0)
+
+
+async def test_a_worker_that_retires_before_its_spool_is_open_keeps_its_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given up, it would have retired, and whoever removes its volume removes acknowledged messages."""
+    settings = Settings(data_dir=tmp_path, routes=[ROUTE], http={"port": 0})
+    spooling = Worker(settings, StopRequest()).spooling
+    await spooling.start()
+    await spooling.store.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1_700_000_000_000, b"x")])
+    await spooling.stop(0)
+    stop = StopRequest()
+    worker = Worker(settings, stop)
+
+    async def start() -> None:
+        stop.request(StopVerb.RETIRE)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(worker.kafka.sender, "start", start)
+    assert (await worker.service.run(stop)).clean
+    assert slots(tmp_path) == {0}
