@@ -175,7 +175,9 @@ def _file(folder: Path, name: str, table: TypeTable) -> Path:  # the type's sche
     if found:
         names = " and ".join(file.name for file in found)
         raise ConfigError(f"{folder}: type {name} has {names}. Say in {INDEX} which counts: [types.{name}] file = …")
-    hint = f" protoc makes {name}.desc of {name}.proto." if (folder / f"{name}.proto").is_file() else ""
+    hint = ""
+    if (folder / f"{name}.proto").is_file():
+        hint = f" Compile it: protoc --include_imports --descriptor_set_out={name}.desc {name}.proto"
     raise ConfigError(f"{folder}: type {name} has no schema: neither {name}.json, {name}.avsc nor {name}.desc.{hint}")
 
 
