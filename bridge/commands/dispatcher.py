@@ -190,17 +190,21 @@ class Dispatcher:
         device, own_id = command.device, command.request.own_id
         if own_id is not None:
             if (other := self._ids.get(own_id)) is not None and other is not command:
-                self._finish(command, Status.REFUSED, DUPLICATE)
+                self._refuse(command, DUPLICATE)
                 return
             self._ids[own_id] = command
         if self._clock.now_ns() >= command.deadline_ns:
             self._finish(command, Status.EXPIRED)
         elif is_new and len(device.queue) >= self.plan.settings.waiting_per_device:
-            self._finish(command, Status.REFUSED, "too many wait for this device")
+            self._refuse(command, "too many wait for this device")
         else:
             self._queues.append(command)
             if is_new:
                 self._entered.append(command)
+
+    def _refuse(self, command: Command, reason: str) -> None:
+        self._queues.refuse(command)
+        self._finish(command, Status.REFUSED, reason)
 
     def _send_to_dead_letters(self, owned: OwnedPartition, record: LoggedRecord, error: BadCommandError) -> None:
         """Bury a record that is no command, then write the status ``refused``, then finish its offset."""

@@ -26,6 +26,7 @@ class Queues:
         self._timers = timers
         self._devices: dict[str, Device] = {}  # by name
         self._ready: deque[Device] = deque()  # may have a command to send, in turn
+        self._refused: dict[str, deque[Command]] = {}  # by device: those whose refusal is not in Kafka yet
         rate, device_rate = plan.settings.rate, plan.settings.rate_per_device
         self._rate_ns = 0 if rate is None else round(1e9 / rate)
         self._device_rate_ns = 0 if device_rate is None else round(1e9 / device_rate)
@@ -114,7 +115,10 @@ class Queues:
             self.wake_ns = device.next_ns if self.wake_ns is None else min(self.wake_ns, device.next_ns)
 
     def _may_send(self, device: Device) -> bool:
-        return bool(device.queue) and device.under_way < self._in_flight and device.queue[0].state is State.QUEUED
+        if not device.queue or device.under_way >= self._in_flight:
+            return False
+        head, refused = device.queue[0], self._refused.get(device.name)
+        return head.state is State.QUEUED and (refused is None or head.place < refused[0].place)
 
     def make_ready(self, device: Device) -> None:
         """Queue a device for its turn to send, unless it waits for one already or may not send."""
@@ -127,12 +131,26 @@ class Queues:
         command.has_slot = True
         command.device.under_way += 1
 
+    def refuse(self, command: Command) -> None:
+        """Hold the device's later commands back until ``release``: Kafka does not have the refusal yet.
+
+        Without it, a worker sends the next command and dies; the next owner finds no refusal, and sends this one.
+        """
+        self._refused.setdefault(command.device.name, deque()).append(command)
+
     def release(self, command: Command) -> None:
         """Make room for the next command of the device."""
+        device = command.device
         if command.has_slot:
             command.has_slot = False
-            command.device.under_way -= 1
-            self.make_ready(command.device)
+            device.under_way -= 1
+            self.make_ready(device)
+        elif (refused := self._refused.get(device.name)) is not None and command in refused:
+            refused.remove(command)  # most often the first
+            if not refused:
+                del self._refused[device.name]
+            if (present := self._devices.get(device.name)) is not None:
+                self.make_ready(present)
 
     def count(self, device: Device, now_ns: int) -> None:
         """Note for the rates that a command leaves."""

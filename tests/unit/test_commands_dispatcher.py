@@ -65,6 +65,24 @@ def test_a_command_that_the_broker_never_acknowledges_expires_and_holds_nothing_
     assert [dict(message.user)["command-id"] for message, _ in member.sending][1:] == ["commands/0:1"] * (not is_late)
 
 
+@pytest.mark.parametrize("is_duplicate", [True, False])
+def test_no_command_passes_one_whose_refusal_is_not_in_kafka(is_duplicate: bool) -> None:
+    """Were it sent and the worker died, the next owner would find no refusal, and send the earlier one after it."""
+    member = Member(World(1, release="sent", waiting_per_device=50 if is_duplicate else 1))
+    member.assign(("commands", 0))
+    for offset in range(3):
+        record = command(BEGIN_MS, offset)
+        record.headers.extend([("correlation-id", b"x")] * (is_duplicate and offset != 1))
+        member.dispatcher.take([record])
+    for _ in range(2):  # it holds up none before it
+        member.sending.popleft()[1](0)
+    member.dispatcher.take([command(BEGIN_MS, 3)])
+    assert not member.sending
+    member.kafka_takes(20)
+    assert "refused" in [value["status"] for _, value in member.world.statuses[0]]
+    assert [dict(message.user)["command-id"] for message, _ in member.sending] == ["commands/0:3"]
+
+
 def answer(member: Member, code: int, *, number: int = 0) -> None:
     """The device's answer to the first command."""
     token = member.world.plan.signer.sign(Place("commands", 0, 0), "commands/0:0")
