@@ -6,6 +6,7 @@ again at the end (:meth:`StopSignals.reraise`), outside the event loop.
 """
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Callable
@@ -84,7 +85,8 @@ class StopSignals:
         """
         if self.received is None or self.received is signal.SIGUSR1:
             return  # a retired gateway ends with status 0, so that it is not started again
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # on a full disk: the signal still says that the stop was clean
+                stream.flush()
         signal.signal(self.received, signal.SIG_DFL)
         signal.raise_signal(self.received)

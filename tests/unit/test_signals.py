@@ -14,6 +14,7 @@ import pytest
 
 from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.base.signals import StopSignals
+from tests.command_line import own_environment
 
 STOPPING = [signal.SIGTERM, signal.SIGINT]
 
@@ -75,6 +76,28 @@ async def test_without_a_signal_reraise_returns() -> None:
 
 
 # ---- whole processes ----
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_the_process_ends_by_the_signal_though_its_output_cannot_be_written(stream: str) -> None:
+    """A supervisor would report a worker that ended otherwise as one that has not drained."""
+    text = f"""
+        import signal, sys
+        from gateway.base.lifecycle import StopRequest
+        from gateway.base.signals import StopSignals
+
+        signals = StopSignals(StopRequest())
+        signals.received = signal.SIGTERM
+        sys.{stream}.write("in the buffer")
+        signals.reraise()
+    """
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(text)], stdout=full, stderr=full, check=False, timeout=60,
+            env=own_environment(PYTHONUNBUFFERED=""),
+        )  # fmt: skip
+    assert ended.returncode == -signal.SIGTERM
+
 
 PROCESS = textwrap.dedent("""
     import asyncio, sys
