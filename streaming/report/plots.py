@@ -6,6 +6,7 @@ legible in light, dark and on paper. Without pyplot: no display, no state, any t
 
 import io
 import re
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,13 +48,13 @@ _CLEANED: Final = (
 Point = tuple[float, float]
 
 
-class Plot:
+class Plot(ABC):
     """What is drawn on a pair of axes."""
 
     height_in: ClassVar[float] = 2.7
 
-    def draw(self, axes: Axes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def draw(self, axes: Axes) -> None: ...
 
     def svg(self, name: str) -> str:
         """The plot as a part of the page. ``name``: unique in the page, for the ids inside."""
