@@ -16,10 +16,9 @@ from auth.store.records import User
 from auth.store.store import Store
 from tests.asking import exchange
 from tests.command_line import GATEWAY, own_environment
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 ROOT = Path(__file__).parents[1]
-DEADLINE_S = 60.0
 WEAK = Argon2Cost(8 << 10, 1)  # tests need not wait for a hash
 
 

@@ -14,8 +14,7 @@ from config.settings import AuthSettings
 from gateway.auth_service.dialect import DENY
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.server import AuthServer
-
-DEADLINE_S = 60.0  # for anything that a test waits for
+from tests.waiting import DEADLINE_S
 
 
 @dataclass

@@ -11,9 +11,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.programs import find
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
-DEADLINE_S = 60.0
 WIDE, PHONE = (1280, 1000), (360, 740)
 
 

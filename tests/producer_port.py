@@ -15,10 +15,9 @@ import pytest
 from bridge.errors import IncarnationError, LeaderMissingError, PoisonedError, RefusedError, UnreachableError
 from bridge.ports import BatchBuilder, Producer, StoredRecord
 from bridge.wire import DeadLetterReason
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 NOW_MS = time.time_ns() // 1_000_000
-PATIENCE_S = 60.0
 
 
 class Backend(Protocol):
@@ -88,24 +87,24 @@ async def sent(producer: Producer, topic: str, records: Sequence[StoredRecord], 
     Returns what ``failure`` says of it.
     """
     batch = fill(producer.create_batch(compressed=True), records)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
             answer = producer.send(topic, partition, batch)
             break
         except LeaderMissingError:
-            assert time.monotonic() < deadline, f"{topic}/{partition} has no leader within {PATIENCE_S:g} s"
+            assert time.monotonic() < deadline, f"{topic}/{partition} has no leader within {DEADLINE_S:g} s"
             await producer.refresh_metadata()
             await asyncio.sleep(0.1)
-    await asyncio.wait([answer], timeout=PATIENCE_S)
-    assert answer.done(), f"no answer within {PATIENCE_S:g} s"
+    await asyncio.wait([answer], timeout=DEADLINE_S)
+    assert answer.done(), f"no answer within {DEADLINE_S:g} s"
     return producer.failure(answer)
 
 
 async def delivered(producer: Producer, topic: str, batch: BatchBuilder) -> None:
     """Send a closed batch, which nothing may be wrong with."""
     answer = producer.send(topic, 0, batch)
-    await asyncio.wait([answer], timeout=PATIENCE_S)
+    await asyncio.wait([answer], timeout=DEADLINE_S)
     assert producer.failure(answer) is None
 
 
@@ -214,7 +213,7 @@ class ProducerPort:
                     producer.send(topic, n, fill(producer.create_batch(compressed=True), values(b"%d" % number)))
                     for n in (0, 1)
                 ]
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(DEADLINE_S):
                     await asyncio.gather(*answers)
         for partition in (0, 1):
             assert await backend.read(topic, partition) == values(*(b"%d" % n for n in range(20)))
@@ -224,7 +223,7 @@ class ProducerPort:
         async with running(backend.producer([topic])) as producer:
             for partition, before, size in ((0, 0, 3), (0, 3, 1), (1, 0, 2), (0, 4, 2)):
                 batch = fill(producer.create_batch(compressed=True), values(*(b"%d" % n for n in range(size))))
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(DEADLINE_S):
                     assert await producer.send(topic, partition, batch) == before
 
     async def test_sending_does_not_wait(self, backend: Backend) -> None:
@@ -238,7 +237,7 @@ class ProducerPort:
             ]
             assert not ran
             assert not any(answer.done() for answer in answers)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await asyncio.gather(*answers)
         assert [await backend.read(topic, n) for n in range(12)] == [values(b"%d" % n) for n in range(12)]
 
@@ -281,7 +280,7 @@ class ProducerPort:
             assert isinstance(await sent(producer, topic, values(b"refused")), RefusedError)
             assert await sent(producer, other, values(b"beside")) is None
             await backend.forbid(topic, forbidden=False)
-            async with asyncio.timeout(PATIENCE_S):  # a broker's cache of rights is renewed soon, not at once
+            async with asyncio.timeout(DEADLINE_S):  # a broker's cache of rights is renewed soon, not at once
                 while await sent(producer, topic, values(b"after")) is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         assert await backend.read(topic) == values(b"before", b"after")
@@ -325,7 +324,7 @@ class ProducerPort:
             batch = fill(producer.create_batch(compressed=True), values(b"x"))
         with pytest.raises(IncarnationError):
             producer.send(topic, 0, batch)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             assert not await producer.refresh_metadata()
             await producer.close(patience_s=1)  # again changes nothing
         assert producer.create_batch(compressed=True).size() < 100  # the data path may be filling while it is replaced
@@ -352,7 +351,7 @@ class ProducerPort:
                 assert not done
             finally:
                 backend.thaw()
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await answer
             assert producer.failure(answer) is None
             assert await sent(producer, topic, values(b"after")) is None

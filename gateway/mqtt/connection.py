@@ -34,7 +34,7 @@ log = structlog.get_logger("mqtt")
 
 DISCONNECT = b"\xe0\x00"
 DISCONNECT_AND_END = b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00"  # MQTT 5: reason 0, session expiry interval 0
-FAREWELL_S = 0.5
+FAREWELL_S = 2.0
 BUSY_READ_BYTES = 64 * 1024  # a read of that size is followed by another at once
 PROTOCOL_ERROR = 0x82  # paho's code for a packet that it cannot parse
 MOST_IDS = 65_535  # the number of packet ids, and so the most unacknowledged messages
@@ -510,7 +510,7 @@ class Connection:
             self._ping_timer.cancel()
 
     async def disconnect(self, *, end_session: bool) -> None:
-        """Send DISCONNECT and wait up to half a second for the broker to close, as it must [MQTT-3.14.4-2].
+        """Send DISCONNECT and wait up to two seconds for the broker to close, as it must [MQTT-3.14.4-2].
 
         If the gateway closed with PUBLISH packets unread, the kernel would reset the connection. The broker would lose
         what it has not read yet: the last acknowledgements, and the DISCONNECT itself.

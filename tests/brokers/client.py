@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import paho.mqtt.client as mqtt
 
-DEADLINE = 60.0
+from tests.waiting import DEADLINE_S
 
 
 class RefusedError(Exception):
@@ -104,11 +104,11 @@ class Client:
 
     def _published(self, topic: str, payload: bytes, qos: int = 1, **options: Any) -> int:
         info = self.paho.publish(topic, payload, qos, **options)
-        info.wait_for_publish(DEADLINE)
-        assert info.is_published(), f"{topic} was not acknowledged within {DEADLINE:g} s"
+        info.wait_for_publish(DEADLINE_S)
+        assert info.is_published(), f"{topic} was not acknowledged within {DEADLINE_S:g} s"
         return info.mid
 
-    def receive(self, timeout: float = DEADLINE) -> mqtt.MQTTMessage:
+    def receive(self, timeout: float = DEADLINE_S) -> mqtt.MQTTMessage:
         """The next message; AssertionError when none comes."""
         try:
             return self.messages.get(timeout=timeout)
@@ -129,9 +129,9 @@ class Client:
 
     def _answer(self) -> Any:
         try:
-            answer = self._answers.get(timeout=DEADLINE)
+            answer = self._answers.get(timeout=DEADLINE_S)
         except queue.Empty:
-            raise AssertionError(f"the broker did not answer within {DEADLINE:g} s") from None
+            raise AssertionError(f"the broker did not answer within {DEADLINE_S:g} s") from None
         if isinstance(answer, RefusedError):
             raise answer
         return answer

@@ -5,8 +5,7 @@ from typing import Self
 
 from tests.brokers import packets
 from tests.brokers.packets import Message, Packet, Type
-
-DEADLINE_S = 60.0
+from tests.waiting import DEADLINE_S
 
 
 class RawClient:

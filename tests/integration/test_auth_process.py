@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from config.extras import how_to_install
-from tests.auth_process import DEADLINE_S, auth_serve
+from tests.auth_process import auth_serve
 from tests.command_line import ROOT, run_gateway
 from tests.servers.authority import Authority
+from tests.waiting import DEADLINE_S
 
 SECRET = "0123456789abcdef0123456789abcdef"
 

@@ -13,8 +13,8 @@ import structlog
 
 from config.settings import AuthSettings
 from config.tables.auth import AuthLimitSettings
-from tests.auth_site import DEADLINE_S, auth_site, login, post
-from tests.waiting import until
+from tests.auth_site import auth_site, login, post
+from tests.waiting import DEADLINE_S, until
 
 SECRET = "0123456789abcdef0123456789abcdef"
 BEARER = f"authorization: Bearer {SECRET}"

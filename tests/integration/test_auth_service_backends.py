@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.auth_process import DEADLINE_S, auth_serve
+from tests.auth_process import auth_serve
 from tests.integration.auth_sites import GOOD, PostgresqlSite, Site
 from tests.servers.postgresql import PASSWORD, Postgresql
 from tests.toml_text import to_toml
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture

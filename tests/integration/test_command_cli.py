@@ -22,9 +22,9 @@ from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.kafka_backend import read_topic
 from tests.brokers.topics import consumer_groups, produce_aborted
+from tests.waiting import DEADLINE_S
 
 SECRET = "s" * 32
-DEADLINE_S = 60.0
 
 
 class Desk:

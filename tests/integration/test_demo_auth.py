@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers.client import DEADLINE, Client, RefusedError
+from tests.brokers.client import Client, RefusedError
 from tests.integration.test_demo import FLOWING, RunningDemo
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ def test_every_device_logs_in_and_nobody_else_does(tmp_path: Path) -> None:
             intruder.subscribe(f"devices/{one}/commands")
             # Would be counted as a message of the other device, and so break the account.
             assert intruder.publish_refused(f"devices/{two}/telemetry", b'{"seq": 0}')
-            assert intruder.closed.wait(DEADLINE)
+            assert intruder.closed.wait(DEADLINE_S)
         demo.process.send_signal(signal.SIGINT)
         status, out = demo.finish()
         assert status == 0, "\n".join(demo.told)

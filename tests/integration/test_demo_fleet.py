@@ -22,9 +22,8 @@ from gateway.devices.fleet import Fleet, FleetSettings
 from gateway.local.demo.account import examine
 from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
-DEADLINE_S = 60.0
 DEVICES = 12
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.local.embedded.access import AccessClient, AccessEndpoint, Login
 from gateway.local.embedded.mqtt import MqttBroker
-from tests.brokers.client import DEADLINE, Client, RefusedError
+from tests.brokers.client import Client, RefusedError
+from tests.waiting import DEADLINE_S
 
 SECRET = "of-the-test"
 
@@ -134,7 +135,7 @@ def test_topics_of_others_are_denied(broker: MqttBroker) -> None:
             client.subscribe("$share/g/d2/#", 1)
         client.subscribe("$share/g/d1/#", 1)
         assert client.publish_refused("d2/a", b"x")
-        assert client.closed.wait(DEADLINE), "this broker ends the connection of who publishes what he may not"
+        assert client.closed.wait(DEADLINE_S), "this broker ends the connection of who publishes what he may not"
 
 
 def test_answers_are_kept_for_a_client(broker: MqttBroker, module_service: Service) -> None:

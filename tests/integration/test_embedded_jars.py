@@ -23,8 +23,8 @@ from gateway.local.runtime.errors import ChecksumError, DownloadError, EmbeddedE
 from gateway.local.runtime.java import ensure_java
 from gateway.local.runtime.progress import Download
 from tests.servers.authority import Authority
+from tests.waiting import DEADLINE_S
 
-DEADLINE = 60.0
 FAR = "http://repository.invalid"  # answers through a proxy alone
 FILES = {"alpha": b"a" * 300_000, "beta": b"b" * 200_000, "gamma-core": b"c" * 1000}
 
@@ -89,7 +89,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(content[: len(content) // 2])
             self.wfile.flush()
             self.server.holding.set()
-            self.server.release.wait(DEADLINE)
+            self.server.release.wait(DEADLINE_S)
             return
         self.wfile.write(content)
 
@@ -209,7 +209,7 @@ class TestFetching:
 
     def test_several_processes_fetch_once(self, repository: Repository, lock_file: Path) -> None:
         processes = [resolve_in_a_process(lock_file) for _ in range(3)]
-        answers = [process.communicate(timeout=DEADLINE) for process in processes]
+        answers = [process.communicate(timeout=DEADLINE_S) for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], answers
         assert len({out for out, _ in answers}) == 1
         assert contents([Path(line) for line in answers[0][0].split()]) == EXPECTED
@@ -221,7 +221,7 @@ class TestFetching:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(DEADLINE)
+            thread.join(DEADLINE_S)
         assert len(results) == 4
         assert all(result == results[0] for result in results)
         assert sorted(repository.fetched()) == sorted(EXPECTED)
@@ -233,12 +233,12 @@ class TestFetching:
         """Killed during the last jar: no downloader is left, nothing half is used, the rest is not asked for."""
         repository.hold = "/org/example/gamma-core/1.0/gamma-core-1.0.jar"
         process = resolve_in_a_process(lock_file)
-        assert repository.holding.wait(DEADLINE)
+        assert repository.holding.wait(DEADLINE_S)
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("ivy" in " ".join(child.cmdline()) for child in children)
         process.send_signal(number)
-        process.communicate(timeout=DEADLINE)
-        assert psutil.wait_procs(children, timeout=DEADLINE)[1] == [], "the downloader outlived its caller"
+        process.communicate(timeout=DEADLINE_S)
+        assert psutil.wait_procs(children, timeout=DEADLINE_S)[1] == [], "the downloader outlived its caller"
         assert jars.pending_bytes("kafka") > 0
         repository.hold = None
         repository.release.set()
@@ -253,7 +253,7 @@ class TestFetching:
         repository.hold = "/org/example/beta/1.0/beta-1.0.jar"
 
         def break_it() -> None:
-            assert repository.holding.wait(DEADLINE)
+            assert repository.holding.wait(DEADLINE_S)
             repository.hold = None
             repository.release.set()  # the handler returns: the connection ends by half
 

@@ -9,9 +9,10 @@ import pytest
 from gateway.local.embedded.mqtt import MqttBroker
 from gateway.local.runtime.cache import cache_directory
 from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
-from tests.brokers.client import DEADLINE, Client
+from tests.brokers.client import Client
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.secured import SecuredMqtt
+from tests.waiting import DEADLINE_S
 
 Broker = SecuredMqtt | Mosquitto
 
@@ -69,7 +70,7 @@ def test_a_stop_closes_the_connections_and_leaves_the_next_start_its_classes(
     broker = make_mqtt_broker()
     with Client(broker.port) as client:
         broker.stop()
-        assert client.closed.wait(DEADLINE), "the client did not notice"
+        assert client.closed.wait(DEADLINE_S), "the client did not notice"
     with pytest.raises(EmbeddedError, match="not started"):
         _ = broker.port
     (archive,) = (tmp_path / "hivemq").glob("*.jsa")

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.brokers.proxy import FaultyProxy, Weather
-from tests.waiting import wait_until
-
-DEADLINE_S = 60.0
+from tests.waiting import DEADLINE_S, wait_until
 
 
 class Echo:

@@ -22,8 +22,8 @@ from bridge.kafka.session import Told
 from bridge.ports import Producer, StoredRecord
 from bridge.wire import DeadLetterReason
 from tests.brokers.kafka_backend import KafkaBackend
-from tests.producer_port import NOW_MS, PATIENCE_S, RECORDS, ProducerPort, fill, running, sent, values
-from tests.waiting import until
+from tests.producer_port import NOW_MS, RECORDS, ProducerPort, fill, running, sent, values
+from tests.waiting import DEADLINE_S, until
 
 
 class TestKafkaProducer(ProducerPort):
@@ -184,7 +184,7 @@ async def test_an_answer_that_never_comes_ends_with_its_connection_and_the_batch
             await until(lambda: not connection.connected(), "the connection ends")
         finally:
             backend.thaw()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             await answer
         assert await sent(producer, topic, values(b"after")) is None
     assert await backend.read(topic) == values(b"before", b"frozen", b"after")
@@ -263,7 +263,7 @@ async def test_two_writers_of_a_partition_lose_nothing_to_each_other(backend: Ka
     async with running(backend.producer([topic])) as producer:
         batches = [fill(producer.create_batch(compressed=True), values(value)) for value in (b"1", b"2")]
         answers = [producer.send(topic, 0, batch) for batch in batches]
-        await asyncio.wait(answers, timeout=PATIENCE_S)
+        await asyncio.wait(answers, timeout=DEADLINE_S)
         assert [producer.failure(answer) for answer in answers] == [None, None]
     assert sorted(await backend.read(topic), key=lambda record: record.value or b"") == values(b"1", b"2")
 
@@ -379,7 +379,7 @@ async def test_a_frozen_broker_s_metadata_ages(backend: KafkaBackend) -> None:
         try:
             await asyncio.sleep(0.1)  # an answer may be on its way
             seen = producer.metadata_refreshed_ns()
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(DEADLINE_S):
                 assert not await producer.refresh_metadata()
             assert producer.metadata_refreshed_ns() == seen
         finally:

@@ -37,8 +37,8 @@ from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
 from tests.brokers.secured import SecuredKafka
 from tests.brokers.topics import delete_topics
 from tests.integration.test_kafka_adapter import wrap_send
-from tests.producer_port import PATIENCE_S, fill, running, sent, values
-from tests.waiting import until
+from tests.producer_port import fill, running, sent, values
+from tests.waiting import DEADLINE_S, until
 
 
 class Retries:
@@ -83,7 +83,7 @@ async def test_too_few_replicas_is_tried_again_ever_more_slowly_and_said(backend
         assert all(pause > 0.79 * middle for pause, middle in zip(pauses_s, middles_s, strict=False)), pauses_s
         assert not answer.done()
         looked.set()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             await answer
         assert producer.trouble(topic) is None
     assert await backend.read(topic) == values(b"x")
@@ -131,7 +131,7 @@ async def test_a_silent_broker_is_left_when_another_leads(
         finally:
             backend.thaw()
         monkeypatch.setattr(producer, "_leader", leader)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             await answer
         assert await sent(producer, topic, values(b"after")) is None
     assert await backend.read(topic) == values(b"before", b"frozen", b"after")
@@ -154,7 +154,7 @@ async def test_batches_for_a_broker_travel_in_requests_of_bounded_size(
 
         monkeypatch.setattr(producer._client, "ask", noting)
         answers = [producer.send(topic, n, fill(producer.create_batch(compressed=False), large)) for n in range(12)]
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*answers)
     assert all(size <= REQUEST_BYTES for size in sizes), sizes
     assert all(size > REQUEST_BYTES // 2 for size in sizes[:6]), sizes  # more may follow: a broker just thawed refuses
@@ -165,7 +165,7 @@ async def test_a_name_no_topic_can_have_is_unknown_at_once_and_disturbs_no_other
     topic = await backend.topic()
     async with running(backend.producer([topic], request_timeout=timedelta(minutes=2))) as producer:
         producer.watch_topic("no topic!")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             assert await producer.refresh_metadata()
         assert producer.partition_count("no topic!") is None
         assert producer.partition_count(topic) == 1

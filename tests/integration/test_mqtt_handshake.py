@@ -254,7 +254,7 @@ async def test_a_broker_that_never_answers_connect_is_given_up_in_time() -> None
     async with ScriptedBroker(Rules(answers_connect=False)) as broker:
         began = time.monotonic()
         await problem(broker, "did not answer our CONNECT within mqtt.connect_timeout", connect_timeout="300ms")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9
 
 
 async def test_a_broker_that_never_answers_subscribe_is_given_up_in_time() -> None:
@@ -273,7 +273,7 @@ async def test_a_tls_port_that_never_speaks_is_given_up_in_time() -> None:
             began = time.monotonic()
             address = f"mqtts://127.0.0.1:{listening.getsockname()[1]}"
             assert "mqtt.connect_timeout" in await problem(broker, addresses=[address], connect_timeout="300ms")
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 9
             await connecting_threads_end()
 
 
@@ -291,7 +291,7 @@ async def test_a_websocket_that_answers_a_byte_at_a_time_is_given_up_in_time() -
         began = time.monotonic()
         text = await problem(broker, addresses=[f"ws://127.0.0.1:{port}"], connect_timeout="300ms")
         assert "mqtt.connect_timeout" in text
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9
         await connecting_threads_end()
 
 
@@ -332,7 +332,7 @@ async def test_a_stop_while_the_broker_does_not_answer_is_immediate(silent: str)
         began = time.monotonic()
         await made.stop(time.monotonic_ns() + 10**10)
         starting.cancel()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9
         await until(lambda: not broker.links, "the connection is closed")
 
 

@@ -32,10 +32,9 @@ from tests.producer_port import running, sent, values
 from tests.servers.authority import Authority
 from tests.servers.identity_provider import IdentityProvider, make_key
 from tests.servers.token_source import MadeTokens
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 SESSION_S = 8.0
-PATIENCE_S = 60.0
 USER = {"username": "gateway", "password": "gateway-secret"}
 OAUTH = {"mechanism": "OAUTHBEARER", "token": {"value": "comes from the test's own source"}}
 
@@ -265,7 +264,7 @@ async def test_without_new_tokens_batches_wait_for_one(
         assert await sent(producer, topic, values(b"0")) is None
         source.broken = "The identity provider is away."
         count, began = 1, time.monotonic()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 answer = asyncio.ensure_future(sent(producer, topic, values(b"%d" % count)))
                 count += 1
@@ -295,7 +294,7 @@ async def test_a_connection_that_cannot_be_replaced_is_kept(
     with capture_logs() as lines:
         async with running(producer_for(settings, login, topic, retries)) as producer:
             file.write_text("not yet the broker's")
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(DEADLINE_S):
                 while len(failures) < 2:
                     assert await sent(producer, topic, values(b"x")) is None
                     await asyncio.sleep(0.01)
@@ -319,7 +318,7 @@ async def test_a_rotated_password_is_shown_by_the_next_connection(
         change = UserScramCredentialUpsertion(unique, info, text.encode())
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         for answer in admin.alter_user_scram_credentials([change]).values():
-            answer.result(PATIENCE_S)
+            answer.result(DEADLINE_S)
 
     topic = await make_topic(cluster=cluster)
     await asyncio.to_thread(set_password, "first")

@@ -22,8 +22,7 @@ from tests.brokers.fixtures import MakeTopic
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.topics import add_partitions, alter_topic, consumer_groups, create_topic, produce, topic_names
 from tests.command_line import GATEWAY, run_gateway
-
-DEADLINE_S = 60.0
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture

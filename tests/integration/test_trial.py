@@ -34,9 +34,7 @@ from tests.brokers.scripted_rules import Rules
 from tests.brokers.topics import consumer_groups, delete_topics, topic_names
 from tests.command_line import GATEWAY, run_gateway
 from tests.toml_text import to_toml
-from tests.waiting import wait_until
-
-DEADLINE_S = 60.0
+from tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture(autouse=True)

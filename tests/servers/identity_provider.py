@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
 from tests.servers.authority import Issued
+from tests.waiting import DEADLINE_S
 
-PATIENCE_S = 60.0
 ES256: Literal["ES256"] = "ES256"  # the default: made and used in microseconds
 _CURVES = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1}
 
@@ -119,7 +119,7 @@ class IdentityProvider:
         self.release()
         self.down()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the identity provider did not stop"
         self._loop.close()
         assert self._kept is not None
@@ -180,14 +180,14 @@ class IdentityProvider:
         )
 
     def wait_for(self, what: Callable[[], bool], why: str) -> None:
-        """Block until ``what()``, asked anew after every request. Fails after PATIENCE_S."""
+        """Block until ``what()``, asked anew after every request. Fails after DEADLINE_S."""
         with self._changed:
-            assert self._changed.wait_for(what, PATIENCE_S), f"waited in vain: {why}; requests so far: {self.counts}"
+            assert self._changed.wait_for(what, DEADLINE_S), f"waited in vain: {why}; requests so far: {self.counts}"
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
     def _run(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _listen(self) -> None:
         if self._runner is not None:

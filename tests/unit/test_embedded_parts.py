@@ -18,8 +18,7 @@ from gateway.local.runtime.java import Java
 from gateway.local.runtime.mirror import Mirror, find_mirror
 from gateway.local.runtime.progress import Download, print_progress
 from tests.terminal import Terminal
-
-DEADLINE = 60.0
+from tests.waiting import DEADLINE_S
 
 
 class TestPorts:
@@ -137,7 +136,7 @@ class TestCache:
             threading.Timer(0.2, holder.kill).start()
             begin = time.monotonic()
             with locked(tmp_path / "lock"):
-                assert time.monotonic() - begin < DEADLINE
+                assert time.monotonic() - begin < DEADLINE_S
 
     @pytest.mark.parametrize(
         ("count", "text"), [(0, "1 kB"), (999_999, "1000 kB"), (1_500_000, "2 MB"), (45_025_660, "45 MB")]

@@ -14,9 +14,8 @@ import pytest
 
 from gateway.local.runtime.errors import StartError
 from gateway.local.runtime.process import GuardedProcess, last_lines, wait_for_line
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
-DEADLINE = 60.0
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 # Deaf to SIGTERM, with a child of its own, as a shell script around a server would be.
 STUBBORN = [
@@ -44,7 +43,7 @@ def gone(pid: int) -> bool:
 
 def start(argv: list[str], log: Path, **options: object) -> GuardedProcess:
     process = GuardedProcess(argv, log=log, **options)  # type: ignore[arg-type]
-    wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE, "the child")
+    wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE_S, "the child")
     return process
 
 
@@ -54,7 +53,7 @@ def test_output_and_status_are_told(tmp_path: Path) -> None:
         log=tmp_path / "log",
         env={"X": "value"},
     )
-    assert process.wait(DEADLINE) == 7
+    assert process.wait(DEADLINE_S) == 7
     assert process.returncode == 7
     assert (tmp_path / "log").read_text() == "value\ne"
 
@@ -66,7 +65,7 @@ def test_a_long_environment_gets_through(tmp_path: Path) -> None:
         log=tmp_path / "log",
         env={f"BIG{n}": "x" * 100_000 for n in range(5)},
     )
-    assert process.wait(DEADLINE) == 0
+    assert process.wait(DEADLINE_S) == 0
     assert (tmp_path / "log").read_text().strip() == "500000"
 
 
@@ -81,7 +80,7 @@ def test_kill_and_terminate(tmp_path: Path) -> None:
     killed.kill()
     assert killed.returncode == -signal.SIGKILL
     terminated = start(SLEEPER, tmp_path / "b")
-    terminated.terminate(DEADLINE)
+    terminated.terminate(DEADLINE_S)
     assert terminated.returncode == -signal.SIGTERM
 
 
@@ -100,7 +99,7 @@ def test_a_frozen_process_is_frozen_on_return_and_can_be_ended(tmp_path: Path) -
         assert psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
         process.signal(signal.SIGCONT)
     process.signal(signal.SIGSTOP)
-    process.terminate(DEADLINE)
+    process.terminate(DEADLINE_S)
     assert process.returncode == -signal.SIGTERM
 
 
@@ -136,7 +135,7 @@ def test_many_threads_may_talk_to_it(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE)
+        thread.join(DEADLINE_S)
     assert not failures
     assert process.returncode == -signal.SIGKILL
 
@@ -200,7 +199,7 @@ def begin():
 
     def check(self, tmp_path: Path, process: subprocess.Popen[str], pid: int) -> None:
         process.stdout.close()
-        process.wait(DEADLINE)
+        process.wait(DEADLINE_S)
         wait_until(lambda: gone(pid), "the guarded process's end")
         wait_until(lambda: not (tmp_path / "temporary").exists(), "the removal of the temporary directory")
 
@@ -253,15 +252,15 @@ def begin():
         guard = psutil.Process(process.pid).ppid()
         os.kill(guard, signal.SIGKILL)
         wait_until(lambda: gone(process.pid), "the guarded process's end")
-        assert process.wait(DEADLINE) == -signal.SIGKILL
+        assert process.wait(DEADLINE_S) == -signal.SIGKILL
 
 
 class TestWaitingForALine:
     def test_the_match_is_returned(self, tmp_path: Path) -> None:
         process = GuardedProcess([sys.executable, "-c", "print('port 17')"], log=tmp_path / "log")
-        match = wait_for_line(process, re.compile(rb"port (\d+)"), time.monotonic() + DEADLINE, "x")
+        match = wait_for_line(process, re.compile(rb"port (\d+)"), time.monotonic() + DEADLINE_S, "x")
         assert match[1] == b"17"
-        process.wait(DEADLINE)
+        process.wait(DEADLINE_S)
 
     @pytest.mark.parametrize(
         ("code", "says"),
@@ -274,7 +273,7 @@ class TestWaitingForALine:
         (tmp_path / "log").write_text("up\n")
         process = GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log")
         with pytest.raises(StartError, match=says):
-            wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE, "The broker")
+            wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE_S, "The broker")
 
     def test_a_deadline_passes(self, tmp_path: Path) -> None:
         process = start(SLEEPER, tmp_path / "log")
@@ -288,7 +287,7 @@ class TestWaitingForALine:
         code = "print('java.net.BindException: Address already in use'); raise SystemExit(1)"
         process = GuardedProcess([sys.executable, "-c", code], log=log)
         with pytest.raises(StartError, match="A port it needs is taken by another program") as caught:
-            wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE, "The broker")
+            wait_for_line(process, re.compile(rb"up.*\n"), time.monotonic() + DEADLINE_S, "The broker")
         log.unlink()
         kept = Path(str(caught.value).rpartition("(log: ")[2].rstrip(")"))
         assert "BindException" in kept.read_text()
