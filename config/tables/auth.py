@@ -373,7 +373,7 @@ class AuthSettings(Table):
     login. Off: EMQX asks for each topic."""
 
     hand_over_max: Annotated[Count, Field(ge=1, le=10_000)] = 100
-    """Most rules in one answer. A device with more is judged topic by topic."""
+    """Most rules in one answer. EMQX asks about topics of the others."""
 
     database: AuthDatabaseSettings = AuthDatabaseSettings()
     """The built-in database of users, rules, tenants and bans."""
