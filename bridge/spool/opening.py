@@ -131,7 +131,8 @@ def rebuild(state: State, step: Callable[[], None]) -> SpoolReport:
     """
     losses = Losses(said=["its index was damaged while in use and was made anew from the log"])
     _close(state.index)
-    state.log.seal()
+    state.log.close()
+    state.log.uncut.clear()  # refused batches that could not be cut are in the new index: they stay
     if state.files.index.exists():
         losses.put_aside.append(put_aside(state.files.index))
     state.index = Index(state.files.index, state.instance)

@@ -287,6 +287,8 @@ class Store:
                     sums.append(Sums())
                     if partition is None:
                         continue
+                    # Without its ``last``, a kill before the tally is written would look like lost batches.
+                    state.index.add([], [(partition.number, partition.topic, partition.partition, partition.last)])
                     for ranges, counted in ((removal.counted, not count_all), (removal.uncounted, False)):
                         for first, last in ranges:
                             first, last = max(first, partition.base), min(last, partition.base + _SEQUENCE)
@@ -405,7 +407,8 @@ class Store:
             for partition in state.partitions.values():
                 state.tally.write(partition.slot)  # the disk may have refused it before
             state.tally.sync()
-            state.index.note("clean", "yes")
+            if not state.log.uncut:  # else the next start may find more in the log than the tally counts
+                state.index.note("clean", "yes")
             state.index.close()
         except (sqlite3.Error, OSError) as error:
             raise self._write_error(error) from error

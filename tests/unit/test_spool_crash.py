@@ -1,6 +1,7 @@
 """A process killed in the middle of appends leaves what it was told is stored; a disk that refuses leaves nothing."""
 
 import asyncio
+import dataclasses
 import errno
 import os
 import random
@@ -173,14 +174,13 @@ async def test_what_the_disk_refused_is_not_stored_and_may_be_tried_again(
     assert await reopened(tmp_path / "s") == (2, SpoolReport())
 
 
-@pytest.mark.parametrize("heals", [True, False], ids=["the cut is made up for", "never cut"])
-async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_acknowledges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, heals: bool
-) -> None:
-    """An fsync fails, and so does the cut behind it: the segment ends with batches that nobody was told of. Then the
-    disk takes others, and the process is killed before the index has them: the log alone says what there is."""
-    failing = {"fdatasync", "ftruncate", "truncate"}
-    for name in tuple(failing):
+UNCUT = ("fdatasync", "ftruncate", "truncate")
+
+
+def refusals(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The calls of ``UNCUT`` that the disk refuses from now on: none at first."""
+    failing: set[str] = set()
+    for name in UNCUT:
         real = getattr(os, name)
 
         def call(*arguments: Any, name: str = name, real: Callable[..., Any] = real) -> Any:
@@ -189,11 +189,20 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
             return real(*arguments)
 
         monkeypatch.setattr(f"bridge.spool.segments.os.{name}", call)
-    failing.clear()
+    return failing
+
+
+@pytest.mark.parametrize("heals", [True, False], ids=["the cut is made up for", "never cut"])
+async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_acknowledges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, heals: bool
+) -> None:
+    """An fsync fails, and so does the cut behind it: the segment ends with batches that nobody was told of. Then the
+    disk takes others, and the process is killed before the index has them: the log alone says what there is."""
+    failing = refusals(monkeypatch)
     spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
     await spool.append([batch(1)])
     assert await read_batches(spool) == [batch(1)]
-    failing.update(("fdatasync", "ftruncate", "truncate"))
+    failing.update(UNCUT)
     for _ in range(2):
         with pytest.raises(SpoolWriteError):
             await spool.append([batch(2), batch(3)])
@@ -215,6 +224,44 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
     assert [one for one in found if one in told] == told, "what was acknowledged is there, in order"
     await again.close()
     await spool.close()
+
+
+@pytest.mark.parametrize("end", ["a stop", "a kill in a removal", "a new index"])
+async def test_refused_batches_that_were_not_cut_are_never_reported_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    folder, failing, told = tmp_path / "s", refusals(monkeypatch), list[SpoolReport]()
+    spool = await opened_spool(folder, max_bytes=1 << 20, salvaged=told.append)
+    ids = await spool.append([batch(1), batch(2)])
+    assert await read_batches(spool) == [batch(1), batch(2)]  # the index has them
+    failing.update(UNCUT)
+    with pytest.raises(SpoolWriteError):
+        await spool.append([batch(3)])
+    if end == "a stop":
+        await spool.close()
+    failing.clear()
+    if end == "a new index":
+        database = sqlite3.connect(folder / "index.db")
+        database.execute("DROP TABLE batches")
+        database.commit()
+        database.close()
+        await spool.read("telemetry", 0, 0, 1)
+        assert told.pop().lost_batches == 0
+        await spool.append([batch(4)])
+        assert (await spool.read("telemetry", 0, 0, 1 << 20)).lost_batches == 0
+    if end == "a kill in a removal":
+        spool.remove("telemetry", 0, ids[:1])
+        await spool.append([dataclasses.replace(batch(4), topic="other")])  # the refused batch is cut now
+        assert await read_batches(spool) == [batch(2)]
+        monkeypatch.setattr(Tally, "write", Mock(side_effect=OSError(errno.EIO, "as if killed before")))
+        spool.remove("telemetry", 0, ids[1:])
+        assert await read_batches(spool) == []
+        shutil.copytree(folder, tmp_path / "killed")
+        monkeypatch.undo()
+        folder = tmp_path / "killed"
+    await spool.close()
+    _, report = await reopened(folder)
+    assert (report, told) == (SpoolReport(), [])
 
 
 async def test_a_new_segment_that_the_disk_neither_syncs_nor_removes_is_passed_over(
