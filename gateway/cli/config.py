@@ -20,6 +20,7 @@ from config.settings import Settings
 from gateway.auth_service.requirements import require_servable
 from gateway.cli.parser import Commands, choice
 from gateway.cli.table import print_json, say, tell
+from gateway.data_dir import identity
 from gateway.http.tls import TlsContext
 from gateway.supervisor.cpu import worker_count
 
@@ -46,6 +47,7 @@ def _check(arguments: argparse.Namespace) -> int:
     problems, warnings = {"run": check_run, "stream": _check_stream, "auth": _check_auth}[arguments.purpose](loaded)
     if arguments.purpose == "run" and not problems:
         problems, found = _check_tls(loaded.settings)
+        problems += _problems(lambda: identity.judge(loaded.settings.data_dir, loaded.settings.instance))
         warnings += found
     if problems:
         return _refused(ConfigError(*problems))

@@ -11,6 +11,7 @@ Kafka cluster than before, each with its own sentence.
     worker-N.sessions.json   the MQTT sessions that wait for slot N (``gateway.data_dir.session_registry``)
 """
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -76,10 +77,7 @@ class Identity:
         with explained(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
             # Checked before the first write, so that another owner's directory stays unchanged.
-            meta = read_meta(self._directory)
-            witness_path = self._directory / WITNESS_FILE
-            if meta is not None:
-                self._check(meta, Witness.of(witness_path) if witness_path.exists() else None)
+            _judge_owner(self._directory, self._instance)
             self._lock = take_slot(self._directory, self._worker, self._instance)
             known = self._claim()
             self.registry.load()
@@ -168,9 +166,7 @@ class Identity:
         """
         with meta_locked(self._directory):
             witness = Witness.of(self._directory / WITNESS_FILE)
-            found = read_meta(self._directory)
-            if found is not None:
-                self._check(found, witness)
+            found = _judge_owner(self._directory, self._instance)
             meta = found or Meta.new(self._instance, witness)
             known = self._worker in meta.workers and meta.version == FORMAT_VERSION
             if found is not None and found.version != FORMAT_VERSION:
@@ -186,19 +182,40 @@ class Identity:
         self.instance_id, self.cluster_id = meta.instance_id, meta.cluster_id
         return known
 
-    def _check(self, meta: Meta, witness: Witness | None) -> None:
-        """Raises IdentityError for a copied directory (its ``witness`` differs or is missing), or another
-        instance's."""
-        where = f"data_dir {self._directory.absolute()}"
-        if meta.witness is not None and (witness is None or not meta.witness.is_same(witness)):
-            raise IdentityError(
-                f"{where} is a copy of the directory of instance {meta.instance!r}, was moved from another disk, or "
-                f"comes from a backup: its {WITNESS_FILE} is not the original file. Two gateways with one identity end "
-                "each other's MQTT sessions and deliver the spool twice. Give this gateway another data_dir and "
-                f"another instance; if the original will not run again, run {_ADOPT}."
-            )
-        if meta.instance != self._instance:
-            raise IdentityError(
-                f"{where} belongs to instance {meta.instance!r}, not {self._instance!r}. Correct data_dir or "
-                f"instance; if the instance was renamed on purpose, run {_ADOPT}."
-            )
+
+def judge(directory: Path, instance: str) -> None:
+    """Raise IdentityError for a directory that a start refuses, as far as files tell without a change. Whether a
+    process uses it is not asked."""
+    with explained(directory):
+        at = directory.absolute()
+        while not os.path.lexists(at):  # a start makes it, and the folders above it
+            at = at.parent
+        if not at.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        locks = [*directory.glob("*.lock")]
+        if not os.access(at, os.W_OK | os.X_OK) or not all(os.access(lock, os.R_OK | os.W_OK) for lock in locks):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        _judge_owner(directory, instance)
+
+
+def _judge_owner(directory: Path, instance: str) -> Meta | None:
+    """Its meta.properties. Raises IdentityError for a copied directory (its witness differs or is missing), or another
+    instance's, and OSError."""
+    meta, path = read_meta(directory), directory / WITNESS_FILE
+    if meta is None:
+        return None
+    witness = Witness.of(path) if path.exists() else None
+    where = f"data_dir {directory.absolute()}"
+    if meta.witness is not None and (witness is None or not meta.witness.is_same(witness)):
+        raise IdentityError(
+            f"{where} is a copy of the directory of instance {meta.instance!r}, was moved from another disk, or "
+            f"comes from a backup: its {WITNESS_FILE} is not the original file. Two gateways with one identity end "
+            "each other's MQTT sessions and deliver the spool twice. Give this gateway another data_dir and "
+            f"another instance; if the original will not run again, run {_ADOPT}."
+        )
+    if meta.instance != instance:
+        raise IdentityError(
+            f"{where} belongs to instance {meta.instance!r}, not {instance!r}. Correct data_dir or "
+            f"instance; if the instance was renamed on purpose, run {_ADOPT}."
+        )
+    return meta

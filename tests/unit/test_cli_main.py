@@ -228,8 +228,8 @@ def test_a_span_without_any_time_proves_nothing_and_is_refused(words: str, cli: 
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        ("config check", 0), ("reload", 78), ("restart", 78), ("retire", 78), ("identity show", 78), ("acknowledge", 1),
-        ("spool status", 1), ("spool export x", 1), ("auth user list", 1), ("auth init", 1),
+        ("config check", 78), ("reload", 78), ("restart", 78), ("retire", 78), ("identity show", 78),
+        ("acknowledge", 1), ("spool status", 1), ("spool export x", 1), ("auth user list", 1), ("auth init", 1),
     ],
 )  # fmt: skip
 def test_a_data_dir_that_this_user_may_not_enter_is_named(words: str, status: int, cli: Cli, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_data_dir_that_this_user_may_not_enter_is_named(words: str, status: in
     file = tmp_path / "gateway.toml"
     file.write_text(f'data_dir = "{"x" * 300}"\nroutes = [{{ name = "a", filters = ["a"], topic = "a" }}]')
     said = cli(*words.split(), "--config", file, status=status)
-    assert ("File name too long" in said.err) == bool(status), said
+    assert "File name too long" in said.err
 
 
 def test_a_character_that_the_output_cannot_encode_is_escaped() -> None:

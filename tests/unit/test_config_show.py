@@ -1,7 +1,10 @@
 """What `gateway config` prints, and what it ends with."""
 
+import asyncio
 import json
+import os
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +16,7 @@ from config.loading.load import load
 from config.loading.reference import reference
 from config.loading.show import as_data, as_text
 from config.tables.service import FLOW_PROFILES, FlowSettings
+from gateway.data_dir.identity import Ending, Identity
 from tests.command_line import Cli
 
 RICH = """
@@ -178,6 +182,38 @@ def test_check_refuses_what_a_start_would(tmp_path: Path, cli: Cli) -> None:
     assert "kafka.tls.ca_file (gateway.toml:4): the file cannot be read" in printed
     assert "routes[1] (gateway.toml:9): route 'bad', key:" in printed
     assert "MQTT does not tell" in printed
+
+
+def test_check_refuses_a_data_dir_that_a_start_refuses(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes none: a folder made by another user would refuse the start."""
+    write('data_dir = "new/data"\n' + ROUTE, tmp_path)
+    cli("config", "check")
+    assert not Path("new").exists()
+
+    def refused() -> str:
+        return cli("config", "check", status=ExitStatus.CONFIG).err
+
+    Path("new").write_text("")
+    assert "new/data cannot be used (Not a directory). It must be a folder this user may write" in refused()
+    Path("new").unlink()
+    Path("new/data").mkdir(parents=True)
+    instance = Identity(Path("new/data"), "gateway", 0, lambda: Ending.CLEAN)
+    asyncio.run(instance.start())
+    cli("config", "check")  # also while it runs
+    asyncio.run(instance.stop(0))
+    for closed in ("new/data", "new/data/worker-0.lock"):
+        with monkeypatch.context() as other_user:
+            other_user.setattr(os, "access", lambda path, _mode, closed=closed: not str(path).endswith(closed))
+            assert "new/data cannot be used (Permission denied)" in refused()
+    shutil.copytree("new", "copy")
+    for place, instance_name, said in (
+        ("copy", "gateway", "is a copy of the directory of instance 'gateway'"),
+        ("new", "other", "belongs to instance 'gateway', not 'other'"),
+    ):
+        write(f'data_dir = "{place}/data"\ninstance = "{instance_name}"\n{ROUTE}', tmp_path)
+        assert said in refused()
 
 
 def test_check_judges_what_is_in_tls_files(tmp_path: Path, cli: Cli) -> None:
