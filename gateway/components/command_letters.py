@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bridge.dead_letters.reading import LoggedRecord
     from bridge.errors import BridgeError, PoisonedError
     from bridge.ports import Headers, Producer
+    from bridge.wire import DeadLetterReason
 
 log = structlog.get_logger("commands")
 
@@ -32,14 +33,15 @@ class _Part:
     value: bytes | None
     headers: Headers
     stored: Callable[[], None] | None  # of the last part
+    reason: DeadLetterReason | None  # of the last part
 
 
 class CommandDeadLetters:
     """``bridge.commands.ports.Graveyard`` over the producer of the routes. All dead letters of commands go to
     partition 0 of the dead-letter topic, in order.
 
-    ``written`` gets the offset and the size of each that Kafka has, for the ledger. ``broken`` gets a defect: the batch
-    that was under way is not written.
+    ``written`` gets offset and size of each record that Kafka has, and with a letter's last one the reason. ``broken``
+    gets a defect: the batch that was under way is not written.
     """
 
     def __init__(
@@ -50,10 +52,9 @@ class CommandDeadLetters:
         *,
         producer: Callable[[], Producer | None],
         renew: Callable[[str], None],
-        written: Callable[[int, int], None],
+        written: Callable[[int, int, DeadLetterReason | None], None],
         broken: Callable[[BaseException], None],
     ) -> None:
-        """``written`` gets offset and size of each letter in Kafka, ``broken`` a defect."""
         self._name, self._instance, self._written, self._broken = name, instance.encode(), written, broken
         self._queue: deque[_Part] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -76,7 +77,8 @@ class CommandDeadLetters:
         )  # fmt: skip
         parts = letter_parts(draft, self._instance, SMALL_PART_BYTES, time.time_ns() // 1_000_000)
         for number, part in enumerate(parts, 1):
-            self._queue.append(_Part(*part, stored if number == len(parts) else None))
+            last = (stored, error.reason) if number == len(parts) else (None, None)
+            self._queue.append(_Part(*part, *last))
         if self._task is None:
             self._task = asyncio.create_task(self._write(), name="command dead letters")
             self._task.add_done_callback(report_failure(self._broken))
@@ -94,7 +96,7 @@ class CommandDeadLetters:
             self._task = None
 
     def _stored(self, part: _Part, offset: int) -> None:
-        self._written(offset, len(part.value or b""))
+        self._written(offset, len(part.value or b""), part.reason)
         if part.stored is not None:
             part.stored()
 

@@ -35,11 +35,15 @@ from gateway.mqtt.publish_link import PublishLink
 
 if TYPE_CHECKING:
     from bridge.commands.ports import Committed, Partition
+    from bridge.commands.reading import BadCommandError
     from bridge.dead_letters.reading import LoggedRecord
     from bridge.ports import Producer
+    from bridge.wire import DeadLetterReason
     from config.settings import Settings
     from config.tables.commands import CommandSettings
     from gateway.components.worker_view import WorkerView
+
+    NoteDeadLetter = Callable[[str, DeadLetterReason, BaseException, str | None], None]
 
 log = structlog.get_logger("commands")
 
@@ -84,12 +88,16 @@ class Commanding:
         renew: Callable[[str], None],
         *,
         is_retired: Callable[[], bool],
+        noted: NoteDeadLetter,
     ) -> None:
-        """``producer`` gives the started producer, or None; ``renew`` replaces it, for a reason."""
+        """``producer`` gives the started producer, or None; ``renew`` replaces it, for a reason. ``noted`` gets name,
+        reason, error and Kafka topic of each dead letter."""
         settings = worker.settings
         self._is_retired = is_retired
         self.link = PublishLink(settings.mqtt, link_client_id(settings), worker.mqtt.login)
-        self.runners = [CommandRunner(worker, commands, self.link, producer, renew) for commands in settings.commands]
+        self.runners = [
+            CommandRunner(worker, commands, self.link, producer, renew, noted) for commands in settings.commands
+        ]
         self.link.watch(self._changed)
         worker.metrics.commands_connected.watch(lambda: int(self.link.connected_ns is not None))
 
@@ -145,7 +153,7 @@ class Commanding:
 
 
 class CommandRunner:
-    """One ``[[commands]]`` in one worker. It is the listener of its group."""
+    """One ``[[commands]]`` in one worker. It is the listener of its group, and the dispatcher's ``Graveyard``."""
 
     def __init__(
         self,
@@ -154,8 +162,10 @@ class CommandRunner:
         link: PublishLink,
         producer: Callable[[], Producer | None],
         renew: Callable[[str], None],
+        noted: NoteDeadLetter,
     ) -> None:
         settings = worker.settings
+        self._noted = noted
         self.name = commands.name
         self._worker = worker
         self._commands = commands
@@ -175,14 +185,12 @@ class CommandRunner:
             settings.instance,
             producer=producer,
             renew=renew,
-            written=partial(
-                worker.ledger_log.intervals.letter_stored, commands.name, settings.dead_letter.topic, LETTERS_PARTITION
-            ),
+            written=self._letter_written,
             broken=partial(self._broken, "dead letters"),
         )
         share = LinkShare(link, len(settings.commands), self._is_owner)
         self.dispatcher = Dispatcher(
-            CommandPlan.from_settings(commands), share, self._sink, self._letters, WallClock(),
+            CommandPlan.from_settings(commands), share, self._sink, self, WallClock(),
             lambda command, status: self.view.finished(command, status),  # noqa: PLW0108 - the view comes after it
         )  # fmt: skip
         self.view = CommandView(commands, client_id, self.dispatcher, worker.metrics)
@@ -249,6 +257,17 @@ class CommandRunner:
     def _broken(self, part: str, error: BaseException) -> None:
         self.view.errors[part] = f"A defect: {error!r}. What was being written waits until the next start."
         log.error("commands_defect", commands=self.name, part=part, exc_info=error)
+
+    def bury(self, record: LoggedRecord, error: BadCommandError, stored: Callable[[], None]) -> None:
+        """The dispatcher's call: write a dead letter."""
+        self._noted(self.name, error.reason, error, record.place.topic)
+        self._letters.bury(record, error, stored)
+
+    def _letter_written(self, offset: int, size: int, reason: DeadLetterReason | None) -> None:
+        worker, topic = self._worker, self._settings.dead_letter.topic
+        worker.ledger_log.intervals.letter_stored(self.name, topic, LETTERS_PARTITION, offset, size)
+        if reason is not None:
+            worker.kafka.counts.dead_letter_stored(self.name, reason.value)
 
     def _is_owner(self) -> bool:
         return self._group is not None and self._group.is_alive

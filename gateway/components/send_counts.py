@@ -89,8 +89,12 @@ class SendCounts:
     def _count_dead_letters(self, batch: Batch) -> None:
         """Only batches of dead letters are read again; those from the spool count like the others."""
         for route, reason in stored_letters(self._records(batch.builder)):
-            self._metrics.dlq_records.child(reason).value += 1
-            self._dead_letter_stored(route, reason)
+            self.dead_letter_stored(route, reason)
+
+    def dead_letter_stored(self, route: str, reason: str) -> None:
+        """Kafka has a dead letter of a route, or of the ``[[commands]]`` of this name."""
+        self._metrics.dlq_records.child(reason).value += 1
+        self._dead_letter_stored(route, reason)
 
     def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
         """Kafka has not taken the batch: count and log it, tell interceptors of records that are given up."""

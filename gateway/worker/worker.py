@@ -155,8 +155,10 @@ class Worker:
         from gateway.components.commanding import Commanding
 
         commanding = Commanding(
-            self, self._started_producer, self._renew_producer, is_retired=lambda: self._stop.verb is StopVerb.RETIRE
-        )
+            self, self._started_producer, self._renew_producer,
+            is_retired=lambda: self._stop.verb is StopVerb.RETIRE,
+            noted=self.observation.note_dead_letter,
+        )  # fmt: skip
         self.observation.sources.append(commanding.problems)
         return commanding
 

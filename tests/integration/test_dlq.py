@@ -140,7 +140,7 @@ class Desk:
         made = asyncio.Semaphore(0)
         letters = CommandDeadLetters(
             self.dead, "route", "gw", producer=lambda: producer, renew=lambda _why: None, broken=pytest.fail,
-            written=lambda _offset, _size: None,
+            written=lambda *_: None,
         )  # fmt: skip
         error = BadCommandError(DeadLetterReason.INVALID_TOPIC, "The record's name is forbidden.")
         try:

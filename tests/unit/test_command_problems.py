@@ -13,6 +13,7 @@ from bridge.commands.model import Status, StatusRecord
 from bridge.commands.reading import BadCommandError
 from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.ledger_topic.intervals import LedgerIntervals
+from bridge.produce.dispatch import NO_CHAINS
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
 from config.tables.commands import CommandSettings
@@ -20,6 +21,9 @@ from gateway.base.metrics import Metrics
 from gateway.base.problem import Problem
 from gateway.components import commanding
 from gateway.components.commanding import Commanding, CommandRunner
+from gateway.components.send_counts import SendCounts
+from tests.unit.fake_kafka import FakeKafka, FakeProducer
+from tests.waiting import until
 
 NOW_NS = 1_000_000_000_000_000
 
@@ -33,17 +37,20 @@ SWITCHES = CommandSettings(name="switches", topics=("commands",), status_topic="
 
 
 def make(
-    producer: Callable[[], None],
+    producer: Callable[[], Any],
     commands: CommandSettings = SWITCHES,
     settings: Settings | None = None,
     mqtt: object = None,
 ) -> CommandRunner:
     settings = settings or Settings(commands=(commands,))
+    metrics, intervals, made, stored = Metrics(settings), LedgerIntervals(), [], []  # type: ignore[var-annotated]
+    counts = SendCounts(metrics, NO_CHAINS, intervals, lambda _batch: [], lambda *letter: stored.append(letter))
     worker = SimpleNamespace(
-        settings=settings, metrics=Metrics(settings), kafka=SimpleNamespace(login=None), mqtt=mqtt,
-        ledger_log=SimpleNamespace(intervals=LedgerIntervals()),
+        settings=settings, metrics=metrics, kafka=SimpleNamespace(login=None, counts=counts), mqtt=mqtt,
+        ledger_log=SimpleNamespace(intervals=intervals), made=made, stored=stored,
     )  # fmt: skip
-    return CommandRunner(cast("Any", worker), commands, cast("Any", Link()), producer, lambda _: None)
+    link: Any = Link()
+    return CommandRunner(cast("Any", worker), commands, link, producer, lambda _: None, lambda *it: made.append(it))
 
 
 @pytest.fixture
@@ -111,6 +118,21 @@ async def test_a_defect_of_what_writes_is_a_problem(monkeypatch: pytest.MonkeyPa
     told = sorted(one.text for one in runner.view.problems())
     for text, part in zip(told, ("dead letters", "statuses"), strict=True):
         assert f"{part} cannot be written. A defect: TypeError('a defect')" in text
+
+
+async def test_a_dead_letter_of_a_command_is_counted_and_shown_once_kafka_has_it() -> None:
+    topic = "gateway-dead-letters"
+    kafka = FakeKafka(topic, 1)
+    producer = FakeProducer(kafka, 1, [topic])
+    await producer.start()
+    runner = make(lambda: producer)
+    worker = cast("Any", runner._worker)
+    counted = worker.metrics.dlq_records.child("missing_value")
+    runner.dispatcher.assign(("commands", 0), None, ())
+    runner.dispatcher.take([LoggedRecord(Place("commands", 0, 7), 0, None, b"x" * 100_000, ())])
+    await until(lambda: counted.value, "it is counted", 5)
+    assert (counted.value, len(kafka.topics[topic].records())) == (1, 2), "of one in two parts the last is counted"
+    assert [(name, reason) for name, reason, *_ in worker.made] == worker.stored == [("switches", "missing_value")]
 
 
 async def test_an_account_that_does_not_balance_is_a_problem(runner: CommandRunner) -> None:

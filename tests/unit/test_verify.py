@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -501,7 +500,7 @@ async def test_dead_letters_of_commands_are_in_the_account() -> None:
         done = asyncio.Event()
         letters = CommandDeadLetters(
             "bad", "switches", "gw", producer=lambda: path.sender.producer, renew=pytest.fail, broken=pytest.fail,
-            written=partial(path.intervals.letter_stored, "switches", "bad", 0),
+            written=lambda offset, size, _reason: path.intervals.letter_stored("switches", "bad", 0, offset, size),
         )  # fmt: skip
         record = LoggedRecord(LogPlace("commands", 0, 0), path.now_ms(), b"lamp", b"on", [])
         letters.bury(record, BadCommandError(DeadLetterReason.INVALID_RECORD, "It is none."), done.set)
