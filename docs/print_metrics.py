@@ -25,9 +25,10 @@ _INTRODUCTION: Final = """\
 Served at `/metrics` on `http.host` and `http.port` (127.0.0.1:9464), in Prometheus' text format or in OpenMetrics.
 
 - Names in `_total` are counters; the others are gauges, if no histogram is named. Labels stand in brackets, with their
-  values if these are fixed. After → stand the settings, or the thing, to look at when the value is wrong.
-- With a supervisor (`workers` other than 0) each sample has the label `worker`, its number, or `supervisor`. A stopped
-  worker's series are absent and `gateway_worker_up` is 0. Only a supervisor has `gateway_worker*`.
+  values if these are fixed. After → stands what to look at when the value is wrong.
+- With a supervisor (`workers` other than 0) a worker's samples have the label `worker`, its number; the supervisor's
+  `process_*` have `supervisor`. A stopped worker's series are absent and `gateway_worker_up` is 0. Only a supervisor
+  has `gateway_worker*`.
 - `gateway auth serve` serves `gateway_auth_*` on `auth.operator_host` and `auth.operator_port` (127.0.0.1:9465), with
   `gateway_event_loop_delay_seconds`, `gateway_build_info` and `process_*`.
 - `gateway stream` serves `gateway_stream_*` on `stream.metrics.host` and `stream.metrics.port`. `query` is the job's

@@ -33,7 +33,7 @@ class AuthMetrics(ProcessMetrics):
 
     # fmt: off
     requests = counter("gateway_auth_requests_total",
-        "EMQX's requests, by answer. error: unreadable, a wrong shared secret, or a defect. Alert on any error.",
+        "EMQX's requests, by answer. error: refused, unreadable, or a defect. Alert on any error.",
         "the reason in the log; EMQX's body template, auth.shared_secret",
         unit="requests", labels=("endpoint", "result"), fixed=tuple((result,) for result in RESULTS))
     request_seconds = histogram("gateway_auth_request_seconds",

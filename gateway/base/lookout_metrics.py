@@ -51,7 +51,7 @@ class LookoutMetrics(MetricSet):
         "start the node, or remove it (emqx ctl cluster force-leave)",
         unit="members")
     emqx_queue_length = gauge("gateway_emqx_queue_length",
-        "Messages in EMQX's queue for the session, counted up to 15 s ago.",
+        "Messages in EMQX's queue for the session, counted up to emqx.interval ago.",
         "EMQX's max_inflight with mqtt.receive_maximum, mqtt.sessions; Kafka if it grows",
         unit="messages", labels=("session",))
     emqx_queue_limit = gauge("gateway_emqx_queue_limit",

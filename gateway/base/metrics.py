@@ -153,7 +153,7 @@ class Metrics(ProcessMetrics, LookoutMetrics, CommandMetrics, ReloadMetrics):
         "mqtt.addresses, mqtt.username, mqtt.tls; the log has the reason",
         unit="sessions", labels=("session",))
     mqtt_connects = counter("gateway_mqtt_connects_total",
-        "Connections that the broker accepted.",
+        "Connections that were made and subscribed.",
         "mqtt.keepalive, mqtt.reconnect_max if it grows without a restart of the broker",
         unit="connections")
     mqtt_connect_failures = counter("gateway_mqtt_connect_failures_total",
@@ -193,7 +193,7 @@ class Metrics(ProcessMetrics, LookoutMetrics, CommandMetrics, ReloadMetrics):
         "mqtt.addresses if it does not fall to 0; the log has the reason",
         unit="sessions")
     mqtt_messages_received = counter("gateway_mqtt_messages_received_total",
-        "MQTT messages received, by route; a redelivered message counts again.",
+        "MQTT messages that a route took; a redelivered message counts again.",
         "none",
         unit="messages", labels=("route", "qos"), fixed=(("0",), ("1",), ("2",)))
     mqtt_received_bytes = counter("gateway_mqtt_received_bytes_total",
@@ -233,7 +233,8 @@ class Metrics(ProcessMetrics, LookoutMetrics, CommandMetrics, ReloadMetrics):
         "interceptors: one microsecond here is one CPU second per million records",
         unit="seconds", labels=("interceptor",), bounds=_INTERCEPT_TIMES)
     messages_filtered = counter("gateway_messages_filtered_total",
-        "Messages dropped on purpose; interceptors add reasons. route is empty if none fits.",
+        "Messages dropped on purpose; interceptors add reasons, overlapping session groups other_group. route is empty if"
+        " none fits.",
         "routes[].filters (no_route), interceptors",
         unit="messages", labels=("route", "reason"), fixed=FILTERED)
     messages_delivered = counter("gateway_messages_delivered_total",
