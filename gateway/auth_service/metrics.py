@@ -80,7 +80,7 @@ class AuthMetrics(ProcessMetrics):
         "auth.limits.cache_entries if gateway_auth_cache_evicted_total grows, auth.limits.cache_ttl",
         unit="requests", labels=("cache",), fixed=(("login",), ("decision",)))
     cache_hits_while_down = counter("gateway_auth_cache_hits_while_down_total",
-        "Logins allowed from the cache while the only backend for them was down.",
+        "Logins allowed from the cache while a backend was down.",
         "auth.limits.cache_ttl: a longer one allows more",
         unit="requests")
     cache_entries = gauge("gateway_auth_cache_entries",
