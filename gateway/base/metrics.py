@@ -233,8 +233,8 @@ class Metrics(ProcessMetrics, LookoutMetrics, CommandMetrics, ReloadMetrics):
         "interceptors: one microsecond here is one CPU second per million records",
         unit="seconds", labels=("interceptor",), bounds=_INTERCEPT_TIMES)
     messages_filtered = counter("gateway_messages_filtered_total",
-        "Messages dropped on purpose; interceptors add reasons, overlapping session groups other_group. route is empty if"
-        " none fits.",
+        "Messages dropped on purpose; interceptors add reasons, overlapping session groups other_group. route is empty"
+        " if none fits.",
         "routes[].filters (no_route), interceptors",
         unit="messages", labels=("route", "reason"), fixed=FILTERED)
     messages_delivered = counter("gateway_messages_delivered_total",

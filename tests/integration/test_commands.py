@@ -238,6 +238,8 @@ def test_a_name_that_no_topic_may_have_is_refused_and_dead_lettered(plant: Plant
     wait_until(lambda: len(letters()) > at, "a dead letter")
     wait_until(lambda: "refused" in [s[-1]["status"] for s in plant.site.history().values() if s[-1]["device"] is None],
                "it is refused")  # fmt: skip
+    shown = plant.gateway.status()["dead_letters"]
+    assert (shown["total"], shown["last"][0]["route"]) == (len(letters()), "switches")
 
 
 def test_an_id_is_refused_while_another_with_it_is_not_finished(plant: Plant) -> None:
