@@ -73,6 +73,12 @@ class Files:
             return False
         return True
 
+    def remove_index(self) -> None:
+        """Remove an index that is not whole, if the disk lets it."""
+        with contextlib.suppress(OSError):
+            for suffix in _SIDE_FILES:
+                self.index.with_name(self.index.name + suffix).unlink(missing_ok=True)
+
     def unlock(self) -> None:
         """Unlock the folder. The lock file stays: its removal would race with the next owner."""
         if self._lock >= 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 from bridge.errors import SpoolError, SpoolWriteError
 from bridge.spool.files import Files, Topics, put_aside
 from bridge.spool.index import Index, is_damage, is_full
-from bridge.spool.recovery import Loading, Losses, SpoolReport
+from bridge.spool.recovery import BUILDING, Loading, Losses, SpoolReport
 from bridge.spool.segments import HEADER_BYTES, Segments, check_header
 from bridge.spool.state import State
 from bridge.spool.tally import Tally
@@ -103,7 +103,8 @@ def _sound_index(files: Files, instance: str, *, certainly_ours: bool) -> Index 
         return None
     try:
         owner = index.fact("instance")
-        if owner == instance and (index.fact("clean") == "yes" or index.sound()):
+        clean = index.fact("clean")
+        if owner == instance and clean != BUILDING and (clean == "yes" or index.sound()):
             return index
     except sqlite3.Error as error:
         if not is_damage(error):
@@ -135,8 +136,13 @@ def rebuild(state: State, step: Callable[[], None]) -> SpoolReport:
     state.log.uncut.clear()  # refused batches that could not be cut are in the new index: they stay
     if state.files.index.exists():
         losses.put_aside.append(put_aside(state.files.index))
-    state.index = Index(state.files.index, state.instance)
     state.partitions.clear()
     state.live.clear()
-    Loading(state, losses, rebuilt=True, step=step).load(verify=False)
+    try:
+        state.index = Index(state.files.index, state.instance)
+        Loading(state, losses, rebuilt=True, step=step).load(verify=False)
+    except (OSError, sqlite3.Error):
+        _close(state.index)
+        state.files.remove_index()  # it is not whole
+        raise
     return losses.report(state)

@@ -24,6 +24,7 @@ from config.error_words import words
 log = structlog.get_logger("spool")
 
 _SEQUENCE: Final = (1 << ID_BITS) - 1
+BUILDING: Final = "building"  # instead of "yes" or "no": an index that a start makes anew once more
 _ROWS: Final = 500  # at a time, to bound memory
 
 
@@ -81,7 +82,7 @@ class Loading:
         """Load everything. ``verify`` reads every batch; so does a segment that is too short."""
         state, index = self.state, self.state.index
         was_clean = index.fact("clean") == "yes"
-        index.note("clean", "no")
+        index.note("clean", BUILDING if self.rebuilt else "no")
         state.highest = max(self.slots, default=0)
         for number, topic, partition, last in index.partitions():
             state.partitions[topic, partition] = PartitionState(number, topic, partition, last)
@@ -100,6 +101,7 @@ class Loading:
                     index.set_segment(number, state.log.size(number), damaged=True)
         self._compare()
         self._settle(was_clean=was_clean)
+        index.note("clean", "no")
 
     def _short_segments(self) -> list[tuple[int, int]]:
         """Segments that are shorter than in the index, with the number of missing bytes."""
@@ -245,10 +247,10 @@ class Loading:
                 partition.bytes, partition.oldest_ms = found.bytes, first[0].opened_ms
         gone = {number for number, _, _ in state.index.segments()} | set(state.log.numbers())
         drop_segments(state, sorted(gone - state.live.keys()))
-        for slot in self.slots.values():
-            state.tally.write(slot._replace(removed=slot.last, batches=0, messages=0))
-        for partition in state.partitions.values():
-            state.tally.write(partition.slot)
+        emptied = {n: slot._replace(removed=slot.last, batches=0, messages=0) for n, slot in self.slots.items()}
+        # Each slot once: a kill between two writes of one would leave its batches removed.
+        for slot in (emptied | {partition.number: partition.slot for partition in state.partitions.values()}).values():
+            state.tally.write(slot)
 
     def _check_sums(self, sums: dict[int, Sums]) -> None:
         """Compare index and tally after a clean stop. A difference is the only sign of changed entries."""

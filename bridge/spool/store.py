@@ -82,6 +82,7 @@ class Store:
         self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
         self._ends: dict[int, int] = {}  # where those segments end
         self._is_index_behind = False  # the index could not be written
+        self._is_index_damaged = False  # it is to be rebuilt before anything else
         self._untidy: set[int] = set()  # segments whose damage only a read may find
         self.salvages = 0  # how often all numbers were replaced
         self.opening_steps = 0  # grows while a log is read; other threads may look at it
@@ -122,7 +123,7 @@ class Store:
 
         Raises SpoolWriteError, and then nothing of any call is stored. Call ``index_appended`` soon.
         """
-        if self._is_index_behind or len(self._unindexed) >= _UNINDEXED:
+        if self._is_index_damaged or self._is_index_behind or len(self._unindexed) >= _UNINDEXED:
             self.index_appended()
         state = self.state
         self._need_space(sum(batch.stored_bytes for batches in calls for batch in batches))
@@ -182,6 +183,8 @@ class Store:
     def index_appended(self, *, imported: tuple[str, int] | None = None) -> None:
         """Add appended batches to the index, and the progress of an import (``imported``: export, batches stored of
         it). Raises SpoolWriteError; the next call tries again."""
+        if self._is_index_damaged:
+            self._rebuild()
         if not self._unindexed:
             return
         state = self.state
@@ -440,10 +443,16 @@ class Store:
         log.error("spool_index_damaged", error=words(error))
         self._unindexed.clear()  # they are in the log, from which the index is made
         self._ends.clear()
+        self._is_index_damaged = True
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Make the index anew. Raises SpoolWriteError; the next call tries again."""
         try:
             report = rebuild(self.state, self._step)
         except (OSError, sqlite3.Error) as failure:
             raise self._write_error(failure) from failure
+        self._is_index_damaged = self._is_index_behind = False
         self.salvages += 1
         self._salvaged(report)
 

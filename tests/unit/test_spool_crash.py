@@ -1,6 +1,7 @@
 """A process killed in the middle of appends leaves what it was told is stored; a disk that refuses leaves nothing."""
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import os
@@ -262,6 +263,54 @@ async def test_refused_batches_that_were_not_cut_are_never_reported_as_lost(
     await spool.close()
     _, report = await reopened(folder)
     assert (report, told) == (SpoolReport(), [])
+
+
+async def test_a_start_that_is_killed_at_any_write_of_its_counts_loses_nothing(tmp_path: Path) -> None:
+    spool = await opened_spool(tmp_path / "0")
+    await spool.append([batch(1), dataclasses.replace(batch(2), topic="other")])
+    await spool.close()
+    for writes in range(2):
+        shutil.copytree(tmp_path / str(writes), tmp_path / str(writes + 1))
+        left = [None] * writes
+        with pytest.MonkeyPatch.context() as patch:
+            real = Tally.write
+            patch.setattr(Tally, "write", lambda *of, left=left, real=real: left.pop() or real(*of))
+            with contextlib.suppress(IndexError):  # the kill
+                await opened_spool(tmp_path / str(writes + 1))
+        again = await opened_spool(tmp_path / str(writes + 1))
+        assert (await read_batches(again), again.batches) == ([batch(1)], 2)
+        await again.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_index_that_a_refusing_disk_made_in_part_is_made_anew(tmp_path: Path, *, killed: bool) -> None:
+    folder, told = tmp_path / "s", list[SpoolReport]()
+    spool = await opened_spool(folder, salvaged=told.append)
+    await spool.append([batch(1), batch(2)])
+    assert len(await read_batches(spool)) == 2
+    database = sqlite3.connect(folder / "index.db")
+    database.execute("DROP TABLE batches")
+    database.commit()
+    database.close()
+    with pytest.MonkeyPatch.context() as refusing:
+        refusing.setattr(Index, "add", Mock(side_effect=full()))
+        if killed:
+            refusing.setattr("bridge.spool.files.Files.remove_index", Mock())
+        for _ in range(2):
+            with pytest.raises(SpoolWriteError):
+                await spool.read("telemetry", 0, 0, 1)
+            with pytest.raises(SpoolWriteError):
+                await spool.append([batch(3)])
+    if killed:
+        shutil.copytree(folder, tmp_path / "killed")
+        again = await opened_spool(tmp_path / "killed")
+        assert await read_batches(again) == [batch(1), batch(2)]
+        await again.close()
+    await spool.append([batch(4)])
+    assert await read_batches(spool) == [batch(1), batch(2), batch(4)]
+    assert [report.lost_batches for report in told] == [0]
+    await spool.close()
+    assert await reopened(folder) == (3, SpoolReport())
 
 
 async def test_a_new_segment_that_the_disk_neither_syncs_nor_removes_is_passed_over(
