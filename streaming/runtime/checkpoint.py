@@ -148,8 +148,8 @@ def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] 
         _say(f"{query} reads {', '.join(added)} from now on, from {place}.")
     if removed := sorted(set(begun) - set(wanted)):
         _say(
-            f"{query} does not read {', '.join(removed)} any more. Spark takes a topic that is missing for lost data"
-            " and ends; start once with --allow-data-loss. What was read of it stays in the tables."
+            f"{query} does not read {', '.join(removed)} any more. If it ends, for Spark takes a missing topic for"
+            " lost data, start once with --allow-data-loss. What was read of it stays in the tables."
         )
 
 
